@@ -19,6 +19,7 @@
 #include <string>
 
 #include "engine/request.h"
+#include "input/errors.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -29,6 +30,12 @@ class Model;
 class QueueFull : public std::runtime_error {
  public:
   explicit QueueFull(const std::string& what) : std::runtime_error(what) {}
+};
+
+// The prompt, or the answer behind it, is longer than a sequence may be.
+class ContextError : public InputError {
+ public:
+  explicit ContextError(const std::string& what) : InputError(what) {}
 };
 
 struct EngineLimits {
@@ -71,8 +78,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Queues a request and returns its id, which is unique. Throws InputError for a request that can
-  // never work (no token, a token outside the vocabulary, a prompt that leaves no room for an
-  // answer, sampling out of range) and QueueFull when the queue is full. Then it calls no callback.
+  // never work (no token, a token outside the vocabulary, sampling out of range; ContextError for a
+  // prompt that leaves no room for an answer) and QueueFull when the queue is full. Then it calls no callback.
   uint64_t Submit(Request request);
 
   // Ends a request: the next Step() calls on_finish with kCancelled before it computes anything.

@@ -113,6 +113,9 @@ class Grammar {
       : vocabulary(std::move(of)), compiled(std::move(made)) {}
   std::shared_ptr<const GrammarCompiler::Vocabulary> vocabulary;
   xgrammar::CompiledGrammar compiled;
+  // The grammar begins with this text; before it comes any text, or none if `at_once` is set.
+  std::string trigger = {};
+  bool at_once = false;
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary)
@@ -125,22 +128,97 @@ const std::shared_ptr<GrammarCompiler::Vocabulary>& GrammarCompiler::Ready() {
   return table_;
 }
 
-std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& schema,
-                                                         const std::string& where) {
-  const std::string text = PreparedSchema(schema, where).dump();
+namespace {
+
+// XGrammar's grammar of a schema. Throws GrammarError if it would ignore a part of it.
+xgrammar::Grammar SchemaGrammar(const OrderedJson& prepared, const std::string& where) {
   try {
     const Warnings warnings;
-    const auto grammar = xgrammar::Grammar::FromJSONSchema(text, true, std::nullopt, std::nullopt,
-                                                           true, kMostBlanks);
+    auto grammar = xgrammar::Grammar::FromJSONSchema(prepared.dump(), true, std::nullopt,
+                                                     std::nullopt, true, kMostBlanks);
     if (warnings.first()) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
-    const auto& table = Ready();
-    auto compiled = std::make_shared<Grammar>(table, table->compiler().CompileGrammar(grammar));
-    if (!GrammarState(compiled).Begins()) throw GrammarError(where, "allows no answer");
-    return compiled;
+    return grammar;
   } catch (const GrammarError&) {
     throw;
   } catch (const std::exception& error) {
     throw GrammarError(where, std::string("cannot be expressed: ") + error.what());
+  }
+}
+
+OrderedJson Constant(const std::string& text) {
+  return {{"type", "const_string"}, {"value", text}};
+}
+
+OrderedJson Sequence(const std::vector<OrderedJson>& parts) {
+  return {{"type", "sequence"}, {"elements", parts}};
+}
+
+// A call of a tool as XGrammar's structural tags describe it.
+OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
+  const OrderedJson schema = PreparedSchema(tool.parameters, tool.where);
+  SchemaGrammar(schema, tool.where);  // it would not name the tool
+  std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
+                                    {{"type", "json_schema"}, {"json_schema", schema}},
+                                    Constant(format.close)};
+  if (format.id_length > 0) {
+    const std::string pattern = "[a-zA-Z0-9]{" + std::to_string(format.id_length) + "}";
+    parts.push_back({{"type", "regex"}, {"pattern", pattern}});
+    parts.push_back(Constant(format.after_id));
+  }
+  return Sequence(parts);
+}
+
+OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, int64_t most) {
+  std::vector<OrderedJson> choices;
+  for (const Tool& tool : tools) choices.push_back(CallOf(tool, format));
+  const OrderedJson call = {{"type", "or"}, {"elements", choices}};
+  std::vector<OrderedJson> parts;
+  if (!format.begin.empty()) parts.push_back(Constant(format.begin));
+  parts.push_back(call);
+  if (most > 1) {
+    parts.push_back({{"type", "repeat"},
+                     {"min", 0},
+                     {"max", most - 1},
+                     {"content", Sequence({Constant(format.between), call})}});
+  }
+  if (!format.end.empty()) parts.push_back(Constant(format.end));
+  return {{"type", "structural_tag"}, {"format", Sequence(parts)}};
+}
+
+}  // namespace
+
+std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& schema,
+                                                         const std::string& where) {
+  const auto grammar = SchemaGrammar(PreparedSchema(schema, where), where);
+  const auto& table = Ready();
+  try {
+    auto made = std::make_shared<Grammar>(table, table->compiler().CompileGrammar(grammar));
+    if (!GrammarState(made).Begins()) throw GrammarError(where, "allows no answer");
+    return made;
+  } catch (const GrammarError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw GrammarError(where, std::string("cannot be expressed: ") + error.what());
+  }
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>& tools,
+                                                        int64_t most, bool text) {
+  if (!tokenizer_.calls()) {
+    throw GrammarError("tools", "cannot be called: the model's chat template has no calls");
+  }
+  const ToolFormat& format = *tokenizer_.calls();
+  const std::string tag = CallsOf(tools, format, format.parallel ? most : 1).dump();
+  const auto& table = Ready();
+  try {
+    auto made = std::make_shared<Grammar>(table, table->compiler().CompileStructuralTag(tag));
+    if (text) {
+      made->trigger = format.trigger();
+      made->at_once = format.begin.empty();
+    }
+    return made;
+  } catch (const std::exception& error) {
+    throw GrammarError("tools", std::string("cannot be expressed: ") + error.what());
   }
 }
 
@@ -150,6 +228,7 @@ class GrammarState::Matcher {
       : grammar_(std::move(grammar)),
         stops_(!grammar_->compiled.GetTokenizerInfo().GetStopTokenIds().empty()),
         matcher_(grammar_->compiled, std::nullopt, !stops_),
+        waits_(!grammar_->trigger.empty()),
         size_(grammar_->compiled.GetTokenizerInfo().GetVocabSize()),
         mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(size_))) {}
 
@@ -169,6 +248,7 @@ class GrammarState::Matcher {
   }
 
   void Mask(std::vector<float>* logits) {
+    if (waits_) return;
     Fill();
     bool some = false;
     constexpr float kNever = -std::numeric_limits<float>::infinity();
@@ -185,6 +265,7 @@ class GrammarState::Matcher {
   }
 
   void Accept(int32_t token) {
+    if (waits_) return Look(grammar_->vocabulary->Bytes(token));
     if (!matcher_.AcceptToken(token)) {
       throw RunError("the grammar of the answer refuses a token that it allowed");
     }
@@ -197,6 +278,21 @@ class GrammarState::Matcher {
   bool done() const { return matcher_.IsTerminated(); }
 
  private:
+  // Begins the grammar where the text of an answer has its trigger. A text that goes on otherwise
+  // than the grammar says remains any text.
+  void Look(std::string_view bytes) {
+    text_ += bytes;
+    const size_t found = text_.find(grammar_->trigger);
+    if (found == std::string::npos) return;
+    const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
+    if (allowed && matcher_.AcceptString(text_.substr(found))) {
+      waits_ = false;
+    } else {
+      text_.erase(0, found + 1);
+      text_ = grammar_->at_once ? "x" : text_;
+    }
+  }
+
   // XGrammar counts on vocabularies without broken characters, such as surrogates.
   void KeepUtf8() {
     const auto& vocabulary = *grammar_->vocabulary;
@@ -218,8 +314,10 @@ class GrammarState::Matcher {
   std::shared_ptr<const Grammar> grammar_;
   bool stops_;
   xgrammar::GrammarMatcher matcher_;
+  bool waits_;  // for the trigger
   int size_;
   std::vector<uint32_t> mask_;
+  std::string text_;  // while it waits
   std::string open_;  // bytes of a character that is not complete
 };
 

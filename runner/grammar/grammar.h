@@ -16,6 +16,13 @@ namespace rvv_runner {
 // The grammar of an answer, compiled for a vocabulary. Threads may share it.
 class Grammar;
 
+// A tool that an answer may call.
+struct Tool {
+  std::string name;
+  OrderedJson parameters;  // a schema
+  std::string where;       // its path in the request
+};
+
 // Compiles grammars for the vocabulary of a model, and keeps those that were used last. Threads may
 // share it. The table of the vocabulary is made for the first grammar.
 class GrammarCompiler {
@@ -28,6 +35,11 @@ class GrammarCompiler {
   // The grammar of JSON texts that are valid for a schema. `where` is the path of the schema in the
   // request. Throws GrammarError when it cannot be expressed.
   std::shared_ptr<const Grammar> OfSchema(const OrderedJson& schema, const std::string& where);
+
+  // The grammar of calls of these tools, in the model's format, at most `most` of them. With
+  // `text`, an answer may also be any text; the grammar begins where calls begin. Throws
+  // GrammarError as OfSchema does.
+  std::shared_ptr<const Grammar> OfCalls(const std::vector<Tool>& tools, int64_t most, bool text);
 
  private:
   friend class Grammar;

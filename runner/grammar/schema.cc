@@ -193,7 +193,7 @@ class Preparation {
   void VisitObject(OrderedJson* schema, const std::string& place) {
     const bool names = schema->contains("propertyNames");
     const bool patterns = schema->contains("patternProperties");
-    const bool properties = schema->contains("properties") && !(*schema)["properties"].empty();
+    const bool properties = schema->contains("properties");
     if (!schema->contains("additionalProperties") && !schema->contains("unevaluatedProperties")) {
       // XGrammar allows no other properties. A schema that lists none does not mean that.
       (*schema)["additionalProperties"] = !properties && !patterns;

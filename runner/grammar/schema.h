@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "input/errors.h"
+#include "input/json.h"
 
 namespace rvv_runner {
 
@@ -20,10 +20,7 @@ class GrammarError : public InputError {
   std::string field_;
 };
 
-// JSON that keeps the order of fields: an answer has its properties in the schema's order.
-using OrderedJson = nlohmann::ordered_json;
-
-// Checks a JSON Schema, and writes it so that XGrammar reads all of it. XGrammar ignores many
+// Checks a JSON Schema, whose order of properties is that of an answer, and writes it so that XGrammar reads all of it. XGrammar ignores many
 // keywords, also beside others that it knows; each answer to the schema that is returned is valid
 // for the given one. Throws GrammarError with the path of a keyword that it cannot express. `where`
 // is the path of the schema itself.

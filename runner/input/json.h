@@ -10,6 +10,8 @@
 namespace rvv_runner {
 
 using Json = nlohmann::json;
+// JSON that keeps the order of fields.
+using OrderedJson = nlohmann::ordered_json;
 
 // Reads JSON. tvm::ffi::json is not used because it crashes on deeply nested texts and accepts NaN,
 // 01, +3 and 1. as numbers (found by tests/fuzz/test_json.py); a file of a model must not be able

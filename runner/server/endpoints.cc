@@ -79,6 +79,10 @@ class EventStream {
     if (!chunk.is_null()) pending_ += "data: " + Written(chunk) + "\n\n";
   }
 
+  void NoteAll(const std::vector<json>& chunks) {
+    for (const json& chunk : chunks) Note(chunk);
+  }
+
   void Close() {
     pending_ += "data: [DONE]\n\n";
     over_ = true;
@@ -92,9 +96,9 @@ class EventStream {
       quiet_ = 0;
     }
     if (!event) return;
-    if (!event->ended) return Note(writer_.Chunk(event->answer, event->piece));
+    if (!event->ended) return NoteAll(writer_.Chunks(event->answer, event->piece));
     if (Failed(*event->ended)) return Break(Failure(*event->ended));
-    Note(writer_.Last(event->answer, *event->ended));
+    NoteAll(writer_.Last(event->answer, *event->ended));
     if (!answers_->done()) return;
     if (tail_) Note(writer_.Tail());
     Close();
@@ -107,6 +111,25 @@ class EventStream {
   double quiet_ = 0;
   std::string pending_;
 };
+
+// The field that an error of the engine names before a colon, or that of the prompt.
+std::string FieldOf(const std::string& message, bool chat) {
+  const std::string field = message.substr(0, message.find(':'));
+  const bool named = field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
+  return named ? field : chat ? "messages" : "prompt";
+}
+
+// Names for a header: of printable ASCII alone, and not too many.
+std::string Listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 1000;
+  std::string list;
+  for (const std::string& name : names) {
+    list += list.empty() ? "" : ", ";
+    for (const char c : name) list += c > ' ' && c < 127 && c != ',' ? c : '?';
+    if (list.size() > kMost) return list.substr(0, kMost) + "...";
+  }
+  return list;
+}
 
 void SendStream(std::shared_ptr<EventStream> stream, const std::atomic<bool>& stopping,
                 const httplib::Request& request, httplib::Response& response) {
@@ -161,7 +184,8 @@ void Endpoints::Models(const httplib::Request&, httplib::Response& response) con
 }
 
 void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
-  if (request.path_params.at("model") != served_.name) {
+  const std::string& asked = request.path_params.at("model");
+  if (asked != served_.name && asked != served_.alias) {
     throw ApiError(404, "this server does not have that model; its model is " + served_.name,
                    "model", "model_not_found");
   }
@@ -175,7 +199,7 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
     *dropped += encoded.dropped;
     prompts.push_back(std::move(encoded.ids));
   };
-  if (asked.chat) add(EncodeChat(tokenizer, asked.messages, "messages"));
+  if (asked.chat) add(EncodeChat(tokenizer, asked.chat_input, "messages"));
   for (const ApiPrompt& prompt : asked.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       add(EncodePrompt(tokenizer, *text, true, "prompt"));
@@ -185,6 +209,10 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
   }
   std::shared_ptr<const Grammar> grammar;
   if (asked.schema) grammar = served_.grammars->OfSchema(*asked.schema, kSchemaField);
+  if (!asked.tools.empty()) {
+    const int64_t most = asked.parallel ? kMostCalls : 1;
+    grammar = served_.grammars->OfCalls(asked.tools, most, !asked.must_call);
+  }
   std::vector<Request> requests;
   for (const auto& prompt : prompts) {
     for (int64_t i = 0; i < asked.n; ++i) {
@@ -201,9 +229,16 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
   return requests;
 }
 
+AnswerParts::Thoughts Endpoints::Thoughts(const ApiRequest& asked) const {
+  if (!asked.chat || !served_.tokenizer->chat().thinks()) return AnswerParts::Thoughts::kNone;
+  const std::string prompt = served_.tokenizer->chat().Text(asked.chat_input);
+  const bool begun = Stripped(prompt).ends_with("<think>");
+  return begun ? AnswerParts::Thoughts::kBegun : AnswerParts::Thoughts::kMay;
+}
+
 void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Response& response) {
-  const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults);
-  if (!asked.model.empty() && asked.model != served_.name) {
+  const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults, served_.strict);
+  if (!asked.model.empty() && asked.model != served_.name && asked.model != served_.alias) {
     throw ApiError(404, "this server does not have that model; its model is " + served_.name,
                    "model", "model_not_found");
   }
@@ -214,8 +249,10 @@ void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Re
     answers = std::make_unique<Answers>(served_.answerer, Requests(asked, &dropped));
   } catch (const GrammarError& error) {
     throw ApiError(400, error.what(), error.field(), "unsupported_schema");
+  } catch (const ContextError& error) {
+    throw ApiError(400, error.what(), chat ? "messages" : "prompt", "context_length_exceeded");
   } catch (const InputError& error) {
-    throw ApiError(400, error.what());
+    throw ApiError(400, error.what(), FieldOf(error.what(), chat));
   } catch (const QueueFull& error) {
     response.set_header("Retry-After", "1");
     throw ApiError(429, error.what(), "", "queue_full");
@@ -224,7 +261,10 @@ void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Re
   if (dropped > 0) response.set_header("X-Dropped-Bytes", std::to_string(dropped));
   const std::string id =
       (chat ? "chatcmpl-" : "cmpl-") + prefix_ + std::to_string(answered_.fetch_add(1));
-  AnswerWriter writer(asked, *served_.tokenizer, id, served_.name, Now());
+  if (!asked.ignored.empty()) {
+    response.set_header("X-Ignored-Fields", Listed(asked.ignored));
+  }
+  AnswerWriter writer(asked, *served_.tokenizer, id, served_.name, Now(), Thoughts(asked));
   if (asked.stream) {
     auto stream = std::make_shared<EventStream>(asked, std::move(writer), std::move(answers));
     return SendStream(std::move(stream), stopping_, request, response);

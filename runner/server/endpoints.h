@@ -24,7 +24,9 @@ struct Served {
   Answerer* answerer = nullptr;
   GrammarCompiler* grammars = nullptr;
   Sampling defaults;
-  int64_t context = 0;  // tokens of one sequence
+  int64_t context = 0;     // tokens of one sequence
+  std::string alias = {};  // another name of the model; may be empty
+  bool strict = false;     // refuse unknown fields
 };
 
 // Answers requests that passed the checks of HttpServer. Each function throws ApiError.
@@ -47,6 +49,7 @@ class Endpoints {
   nlohmann::json About() const;
   // Makes the requests of all prompts; counts the bytes that have no token in the model.
   std::vector<Request> Requests(const ApiRequest& asked, size_t* dropped) const;
+  AnswerParts::Thoughts Thoughts(const ApiRequest& asked) const;
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
   Served served_;

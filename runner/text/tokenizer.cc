@@ -291,12 +291,20 @@ Encoded NotEmpty(Encoded encoded, const std::string& what) {
 Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
                    const std::string& what) {
   for (const Message& message : messages) CheckUtf8(message.content, what);
-  return NotEmpty(tokenizer.Encode(ChatText(tokenizer.chat(), messages)), what);
+  return EncodeChat(tokenizer, ChatInputOf(messages), what);
+}
+
+Encoded EncodeChat(const Tokenizer& tokenizer, const ChatInput& conversation,
+                   const std::string& what) {
+  const std::string text = tokenizer.chat().Text(conversation);
+  CheckUtf8(text, what);
+  return NotEmpty(tokenizer.Encode(text), what);
 }
 
 Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
                      const std::string& what) {
   if (!raw) {
+    if (Stripped(prompt).empty()) throw InputError("the prompt is blank");
     const Message message{Message::Role::kUser, prompt};
     return EncodeChat(tokenizer, std::span(&message, 1), what);
   }

@@ -314,7 +314,7 @@ def _xgrammar() -> Part:
 
 def _httplib() -> Part:
     """The HTTP library of the runner's server."""
-    library = libraries.read_library()
+    library = libraries.read_library(libraries.HTTPLIB)
     return Part(
         libraries.HTTPLIB,
         library.version,

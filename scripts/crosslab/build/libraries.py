@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ libraries of the runner: cpp-httplib, XGrammar and nlohmann-json.
+"""C++ libraries of the runner: cpp-httplib, XGrammar, nlohmann-json, and llama.cpp's Jinja.
 
 Debian's libcpp-httplib-dev has declarations alone, and its code in a shared library for the
 machine that builds: of no use to a static program for another one. The header of nlohmann-json is
@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +30,9 @@ from groundwork.hashing import digest
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"
+GGML = Path(__file__).parents[1] / "native" / "ggml" / "ggml.h"
 HTTPLIB = "cpp-httplib"
+JINJA = "jinja"
 XGRAMMAR = "xgrammar"
 _FLAGS = ("-g0", "-ffunction-sections", "-fdata-sections", "-w")
 _VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
@@ -54,8 +56,8 @@ class PinnedLibrary:
     files: Mapping[str, str]
 
 
-def read_library(project: Path = PROJECT) -> PinnedLibrary:
-    """The pin of cpp-httplib in a project's ``VERSIONS.lock``.
+def read_library(name: str, project: Path = PROJECT) -> PinnedLibrary:
+    """The pin of a library that llama.cpp carries, in a project's ``VERSIONS.lock``.
 
     Raises:
         UserError: the lock has no such pin.
@@ -65,7 +67,23 @@ def read_library(project: Path = PROJECT) -> PinnedLibrary:
         fields = {name: entry[name] for name in ("version", "folder", "files")}
         return PinnedLibrary(licence=entry["license"], **fields)
 
-    return read_pinned(project, "libraries", HTTPLIB, made)
+    return read_pinned(project, "libraries", name, made)
+
+
+def _carried(name: str, cache: Path, check: Callable[[Path], object] = lambda _: None) -> Path:
+    """Folder of the files of a library that llama.cpp carries, made once."""
+    library, source = read_library(name), read_archive(PROJECT)
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="source-") as at:
+            tree = unpack_source(source, [f"{library.folder}/"], Path(at))
+            for file in library.files:
+                (out / file).parent.mkdir(exist_ok=True)
+                shutil.copyfile(tree / library.folder / file, out / file)
+        check(out)
+
+    key = digest(source.sha256, *library.files.values())
+    return cached_build(cache, f"source-{name}", key, make, known=library.files)
 
 
 def httplib_sources(cache: Path) -> Path:
@@ -75,19 +93,18 @@ def httplib_sources(cache: Path) -> Path:
         UserError: it is not pinned.
         LabError: the archive cannot be had, or does not hold the pinned files.
     """
-    library, source = read_library(), read_archive(PROJECT)
 
-    def make(out: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="source-") as at:
-            tree = unpack_source(source, [f"{library.folder}/"], Path(at))
-            for name in library.files:
-                shutil.copyfile(tree / library.folder / name, out / name)
+    def check(out: Path) -> None:
         found = _VERSION.findall((out / "httplib.h").read_text(encoding="utf-8"))
-        if found != [library.version]:
-            raise LabError(f"{source.file} carries {HTTPLIB} {found}, not {library.version}")
+        if found != [read_library(HTTPLIB).version]:
+            raise LabError(f"{read_archive(PROJECT).file} carries {HTTPLIB} {found}")
 
-    key = digest(source.sha256, *library.files.values())
-    return cached_build(cache, f"source-{HTTPLIB}", key, make, known=library.files)
+    return _carried(HTTPLIB, cache, check)
+
+
+def jinja_sources(cache: Path) -> Path:
+    """Folder of the code of llama.cpp's Jinja, made once; it raises as httplib_sources does."""
+    return _carried(JINJA, cache, lambda out: (out / "ggml.h").write_bytes(GGML.read_bytes()))
 
 
 def json_headers() -> Path:
@@ -143,6 +160,7 @@ def include_folders(cache: Path) -> dict[str, Path]:
         "httplib": httplib_sources(cache),
         "json": json_headers(),
         "page": page_header(cache),
+        "jinja": jinja_sources(cache),
         **grammar_folders(cache),
     }
 
@@ -199,6 +217,7 @@ class Compilation:
         flags: further options of the compiler.
         optimisation: by the machine; on this one only tests run it.
         precompiled: headers that most sources read.
+        includes: folders of other libraries' headers.
     """
 
     name: str
@@ -207,16 +226,19 @@ class Compilation:
     flags: tuple[str, ...]
     optimisation: Mapping[Machine, str]
     precompiled: tuple[str, ...] = ()
+    includes: tuple[Path, ...] = ()
 
     def objects(self, toolchain: Toolchain, cache: Path) -> list[Path]:
         """The objects for a machine, made once."""
         options = (*LANGUAGE_FLAGS, self.optimisation[toolchain.machine], *_FLAGS, *self.flags)
         headers = self.precompiled if toolchain.is_clang else ()
-        key = digest(toolchain.digest, shlex.join((*options, *headers)), self.folder.name)
+        what = (toolchain.digest, shlex.join((*options, *headers)), self.folder.name)
+        key = digest(*what, *self.includes)
 
         def make(out: Path) -> None:
-            places = f"-ffile-prefix-map={self.folder}={self.name}"
-            command = [*toolchain.cxx, *options, places]
+            others = (f"-isystem{folder}" for folder in self.includes)
+            places = (f"-ffile-prefix-map={self.folder}={self.name}",)
+            command = [*toolchain.cxx, *options, *others, *places]
             compile_objects(self.name, command, self.sources, self.folder, out, precompiled=headers)
 
         made = cached_build(cache, f"{self.name}-{toolchain.machine}", key, make)
@@ -227,6 +249,14 @@ def _httplib(cache: Path) -> Compilation:
     # HTTP's cost is the network's: what matters is how long it takes to compile.
     levels = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
     return Compilation(HTTPLIB, httplib_sources(cache), ("httplib.cpp",), ("-I.",), levels)
+
+
+def _jinja(cache: Path) -> Compilation:
+    folder = jinja_sources(cache)
+    sources = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.cpp"))
+    levels = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
+    flags = ("-std=c++17", "-I.")
+    return Compilation(JINJA, folder, tuple(sources), flags, levels, includes=(json_headers(),))
 
 
 def _xgrammar(cache: Path) -> Compilation:
@@ -253,6 +283,11 @@ def library_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
     Raises:
         LabError: a library cannot be had, or does not compile.
     """
-    return [
-        o for made in (_httplib(cache), _xgrammar(cache)) for o in made.objects(toolchain, cache)
-    ]
+    others = (_httplib(cache), _xgrammar(cache))
+    found = [o for made in others for o in made.objects(toolchain, cache)]
+    return [*found, *template_objects(toolchain, cache)]
+
+
+def template_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
+    """The objects of the engine of chat templates alone; it raises as library_objects does."""
+    return _jinja(cache).objects(toolchain, cache)

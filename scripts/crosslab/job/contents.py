@@ -27,9 +27,9 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.sources.model_folder import ImportedModel
 from crosslab.tokenizer.chat_config import CONFIG_FILE, chat_config
-from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 HOLDS = {
     "run.sh": "the model from a shell: ./run.sh PROMPT, ./run.sh chat, or ./run.sh serve",
@@ -38,7 +38,7 @@ HOLDS = {
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "
     "the runner holds it already",
     "params": "the model's parameters in MLC-LLM's format",
-    DEVICE_FILE: "the tokenizer and the chat's frame, for the runner",
+    DEVICE_FILE: "the tokenizer and the chat template, for the runner",
     TOKENIZER_FILE: "the tokenizer as Hugging Face writes it",
     FOLDER: "the runner's objects, and relink.sh, which links them with model.tar to the runner "
     "again or with another C library (LGPL 2.1, section 6)",

@@ -12,18 +12,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from support import random_schemas, shared_builds, text_probe
+from support import random_schemas, text_probe
 
-from crosslab.host.toolchain import Toolchain
 from crosslab.tokenizer.device_tokenizer import pack
 
-MAIN = Path(text_probe.NATIVE, "grammar_probe.cc")
 MOST = 20_000  # tokens of an answer by chance
-
-
-@pytest.fixture(scope="module")
-def probe(sanitizers: Toolchain) -> Path:
-    return text_probe.build_probe(sanitizers, shared_builds.CACHE, MAIN, server=True)
 
 
 @pytest.fixture(scope="module")
