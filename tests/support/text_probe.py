@@ -287,7 +287,7 @@ def tiny(size: int, template: str = TEMPLATE) -> ChatTokenizer:
     alphabet = {byte: char for char, byte in byte_alphabet().items()}
     markers = [t for t in MARKERS if t.special]
     words = b" abcdefghijklmnopqrstuvwxyz?\n\x00" + "\u00e9\U0001f600".encode()
-    words += b'0123456789+-."\\/{}[]:,ABCDEF'
+    words += b'0123456789+-."\\/{}[]:,<>_ABCDEF'
     vocab = {alphabet[byte]: n for n, byte in enumerate(dict.fromkeys(words))}
     merges = []
     for left in "abcdefghijkl":
