@@ -2,23 +2,90 @@
 //
 // Products of float32 activations with q4 weights in tiles.
 //
-// One row (gemv): outputs lie in lanes, a byte of each holds the weights of two neighbouring inputs.
-// A byte b = 16 * high + low becomes a float without a conversion, which costs twice an addition on
-// real cores: 0x7f00 + b in 16 bits, times 2^15 in 32, is the float 1 + b/256; of 16 * low, taken
-// from the byte by a multiplication that overflows, it is 1 + low/16. What is added for a pair of
-// inputs u, v is
+// One row (gemv): the activations of a group become integers of 24 bits, x = integer * scale with
+// scale = largest / FULL, each of three digits from -128 to 127 to the base 256. The digits of one
+// place are multiplied like int8 activations (int8_q4.c has that arithmetic), and the sums of the
+// places are added with their weights. A multiply-add of float32 takes as long as two of int8, and a
+// byte's way to floats as long as four. The error of an activation is that of a float32 as large as
+// the group's largest. A group whose largest is not above MLC_RVV_INT8_LEAST is zeros; NaN and infinity stay.
+//
+// Two rows share what a byte becomes, up to six are done so (gemm). Outputs lie in lanes, a byte of
+// each holds the weights of two neighbouring inputs. A byte b = 16 * high + low becomes a float
+// without a conversion, which costs twice an addition on real cores: 0x7f00 + b in 16 bits, times
+// 2^15 in 32, is the float 1 + b/256; of 16 * low, taken from the byte by a multiplication that
+// overflows, it is 1 + low/16. What is added for a pair of inputs u, v is
 //
 //   (1 + b/256) * 16 v + (1 + low/16) * (16 u - v)   =   high * v + low * u + 15 v + 16 u
 //
 // so that a group's sum begins with minus what is too much of it, zero points as well:
-// -(23 u + 22 v) for all pairs (gemv_q4_prepare_tiles). A result rounds like a sum of |55 x|.
-//
-// Two rows share what a byte becomes, up to six are done so (gemm): a group's sums take the registers
-// that a row's did, and are added to it in memory. Of more rows, a part of a tile is unpacked to
-// float32 once and multiplied as any panel is.
+// -(23 u + 22 v) for all pairs (prepare_pairs). A result rounds like a sum of |55 x|. A group's sums
+// take the registers that a row's did, and are added to it in memory. Of more rows, a part of a tile
+// is unpacked to float32 once and multiplied as any panel is.
 
 #include "gemm_rows.h"
 #include "mlc_rvv_linear.h"
+#include "mlc_rvv_loops.h"
+
+// Bytes of a group that is ready: a block of int8 activations for each place, and some that are left.
+enum { DIGITS = 4 * MLC_RVV_READY(MLC_RVV_Q4_GROUP, MLC_RVV_Q4_GROUP), PLACES = 3 };
+_Static_assert(DIGITS == 144 && PLACES * MLC_RVV_INT8_BLOCK <= DIGITS,
+               "loops/q4.py has the bytes of a group");
+// The largest integer, whose digits are 127, 0, 0.
+#define FULL (127 * 65536.0f)
+
+// The digits of a group at LMUL M, which holds 32 floats; H and Q are a half and a quarter of it.
+#define DIGITS_DEFINE(M, H, Q)                                                                     \
+  __attribute__((noinline)) static void digits_m##M(uint8_t *ready, const float *x, int64_t k) {   \
+    const size_t lanes = MLC_RVV_Q4_GROUP;                                                         \
+    const vfloat32m##M##_t pad = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);                            \
+    const vuint32m1_t none = __riscv_vmv_s_x_u32m1(0, 1);                                          \
+    const vint16m1_t zero = __riscv_vmv_s_x_i16m1(0, 1);                                           \
+    for (; k > 0; k -= MLC_RVV_Q4_GROUP, x += MLC_RVV_Q4_GROUP, ready += DIGITS) {                 \
+      const size_t some = k < MLC_RVV_Q4_GROUP ? (size_t)k : lanes;                                \
+      const vfloat32m##M##_t group = __riscv_vle32_v_f32m##M##_tu(pad, x, some);                   \
+      const float scale = group_scale(__riscv_vmv_x_s_u32m1_u32(__riscv_vredmaxu_vs_u32m##M##_u32m1( \
+          __riscv_vsll_vx_u32m##M(__riscv_vreinterpret_v_f32m##M##_u32m##M(group), 1, lanes), none, \
+          lanes)));                                                                                \
+      const float factor = scale > MLC_RVV_INT8_LEAST / FULL ? 1.0f / scale : 0.0f;                \
+      vint32m##M##_t number =                                                                      \
+          __riscv_vfcvt_x_f_v_i32m##M(__riscv_vfmul_vf_f32m##M(group, factor, lanes), lanes);      \
+      uint8_t *block = ready;                                                                      \
+      for (int place = 0; place < PLACES; ++place, block += MLC_RVV_INT8_BLOCK) {                  \
+        const vint8##Q##_t digits =                                                                \
+            __riscv_vncvt_x_x_w_i8##Q(__riscv_vncvt_x_x_w_i16##H(number, lanes), lanes);           \
+        __riscv_vse8_v_i8##Q((int8_t *)block, digits, lanes);                                      \
+        const int sum = (int16_t)__riscv_vmv_x_s_i16m1_i16(                                        \
+            __riscv_vwredsum_vs_i8##Q##_i16m1(digits, zero, lanes));                               \
+        *(float *)(block + 32) = scale;                                                            \
+        *(int32_t *)(block + 36) = -MLC_RVV_Q4_ZERO_POINT * sum;                                   \
+        number = __riscv_vsra_vx_i32m##M(                                                          \
+            __riscv_vsub_vv_i32m##M(number, __riscv_vsext_vf4_i32m##M(digits, lanes), lanes), 8,   \
+            lanes);                                                                                \
+      }                                                                                            \
+    }                                                                                              \
+  }
+
+// The scale of a group from the bits of its largest |x|, doubled to lose the sign: those of NaN are
+// larger than infinity's, so that neither is lost in silence.
+static inline float group_scale(uint32_t doubled) {
+  const uint32_t bits = doubled >> 1;
+  float largest;
+  __builtin_memcpy(&largest, &bits, sizeof(largest));
+  return largest / FULL;
+}
+
+DIGITS_DEFINE(8, m4, m2)
+DIGITS_DEFINE(4, m2, m1)
+DIGITS_DEFINE(2, m1, mf2)
+DIGITS_DEFINE(1, mf2, mf4)
+
+void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
+  const size_t words = __riscv_vsetvlmax_e32m1();
+  (words >= 32   ? digits_m1
+   : words == 16 ? digits_m2
+   : words == 8  ? digits_m4
+                 : digits_m8)((uint8_t *)ready, x, k);
+}
 
 // Floats of a group that is ready: 16 pairs (16 u - v, 16 v), and what the sum begins with.
 enum { MLC_TILES_READY = 36 };
@@ -60,7 +127,7 @@ MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_m4, 4, 32)
 MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_m2, 2, 32)
 MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_m1, 1, 32)
 
-void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
+static void prepare_pairs(float *ready, const float *x, int64_t k) {
   const size_t words = __riscv_vsetvlmax_e32m1();
   (words >= 32   ? mlc_q4_ready_m1
    : words == 16 ? mlc_q4_ready_m2
@@ -68,54 +135,10 @@ void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
                  : mlc_q4_ready_half_m4)(ready, x, k);
 }
 
-// A pair of inputs, whose factors lie at `at` bytes: v0 takes 16 bits of each low nibble, v28 of
-// the byte, v24 floats; the sum is v16, the constant v4 and v2 bytes, fetched for the next pair
-// (NEXT) when they are used.
-#define MLC_TILES_PAIR(at, E8, E16, E32, NEXT)                                                    \
-  "flw ft0, " #at "(%[ready])\n\tflw ft1, " #at "+4(%[ready])\n\t"                                \
-  "vsetvli zero, zero, e8, " E8 ", ta, ma\n\t"                                                    \
-  "vwaddu.wv v28, v4, v2\n\tvmul.vx v2, v2, %[c16]\n\tvwaddu.wv v0, v4, v2\n\t"                   \
-  "vsetvli zero, zero, e16, " E16 ", ta, ma\n\tvwmulu.vx v24, v28, %[high]\n\t"                   \
-  "vsetvli zero, zero, e32, " E32 ", ta, ma\n\tvfmacc.vf v16, ft1, v24\n\t"                       \
-  "vsetvli zero, zero, e16, " E16 ", ta, ma\n\tvwmulu.vx v24, v0, %[high]\n\t" NEXT               \
-  "vsetvli zero, zero, e32, " E32 ", ta, ma\n\tvfmacc.vf v16, ft0, v24\n\t"
+// Bytes of a pair of inputs for two rows, whose factors lie at `at` bytes: v0 takes 16 bits of each
+// low nibble, v28 of the byte, v24 floats; a group's sums are v8 and v16, the constant v4 and v2
+// bytes, fetched for the next pair (NEXT) when they are used.
 #define MLC_TILES_FETCH "vle8.v v2, (%[q])\n\tadd %[q], %[q], %[step]\n\t"
-#define MLC_TILES_FOUR(at, E8, E16, E32, LAST)                                                    \
-  MLC_TILES_PAIR(at, E8, E16, E32, MLC_TILES_FETCH)                                               \
-  MLC_TILES_PAIR(at + 8, E8, E16, E32, MLC_TILES_FETCH)                                           \
-  MLC_TILES_PAIR(at + 16, E8, E16, E32, MLC_TILES_FETCH) MLC_TILES_PAIR(at + 24, E8, E16, E32, LAST)
-
-// y[lanes] of a tile of `step` lanes.
-#define MLC_TILES_DOT_DEFINE(M, E8, E16)                                                          \
-  __attribute__((noinline)) static void mlc_q4_dot_m##M(float *y, const float *ready,             \
-                                                        const uint8_t *q, const float *s,         \
-                                                        int64_t groups, int64_t step) {           \
-    const float *end = s + groups * step;                                                         \
-    __asm__ volatile(                                                                             \
-        "vsetvli zero, %[step], e32, m" #M ", ta, ma\n\tvmv.v.i v8, 0\n\t"                        \
-        "vsetvli zero, zero, e16, " E16 ", ta, ma\n\tvmv.v.x v4, %[one]\n\t"                      \
-        "1:\n\t" MLC_TILES_FETCH "flw ft0, 128(%[ready])\n\t"                                     \
-        "vsetvli zero, zero, e32, m" #M ", ta, ma\n\tvfmv.v.f v16, ft0\n\t"                       \
-        MLC_TILES_FOUR(0, E8, E16, "m" #M, MLC_TILES_FETCH)                                       \
-        MLC_TILES_FOUR(32, E8, E16, "m" #M, MLC_TILES_FETCH)                                      \
-        MLC_TILES_FOUR(64, E8, E16, "m" #M, MLC_TILES_FETCH)                                      \
-        MLC_TILES_FOUR(96, E8, E16, "m" #M, )                                                     \
-        "vle32.v v24, (%[s])\n\tadd %[s], %[s], %[scale_step]\n\t"                                \
-        "addi %[ready], %[ready], 144\n\tvfmacc.vv v8, v16, v24\n\t"                              \
-        "bne %[s], %[end], 1b\n\tvse32.v v8, (%[y])\n\t"                                          \
-        : [q] "+r"(q), [s] "+r"(s), [ready] "+r"(ready)                                           \
-        : [y] "r"(y), [step] "r"(step), [scale_step] "r"(step * 4), [end] "r"(end),               \
-          [one] "r"(0x7f00l), [high] "r"(0x8000l), [c16] "r"(16l)                                 \
-        : "memory", "vl", "vtype", "ft0", "ft1", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7",  \
-          "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19",       \
-          "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");    \
-  }
-MLC_TILES_DOT_DEFINE(8, "m2", "m4")
-MLC_TILES_DOT_DEFINE(4, "m1", "m2")
-MLC_TILES_DOT_DEFINE(2, "mf2", "m1")
-MLC_TILES_DOT_DEFINE(1, "mf4", "mf2")
-
-// The same for two rows, whose group's sums are v8 and v16.
 #define MLC_TILES_PAIR_OF_2(at, E8, E16, E32, NEXT)                                               \
   "flw ft0, " #at "(%[r0])\n\tflw ft1, " #at "+4(%[r0])\n\t"                                      \
   "flw ft2, " #at "(%[r1])\n\tflw ft3, " #at "+4(%[r1])\n\t"                                      \
@@ -196,10 +219,11 @@ void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
     const int64_t step = n < tile ? n : tile;
     const size_t lanes = (size_t)step;
     // What is left at the end of a matrix is done at the smallest LMUL that holds it.
-    (lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_dot_m8
-     : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_dot_m4
-     : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_dot_m2
-                                         : mlc_q4_dot_m1)(y, ready, q, scales, groups, step);
+    (lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_row_m8
+     : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_row_m4
+     : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_row_m2
+                                         : mlc_q4_row_m1)(y, (const uint8_t *)ready, q, scales,
+                                                          step, step * 4, lanes, groups);
     y += step;
     q += step * groups * (MLC_RVV_Q4_GROUP / 2);
     scales += step * groups;
@@ -240,8 +264,8 @@ void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, con
   // panel's memory holds prepared rows, if they fit.
   if (m <= (2 * ready <= room ? MLC_RVV_Q4_FEW_ROWS : 3) && ready <= room) {
     for (; m > 1 && 2 * ready <= room; m -= 2, a += 2 * ld_a, c += 2 * ld_c) {
-      mlc_rvv_gemv_q4_prepare_tiles(panel, a, k);
-      mlc_rvv_gemv_q4_prepare_tiles(panel + ready, a + ld_a, k);
+      prepare_pairs(panel, a, k);
+      prepare_pairs(panel + ready, a + ld_a, k);
       mlc_q4_two_rows(c, ld_c, panel, q, scales, n, groups, tile);
     }
     for (; m > 0; --m, a += ld_a, c += ld_c) {

@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "input/errors.h"
+#include "model/cpus.h"
 #include "model/roi.h"
-#include "model/vector_unit.h"
 
 // The linked-in libraries, defined by the build that links them: bits in a vector register
 // (ascending), 1 if the library needs vectors of halves, and the prefix of its symbols. A row
@@ -41,15 +41,14 @@ ffi::Function Global(const std::string& name) {
   return *function;
 }
 
-// The library with the longest registers that this CPU has; if none fits, the first library.
-mlc_rvv_library Fitting() {
+// The linked-in library that suits these CPUs best (BestLibrary).
+mlc_rvv_library Fitting(const std::vector<Cpu>& cpus) {
   if (mlc_rvv_libraries == nullptr) return {0, 0, ""};
-  const int64_t have = VectorLength();
-  mlc_rvv_library chosen = mlc_rvv_libraries[0];
+  std::vector<VectorUnit> needed;
   for (auto one = mlc_rvv_libraries; one->prefix != nullptr; ++one) {
-    if (one->vlen <= have) chosen = *one;
+    needed.push_back({one->vlen, one->zvfh != 0});
   }
-  return chosen;
+  return mlc_rvv_libraries[BestLibrary(cpus, needed)];
 }
 
 ffi::Module LinkedIn(const char* prefix) {
@@ -75,10 +74,16 @@ ffi::Module FromFile(const std::string& path) {
   return *module;
 }
 
+// Keeps this process on the CPUs that can run code that needs this unit.
+void Settle(const std::vector<Cpu>& cpus, int64_t bits, bool halves) {
+  StayOn(CpusThatRun(cpus, {bits, halves}));
+}
+
 // Opens the library, and sets `vlen` to the bits in a vector register that it is known to need.
 ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen) {
-  const mlc_rvv_library chosen = path.empty() ? Fitting() : mlc_rvv_library{0, 0, ""};
-  CheckVectorUnit(std::max<int64_t>(check_vlen, chosen.vlen), chosen.zvfh != 0);
+  const std::vector<Cpu> cpus = ProbeCpus();
+  const mlc_rvv_library chosen = path.empty() ? Fitting(cpus) : mlc_rvv_library{0, 0, ""};
+  Settle(cpus, std::max<int64_t>(check_vlen, chosen.vlen), chosen.zvfh != 0);
   *vlen = chosen.vlen;
   return path.empty() ? LinkedIn(chosen.prefix) : FromFile(path);
 }
@@ -156,7 +161,8 @@ Library::Library(const std::string& path, int64_t check_vlen,
     : library_(Open(path, check_vlen, &vlen_)), vm_(StartVm(library_)) {
   metadata_ = ParseJson(Function("_metadata")().cast<std::string>(), "the library's metadata");
   vlen_ = std::max(vlen_, Limit("vlen", 0));
-  CheckVectorUnit(vlen_, Limit("zvfh", 0) != 0);
+  // The metadata can name a unit that the link did not: probe the CPUs that are left.
+  Settle(ProbeCpus(), vlen_, Limit("zvfh", 0) != 0);
   for (const std::string& name : functions) Function(name);
 }
 

@@ -21,9 +21,10 @@ namespace rvv_runner {
 class Library {
  public:
   // Opens the library of this file, or a linked-in library if the path is empty: among several, the
-  // one for the longest vector registers that this CPU has. Throws InputError if there is no
-  // library, if it lacks one of `functions` (by default those of a language model), or if this
-  // CPU's vector registers are shorter than it was compiled for (or than `check_vlen` bits).
+  // one that suits this machine's CPUs best (BestLibrary). Keeps the process on the CPUs that can
+  // run it: create it before other threads. Throws InputError if there is no library, if it lacks
+  // one of `functions` (by default those of a language model), or if every CPU's vector registers
+  // are shorter than it was compiled for (or than `check_vlen` bits).
   Library(const std::string& path, int64_t check_vlen,
           const std::vector<std::string>& functions = {"embed", "prefill", "decode",
                                                        "create_tir_paged_kv_cache"});

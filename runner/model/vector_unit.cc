@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/vector_unit.h"
 
-#include <string>
-
-#include "input/errors.h"
+#include <limits>
 
 #if defined(__riscv)
 #include <setjmp.h>
@@ -48,29 +46,12 @@ void ConvertHalves() { asm volatile(".4byte 0xcc80f057, 0x4b061457, 0x40200053" 
 
 }  // namespace
 
-int64_t VectorLength() {
-  static const bool there = Executes([] { ReadVlenb(); });
-  return there ? static_cast<int64_t>(ReadVlenb()) * 8 : 0;
-}
-
-void CheckVectorUnit(int64_t bits, bool halves) {
-  const int64_t have = VectorLength();
-  std::string lacks;
-  if (have < bits) {
-    lacks = "vector registers of at least " + std::to_string(bits) + " bits, but this CPU has " +
-            (have == 0 ? "no vector registers"
-                       : "vector registers of " + std::to_string(have) + " bits");
-  } else if (halves && !Executes(ConvertHalves)) {
-    lacks = "vectors of halves (Zvfh), but this CPU has none";
-  }
-  if (lacks.empty()) return;
-  throw InputError("the model library was compiled for " + lacks +
-                   "; compile the model for this CPU");
+VectorUnit ProbeVectorUnit() {
+  if (!Executes([] { ReadVlenb(); })) return {};
+  return {static_cast<int64_t>(ReadVlenb()) * 8, Executes(ConvertHalves)};
 }
 #else
-int64_t VectorLength() { return 0; }
-
-void CheckVectorUnit(int64_t, bool) {}
+VectorUnit ProbeVectorUnit() { return {std::numeric_limits<int64_t>::max(), true}; }
 #endif
 
 }  // namespace rvv_runner

@@ -5,12 +5,15 @@
 
 namespace rvv_runner {
 
-// Width of this CPU's vector registers in bits; 0 when it has none.
-int64_t VectorLength();
+// What a CPU's vector unit can do, or what a library needs.
+struct VectorUnit {
+  int64_t bits = 0;     // in a vector register; 0: no vectors
+  bool halves = false;  // vectors of halves (Zvfh)
+};
 
-// Throws InputError when this CPU's vector registers are shorter than `bits`, or when `halves` is
-// true and it lacks vectors of halves (Zvfh). Code for longer registers does not fail on shorter
-// ones but computes wrong numbers.
-void CheckVectorUnit(int64_t bits, bool halves);
+// The unit of the CPU that the calling thread runs on; off riscv64, where libraries state no needs,
+// a unit that meets all. It executes instructions under a handler of
+// SIGILL: no other thread may call it at the same time.
+VectorUnit ProbeVectorUnit();
 
 }  // namespace rvv_runner

@@ -17,6 +17,7 @@ const char kUsage[] =
     "       runner --params DIR --tokenizer FILE --chat [options]\n"
     "       runner --params DIR --tokens 1,2,3 [options]\n"
     "       runner serve --params DIR --tokenizer FILE [options; runner serve --help lists them]\n"
+    "       runner bench --params DIR [options; runner bench --help lists them]\n"
     "       runner run --params DIR --inputs FILE --outputs FILE [runner run --help]\n"
     "Answers a prompt, given as text or as token ids, or chats turn by turn.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
@@ -30,6 +31,9 @@ const char kUsage[] =
     "  --stop ID,ID,...     stop after one of these tokens (the tokenizer's stop tokens)\n"
     "  --prefill-chunk N    most tokens of one prefill call (the library's limit)\n"
     "  --max-seq N          most tokens of prompt and answer (the library's context)\n"
+    "  --threads N          threads that compute (TVM_NUM_THREADS, or else the physical cores "
+    "that\n"
+    "                       can run the library)\n"
     "  --logits FILE        write float32 logits, one row for each generated token\n"
     "  --json               print the result as JSON\n"
     "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
@@ -172,6 +176,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--prefill-chunk", number("--prefill-chunk", 1, kMany, &a->prefill_chunk)},
       {"--max-seq", number("--max-seq", 1, kMany, &a->max_seq)},
       {"--check-vlen", number("--check-vlen", 0, 65536, &a->check_vlen)},
+      {"--threads", number("--threads", 1, kMostThreads, &a->threads)},
       {"--vocab", number("--vocab", 1, kMany, &a->vocab)},
       {"--system", [a](const std::string& v) { a->system = v; }},
       {"--context-full", [a](const std::string& v) { ParseFull(v, &a->slide); }},
@@ -259,6 +264,27 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
   const Arguments arguments = ParseModelArguments(words);
   if (!arguments.help) (arguments.chat ? CheckChat : CheckPrompt)(arguments);
   return arguments;
+}
+
+void RefuseAnswerOptions(const Arguments& arguments, const std::string& command) {
+  const std::pair<bool, const char*> given[] = {
+      {arguments.prompt.has_value(), "--prompt"},
+      {!arguments.prompt_file.empty(), "--prompt-file"},
+      {!arguments.tokens.empty(), "--tokens"},
+      {!arguments.beside.empty(), "--beside"},
+      {!arguments.stop.empty(), "--stop"},
+      {arguments.max_new > 0, "--max-new"},
+      {!arguments.logits.empty(), "--logits"},
+      {!arguments.system.empty(), "--system"},
+      {arguments.slide, "--context-full"},
+      {arguments.raw, "--raw"},
+      {arguments.chat, "--chat"},
+  };
+  for (const auto& [found, option] : given) {
+    if (!found) continue;
+    throw InputError(std::string(option) + " is not an option of " + command + "; runner " +
+                     command + " --help lists the options");
+  }
 }
 
 }  // namespace rvv_runner

@@ -29,6 +29,7 @@ struct Arguments {
   int64_t prefill_chunk = 0;  // 0: as the library says
   int64_t max_seq = 0;        // 0: as the library says, bounded by what is needed
   int64_t check_vlen = 0;     // bits; 0: as the library says
+  int64_t threads = 0;        // 0: SetThreads chooses
   int64_t vocab = 0;          // 0: from the embedding's shape
   Region region;
   bool chat = false;   // chat turn by turn
@@ -38,6 +39,8 @@ struct Arguments {
   std::vector<std::function<void(Sampling*)>> sampling;
 };
 
+constexpr int64_t kMostThreads = 1024;
+
 extern const char kUsage[];
 
 // Throws InputError for an unknown option, a missing or malformed value, or a missing option.
@@ -45,6 +48,9 @@ Arguments ParseArguments(const std::vector<std::string>& words);
 
 // Parses the same options without the checks of prompt and chat.
 Arguments ParseModelArguments(const std::vector<std::string>& words);
+
+// Throws InputError for options of a prompt or a chat, which `command` does not use.
+void RefuseAnswerOptions(const Arguments& arguments, const std::string& command);
 
 // Parses a whole number. Throws InputError that names the option.
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low, int64_t high);

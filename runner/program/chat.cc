@@ -22,6 +22,7 @@
 #include "model/model.h"
 #include "program/limits.h"
 #include "program/line_reader.h"
+#include "program/threads.h"
 #include "program/weights.h"
 
 namespace rvv_runner {
@@ -230,6 +231,7 @@ int Chat(const Arguments& arguments) {
   }
   EncodeChat(tokenizer, probe, "--system");  // refuse a bad --system before the slow start
   const Library library(arguments.library, arguments.check_vlen);
+  SetThreads(arguments.threads);
   const Limits limits = MostOf(library, arguments);
   Sampling sampling = DefaultSampling(arguments.params);
   for (const auto& change : arguments.sampling) change(&sampling);

@@ -11,6 +11,7 @@
 
 #include "input/errors.h"
 #include "program/arguments.h"
+#include "program/bench.h"
 #include "program/chat.h"
 #include "program/prompt.h"
 #include "program/run.h"
@@ -21,6 +22,7 @@ namespace {
 
 int Run(const std::vector<std::string>& words) {
   if (!words.empty() && words[0] == "serve") return Serve({words.begin() + 1, words.end()});
+  if (!words.empty() && words[0] == "bench") return Bench({words.begin() + 1, words.end()});
   if (!words.empty() && words[0] == "run") return RunTensors({words.begin() + 1, words.end()});
   const Arguments arguments = ParseArguments(words);
   if (arguments.help) {

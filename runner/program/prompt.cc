@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "program/limits.h"
 #include "program/report.h"
+#include "program/threads.h"
 #include "program/weights.h"
 
 namespace rvv_runner {
@@ -47,6 +48,7 @@ int AnswerPrompt(Arguments arguments) {
   }
   const Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
   const Library library(arguments.library, arguments.check_vlen);
+  SetThreads(arguments.threads);
   if (arguments.max_new == 0) {
     arguments.max_new = DefaultMaxNew(library, arguments, words ? kMostText : kMostIds);
   }

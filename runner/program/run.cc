@@ -19,6 +19,7 @@
 #include "model/params.h"
 #include "model/roi.h"
 #include "program/arguments.h"
+#include "program/threads.h"
 #include "tensors/safetensors.h"
 
 namespace rvv_runner {
@@ -35,6 +36,9 @@ const char kRunUsage[] =
     "                       index of the largest logit of the last row, and the file gets these\n"
     "                       indices of all calls as chosen_IN\n"
     "  --lib FILE.so        model library (the one linked into this program)\n"
+    "  --threads N          threads that compute (TVM_NUM_THREADS, or else the physical cores "
+    "that\n"
+    "                       can run the library)\n"
     "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
     "  --help               this text\n";
 
@@ -54,8 +58,8 @@ struct RunOptions {
 
 RunOptions ParseRun(const std::vector<std::string>& words) {
   RunOptions options;
-  for (const char* name :
-       {"--params", "--inputs", "--outputs", "--lib", "--check-vlen", "--steps", "--feed"}) {
+  for (const char* name : {"--params", "--inputs", "--outputs", "--lib", "--check-vlen",
+                           "--threads", "--steps", "--feed"}) {
     options.values[name] = "";
   }
   for (size_t i = 0; i < words.size(); ++i) {
@@ -220,7 +224,9 @@ int RunTensors(const std::vector<std::string>& words) {
   }
   const std::string& vlen = options.values["--check-vlen"];
   const int64_t bits = vlen.empty() ? 0 : ParseInteger("--check-vlen", vlen, 0, kLongestRegister);
+  const std::string& threads = options.values["--threads"];
   const Library library(options.values["--lib"], bits, {kFunction});
+  SetThreads(threads.empty() ? 0 : ParseInteger("--threads", threads, 1, kMostThreads));
   const ffi::Function function = library.Function(kFunction);
   const auto names = InputNames(library);
   const std::string& often = options.values["--steps"];

@@ -2,7 +2,6 @@
 #include "program/serve.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include "model/model.h"
 #include "program/arguments.h"
 #include "program/limits.h"
+#include "program/threads.h"
 #include "program/weights.h"
 #include "server/engine_thread.h"
 #include "server/listening.h"
@@ -25,7 +25,8 @@ namespace rvv_runner {
 const char kServeUsage[] =
     "usage: runner serve --params DIR --tokenizer FILE [options]\n"
     "Serves the model over HTTP with OpenAI's protocol, and a chat page at /.\n\n"
-    "  --params, --tokenizer, --lib, --max-seq, --prefill-chunk, --check-vlen, --vocab:\n"
+    "  --params, --tokenizer, --lib, --max-seq, --prefill-chunk, --threads, --check-vlen, "
+    "--vocab:\n"
     "                       see runner --help\n"
     "  --host ADDRESS       address to listen at (127.0.0.1: this machine only; 0.0.0.0: all\n"
     "                       networks)\n"
@@ -128,35 +129,6 @@ std::string ReadKey(const std::string& file) {
   return key;
 }
 
-// The folder of a finished model holds the folder of parameters, and has the model's name.
-std::string NameOf(const std::string& params) {
-  const auto folder = std::filesystem::absolute(params).lexically_normal() / ".";
-  const std::string name = folder.parent_path().parent_path().filename().string();
-  return name.empty() ? "model" : name;
-}
-
-// Refuses options of a prompt or a chat, which would change no answer here.
-void RefuseOthers(const Arguments& arguments) {
-  const std::pair<bool, const char*> given[] = {
-      {arguments.prompt.has_value(), "--prompt"},
-      {!arguments.prompt_file.empty(), "--prompt-file"},
-      {!arguments.tokens.empty(), "--tokens"},
-      {!arguments.stop.empty(), "--stop"},
-      {arguments.max_new > 0, "--max-new"},
-      {!arguments.logits.empty(), "--logits"},
-      {!arguments.system.empty(), "--system"},
-      {arguments.slide, "--context-full"},
-      {arguments.raw, "--raw"},
-      {arguments.json, "--json"},
-      {arguments.chat, "--chat"},
-  };
-  for (const auto& [found, option] : given) {
-    if (found)
-      throw InputError(std::string(option) +
-                       " is not an option of serve; runner serve --help lists the options");
-  }
-}
-
 }  // namespace
 
 int Serve(const std::vector<std::string>& words) {
@@ -167,7 +139,9 @@ int Serve(const std::vector<std::string>& words) {
   StopSignals signals;
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);
-  RefuseOthers(arguments);
+  RefuseAnswerOptions(arguments, "serve");
+  if (arguments.json)
+    throw InputError("--json is not an option of serve; runner serve --help lists the options");
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
@@ -180,6 +154,7 @@ int Serve(const std::vector<std::string>& words) {
   }
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   const Library library(arguments.library, arguments.check_vlen);
+  SetThreads(arguments.threads);
   const Limits most = MostOf(library, arguments);
   const EngineLimits limits = {
       .sequences = own.parallel, .tokens = most.max_seq, .chunk = most.chunk, .queue = own.queue};
@@ -193,7 +168,7 @@ int Serve(const std::vector<std::string>& words) {
             << " answers at once (--parallel) of " << limits.tokens << " tokens (--max-seq)\n";
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
-  const std::string name = own.name.empty() ? NameOf(arguments.params) : own.name;
+  const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
   ServeUntilStopped(
       &server,

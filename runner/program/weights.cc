@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/weights.h"
 
+#include <filesystem>
 #include <optional>
 
 #include "input/errors.h"
@@ -37,6 +38,12 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
                      ": the tokenizer belongs to another model");
   }
   return {std::move(params), vocabulary};
+}
+
+std::string ModelName(const std::string& params) {
+  const auto folder = std::filesystem::absolute(params).lexically_normal() / ".";
+  const std::string name = folder.parent_path().parent_path().filename().string();
+  return name.empty() ? "model" : name;
 }
 
 Tokenizer ReadTokenizer(const std::string& file) {

@@ -22,6 +22,9 @@ struct Weights {
 // not fit the library, or when the tokenizer belongs to another model.
 Weights ReadWeights(const Library& library, const Arguments& arguments, const Tokenizer* tokenizer);
 
+// The name of the model whose parameters are in this folder: that of the folder around it.
+std::string ModelName(const std::string& params);
+
 Tokenizer ReadTokenizer(const std::string& file);
 
 }  // namespace rvv_runner

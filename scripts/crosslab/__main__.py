@@ -43,6 +43,8 @@ VERBS = (
     Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),
     Verb("kernel-bench", "crosslab.bench.kernel_bench", "count each kernel's instructions"),
     Verb("kernel-cycles", "crosslab.bench.kernel_cycles", "each kernel's cycles by unit of a core"),
+    Verb("core-latencies", "crosslab.cores.llvm_latencies", "latencies of a core, from LLVM"),
+    Verb("core-loops", "crosslab.cores.object_loops", "cycles of an object file's loops on a core"),
     Verb("core-check", "crosslab.cores.check", "compare predicted cycles with measured loops"),
     Verb("int8-error", "crosslab.models.int8_error", "compare int8 activations with float32"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),

@@ -118,7 +118,10 @@ def _cycles(row: Mapping[str, Any]) -> str:
     if not row.get("core"):
         return NONE
     serial, vec_serial = row["cycles_serial"] / MILLION, row["cycles_vec_serial"] / MILLION
-    return f"{serial:.2f} / {vec_serial:.2f} on {row['core']}"
+    sums = f"{serial:.2f} / {vec_serial:.2f} on {row['core']}"
+    if pipeline := row.get("cycles_pipeline"):
+        return f"{pipeline / MILLION:.2f} ({sums})"
+    return sums
 
 
 def _words(labels: Sequence[str], values: Sequence[float]) -> str:

@@ -46,7 +46,7 @@ PARTS = {
         "The ladder of speed",
         measures.ladder,
         "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
-        " Cycles are sums of a core's measured costs, serial / vec-serial, in millions.",
+        " Cycles are of a core's pipeline, then (serial / vec-serial), in millions.",
     ),
     "host": ReportSection(
         "On the host",

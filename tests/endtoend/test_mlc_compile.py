@@ -24,6 +24,7 @@ from crosslab.compile.mlc import (
     compile_model,
     convert_weight,
     device_of,
+    environment_of,
 )
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import LabError, UserError
@@ -212,3 +213,13 @@ def test_devices_of_the_lab_are_presets() -> None:
         f"riscv64:rvv{vlen}" for vlen in VLENS
     ]
     assert device_of(LabTarget("riscv64", 256, zvfh=True)) == "riscv64:rvv256-zvfh"
+    assert environment_of(LabTarget("riscv64", 256)) == ()
+
+
+def test_a_tuned_target_is_described_by_the_environment() -> None:
+    target = LabTarget("riscv64", 256, tune="spacemit-x60")
+    assert device_of(target) == "cpu"
+    variables = dict(environment_of(target))
+    assert variables["CROSS_COMPILATION_MCPU"] == "spacemit-x60"
+    assert variables["CROSS_COMPILATION_MATTR"].endswith("+zve64d,+zvl256b")
+    assert variables["CROSS_COMPILATION"] == target.table()["mtriple"]

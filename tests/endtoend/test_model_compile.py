@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from crosslab.compile.driver import (
     tree_environment,
 )
 from crosslab.compile.targets import LabTarget
+from crosslab.cores.core import CORES as CORE_FILES
+from crosslab.cores.core import core_names, core_option
 from crosslab.errors import LabError, UserError
 from crosslab.models.compare import compare
 from crosslab.models.config import LlamaConfig, write_config
@@ -222,6 +225,27 @@ def test_an_unknown_step_is_named_and_nothing_is_left(tmp_path: Path) -> None:
 def test_an_unknown_target_is_refused(name: str, vlen: int) -> None:
     with pytest.raises(UserError):
         LabTarget(name, vlen)
+
+
+CORES = core_names(CORE_FILES)
+# Hints, cache operations, constant time and those of the privileged levels: compilers make none.
+NOT_COMPILED = re.compile(r"s\w+|zic(64b|bo\w|c\w+|ntr)|zi(hint\w+|hpm|fencei)|za64rs|zawrs|zv?kt")
+
+
+@pytest.mark.parametrize("tune", sorted({core_option(name).llvm for name in CORES} - {""}))
+@pytest.mark.parametrize("zvfh", [False, True])
+def test_a_target_that_is_tuned_has_the_same_instructions(tune: str, zvfh: bool) -> None:
+    target = pytest.importorskip("tvm.target")
+
+    def features(of: LabTarget) -> set[str]:
+        table = {n: v for n, v in of.table().items() if n not in ("host", "vector-width")}
+        return set(map(str, target.codegen.llvm_get_cpu_features(target.Target(table))))
+
+    plain, tuned = (features(LabTarget("riscv64", 512, zvfh, name)) for name in ("", tune))
+    # Names with hyphens and of vendors' cores only tune.
+    more = {name for name in tuned - plain if re.fullmatch(r"[a-z]|[xz][a-z0-9]+", name)}
+    assert not {name for name in more if not NOT_COMPILED.fullmatch(name)}
+    assert not {name for name in plain - tuned if "-" not in name}
 
 
 def test_the_host_part_of_a_target_carries_the_same_attributes() -> None:

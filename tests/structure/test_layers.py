@@ -64,7 +64,7 @@ def test_groundwork_needs_nothing_that_has_to_be_installed() -> None:
 # knows no peer, bench or zoo.
 LAYERS = (
     *("errors", "json_table", "cached_build", "address", "remote", "host", "tokenizer", "models"),
-    *("run", "cores"),
+    *("run", "cores", "loops"),
     *("compile", "build", "artifact", "job", "peers", "bench", "zoo", "__main__"),
 )
 

@@ -51,7 +51,7 @@ TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("tensors/*.cc")),
     RUNNER_SOURCES / "engine" / "answer_text.cc",
     RUNNER_SOURCES / "engine" / "sampling.cc",
-    RUNNER_SOURCES / "model" / "param_index.cc",
+    *(RUNNER_SOURCES / "model" / f"{name}.cc" for name in ("cpus", "param_index", "vector_unit")),
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
 SERVER_SOURCES = (

@@ -52,7 +52,7 @@ _LEFT = (
 )
 # Another verb wrote the series that a rebase makes: it says so, and --abort is the way out.
 _OVERTAKEN = "changed since the rebase began"
-_AGAIN = ("exists", "already", "no rebase", "has a branch")
+_AGAIN = ("exists", "already", "no rebase", "has a branch", "cannot be split")
 
 
 def run(root: Path, words: list[str]) -> tuple[int, str]:
@@ -124,6 +124,8 @@ def content(root: Path) -> dict[str, bytes]:
     tops = (root / "patches", root / "overlays", place / "made")
     files = [root / "VERSIONS.lock", *(path for top in tops for path in top.rglob("*"))]
     found = {str(one.relative_to(place)): one.read_bytes() for one in files if is_output(one)}
+    if (root / ".work/r1/calc/.git").is_dir():
+        found["tree"] = git(root / ".work/r1/calc", "log", "--format=%T %s").encode()
     if (place / "clone").is_dir():
         found["clone"] = git(place / "clone", "for-each-ref", "refs/heads").encode()
     return found
@@ -147,6 +149,21 @@ def write_quilt(folder: Path) -> Path:
     (folder / "log.patch").write_text(diff)
     (folder / "series").write_text("log.patch\n")
     return folder
+
+
+def edit_series(place: Path, old: str, new: str) -> None:
+    """Replace a text of a fork's series."""
+    series = place / "fork/patches/calc/1.0/series"
+    series.write_text(series.read_text().replace(old, new))
+
+
+def change_tree(place: Path, body: bytes, subject: str = "", terms: bytes = b"free\n") -> None:
+    """Change files of a fork's patched tree, in a commit if it has a subject."""
+    tree = place / "fork/.work/r1/calc"
+    (tree / CORE_PATH).write_bytes(body)
+    (tree / "LICENSE").write_bytes(terms)
+    if subject:
+        git(tree, "commit", "-qam", subject)
 
 
 def scenes(folder: Path) -> list[Scene]:
@@ -180,18 +197,20 @@ def scenes(folder: Path) -> list[Scene]:
             assert code in (0, 1), out
         return folder / name
 
-    unlocked = folder / "base"
     locked = derived("locked", "base", ["lock"], ["record"])
     applied = derived("applied", "locked", ["apply"])
     more = derived("more", "applied")
-    tree = more / "fork/.work/r1/calc"
-    (tree / CORE_PATH).write_bytes(core(sub="b - a", mul="0", add="7"))
-    git(tree, "commit", "-qam", "More")
+    change_tree(more, core(sub="b - a", mul="0", add="7"), "More")
+    loose = derived("loose", "applied")
+    change_tree(loose, core(sub="b - a - 1", mul="1"))
+    wide = derived("wide", "applied")
+    change_tree(wide, core(sub="b - a", mul="0", add="7"), "Wide", b"ours\n")
     bare = derived("bare", "applied")
     (bare / "fork/patches/calc/1.0/derived.json").unlink()
     stale = derived("stale", "applied")
-    series = stale / "fork/patches/calc/1.0/series"
-    series.write_text(series.read_text().replace("b.patch\n", ""))
+    edit_series(stale, "b.patch\n", "")
+    optional = derived("optional", "applied")
+    edit_series(optional, "b.patch", "b.patch [fast]")
     stopped = derived("stopped", "applied", ["rebase", "calc", "3.0"])
     (stopped / "fork/.work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - 1"))
     going = derived("going", "stopped")
@@ -215,10 +234,15 @@ def scenes(folder: Path) -> list[Scene]:
 
     return [
         Scene("apply", stale, ["apply"]),
+        Scene("apply --with", optional, ["apply", "--with", "fast"]),
         Scene("edit", locked, ["edit", "calc"]),
         Scene("export", more, ["export"]),
         Scene("export --own", more, ["export", "--own"]),
-        Scene("lock", unlocked, ["lock"]),
+        Scene("absorb", loose, ["absorb", "calc"]),
+        Scene("split", wide, ["split", "calc", "wide"]),
+        Scene("bisect", applied, ["bisect", "calc", "--", "grep", "-q", "a [*] b", CORE_PATH]),
+        Scene("push", cloned, ["push", "calc", "{place}/clone", "series"]),
+        Scene("lock", base, ["lock"]),
         Scene("lock --add", locked, ["lock", "--add", "calc=4.0", "--commit", third]),
         Scene("record", bare, ["record"]),
         Scene("rebase", applied, ["rebase", "calc", "2.0"], rebase_again),

@@ -62,6 +62,10 @@ class Bench:
         """Path of the file of a case."""
         return f"n{number}/{self.cases[number].path}"
 
+    def other(self, number: int) -> str:
+        """Path of another file of a case."""
+        return f"n{number}/src/other{self.cases[number].suffix}"
+
     def patch(self, number: int) -> Patch:
         """The patch of a case."""
         return parse_patch(self.files[number], f"n{number}.patch")
@@ -78,13 +82,15 @@ def make_bench(folder: Path, cases: Iterable[MisplacementCase]) -> Bench:
         return Commit(f"{message}\n".encode(), AUTHOR, changes=changes, parent=parent)
 
     numbers = range(len(every))
-    start = commit("Base", {bench.path(n): every[n].base for n in numbers})
+    before = {bench.path(n): every[n].base for n in numbers}
+    before |= {bench.other(n): every[n].elsewhere_before for n in numbers}
+    start = commit("Base", {path: text for path, text in before.items() if text})
     patches = [commit(f"Patch n{n}", {bench.path(n): every[n].patched}) for n in numbers]
     ids = write_commits(git, "refs/heads/main", [start, *patches])
     files = {bench.path(n): every[n].new for n in numbers}
     for n in numbers:
         if every[n].elsewhere:
-            files[f"n{n}/src/other{every[n].suffix}"] = every[n].elsewhere
+            files[bench.other(n)] = every[n].elsewhere
     (new,) = write_commits(git, "refs/heads/new", [commit("New", files, ids[0])])
     exported = export_commits(folder / "repo.git/objects", ids[1:])
     return Bench(git, every, ids[0], new, tuple(one.data for one in exported))
@@ -122,11 +128,12 @@ def by_merge(bench: Bench) -> list[Placed]:
         path, patch = bench.path(number), bench.patch(number)
         before, after = {path: case.base.encode()}, {path: case.patched.encode()}
         step = PatchStep(patch, Commit(b""), before, after)
-        merged = merge_patch(step, HeadFiles(bench.git, bench.new))
-        now = {path: case.new, f"n{number}/src/other{case.suffix}": case.elsewhere}
+        now = {path: case.new, bench.other(number): case.elsewhere}
+        was = {path: case.base, bench.other(number): case.elsewhere_before}
         files = {name: text.encode() for name, text in now.items() if text}
-        base = NewBase(files.get, lambda _, known=tuple(files): known, before.get)
-        text = None
+        known = {name: text.encode() for name, text in was.items() if text}
+        base = NewBase(files.get, lambda _, names=tuple(files): names, known.get)
+        merged, text = merge_patch(step, HeadFiles(bench.git, bench.new), base), None
         if merged is not None:
             file = merged[path]
             assert file is not None

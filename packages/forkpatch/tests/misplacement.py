@@ -44,7 +44,8 @@ class MisplacementCase:
         patched: the file after it.
         new: upstream's new file.
         right: what a right merge gives; None when there is no right place any more.
-        elsewhere: another file that is new upstream; empty without one.
+        elsewhere: another file that is new upstream, or changed; empty without one.
+        elsewhere_before: that file before; empty when it is new.
     """
 
     language: str
@@ -56,6 +57,7 @@ class MisplacementCase:
     new: str
     right: str | None
     elsewhere: str = ""
+    elsewhere_before: str = ""
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import pytest
 from forklab import PACKAGE, ForkLab, git
 
+from forkpatch.cli import main as cli
 from forkpatch.cli.main import main
 
 ENGINE = sorted(
@@ -45,12 +47,18 @@ def test_engine_imports_nothing_but_its_dependencies() -> None:
                 assert top in DEPENDENCIES or top in sys.stdlib_module_names, f"{path.name}: {name}"
 
 
+def test_each_verb_is_listed_with_its_module() -> None:
+    every = cli._parser(tuple(cli._VERBS))
+    (verbs,) = (one for one in every._actions if isinstance(one, argparse._SubParsersAction))
+    assert list(verbs.choices) == [verb for names in cli._VERBS.values() for verb in names]
+
+
 def test_every_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         main(["--help"])
     assert leaving.value.code == 0
     verbs = re.findall(r"^    ([a-z]\S+)", capsys.readouterr().out, re.MULTILINE)
-    assert len(verbs) == 18
+    assert len(verbs) == 23
     for verb in verbs:
         with pytest.raises(SystemExit):
             main([verb, "--help"])

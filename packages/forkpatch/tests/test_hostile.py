@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from forklab import FORMAT, ForkLab, git, message
+from forklab import FILES, FORMAT, ForkLab, git, message
 
 from forkpatch.errors import UnsafePathError
 from forkpatch.safety import check_path
@@ -240,3 +240,34 @@ def test_patch_with_crlf_is_told_as_such(lab: ForkLab) -> None:
     done = lab.run("apply")
     assert done.code == 2
     assert "the lines of its diff end with CRLF" in done.err and "turn them into LF" in done.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        (b"Date: Fri, 2 Jan 2026", b"Date: Fri, 2 Jan 1959", "git has no dates before 1970"),
+        (b"From: Ada", b"From: A\0da", "the From header is not 'Name <email>'"),
+    ],
+)
+def test_author_and_date_that_git_cannot_hold_are_named(
+    lab: ForkLab, old: bytes, new: bytes, word: str
+) -> None:
+    lab.change("run.patch", {"src/run.c": FILES["src/run.c"] + b"\n"})
+    path = lab.patches / "run.patch"
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new))
+    done = lab.run("apply")
+    assert done.code == 2
+    assert word in done.err and "run.patch" in done.err
+    assert not lab.tree.exists()
+
+
+def test_upstream_with_names_that_differ_in_case_only_is_said(lab: ForkLab, tmp_path: Path) -> None:
+    lab.repo.commit({"readme.md": b"small\n"}, "Version 2")
+    git(lab.repo.path, "tag", "v2.0")
+    done = lab.ok("lock", "--add", "calc=2.0")
+    assert "differ in case only" not in done.err  # outside of the included paths
+    fork = ForkLab(tmp_path / "new", lab.home, lab.repo, lab.capsys)
+    fork.root.mkdir()
+    done = fork.ok("init", str(lab.repo.path), "--name", "calc")
+    assert "calc 2.0: README.md and readme.md differ in case only" in done.err

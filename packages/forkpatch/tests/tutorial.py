@@ -109,7 +109,7 @@ class Story:
         return self._shell("git rev-parse HEAD", self.upstream)[0].strip()
 
     def _run(self, command: str) -> tuple[str, int]:
-        words = shlex.split(command)
+        words = [word.replace("~", str(self.home)) for word in shlex.split(command)]
         if words[0] != "forkpatch":
             return self._shell(command, self.fork)
         said = io.StringIO()
@@ -137,6 +137,9 @@ def write(folder: Path) -> str:
     story = Story(folder)
     _first_patch(story)
     _care(story)
+    _rework(story)
+    _choose(story)
+    _together(story)
     _first_rebase(story)
     _second_rebase(story)
     _third_rebase(story)
@@ -196,6 +199,77 @@ def _care(story: Story) -> None:
     )
 
 
+def _rework(story: Story) -> None:
+    story.tell(
+        "## Fixups, and a patch in two\n\nA review asks for a comment. `absorb` puts the change"
+        " into the patch whose lines it touches; one that touches none, or several, is left, and"
+        " named:"
+    )
+    story.run(
+        "sed -i 's/return b - a/return b - a  # as the boards do/' .work/first/calc/calc/core.py",
+        "forkpatch absorb calc",
+        "forkpatch export",
+    )
+    story.tell("A commit that does two things becomes two patches:")
+    story.run(
+        "sed -i 's/free/free, and ours/' .work/first/calc/LICENSE",
+        "sed -i 's/raise ValueError(a)/raise TypeError(a)/' .work/first/calc/calc/core.py",
+        "git -C .work/first/calc commit -q -a -m 'Two things'",
+        "forkpatch split calc two-things",
+    )
+    story.tell("We do not want them; nothing is exported yet:")
+    story.run("git -C .work/first/calc reset -q --hard refs/forkpatch/applied")
+    story.tell(
+        "## The patch that breaks something\n\nNo board is at hand, and `mul` fails. `bisect` runs"
+        " a command with more and fewer patches, in a tree of its own:"
+    )
+    story.run("forkpatch bisect calc -- python3 -c 'from calc.core import mul; mul(2, 3)'")
+
+
+def _choose(story: Story) -> None:
+    story.tell("## A patch for some builds only\n\nA condition in the series names the option:")
+    story.run(
+        "sed -i 's/^multiply-fast.patch/& [board]/' patches/calc/1.0/series",
+        "cat patches/calc/1.0/series",
+        "forkpatch apply",
+        "forkpatch apply --with board",
+    )
+    story.tell("Both of our builds are for boards, so the patch goes without a condition:")
+    story.run("sed -i 's/ .board.//' patches/calc/1.0/series", "forkpatch apply")
+
+
+def _together(story: Story) -> None:
+    story.tell(
+        "## Two changes at a time\n\nA colleague changes the series on a branch, and we do here."
+        " Each is good by itself. `check --together` says whether both are:"
+    )
+    tree = ".work/first/calc"
+    story.run(
+        "git init -q -b main",
+        "git add VERSIONS.lock patches overlays tests",
+        "git commit -q -m 'Two patches'",
+        "git checkout -q -b colleague",
+        f"sed -i 's/return a + b/return b + a/' {tree}/calc/core.py",
+        f"git -C {tree} commit -q -a -m 'Turn add'",
+        "forkpatch export",
+        "git add patches",
+        "git commit -q -m 'Turn add'",
+        "git checkout -q main",
+        "forkpatch apply",
+        f"sed -i 's/return a + b/return add_fast(a, b)/' {tree}/calc/core.py",
+        f"git -C {tree} commit -q -a -m 'Add fast'",
+        "forkpatch export",
+    )
+    story.run("forkpatch check --together colleague", code=1)
+    story.tell("Neither is needed for what follows:")
+    story.run(
+        "git checkout -q -- patches",
+        "git clean -q -f patches",
+        "forkpatch apply",
+        "git branch -q -D colleague",
+    )
+
+
 def _first_rebase(story: Story) -> None:
     drifted = CORE.replace("    return a + b", "    total = a + b\n    return total")
     story.release({"calc/core.py": drifted}, "v1.1")
@@ -205,10 +279,10 @@ def _first_rebase(story: Story) -> None:
     )
     story.run("forkpatch watch", "forkpatch probe calc")
     story.tell(
-        "Nothing breaks. The new version is pinned like the one before, and the series is rebased:"
+        "Nothing breaks. The rebase pins the new version like the one before, and adds a release:"
     )
-    story.run("forkpatch lock --add calc=1.1", "forkpatch rebase calc 1.1")
-    _adopt(story, "second", "1.1")
+    story.run("forkpatch rebase calc 1.1")
+    _adopt(story, "1.1")
 
 
 def _second_rebase(story: Story) -> None:
@@ -223,11 +297,12 @@ def _second_rebase(story: Story) -> None:
         "## The second rebase: a function moves, and upstream takes a patch\n\n"
         "`sub` went to another file, and upstream now multiplies fast itself."
     )
-    story.run("forkpatch probe calc", "forkpatch lock --add calc=2.0")
+    story.run("forkpatch probe calc")
     story.run("forkpatch rebase calc 2.0", code=1)
     story.tell("The change is made at the function's new place, and git's conflict is resolved:")
     story.run(
-        "sed -i 's/return a - b/return b - a/' .work/rebase/calc/tree/calc/minus.py",
+        "sed -i 's/return a - b/return b - a  # as the boards do/'"
+        " .work/rebase/calc/tree/calc/minus.py",
         "git -C .work/rebase/calc/tree checkout --ours calc/core.py",
         "forkpatch rebase calc --continue",
     )
@@ -235,27 +310,34 @@ def _second_rebase(story: Story) -> None:
         "The second patch is dropped, with the reason, since upstream has it. The old series is"
         " unchanged: `patches/calc/1.1` still builds the old release."
     )
-    _adopt(story, "third", "2.0")
+    story.tell("What became of the series, patch by patch:")
+    story.run("forkpatch range-diff calc 1.1 2.0")
+    _adopt(story, "2.0")
 
 
 def _third_rebase(story: Story) -> None:
     text = (story.upstream / "calc/minus.py").read_text("utf-8")
     story.release({"calc/minus.py": None, "calc/ops/minus.py": text}, "v3.0")
     story.tell("## The third rebase: a file is renamed")
-    story.run("forkpatch lock --add calc=3.0", "forkpatch rebase calc 3.0")
-    _adopt(story, "fourth", "3.0")
+    story.run("forkpatch rebase calc 3.0")
+    _adopt(story, "3.0")
     story.tell(
-        "Every version that was ever adopted can still be built: `forkpatch apply --release"
-        " first`. A rebase that goes wrong is abandoned with `--abort`, and everything is as"
-        " before."
+        "## A branch for others\n\nPeople who want the series as commits get a branch on upstream's"
+        " own commit:"
+    )
+    story.run("git init -q --bare ~/ours.git", "forkpatch push calc ~/ours.git ours-3.0")
+    story.tell(
+        "A weekly CI job can move the series by itself and open a pull request with the result:"
+        " [the action](forkpatch.md#every-week).\n\nEvery version that was ever adopted can still"
+        " be built: `forkpatch apply --release first`. A rebase that goes wrong is abandoned with"
+        " `--abort`, and everything is as before."
     )
 
 
-def _adopt(story: Story, release: str, version: str) -> None:
-    story.tell("A release in the lock adopts it:")
+def _adopt(story: Story, release: str) -> None:
+    story.tell("The fork adopts it as its default release:")
     story.run(
         f"sed -i 's/^default-release.*/default-release = \"{release}\"/' VERSIONS.lock",
-        f"printf '\\n[releases.{release}]\\ncalc = \"{version}\"\\n' >> VERSIONS.lock",
         "forkpatch apply",
         "forkpatch export --check",
     )

@@ -181,7 +181,7 @@ class Provenance:
                     *link.BUILD_FLAGS,
                     *link.WARNINGS,
                 ],
-                "kernels": [*_plain(compiler_for(KernelTarget.RISCV64)), *COMMON_FLAGS],
+                "kernels": [*_plain(self._kernel_compiler), *COMMON_FLAGS],
                 "link": _plain(link.link_options(self.linking)),
             },
         }
@@ -193,7 +193,14 @@ class Provenance:
             return [EMULATOR_PACKAGE]
         suffix = self.toolchain.cc[0].removeprefix("clang")
         of_gcc = STDCPP_PACKAGE.format(version=stdcpp.parent.name)
-        return [f"clang{suffix}", f"lld{suffix}", EMULATOR_PACKAGE, LIBC_PACKAGE, of_gcc]
+        compilers = dict.fromkeys([f"clang{suffix}", self._kernel_compiler[0]])
+        return [*compilers, f"lld{suffix}", EMULATOR_PACKAGE, LIBC_PACKAGE, of_gcc]
+
+    @property
+    def _kernel_compiler(self) -> tuple[str, ...]:
+        """The command that compiled the kernels."""
+        of = self.targets[0]
+        return compiler_for(KernelTarget.RISCV64, zvfh=of.zvfh, tune=of.tune)
 
     def parts(self) -> list[Part]:
         """The components of the bill of materials."""

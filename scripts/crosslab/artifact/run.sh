@@ -4,6 +4,7 @@
 # Answer one prompt:                     ./run.sh "PROMPT" [options of ./runner]
 # Chat turn by turn:                     ./run.sh chat [options of ./runner]
 # Serve programs with OpenAI's protocol: ./run.sh serve [options of ./runner serve]
+# Measure its speed on this machine:     ./run.sh bench [options of ./runner bench]
 # On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options:
 # MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
 # (append ,zfh=true,zvfh=true for an artefact whose name contains zvfh)
@@ -16,6 +17,7 @@ if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
   echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]' >&2
   echo '       ./run.sh chat [options; ./runner --help lists them]' >&2
   echo '       ./run.sh serve [options; ./runner serve --help lists them]' >&2
+  echo '       ./run.sh bench [options; ./runner bench --help lists them]' >&2
   exit 2
 fi
 case $1 in
@@ -27,6 +29,10 @@ serve)
   shift
   exec ${MLC_RVV_EMULATOR-} "$here/runner" serve --params "$here/params" \
     --tokenizer "$here/tokenizer.bin" "$@"
+  ;;
+bench)
+  shift
+  exec ${MLC_RVV_EMULATOR-} "$here/runner" bench --params "$here/params" "$@"
   ;;
 *)
   prompt=$1

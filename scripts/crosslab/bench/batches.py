@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from crosslab.bench.table import profile_table
 from crosslab.build.recipe import Recipe
 from crosslab.build.runner import Runner, build_runner
 from crosslab.cores.core import Core
-from crosslab.cores.cycles import cycles_of
+from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError
 from crosslab.run.counter import Counts, Measurement, build_plugin, count_guest
 from crosslab.run.emulator import GuestMachine
@@ -40,12 +40,14 @@ class StepCost:
         lmul_weighted: instructions weighted by LMUL.
         cycles_serial: cycles when nothing overlaps; None when no core was asked for.
         cycles_vec_serial: the larger of vector and scalar cycles; None likewise.
+        cycles_pipeline: cycles of the core's pipeline; None also when that is not known.
     """
 
     insns: float
     lmul_weighted: float
     cycles_serial: float | None = None
     cycles_vec_serial: float | None = None
+    cycles_pipeline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,13 @@ def _cost(
     cost = StepCost(total.insns / steps, total.lmul_weighted / steps)
     if bench.core is None:
         return cost
-    cycles = [cycles_of(bench.core, one.histogram(r, symbols), steps) for one, r in chosen]
-    serial, vec_serial = (sum(c.serial for c in cycles), sum(c.vec_serial for c in cycles))
-    return StepCost(cost.insns, cost.lmul_weighted, serial, vec_serial)
+    cycles = [all_cycles(bench.core, one, r, symbols, steps) for one, r in chosen]
+    return replace(
+        cost,
+        cycles_serial=sum(c.serial for c in cycles),
+        cycles_vec_serial=sum(c.vec_serial for c in cycles),
+        cycles_pipeline=sum(c.pipeline or 0 for c in cycles) if bench.core.pipeline else None,
+    )
 
 
 def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]:
@@ -176,6 +182,8 @@ def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]
     if core:
         kinds["cycles_serial"] = f"cycles of {core.name}, serial"
         kinds["cycles_vec_serial"] = f"cycles of {core.name}, vec-serial"
+    if core and core.pipeline:
+        kinds["cycles_pipeline"] = f"cycles of {core.name}, pipeline"
     first = batches[0]
     for field, what in kinds.items():
         title = (

@@ -9,18 +9,22 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crosslab.bench.rows import PHASES, PRODUCTS, Row, name_of
+from crosslab.bench.rows import PHASES, PRODUCTS, Row, cost_of, name_of
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import MOST_UNMEASURED
 from crosslab.cores.memory import MemorySystem
 from crosslab.run.decode import Unit
 
-HEADINGS = ("variant", "phase", "serial", "vec-serial", "v.mem", "v.arith", "scalar", "of first")
+HEADINGS = (
+    *("variant", "phase", "pipeline", "of first", "serial", "vec-serial"),
+    *("v.mem", "v.arith", "scalar"),
+)
 MARK = "!"
 SYMBOL = 29  # characters
 DEFINITION = (
-    "serial: all instructions one after the other. vec-serial: the larger of vector memory + "
-    "vector arithmetic, and scalar. Neither knows latencies, caches or the TLB"
+    "pipeline: instructions wait for each other and for their units. serial: all instructions one "
+    "after the other. vec-serial: the larger of vector memory + vector arithmetic, and scalar. "
+    "None includes caches or the TLB"
 )
 
 
@@ -36,6 +40,8 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
         return
     yield _summary(chosen, core.name)
     yield Text(DEFINITION)
+    if core.pipeline:
+        yield Text(f"parameters of the pipeline: {core.pipeline.source}")
     if core.memory and any(row.memory for row in chosen):
         yield _memory(chosen, core.memory)
         yield from map(Text, _speeds(core.memory))
@@ -53,16 +59,16 @@ def _summary(rows: Sequence[Row], name: str) -> Table:
     table = _table(HEADINGS, f"millions of cycles on {name}")
     for phase in PHASES:
         of_phase = [row for row in rows if row.phase == phase]
-        first = of_phase[0].cycles
         for row in of_phase:
             cycles = row.cycles
-            assert cycles and first
+            assert cycles
             units = (Unit.MEMORY, Unit.ARITHMETIC, Unit.SCALAR)
             numbers = (cycles.serial, cycles.vec_serial, *(cycles.units[u.value] for u in units))
+            piped = "" if cycles.pipeline is None else f"{cycles.pipeline / 1e6:.3f}"
             label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
-            ratio = f"{cycles.serial / max(first.serial, 1):.1%}"
+            ratio = f"{cost_of(row) / max(cost_of(of_phase[0]), 1):.1%}"
             variant = name_of(row) + MARK * cycles.marked
-            table.add_row(variant, label, *(f"{n / 1e6:.3f}" for n in numbers), ratio)
+            table.add_row(variant, label, piped, ratio, *(f"{n / 1e6:.3f}" for n in numbers))
     return table
 
 
@@ -110,10 +116,11 @@ def _functions(row: Row) -> Table:
     cycles = row.cycles
     assert cycles
     title = f"{row.variant}, {row.phase} {row.tokens}: cycles by function"
-    table = _table(("function", "Mcycles", "scalar", "share", "in"), title)
+    table = _table(("function", "pipeline", "serial", "scalar", "share", "in"), title)
     for one in cycles.functions:
         inside = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in one.kinds)
-        figures = (f"{one.serial / 1e6:.3f}", f"{one.scalar / 1e6:.3f}", f"{one.share:.1%}")
+        piped = "" if one.pipeline is None else f"{one.pipeline / 1e6:.3f}"
+        figures = (piped, f"{one.serial / 1e6:.3f}", f"{one.scalar / 1e6:.3f}", f"{one.share:.1%}")
         table.add_row(_short(one.symbol), *figures, inside)
     return table
 

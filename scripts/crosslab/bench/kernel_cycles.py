@@ -21,8 +21,9 @@ from crosslab.build.kernels import read_kernels
 from crosslab.build.recipe_options import recipe_options
 from crosslab.cores import lower_bound
 from crosslab.cores.core import Core, core_option
-from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.cycles import Cycles
 from crosslab.cores.lower_bound import CycleBound
+from crosslab.cores.pipeline import all_cycles
 from crosslab.models.formats import int8_kernels, packings
 from crosslab.run.decode import Unit
 
@@ -76,7 +77,7 @@ def measure_cycles(
     """
     measured = count(program, cases, core.vlen, cache)
     return [
-        (case, KernelCycles(cycles_of(core, measured.histogram([i]), 1), bound_of(case, core)))
+        (case, KernelCycles(all_cycles(core, measured, [i]), bound_of(case, core)))
         for i, case in enumerate(cases)
     ]
 
@@ -85,14 +86,24 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
     """Cycles of each unit a multiply-add, / the bound; and vec-serial ones over theirs."""
     table = Table(title=f"{core.name}: cycles a multiply-add / at least, by unit")
     table.add_column("kernel", no_wrap=True)
-    for title in ("sizes", *(unit.value for unit in Unit), "vec-serial", "ratio"):
+    for title in (
+        "sizes",
+        *(unit.value for unit in Unit),
+        "vec-serial",
+        "ratio",
+        "pipeline",
+        "ratio",
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for case, got in figures:
         pairs = [(got.cycles.units[unit.value], got.bound.of(unit)) for unit in Unit]
         pairs.append((got.cycles.vec_serial, got.bound.vec_serial))
         each = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
         sizes = "x".join(map(str, case.sizes))
-        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}")
+        piped = ("", "")
+        if (took := got.cycles.pipeline) is not None:
+            piped = (f"{took / case.macs:.3f}", f"{took / got.bound.vec_serial:.2f}")
+        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}", *piped)
     return table
 
 

@@ -13,12 +13,13 @@ from crosslab.bench.subject import Subject
 from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
 from crosslab.models.formats import weight_formats
-from crosslab.peers.gguf_export import export_gguf
+from crosslab.peers.gguf_export import export_gguf, fits
 from crosslab.peers.llama_cpp import PeerRun, run_llama_cpp
 from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp
 
 # What products with weights in the peer's formats take for activations.
 ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}
+ACTIVATIONS |= dict.fromkeys(("IQ4_NL", "Q4_K_M"), "int8")
 
 
 def check_peer(subject: Subject) -> None:
@@ -59,8 +60,11 @@ def peer_rows(
     """
     bench = subject.bench
     source = read_archive(bench.project)
-    builds = build_llama_cpp(source, bench.cache)
+    builds = build_llama_cpp(source, bench.cache, bench.core)
     for format_ in weight_formats()[quantization].llama_cpp:
+        if not fits(subject.config, format_):
+            say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
+            continue
         model = export_gguf(subject.folder, format_, bench.cache)
         for vlen in bench.recipe.vlens:
             for prompt in bench.prompts:

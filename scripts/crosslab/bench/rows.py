@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.bench.options import Bench
-from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.cycles import Cycles
+from crosslab.cores.pipeline import all_cycles
 from crosslab.cores.traffic import MemoryReport, memory_report
 from crosslab.run.counter import Counts, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
@@ -61,6 +62,7 @@ class Row:
         core: the one whose cycles these are; None when no core was asked for.
         cycles_serial: its cycles when nothing overlaps.
         cycles_vec_serial: the larger of its vector and its scalar cycles.
+        cycles_pipeline: cycles of its pipeline; None when that is not known.
         cycles: the same by unit and kind, and what was assumed.
         memory: misses of the core's caches and tokens a second, when they were asked for.
     """
@@ -87,6 +89,7 @@ class Row:
     core: str | None = None
     cycles_serial: int | None = None
     cycles_vec_serial: int | None = None
+    cycles_pipeline: int | None = None
     cycles: Cycles | None = None
     memory: MemoryReport | None = None
 
@@ -98,7 +101,7 @@ def name_of(row: Row) -> str:
 
 def cost_of(row: Row) -> int:
     """Cycles of a row, or instructions without a core."""
-    return row.cycles_serial or row.insns
+    return row.cycles_pipeline or row.cycles_serial or row.insns
 
 
 def measured_row(
@@ -125,8 +128,7 @@ def measured_row(
         functions = top_functions(measured.functions(symbols, regions.regions), regions.calls)
         row = replace(row, functions=functions)
     if bench.core:
-        histogram = measured.histogram(regions.regions, symbols)
-        cycles = cycles_of(bench.core, histogram, regions.calls)
+        cycles = all_cycles(bench.core, measured, regions.regions, symbols, regions.calls)
         if bench.caches and bench.core.memory and symbols:
             tokens = row.tokens if row.phase == "prefill" else 1
             memory = memory_report(
@@ -138,6 +140,7 @@ def measured_row(
             core=bench.core.key,
             cycles_serial=cycles.serial,
             cycles_vec_serial=cycles.vec_serial,
+            cycles_pipeline=cycles.pipeline,
             cycles=cycles,
         )
     return row

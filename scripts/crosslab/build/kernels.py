@@ -18,14 +18,23 @@ from typing import Any
 from crosslab.build.kernel_list import KERNELS, LIST, SCHEMA, read_list, with_values
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
+from crosslab.cores.core import CORES, Core, core_option
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import CompilerKind, find_cross, find_native
+from crosslab.host.toolchain import CompilerKind, clang_version, find_cross, find_native
+from crosslab.host.tuning import require_tuning_clang
+from crosslab.loops.library import LOOPS, loops_header
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
+from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
+from crosslab.models.gguf_formats import gguf_formats
 from groundwork.hashing import digest
 
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"
+
+# The core that loops are ordered for, unless a compile names another: it issues in order, and an
+# order that it runs well does no harm to others.
+ORDERED_FOR = "spacemit-x60"
 
 _ZVFH = "zvfh"
 _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
@@ -87,7 +96,8 @@ class Routine:
     Attributes:
         kind: "gemm", "gemv" or "gemv_prepare"; the same with "_tiles" for weights in tiles;
             "gemm_int8" for int8 activations, too, of formats that have it; "take", of rows from
-            tiles; "pack_tiles" and "quantize_int8" for all weights; "gemv_f16_tiles" of halves.
+            tiles; "pack_tiles" and "quantize_int8" for all weights; "gemv_f16_tiles" of halves;
+            "quantize_blocks", "gemm_gguf_<format>" and "take_gguf_<format>" for formats of GGUF.
         packing: layout of the weights; None of float32.
         symbol: the C symbol.
     """
@@ -114,6 +124,10 @@ def linear_routines(table: Path = TABLE, *, zvfh: bool = False) -> Iterator[Rout
             yield Routine("gemv_prepare_tiles", packing, f"mlc_rvv_gemv_{weights}_prepare_tiles")
         if weights in int8_kernels(table):
             yield Routine("gemm_int8", packing, f"mlc_rvv_gemm_{weights}_int8")
+    yield Routine("quantize_blocks", None, "mlc_rvv_quantize_blocks")
+    for kind in ("gemm", "take"):
+        for name in map(str.lower, gguf_formats()):
+            yield Routine(f"{kind}_gguf_{name}", None, f"mlc_rvv_{kind}_gguf_{name}")
 
 
 def read_kernels(path: Path = LIST) -> tuple[Kernel, ...]:
@@ -181,6 +195,12 @@ def list_header(
             if w in among
         ]
         lines.append(" \\\n".join([f"#define MLC_RVV_{name}(X)", *rows]))
+    fields = ("low", "high", "block", "group", "zero", "minimums")
+    rows = [
+        f"  X({', '.join([name.lower(), *(str(int(getattr(f, key))) for key in fields)])})"
+        for name, f in gguf_formats().items()
+    ]
+    lines.append(" \\\n".join(["#define MLC_RVV_GGUF(X)", *rows]))
     return "\n".join(lines) + "\n"
 
 
@@ -190,10 +210,12 @@ def write_sources(
     root: Path = KERNELS,
     table: Path = TABLE,
     parameters: Mapping[str, int] | None = None,
+    core: Core | None = None,
 ) -> tuple[Path, list[str]]:
-    """Write the generated header and one translation unit that includes every source.
+    """Write the generated headers and one translation unit that includes every source.
 
-    Values of ``parameters`` take the place of the list's.
+    Values of ``parameters`` take the place of the list's. Loops are in the order that suits the
+    core, or the one in ``ORDERED_FOR``.
 
     Returns:
         The translation unit and the include options that it needs.
@@ -204,6 +226,9 @@ def write_sources(
     sources = sorted(
         s for folder in ("common", target.sources) for s in (root / folder).glob("*.c")
     )
+    if target is KernelTarget.RISCV64:
+        loops = loops_header(root / "loops", core or core_option(ORDERED_FOR))
+        (directory / "mlc_rvv_loops.h").write_text(loops, encoding="utf-8")
     unit = directory / "mlc_rvv_kernels.c"
     unit.write_text("".join(f'#include "{s.name}"\n' for s in sources), encoding="utf-8")
     folders = (directory, root / "include", root / "common", root / target.sources)
@@ -211,10 +236,12 @@ def write_sources(
     return unit, include
 
 
-def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]:
+def compiler_for(target: KernelTarget, *, zvfh: bool = False, tune: str = "") -> tuple[str, ...]:
     """The command that compiles kernels, with the options that aim it at the target.
 
-    With ``zvfh`` that is a RISC-V CPU with vectors of halves.
+    With ``zvfh`` that is a RISC-V CPU with vectors of halves. With ``tune``, LLVM's name of a CPU,
+    it is the newest clang that has a scheduling model of it; without such a clang the name is not
+    used.
 
     Raises:
         UserError: no compiler is installed.
@@ -226,7 +253,9 @@ def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]
         option = f"-mcpu={cpu.replace('-', '_')}" if zig else f"-march={cpu}"
         return (*native.cc, option) if cpu else native.cc
     extensions = ["v", _ZVFH] if zvfh else ["v"]
-    return tuple(_with_vectors(option, extensions) for option in find_cross().cc)
+    command = tuple(_with_vectors(option, extensions) for option in find_cross().cc)
+    suffix = require_tuning_clang(tune) if tune and find_cross().is_clang else None
+    return command if suffix is None else (f"clang{suffix}", *command[1:], f"-mtune={tune}")
 
 
 def _with_vectors(option: str, extensions: list[str]) -> str:
@@ -246,6 +275,7 @@ def build_kernels(
     root: Path = KERNELS,
     table: Path = TABLE,
     parameters: Mapping[str, int] | None = None,
+    core: Core | None = None,
 ) -> Path:
     """Compile every kernel of the list into ``output/mlc_rvv_kernels.o``.
 
@@ -261,6 +291,7 @@ def build_kernels(
         root: the folder that holds kernels.toml, include, common, rvv and portable.
         table: the formats of weights.
         parameters: values of parameters in place of the list's.
+        core: that loops are ordered for; None: the one in ``ORDERED_FOR``.
 
     Returns:
         The path of kernels.json.
@@ -274,7 +305,7 @@ def build_kernels(
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
         scratch = Path(scratch_name)
-        unit, include = write_sources(target, scratch, root, table, parameters)
+        unit, include = write_sources(target, scratch, root, table, parameters, core)
         flags = [*COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
         (scratch / INDEX).write_text(_index(target, command, root, table), encoding="utf-8")
@@ -290,21 +321,30 @@ def cached_kernels(
     parameters: Mapping[str, int] | None = None,
     *,
     zvfh: bool = False,
+    core: Core | None = None,
+    tune: str = "",
 ) -> Path:
-    """The folder of compiled kernels, made once for these sources, values and this compiler."""
+    """The folder of compiled kernels, made once for these sources, values and this compiler.
+
+    Loops are in the order that suits the core, or the one in ``ORDERED_FOR``. The compiler is that
+    of :func:`compiler_for`.
+    """
     values = with_values(parameters or {})
-    command = compiler_for(target, zvfh=zvfh)
+    command = compiler_for(target, zvfh=zvfh, tune=tune)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
     key = digest(
         toolchain.digest,
+        str(clang_version(command[0])),
         " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
         KERNELS,
-        TABLE,
+        *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),
         Path(__file__),
+        LOOPS,
+        CORES / f"{core or ORDERED_FOR}.toml",
     )
 
     def make(folder: Path) -> None:
-        build_kernels(target, folder, compiler=command, parameters=values)
+        build_kernels(target, folder, compiler=command, parameters=values, core=core)
 
     return cached_build(cache, f"kernels-{target}", key, make)
 

@@ -101,7 +101,13 @@ class Recipe:
     @property
     def targets(self) -> tuple[LabTarget, ...]:
         """The CPUs that code is generated for."""
-        return tuple(LabTarget("riscv64", vlen, self.zvfh) for vlen in self.vlens)
+        return tuple(LabTarget("riscv64", vlen, self.zvfh, self.tune) for vlen in self.vlens)
+
+    @property
+    def tune(self) -> str:
+        """LLVM's name of the CPU that compilers schedule for; empty if the cores have several."""
+        names = {core.llvm for core in self.cores}
+        return names.pop() if len(names) == 1 else ""
 
     @property
     def label(self) -> str:

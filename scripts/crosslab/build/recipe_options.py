@@ -16,7 +16,7 @@ from crosslab.compile.schedules import WORKLOADS
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, core_option
 from crosslab.errors import UserError
-from crosslab.models.formats import FORMATS
+from crosslab.models.formats import GGUF, MLC_FORMATS
 
 DEFAULT_VLEN = 256
 
@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "choices": VLENS,
         "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's)",
     },
-    "quantization": {"choices": FORMATS, "help": "format of the weights"},
+    "quantization": {"choices": MLC_FORMATS, "help": "format of the weights"},
     "context": {"type": int, "metavar": "N", "help": "longest sequence, tokens"},
     "weights": {
         "choices": WEIGHTS,
@@ -108,12 +108,28 @@ def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
         tvm_tree=args.tvm_tree,
         runtime_tree=args.tvm_tree,
         mlc_tree=args.mlc_tree,
-        mode=KernelMode(args.weights, args.activations),
+        mode=KernelMode(args.weights, activations_of(args.activations, quantization)),
         context=args.context,
         tuned=find_database(args.tuned, cores),
         cores=cores,
         halves=bool(cores) and all(core.zvfh for core in cores),
     )
+
+
+def activations_of(asked: str | None, quantization: str) -> str:
+    """The type of activations: the requested one, or the only one that a format has kernels for.
+
+    Raises:
+        UserError: weights in a GGUF file's blocks are not multiplied with such activations.
+    """
+    if quantization != GGUF:
+        return asked or TILES.activations
+    if asked not in (None, "int8"):
+        raise UserError(
+            f"--activations {asked}: weights in a GGUF file's blocks are multiplied with int8",
+            remedy="leave out --activations, or give another --quantization",
+        )
+    return "int8"
 
 
 def _several(given: Any) -> tuple[Any, ...]:

@@ -29,11 +29,14 @@ from crosslab.compile.mlc import (
     compile_model,
     convert_weight,
     device_of,
+    environment_of,
 )
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
-from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.llama_params import convert_params
+from crosslab.models.config import LlamaConfig, read_config, read_family
+from crosslab.models.formats import GGUF
+from crosslab.models.gguf_params import Layout, tables
+from crosslab.models.llama_params import convert_gguf, convert_params, gguf_layout
 from groundwork.hashing import digest
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
@@ -115,7 +118,14 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
         values = recipe.kernel_values
         kernels = None
         if recipe.kernels:
-            kernels = cached_kernels(KernelTarget.RISCV64, cache, values, zvfh=recipe.zvfh)
+            kernels = cached_kernels(
+                KernelTarget.RISCV64,
+                cache,
+                values,
+                zvfh=recipe.zvfh,
+                core=recipe.cores[0] if len(recipe.cores) == 1 else None,
+                tune=recipe.tune,
+            )
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
         libraries = {
@@ -144,6 +154,7 @@ def _compile(
         prefix=prefix,
         dump_ir=recipe.dump_ir,
         tuned=recipe.tuned,
+        stored=tables(layout_of(recipe)),
     )
     return compile_llama(own, cache)
 
@@ -180,7 +191,8 @@ def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> Compi
 
 
 def _config(recipe: Recipe) -> LlamaConfig:
-    return replace(read_config(recipe.model / "config.json"), context=recipe.longest)
+    read = read_family if recipe.quantization == GGUF else read_config
+    return replace(read(recipe.model / "config.json"), context=recipe.longest)
 
 
 def _mlc_request(
@@ -190,6 +202,7 @@ def _mlc_request(
         model=recipe.model,
         quantization=recipe.quantization,
         device=device_of(target),
+        environment=environment_of(target),
         context=recipe.longest,
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
@@ -202,6 +215,11 @@ def _mlc_request(
     )
 
 
+def layout_of(recipe: Recipe) -> Layout:
+    """The parameters of a recipe's model library that stay in the blocks of a GGUF file."""
+    return gguf_layout(recipe.model) if recipe.quantization == GGUF else {}
+
+
 def store_params(recipe: Recipe, cache: Path) -> Path:
     """Folder of the parameters for a recipe's model library, made once.
 
@@ -211,4 +229,4 @@ def store_params(recipe: Recipe, cache: Path) -> Path:
     """
     if recipe.mlc:
         return convert_weight(recipe.mlc, recipe.model, recipe.quantization, cache)
-    return convert_params(recipe.model, cache)
+    return (convert_gguf if recipe.quantization == GGUF else convert_params)(recipe.model, cache)

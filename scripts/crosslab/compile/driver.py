@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -67,6 +68,7 @@ class LibraryRequest:
             the loops to TVM.
         prefix: of the library's symbols, by which a program distinguishes several libraries.
         tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
+        stored: weights that stay in a file's blocks, as the passes' configuration lists them.
     """
 
     form: str = "static"
@@ -77,6 +79,7 @@ class LibraryRequest:
     steps: tuple[str, ...] | None = None
     prefix: str = ""
     tuned: Path | None = None
+    stored: Mapping[str, Any] = field(default_factory=dict)
 
     def check_choices(self) -> None:
         """Refuse an unknown form, and a folder without kernels.
@@ -109,6 +112,7 @@ class LibraryRequest:
             prefix=self.prefix,
             reports=folder,
             extras=tuple(passes.Extra(**vars(extra)) for extra in self.mode.extras),
+            stored=self.stored,
         )
         settings.write(folder / PASSES_FILE)
         return {passes.VARIABLE: str(folder / PASSES_FILE)}
@@ -156,6 +160,7 @@ class CompileRequest(LibraryRequest):
             "linker": list(self.linker),
             "prefix": self.prefix,
             "dump_ir": self.dump_ir,
+            "stored": self.stored,
             **self.mode.choices,
         }
 

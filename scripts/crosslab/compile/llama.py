@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama in ``tvm.relax.frontend.nn``, with parameters and entry points named as MLC-LLM's.
+"""A Llama or a relative of it in ``tvm.relax.frontend.nn``.
 
-Its shapes are all known at compile time but the length of a prompt. A linear layer is one
-reduction over the weight as it lies ([out, in]): no transpose at run time.
+Parameters and entry points have MLC-LLM's names. All shapes are known at compile time, except the
+length of a prompt. A linear layer is one reduction over the weight as it lies ([out, in]): no
+transpose at run time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -15,7 +16,8 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.llm import kv_cache
 
-from crosslab.models.config import LlamaConfig
+from crosslab.compile.overlaypass import load_pass
+from crosslab.models.config import FamilyConfig
 
 DTYPE = "float32"
 
@@ -46,53 +48,74 @@ def last_row(x: Any) -> Any:
 
 
 class Linear(nn.Module):  # type: ignore[misc]
-    """A linear layer without bias, weight [out, in]."""
+    """A linear layer, weight [out, in], bias [out] or None."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter((outputs, inputs), DTYPE)
+        self.bias = nn.Parameter((outputs,), DTYPE) if bias else None
 
     def forward(self, x: Any) -> Any:
         """Map x [batch, rows, in] to [batch, rows, out]."""
+        out = nt_matmul(x, self.weight)
+        return out if self.bias is None else out + self.bias
+
+
+class Embedding(nn.Embedding):  # type: ignore[misc]
+    """An embedding, which may be the last linear layer, too."""
+
+    def lm_head_forward(self, x: Any) -> Any:
+        """Map x [batch, rows, width] to logits [batch, rows, vocab]."""
         return nt_matmul(x, self.weight)
 
 
 class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention over the paged cache, which also applies rotary embeddings."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.heads, config.kv_heads, config.head_dim
         width = self.heads * self.dim
-        self.qkv_proj = Linear(config.hidden, width + 2 * self.kv_heads * self.dim)
+        outputs = width + 2 * self.kv_heads * self.dim
+        self.qkv_proj = Linear(config.hidden, outputs, bias=config.qkv_bias)
         self.o_proj = Linear(width, config.hidden)
+        self.normalized = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(self.dim, -1, config.eps, bias=False)
+            self.k_norm = nn.RMSNorm(self.dim, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
         """Map x [batch, rows, hidden] to the same shape."""
         batch, rows, _ = x.shape
         qkv = op.reshape(self.qkv_proj(x), (batch, rows, self.heads + 2 * self.kv_heads, self.dim))
+        if self.normalized:
+            ends = [self.heads, self.heads + self.kv_heads]
+            q, k, v = op.split(qkv, ends, axis=2)
+            qkv = op.concat([self.q_norm(q), self.k_norm(k), v], dim=2)
         mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
         return self.o_proj(op.reshape(mixed, (batch, rows, self.heads * self.dim)))
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
-    """SwiGLU."""
+    """SwiGLU, or with a GELU by tanh."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
+        self.gelu = config.gelu
         self.gate_up_proj = Linear(config.hidden, 2 * config.intermediate)
         self.down_proj = Linear(config.intermediate, config.hidden)
 
     def forward(self, x: Any) -> Any:
         """Map x [batch, rows, hidden] to the same shape."""
         gate, up = op.split(self.gate_up_proj(x), 2, axis=-1)
-        return self.down_proj(op.silu(gate) * up)
+        gated = op.gelu(gate, approximate="tanh") if self.gelu else op.silu(gate)
+        return self.down_proj(gated * up)
 
 
 class Layer(nn.Module):  # type: ignore[misc]
     """One decoder layer."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
         self.self_attn = Attention(config)
         self.mlp = FeedForward(config)
@@ -108,9 +131,9 @@ class Layer(nn.Module):  # type: ignore[misc]
 class Body(nn.Module):  # type: ignore[misc]
     """Embedding, layers and the last norm."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
+        self.embed_tokens = Embedding(config.vocab, config.hidden)
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
         self.norm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
@@ -124,20 +147,21 @@ class Body(nn.Module):  # type: ignore[misc]
 class Llama(nn.Module):  # type: ignore[misc]
     """The entry points ``embed``, ``prefill``, ``decode`` and ``batch_decode``."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
         self.model = Body(config)
-        self.tied = config.tied
+        self.tied, self.scale = config.tied, config.embedding_scale
         if not config.tied:
             self.lm_head = Linear(config.hidden, config.vocab)
 
     def _logits(self, x: Any) -> Any:
-        head = self.model.embed_tokens.weight if self.tied else self.lm_head.weight
-        return nt_matmul(self.model.norm(x), head)
+        head = self.model.embed_tokens.lm_head_forward if self.tied else self.lm_head
+        return head(self.model.norm(x))
 
     def embed(self, input_ids: Any) -> Any:
         """Token ids [rows] to embeddings [rows, hidden]."""
-        return self.model.embed_tokens(input_ids)
+        embedded = self.model.embed_tokens(input_ids)
+        return embedded if self.scale == 1.0 else embedded * self.scale
 
     def prefill(self, input_embed: Any, paged_kv_cache: Any) -> Any:
         """Embeddings [1, rows, hidden] to logits [1, 1, vocab] after the last row."""
@@ -153,8 +177,11 @@ class Llama(nn.Module):  # type: ignore[misc]
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
 
 
-def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
-    """The model as an IRModule, and name, shape and dtype of its parameters in order."""
+def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
+    """The model as an IRModule, and name, shape and dtype of its parameters in order.
+
+    Weights stay in a file's blocks where the configuration of the passes lists them.
+    """
     packed = {"param_mode": "packed", "effect_mode": "none"}
     cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
     spec = {
@@ -175,13 +202,19 @@ def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
             "$": packed,
         },
     }
-    module, params = Llama(config).export_tvm(spec)
+    stored = load_pass("configuration").configured().stored
+    model = load_pass("stored_layers").store_layers(Llama(config), stored)
+    module, params = model.export_tvm(spec)
     table = [{"name": n, "shape": list(p.shape), "dtype": str(p.dtype)} for n, p in params]
     return module, table
 
 
 def add_kv_cache(
-    module: Any, sizes: Mapping[str, int], target: Any, rope_theta: float | None
+    module: Any,
+    sizes: Mapping[str, int],
+    target: Any,
+    rope_theta: float | None,
+    rope: Sequence[float] | None = None,
 ) -> Any:
     """Add ``create_tir_paged_kv_cache`` and the kernels that the cache calls.
 
@@ -190,6 +223,7 @@ def add_kv_cache(
         sizes: ``layers``, ``heads``, ``kv_heads``, ``head_dim``.
         target: code is generated for it.
         rope_theta: base by which the cache turns queries and keys; None: the model turns them.
+        rope: Llama 3's scaling of it, see :class:`crosslab.models.config.FamilyConfig`.
 
     Its five arguments are shapes of one dimension: batch, total length, prefill chunk, page
     size, and 0 or 1 for a sliding window.
@@ -219,7 +253,7 @@ def add_kv_cache(
             rope_mode=kv_cache.RopeMode.NORMAL if rope_theta else kv_cache.RopeMode.NONE,
             rope_scale=1,
             rope_theta=rope_theta or 1.0,
-            rope_scaling={},
+            rope_scaling=_scaling(rope),
             rope_ext_factors=relax.prim_value(0),
             rotary_dim=sizes["head_dim"],
             enable_disaggregation=False,
@@ -228,3 +262,11 @@ def add_kv_cache(
         )
         builder.emit_func_output(cache._expr)
     return builder.finalize()
+
+
+def _scaling(rope: Sequence[float] | None) -> dict[str, Any]:
+    """Llama 3's ``rope_scaling``, as the cache takes it."""
+    if rope is None:
+        return {}
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    return {"rope_type": "llama3", **dict(zip(names, rope, strict=True))}

@@ -32,7 +32,7 @@ from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import DEFAULT_CONTEXT
-from crosslab.models.formats import FORMATS
+from crosslab.models.formats import MLC_FORMATS
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
     INDEX_FILE,
@@ -191,8 +191,24 @@ class MlcCompileRequest(LibraryRequest):
 
 
 def device_of(target: LabTarget) -> str:
-    """MLC-LLM's ``--device`` for a target of the lab."""
-    return target.label.replace("-", ":", 1) if target.vlen else "cpu"
+    """MLC-LLM's ``--device`` for a target of the lab; see :func:`environment_of`, too."""
+    if not target.vlen or target.tune:
+        return "cpu"
+    return target.label.replace("-", ":", 1)
+
+
+def environment_of(target: LabTarget) -> tuple[tuple[str, str], ...]:
+    """The variables that describe a target which none of MLC-LLM's presets is."""
+    if not target.tune:
+        return ()
+    table, prefix = target.table(), "CROSS_COMPILATION"
+    return (
+        (prefix, table["mtriple"]),
+        (f"{prefix}_MCPU", table["mcpu"]),
+        (f"{prefix}_MATTR", ",".join(table["mattr"])),
+        (f"{prefix}_MABI", table["mabi"]),
+        (f"{prefix}_VECTOR_WIDTH", str(table["vector-width"])),
+    )
 
 
 def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path) -> Path:
@@ -309,8 +325,10 @@ def _check_compile(request: MlcCompileRequest) -> None:
 
 
 def _check_quantization(name: str) -> None:
-    if name not in FORMATS:
-        raise UserError(f"unknown quantization {name!r}", remedy=f"use one of {', '.join(FORMATS)}")
+    if name not in MLC_FORMATS:
+        raise UserError(
+            f"unknown quantization {name!r}", remedy=f"use one of {', '.join(MLC_FORMATS)}"
+        )
 
 
 def _config(model: Path) -> Path:

@@ -18,6 +18,14 @@ X86_64_V3 = "x86-64-v3"
 X86_64_V3_VECTORS = ("avx2", "fma")
 """CPU features that kernels for this level need, by LLVM's names."""
 
+# Extensions of the CPUs that LLVM knows, for which it would make instructions that ours lack.
+OF_CPUS = (
+    *("b", "h", "v", "xsmtvdot", "zacas", "zba", "zbb", "zbc", "zbkb", "zbkc", "zbkx", "zbs"),
+    *("zcb", "zcmop", "zfa", "zfbfmin", "zfh", "zfhmin", "zicond", "zimop", "zkn", "zknd", "zkne"),
+    *("zknh", "zks", "zksed", "zksh", "zvbb", "zvbc", "zvfbfmin", "zvfbfwma", "zvfh", "zvfhmin"),
+    *("zvkb", "zvkg", "zvkn", "zvkned", "zvkng", "zvknhb"),
+)
+
 
 @dataclass(frozen=True)
 class LabTarget:
@@ -27,11 +35,14 @@ class LabTarget:
         name: "riscv64" or "host".
         vlen: width of a vector register in bits; 0 for the host.
         zvfh: a riscv64 CPU with vectors of halves, which also converts single ones (Zfhmin).
+        tune: LLVM's name of the CPU that instructions are scheduled for; empty: none. The
+            instructions are the same ones without it.
     """
 
     name: str
     vlen: int = 0
     zvfh: bool = False
+    tune: str = ""
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -56,12 +67,13 @@ class LabTarget:
             # TVM fills in the triple only if the table has no other field.
             about = {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu"}
             return {**about, "mcpu": host_cpu()} if host_cpu() else about
-        features = ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
+        features = [f"-{name}" for name in OF_CPUS] if self.tune else []
+        features += ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
         features += ["+zvfh"] if self.zvfh else []
         own = {
             "kind": "llvm",
             "mtriple": TRIPLE,
-            "mcpu": "generic-rv64",
+            "mcpu": self.tune or "generic-rv64",
             "mabi": "lp64d",
             "mattr": features,
             "vector-width": self.vlen,

@@ -24,7 +24,7 @@ from crosslab.compile.pipeline import PASS_CONFIG, pipeline
 from crosslab.errors import LabError
 from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
-from crosslab.models.config import LlamaConfig
+from crosslab.models.config import FamilyConfig
 
 
 def metadata(
@@ -65,12 +65,12 @@ def metadata(
 
 def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:
     """The project's own Llama: its module, metadata, and the largest values of its sizes."""
-    config = LlamaConfig(**spec["config"])
+    config = FamilyConfig(**spec["config"])
     module, params = export(config)
     sizes = asdict(config)
-    told = metadata("llama", config.context, sizes, spec, params)
+    told = metadata(config.family, config.context, sizes, spec, params)
     bounds = {"seq_len": told["prefill_chunk_size"], "batch_size": spec["batch"]}
-    return add_kv_cache(module, sizes, target, config.rope_theta), told, bounds
+    return add_kv_cache(module, sizes, target, config.rope_theta, config.rope), told, bounds
 
 
 def read_imported(

@@ -2,8 +2,8 @@
 """``crosslab core-check``: predicted cycles of whole loops against those measured on silicon.
 
 The loops are our own, of the instructions of the loops whose cycles rvv-bench-results publishes
-(``cores/published_loops.csv``). A prediction is the sum of the core's table, as the bench makes
-it. The errors printed are what the measure is worth: the table cannot fail.
+(``cores/published_loops.csv``). A prediction is made as the bench makes it: by the core's pipeline,
+and by the two sums. The errors are printed; they do not change the exit code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import csv
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -21,15 +22,21 @@ from rich.table import Table
 
 from crosslab.cached_build import CACHE_OPTION
 from crosslab.cores.core import CORES, Core, core_option
-from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.cycles import Cycles
+from crosslab.cores.pipeline import all_cycles, pipeline_cycles
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter import count_guest
+from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
+from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
 PUBLISHED = "published_loops.csv"
+# Of the fitted parameters, from their values in a core's file.
+STORE_STEPS, TO_SCALAR_STEPS = (-0.5, -0.25, 0, 0.25, 0.5), (-1, 0, 1)
+BEGIN, END = "<!-- core-check: begin -->", "<!-- core-check: end -->"
+MEASURES = ("pipeline", "serial", "vec-serial")
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,15 @@ class PublishedLoop:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A loop, and its cycles by the core's table."""
+    """A loop, and its cycles by the core's pipeline and table."""
 
     loop: PublishedLoop
     cycles: Cycles
+
+    def figure(self, measure: str) -> int | None:
+        """The cycles by one of :data:`MEASURES`; None: not known."""
+        values = (self.cycles.pipeline, self.cycles.serial, self.cycles.vec_serial)
+        return dict(zip(MEASURES, values, strict=True))[measure]
 
     def error(self, predicted: int) -> float:
         """Relative error: positive when more cycles are predicted than were measured."""
@@ -86,7 +98,43 @@ def read_loops(folder: Path) -> list[PublishedLoop]:
 
 
 def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
-    """Run loops of a core under the counter.
+    """The cycles of loops of a core, which run under the counter.
+
+    Raises:
+        LabError: they do not compile or run.
+    """
+    measured = run_loops(core, loops, cache)
+    return [
+        Prediction(loop, all_cycles(core, measured, [index])) for index, loop in enumerate(loops)
+    ]
+
+
+def leave_one_out(core: Core, loops: Sequence[PublishedLoop], measured: Measurement) -> list[float]:
+    """Sizes of the errors if each loop's fitted parameters are chosen without it.
+
+    From those near the core's own, the parameters with the least median error of the other loops
+    are chosen.
+    """
+    pipeline = core.require_pipeline()
+    errors = []
+    for store, to_scalar in product(STORE_STEPS, TO_SCALAR_STEPS):
+        near = replace(
+            pipeline,
+            store=max(0.0, pipeline.store + store),
+            to_scalar=pipeline.to_scalar + to_scalar,
+        )
+        other = replace(core, pipeline=near)
+        cycles = [sum(pipeline_cycles(other, measured, [i]).values()) for i in range(len(loops))]
+        errors.append([abs(c / loop.cycles - 1) for c, loop in zip(cycles, loops, strict=True)])
+    found = []
+    for index in range(len(loops)):
+        others = (statistics.median([*row[:index], *row[index + 1 :]]) for row in errors)
+        found.append(min(zip(others, (row[index] for row in errors), strict=True))[1])
+    return found
+
+
+def run_loops(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> Measurement:
+    """Run loops of a core under the counter, a region each.
 
     Raises:
         LabError: they do not compile or run.
@@ -102,30 +150,27 @@ def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Pre
         for command in (assemble, link):
             run_compiler("compiling the loops", command, Path(folder))
         words = [word for loop in loops for word in (loop.loop, str(loop.elements))]
-        _, measured = count_guest(program, words, GuestMachine(core.vlen), cache)
-    return [
-        Prediction(loop, cycles_of(core, measured.histogram([index]), 1))
-        for index, loop in enumerate(loops)
-    ]
+        return count_guest(program, words, GuestMachine(core.vlen), cache)[1]
 
 
 def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
     """The predictions for one core."""
     table = Table(title=f"{name}: cycles of whole loops", box=None, padding=(0, 1, 0, 0))
     table.add_column("published loop", overflow="fold")
-    for heading in ("elements", "measured", "serial", "error", "vec-serial", "error"):
+    measures = [word for name in MEASURES for word in (name, "error")]
+    for heading in ("elements", "measured", *measures):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in predictions:
-        cycles = one.cycles
-        errors = (one.error(cycles.serial), one.error(cycles.vec_serial))
+        figures = [one.figure(name) for name in MEASURES]
+        cells = (
+            ("", "") if figure is None else (f"{figure:,}", f"{one.error(figure):+.0%}")
+            for figure in figures
+        )
         table.add_row(
             one.loop.published,
             str(one.loop.elements),
             f"{one.loop.cycles:,.0f}",
-            f"{cycles.serial:,}",
-            f"{errors[0]:+.0%}",
-            f"{cycles.vec_serial:,}",
-            f"{errors[1]:+.0%}",
+            *(cell for pair in cells for cell in pair),
         )
     return table
 
@@ -133,13 +178,62 @@ def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
 def summary_of(predictions: Sequence[Prediction]) -> str:
     """The sizes of the errors, in a line."""
     parts = []
-    for name, errors in (
-        ("serial", [abs(one.error(one.cycles.serial)) for one in predictions]),
-        ("vec-serial", [abs(one.error(one.cycles.vec_serial)) for one in predictions]),
-    ):
-        median, most = statistics.median(errors), max(errors)
-        parts.append(f"{name}: {median:.0%} in the median, {most:.0%} at most")
+    for name in MEASURES:
+        if errors := errors_of(predictions, name):
+            median, most = statistics.median(errors), max(errors)
+            parts.append(f"{name}: {median:.0%} in the median, {most:.0%} at most")
     return "error, " + "; ".join(parts)
+
+
+def errors_of(predictions: Sequence[Prediction], measure: str) -> list[float]:
+    """Sizes of the errors by a measure; none where it is not known."""
+    figures = [(one, one.figure(measure)) for one in predictions]
+    return [abs(one.error(figure)) for one, figure in figures if figure is not None]
+
+
+def markdown_of(names: Sequence[str], predictions: Sequence[Prediction]) -> str:
+    """The table of docs/cycles.md: a line for each published loop, columns for each core.
+
+    Args:
+        names: keys of the cores.
+        predictions: for all their loops.
+    """
+    columns = [f" {name} measured | {' | '.join(MEASURES)} |" for name in names]
+    lines = [f"| loop |{''.join(columns)}", "|---" * (1 + 4 * len(names)) + "|"]
+    by_loop: dict[str, dict[str, Prediction]] = {}
+    for one in predictions:
+        by_loop.setdefault(one.loop.published, {})[one.loop.core] = one
+    for published, found in by_loop.items():
+        cells = (_cells(found.get(name)) for name in names)
+        lines.append(f"| {published} |{''.join(cells)}")
+    sizes = []
+    for name in names:
+        of_core = [one for one in predictions if one.loop.core == name]
+        errors = [errors_of(of_core, measure) for measure in MEASURES]
+        words = (f"{statistics.median(e):.0%} / {max(e):.0%} |" for e in errors)
+        sizes.append(f" {len(of_core)} loops | {' '.join(words)}")
+    return "\n".join([*lines, f"| error, median / most |{''.join(sizes)}"])
+
+
+def _cells(one: Prediction | None) -> str:
+    if one is None:
+        return " |" * (1 + len(MEASURES))
+    figures = (one.figure(name) for name in MEASURES)
+    errors = ("" if figure is None else f"{one.error(figure):+.0%}" for figure in figures)
+    return f" {one.loop.cycles:,.0f} | {' | '.join(errors)} |"
+
+
+def write_table(page: Path, table: str) -> None:
+    """Replace the table between the marks of a page.
+
+    Raises:
+        UserError: the page has no such marks.
+    """
+    before, mark, rest = page.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise UserError(f"{page} has no lines {BEGIN} and {END}", remedy="add them")
+    atomic_write(page, f"{before}{mark}{table}\n{end}{after}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -151,11 +245,20 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument(
         "--core", type=core_option, nargs="+", metavar="NAME", help="check only these cores (all)"
     )
+    options.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="also write the table of all cores to this page"
+    )
+    options.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="also choose the fitted parameters for each loop without it; minutes",
+    )
     options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
     loops = read_loops(CORES)
     console = Console(highlight=False)
     there = sorted({loop.core for loop in loops})
+    every: list[Prediction] = []
     for core in args.core or map(core_option, there):
         chosen = [loop for loop in loops if loop.core == core.key]
         if not chosen:
@@ -164,6 +267,17 @@ def main(argv: Sequence[str]) -> int:
                 remedy=f"it has loops of: {', '.join(there)}",
             )
         predictions = predict(core, chosen, args.cache)
+        every += predictions
         console.print(table_of(core.name, predictions))
         console.print(summary_of(predictions))
+        if args.leave_one_out and core.pipeline:
+            left = leave_one_out(core, chosen, run_loops(core, chosen, args.cache))
+            console.print(
+                "pipeline, parameters fitted without the loop: "
+                f"{statistics.median(left):.0%} in the median, {max(left):.0%} at most"
+            )
+    if args.docs:
+        write_table(
+            args.docs, markdown_of(list(dict.fromkeys(one.loop.core for one in every)), every)
+        )
     return 0

@@ -14,6 +14,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from crosslab.cores.latencies import read_latencies
+from crosslab.cores.machine import Pipeline
 from crosslab.cores.memory import MemorySystem
 from crosslab.errors import UserError
 from crosslab.run.counter import Executed, Kind
@@ -22,6 +24,7 @@ from crosslab.run.decode import Unit
 CORES = Path(__file__).resolve().parents[3] / "cores"
 ASSUMPTIONS = "assumptions.toml"
 WIDTH = "width"
+_UNIT_STRIDE = re.compile(r"v([ls])e\d+\.v")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,9 @@ class Core:
         cycles: of each instruction by column (``e32m4``).
         assumptions: for what the table lacks.
         memory: its caches and memory; None: not known.
+        pipeline: how it executes instructions; None: not known.
+        llvm: LLVM's name of the core, or of the nearest that LLVM has a scheduling model of; empty:
+            no such model.
     """
 
     key: str
@@ -92,6 +98,8 @@ class Core:
     cycles: Mapping[str, Mapping[str, float]]
     assumptions: Assumptions
     memory: MemorySystem | None = None
+    pipeline: Pipeline | None = None
+    llvm: str = ""
 
     def __str__(self) -> str:
         """The core's key, as ``--core`` accepts it."""
@@ -103,6 +111,21 @@ class Core:
         if found is None:
             found = self._known[kind] = self._look_up(kind)
         return found
+
+    def aligned_cycles(self, kind: Kind) -> float:
+        """Cycles of one instruction at addresses that are aligned to 8 bytes; NaN: not known.
+
+        The tables were measured at addresses aligned to an element. So a load or store of whole
+        registers costs what one of 64-bit elements costs.
+        """
+        access = _UNIT_STRIDE.fullmatch(kind.instruction.mnemonic)
+        if access and not kind.instruction.masked:
+            column = width_column(kind)
+            group = column[column.find("m") :]
+            cycles = self.cycles.get(f"v{access[1]}e64.v", {}).get(f"e64{group}", math.nan)
+            if not math.isnan(cycles):
+                return cycles
+        return self.cost(kind).cycles
 
     def total(self, kind: Kind, executed: Executed) -> float:
         """Cycles of all executions of a kind; NaN: not known.
@@ -125,6 +148,19 @@ class Core:
         """Elements that a run of this kind moves at VLMAX, fields of segments counted each."""
         fields = re.search(r"seg(\d)", kind.instruction.mnemonic)
         return float(self.vlen / kind.sew * kind.lmul) * (int(fields[1]) if fields else 1)
+
+    def require_pipeline(self) -> Pipeline:
+        """The core's pipeline.
+
+        Raises:
+            UserError: it is not known.
+        """
+        if self.pipeline is None:
+            raise UserError(
+                f"--core {self}: its file has no [pipeline]",
+                remedy="give a core whose pipeline is known: --core spacemit-x60",
+            )
+        return self.pipeline
 
     @cached_property
     def _known(self) -> dict[Kind, Cost]:
@@ -217,12 +253,19 @@ def read_core(folder: Path, key: str) -> Core:
         }
         assumptions = Assumptions(scalar, why, stand_ins)
         memory = MemorySystem.of(table["memory"]) if "memory" in table else None
-        return Core(key, table["name"], int(table["vlen"]), cycles, assumptions, memory)
+        pipeline = _pipeline(folder, table["pipeline"]) if "pipeline" in table else None
+        name, vlen = table["name"], int(table["vlen"])
+        llvm = str(table.get("llvm", ""))
+        return Core(key, name, vlen, cycles, assumptions, memory, pipeline, llvm)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder / key}.toml or its {ASSUMPTIONS} is malformed: {error!r}",
             remedy="cores/README.md describes a core's file",
         ) from error
+
+
+def _pipeline(folder: Path, table: Mapping[str, Any]) -> Pipeline:
+    return Pipeline(**{**table, "latencies": read_latencies(folder, table["latencies"])})
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -64,6 +64,7 @@ class FunctionCycles:
         scalar: those of them that scalar instructions take.
         share: of the serial cycles of the phase.
         kinds: those that cost most, and their cycles, the largest first.
+        pipeline: cycles of the pipeline; None when that is not known.
     """
 
     symbol: str
@@ -71,6 +72,7 @@ class FunctionCycles:
     scalar: int
     share: float
     kinds: tuple[tuple[str, int], ...]
+    pipeline: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Cycles:
         unmeasured: instructions whose cost is not known, by kind, as a share of all
             instructions; they count no cycles.
         assumed: share of the serial cycles by what was assumed instead of measured.
+        pipeline: cycles of the core's pipeline (:mod:`crosslab.cores.pipeline`); None: not known.
     """
 
     serial: int
@@ -93,6 +96,16 @@ class Cycles:
     functions: tuple[FunctionCycles, ...]
     unmeasured: Mapping[str, float]
     assumed: Mapping[str, float]
+    pipeline: int | None = None
+
+    def with_pipeline(self, functions: Mapping[str, float], calls: int) -> Cycles:
+        """These cycles with those of the pipeline, which are given by function for all calls."""
+        named = [
+            replace(one, pipeline=round(functions.get(one.symbol, 0.0) / calls))
+            for one in self.functions
+        ]
+        total = round(sum(functions.values()) / calls)
+        return replace(self, pipeline=total, functions=tuple(named))
 
     @property
     def vec_serial(self) -> int:

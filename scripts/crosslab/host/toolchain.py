@@ -22,6 +22,8 @@ from groundwork.hashing import digest
 # The first clang with the ratified vector intrinsics that this project's kernels are tried with.
 MINIMUM_CLANG = 19
 NEWEST_CLANG = 30
+# The first whose scheduling models of RISC-V cores have vector instructions.
+OLDEST_TUNING_CLANG = 21
 MINIMUM_QEMU = (7, 0)
 ZIGLANG_PIN = "ziglang==0.15.2"
 # Its wheels for Linux on x86-64 and on AArch64.
@@ -139,6 +141,20 @@ def find_clang() -> tuple[str, tuple[int, ...]] | None:
     good = [(s, v) for s, v in found if v and shutil.which(f"clang{s}")]
     fit = [pair for pair in good if pair[1][0] >= MINIMUM_CLANG]
     return next(iter(fit or good), None)
+
+
+@lru_cache
+def tuning_clang(cpu: str) -> str | None:
+    """The suffix of the newest clang that schedules code for a CPU; None: none knows it.
+
+    LLVM's models of cores with vectors are from version 21 on, so that an older clang is not asked.
+    """
+    for number in range(NEWEST_CLANG, OLDEST_TUNING_CLANG - 1, -1):
+        clang = f"clang-{number}"
+        options = [f"--target={TRIPLE}", f"-mtune={cpu}", "-fsyntax-only", "-xc", os.devnull]
+        if clang_version(clang) and output_of([clang, *options]) is not None:
+            return f"-{number}"
+    return None
 
 
 def find_lld(suffix: str) -> Path | None:

@@ -32,7 +32,7 @@ from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 HOLDS = {
-    "run.sh": "the model from a shell: ./run.sh PROMPT, ./run.sh chat, or ./run.sh serve",
+    "run.sh": "the model from a shell: ./run.sh PROMPT, and ./run.sh chat, serve or bench",
     "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
     "kernels, and the C and C++ libraries",
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "
@@ -111,6 +111,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "target": recipe.label,
         "vlens": list(recipe.vlens),
         "zvfh": recipe.zvfh,
+        "tuned_for": recipe.tune,
         "model": job.model,
         "quantization": recipe.quantization,
         "weights": recipe.mode.weights,

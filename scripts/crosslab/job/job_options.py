@@ -16,7 +16,7 @@ from crosslab.compile.modes import TILES, KernelMode
 from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
-from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS
+from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.models.sources.model_folder import name_of
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
@@ -126,7 +126,7 @@ class Job:
 def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
     several = "or several with commas, for one artefact that runs on each"
-    default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}"
+    default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}; of a GGUF file {GGUF}"
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
         *("quantization", "context", "weights", "activations", "tuned", "cache"),
@@ -142,8 +142,10 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
             "help": f"bits in a vector register (256, or the cores'), {several}",
         },
         quantization={
-            "help": f"format of the weights ({default if verb == MODEL else DEFAULT_FORMAT})"
+            "choices": FORMATS,
+            "help": f"format of the weights ({default if verb == MODEL else DEFAULT_FORMAT})",
         },
+        activations={"default": None},
     )
     options = argparse.ArgumentParser(
         prog=f"crosslab {verb}",
@@ -193,10 +195,16 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         if number is not None and number < 1:
             named = option.replace("_", "-")
             raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
-    default = MODEL_FORMAT if verb == MODEL and args.mlc_tree else DEFAULT_FORMAT
+    default = DEFAULT_FORMAT
+    if verb == MODEL:
+        of_file = args.source.endswith(".gguf")
+        default = GGUF if of_file else MODEL_FORMAT if args.mlc_tree else DEFAULT_FORMAT
     project, name = args.project.resolve(), _model_name(args)
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
     recipe, offload = read_recipe(args, args.quantization or default), None
+    if recipe.quantization == GGUF:
+        # Of GGUF files Llamas are read, which the project's own definition computes.
+        recipe = replace(recipe, mlc_tree=None)
     if device := getattr(args, "accelerator", None):
         offload = find_offload(device, args.attention == "device")
         recipe = replace(recipe, mode=mode_of(offload, recipe))
@@ -219,7 +227,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         verb=verb,
     )
     recipe.weights.bound(recipe.mode.activations)
-    if recipe.quantization not in OWN_FORMATS and recipe.mlc_tree is None:
+    if recipe.quantization not in (*OWN_FORMATS, GGUF) and recipe.mlc_tree is None:
         raise UserError(
             f"{recipe.quantization} is a quantization of MLC-LLM, which is missing here; "
             f"the project's own model definition supports {', '.join(OWN_FORMATS)} only",

@@ -34,6 +34,7 @@ from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
 from crosslab.job.verdict import AnswerVerdict, Asked, ask_reference, judge
 from crosslab.models.config import read_family
+from crosslab.models.formats import GGUF
 from crosslab.models.params import read_index
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import Measurement, phase_counts, run_counted
@@ -200,7 +201,8 @@ def omissions(job: Job) -> list[Omission]:
     """Missing inputs of this run."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
-    missing = job.recipe.mlc is None and unsaid.what not in named
+    wanted = job.recipe.quantization != GGUF
+    missing = wanted and job.recipe.mlc is None and unsaid.what not in named
     return [*job.without, *([unsaid] if missing else [])]
 
 
@@ -210,7 +212,8 @@ def ask(job: Job, clock: Clock) -> Question:
         source = Path(job.source)
         # A folder's before its weights are hashed: the other files are copied unchanged.
         checked = check_model(job, source) if source.is_dir() else None
-        model = import_model(job.source, job.model, job.project, job.cache)
+        blocks = job.recipe.quantization == GGUF
+        model = import_model(job.source, job.model, job.project, job.cache, blocks=blocks)
         tokenizer, why = (checked or check_model(job, model.folder)).with_usable_chat()
         if why:
             _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)

@@ -21,6 +21,8 @@ from crosslab.models.config import (
     read_table,
 )
 from crosslab.models.families import Family, families
+from crosslab.models.formats import GGUF
+from crosslab.models.gguf_params import logical_shapes
 from crosslab.models.llama_params import param_shapes, sources_of
 from crosslab.models.sources.model_folder import CONFIG_FILE, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
@@ -180,7 +182,10 @@ def _full_attention_scaling(table: Mapping[str, Any]) -> object:
 
 
 def _check_own(folder: Path, job: Job) -> None:
-    """Refuse a model that is not a plain Llama, for the project's own definition."""
+    """Refuse a model that the project's own definition does not compute."""
+    if job.recipe.quantization == GGUF:
+        read_family(folder / CONFIG_FILE)
+        return
     try:
         read_config(folder / CONFIG_FILE)
     except UserError as error:
@@ -233,7 +238,7 @@ def _weights(folder: Path) -> list[Path]:
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor in a folder's files, whose headers alone are read."""
     stored = StoredWeights({path.name: path for path in _weights(folder)})
-    return {name: shape for name, shape, _ in stored.shapes()}
+    return logical_shapes(folder, stored)
 
 
 def _check_names(folder: Path, wanted: Iterable[str], found: Collection[str]) -> None:

@@ -18,6 +18,8 @@ def summary(report: Mapping[str, Any]) -> Table:
     if report["checked"]:
         same = report["tokens"] == report["reference_tokens"]
         tokens = "equal" if same else "NOT the reference's"
+        if not same and report["right"]:
+            tokens = "the reference's up to two that int8 activations make equally likely"
         bound = report["logit_error_bound"]
         error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
     if (rounding := report["int8_rounding_error"]) is not None:

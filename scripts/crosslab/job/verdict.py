@@ -20,13 +20,16 @@ import numpy as np
 from rich.console import Console
 
 from crosslab.build.offload import Offload
+from crosslab.build.runner import layout_of
 from crosslab.compile.driver import DEFAULT_CHUNK
 from crosslab.errors import LabError
 from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
+from crosslab.models.formats import GGUF
+from crosslab.models.gguf_params import part_names, rows_and_blocks, whole_params
 from crosslab.models.llama_params import param_widths
-from crosslab.models.params import ReadParams
+from crosslab.models.params import ReadParams, read_index
 from crosslab.models.reference import Answer, ReferenceLlama, answer, rounding_error
 from crosslab.models.sources.model_folder import CONFIG_FILE
 from crosslab.models.weights_file import F32
@@ -112,7 +115,13 @@ def ask_reference(
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None
     config = read_family(model / CONFIG_FILE)
-    values = ReadParams(params, param_widths(config), job.recipe.weights.packing)
+    values: Mapping[str, F32] = ReadParams(params, param_widths(config), job.recipe.weights.packing)
+    layout = layout_of(job.recipe.of(model))
+    if layout:
+        stored = read_index(params)
+        arrays = {name: stored[name].read() for name in part_names(layout)}
+        floats = {name: values[name] for name in values if name not in arrays}
+        values = {**floats, **dict(whole_params(arrays, layout))}
     device = job.offload.arithmetic(None) if job.offload else None
     said = answer(
         config,
@@ -121,6 +130,7 @@ def ask_reference(
         max_new=job.max_new,
         stop=stop,
         int8=job.int8,
+        blocks=rows_and_blocks(layout),
         product=device.product if device else None,
         attend=device.attend if device else None,
     )
@@ -177,7 +187,9 @@ def judge(
             raise LabError("the logits of the model are not finite numbers")
         return None
     if job.offload is None or asked.moved is None:
-        return AnswerVerdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
+        rounding = asked.rounding if job.recipe.quantization == GGUF else None
+        found = compare(tokens, logits, asked.answer, job.tolerance, rounding or 0.0)
+        return AnswerVerdict(asked.answer, found)
     if record is None:
         raise LabError(f"{job.offload.name}: the run wrote no record of what it rounded")
     by_itself = compare(tokens, logits, asked.answer, job.tolerance)

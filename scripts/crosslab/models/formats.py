@@ -99,7 +99,8 @@ def packings(table: Path = TABLE) -> dict[str, Packing | None]:
 def int8_kernels(table: Path = TABLE) -> frozenset[str]:
     """Last parts of the names of the kernels that multiply with int8 activations, too."""
     found = weight_formats(table).values()
-    return frozenset(f.kernels for f in found if f.int8_tolerance is not None)
+    # Weights in a GGUF file's blocks have kernels of their own; the other ones there are float32.
+    return frozenset(f.kernels for f in found if f.int8_tolerance is not None and f.packing)
 
 
 def _read(path: Path) -> Iterator[WeightFormat]:
@@ -111,5 +112,10 @@ def _read(path: Path) -> Iterator[WeightFormat]:
 
 FORMATS = tuple(weight_formats())
 REFERENCE_FORMATS = tuple(name for name, f in weight_formats().items() if f.reference)
-OWN_FORMATS = tuple(name for name, f in weight_formats().items() if f.own_model)
 DEFAULT_FORMAT = FORMATS[0]
+GGUF = "gguf"
+"""Weights as a GGUF file stores them; see gguf_formats.toml."""
+MLC_FORMATS = tuple(name for name in FORMATS if name != GGUF)
+"""Quantizations of MLC-LLM."""
+OWN_FORMATS = tuple(name for name in MLC_FORMATS if weight_formats()[name].own_model)
+"""Of these, the ones that the project's own model definition is compiled in."""

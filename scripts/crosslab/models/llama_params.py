@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from rich.progress import track
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.models.config import LlamaConfig, read_config, write_config
+from crosslab.models import gguf_formats, gguf_params
+from crosslab.models.config import FamilyConfig, LlamaConfig, read_config, read_family, write_config
+from crosslab.models.gguf_params import GgufWeights, Segment
 from crosslab.models.params import resumed_shards, write_params
-from crosslab.models.weights_file import F32, StoredWeights, save_weights
+from crosslab.models.weights_file import F32, save_weights
 from groundwork.hashing import digest
 
 _console = Console(stderr=True, highlight=False)
@@ -41,6 +44,19 @@ def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def family_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
+    """The same with what the families of Llama's relatives add."""
+    shapes = param_shapes(config)
+    width = (config.heads + 2 * config.kv_heads) * config.head_dim
+    for layer in range(config.layers):
+        at = f"model.layers.{layer}.self_attn"
+        if config.qkv_bias:
+            shapes[f"{at}.qkv_proj.bias"] = (width,)
+        if config.qk_norm:
+            shapes |= {f"{at}.{one}_norm.weight": (config.head_dim,) for one in "qk"}
+    return shapes
+
+
 def param_widths(config: LlamaConfig) -> dict[str, int]:
     """Number of inputs of each matrix, by its name in any of the families' definitions."""
     widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
@@ -58,25 +74,30 @@ def sources_of(name: str) -> list[str]:
     return [name]
 
 
-def fuse_weights(model: Path, but: Collection[str] = ()) -> Iterator[tuple[str, F32]]:
+def fuse_weights(
+    model: Path, but: Collection[str] = (), *, family: FamilyConfig | None = None
+) -> Iterator[tuple[str, F32]]:
     """Parameters of a model in Hugging Face's layout, one after the other.
 
     Args:
         model: folder with ``config.json`` and weights.
         but: names of those that are left out.
+        family: sizes of a relative of Llama's; None: it is a plain Llama.
 
     Raises:
         UserError: a weight is missing or of another shape.
     """
-    weights = StoredWeights.of_model(model)
-    shapes = param_shapes(read_config(model / "config.json"))
+    weights = GgufWeights(model)
+    shapes = family_shapes(family) if family else param_shapes(read_config(model / "config.json"))
     wanted = [(name, shape) for name, shape in shapes.items() if name not in but]
     for name, shape in track(wanted, "weights", console=_console, transient=True):
         parts = [weights.read(source) for source in sources_of(name)]
         whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
         if whole.shape != shape:
             raise UserError(f"{model}: {name} has the shape {whole.shape}, not {shape}")
-        yield name, whole
+        # The model multiplies by 1 more than Gemma's norms have.
+        gemma = family is not None and family.gelu and name.endswith("norm.weight")
+        yield name, whole + np.float32(1) if gemma else whole
 
 
 def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
@@ -106,6 +127,25 @@ def convert_params(model: Path, cache: Path) -> Path:
         write_params(fuse_weights(model, held), out, finished=done)
 
     return cached_build(cache, "params-q0f32", key, make, resumable=True)
+
+
+def gguf_layout(model: Path) -> dict[str, tuple[Segment, ...]]:
+    """The parameters of an imported model that stay in the blocks of its GGUF file."""
+    shapes = family_shapes(read_family(model / "config.json"))
+    return GgufWeights(model).layout({name: sources_of(name) for name in shapes})
+
+
+def convert_gguf(model: Path, cache: Path) -> Path:
+    """Parameters of an imported model in the blocks of its file, and float32, made once."""
+    own = [Path(str(module.__file__)) for module in (gguf_formats, gguf_params)]
+    key = digest(model.name, Path(__file__), _writer(), *own)
+
+    def make(out: Path) -> None:
+        layout = gguf_layout(model)
+        floats = fuse_weights(model, layout, family=read_family(model / "config.json"))
+        write_params(chain(floats, GgufWeights(model).params(layout)), out, exact=True)
+
+    return cached_build(cache, "params-gguf", key, make)
 
 
 def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:

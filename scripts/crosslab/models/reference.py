@@ -24,6 +24,7 @@ Product = Callable[[F32, str, Mapping[str, F32]], F32]
 Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]
 """Attention of one head of keys: queries [rows, width], keys and values [tokens, width], which
 tokens each row sees; [rows, width], and the log-sum-exp of each row's scores."""
+RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
 INT8_GROUP = 32
 """Inputs that share a scale when activations are rounded to int8."""
 
@@ -51,6 +52,8 @@ class ReferenceLlama:
         keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
         values: per layer [positions, kv_heads, head_dim].
         int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
+        blocks: of parameters whose rows round them in blocks of their own: rows, and inputs of a
+            block, of each run of rows. If there are any, other layers do not round.
         product: computes linear layers instead; see :data:`Product`.
         attend: computes attention instead; see :data:`Attend`.
     """
@@ -60,6 +63,7 @@ class ReferenceLlama:
     keys: list[F32] = field(default_factory=list)
     values: list[F32] = field(default_factory=list)
     int8: bool = False
+    blocks: RoundingBlocks = field(default_factory=dict)
     product: Product | None = None
     attend: Attend | None = None
     family: FamilyConfig = field(init=False)
@@ -109,7 +113,16 @@ class ReferenceLlama:
     def _product(self, x: F32, name: str) -> F32:
         if self.product is not None:
             return self.product(x, name, self.params)
-        return (round_to_int8(x) if self.int8 else x) @ self.params[name].T
+        weight = self.params[name]
+        if not self.int8 or (self.blocks and name not in self.blocks):
+            return x @ weight.T
+        runs = self.blocks.get(name, ((len(weight), INT8_GROUP),))
+        ends = np.cumsum([rows for rows, _ in runs])[:-1]
+        parts = np.split(weight, ends)
+        products = [
+            round_to_int8(x, block) @ part.T for part, (_, block) in zip(parts, runs, strict=True)
+        ]
+        return np.concatenate(products, axis=-1)
 
     def _norm(self, x: F32, name: str) -> F32:
         mean = np.mean(np.square(x), axis=-1, keepdims=True)
@@ -222,17 +235,18 @@ def scaled_frequencies(
     return frequency * (kept + (1 - kept) / factor)
 
 
-def round_to_int8(x: F32) -> F32:
+def round_to_int8(x: F32, group: int = INT8_GROUP) -> F32:
     """Activations rounded as the kernels for int8 do (kernels/include/mlc_rvv_linear.h).
 
     Args:
         x: [rows, inputs].
+        group: inputs that share a scale.
 
     Returns:
         [rows, inputs], each a whole number up to 127 in size times its group's scale.
     """
     rows, inputs = x.shape
-    groups = np.pad(x, ((0, 0), (0, -inputs % INT8_GROUP))).reshape(rows, -1, INT8_GROUP)
+    groups = np.pad(x, ((0, 0), (0, -inputs % group))).reshape(rows, -1, group)
     largest = np.abs(groups).max(axis=2, keepdims=True)
     some = largest > np.float32(2.0**-100)
     factor = np.where(some, np.float32(127) / np.where(some, largest, 1), 0).astype(np.float32)
@@ -271,6 +285,7 @@ def answer(
     max_new: int,
     stop: Sequence[int] = (),
     int8: bool = False,
+    blocks: RoundingBlocks | None = None,
     product: Product | None = None,
     attend: Attend | None = None,
 ) -> Answer:
@@ -289,7 +304,9 @@ def answer(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
             f"context of {config.context}"
         )
-    model = ReferenceLlama(config, params, int8=int8, product=product, attend=attend)
+    model = ReferenceLlama(
+        config, params, int8=int8, blocks=blocks or {}, product=product, attend=attend
+    )
     logits = [model.read(prompt)]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:

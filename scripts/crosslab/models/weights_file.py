@@ -192,12 +192,22 @@ class StoredWeights:
         Raises:
             UserError: there is no such tensor.
         """
+        return self._read(name).astype(np.float32, copy=False)
+
+    def read_bytes(self, name: str) -> NDArray[np.uint8]:
+        """A tensor of bytes.
+
+        Raises:
+            UserError: there is no such tensor.
+        """
+        return self._read(name).view(np.uint8)
+
+    def _read(self, name: str) -> NDArray[Any]:
         if name not in self.places:
             raise UserError(f"the model's weights lack {name}")
         # Opened for this one: a file that stays mapped keeps what was read of it in memory.
         with _opened(self.places[name]) as stored:
-            values: F32 = np.asarray(stored.get_tensor(name)).astype(np.float32, copy=False)
-        return values
+            return np.asarray(stored.get_tensor(name))
 
 
 def _opened(path: Path) -> Any:

@@ -2,17 +2,20 @@
 """A model in Hugging Face's layout as a GGUF file, in one of llama.cpp's formats of weights.
 
 Every matrix is in the format, embedding and lm_head too, as in MLC-LLM's; llama.cpp's own
-``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Weights are first
-rounded to bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
+``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Q4_K_M is its mix: Q6_K
+for lm_head and for the values and down projections of some layers. Weights are first rounded to
+bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, quantize
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 from safetensors import safe_open
 
 from crosslab.cached_build import cached_build
@@ -20,18 +23,57 @@ from crosslab.models import params
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources import gguf_import
-from crosslab.models.sources.gguf_import import gguf_name
+from crosslab.models.sources.gguf_families import gguf_name
 from crosslab.models.weights_file import F32, WEIGHTS_FILE
+from crosslab.peers import quantize as quantize_module
+from crosslab.peers.quantize import quantize
 from groundwork.hashing import digest
 
-# Elements of a block of Q4_0 and Q8_0.
-BLOCK = 32
+
+@dataclass(frozen=True)
+class Format:
+    """A format of weights.
+
+    Attributes:
+        kind: of a matrix.
+        file_type: of the file.
+        block: elements of a block, which divides the width of every matrix.
+        better: of the matrices that llama-quantize gives more bits; None: there are none.
+    """
+
+    kind: GGMLQuantizationType
+    file_type: LlamaFileType
+    block: int = 32
+    better: GGMLQuantizationType | None = None
+
+    def kind_of(self, name: str, layers: int) -> GGMLQuantizationType:
+        """The kind of a matrix by its name in the file."""
+        layer = re.match(r"blk\.(\d+)\.(attn_v|ffn_down)\.", name)
+        more = name.startswith("output.") or (layer and _gets_more_bits(int(layer[1]), layers))
+        return self.better if self.better and more else self.kind
+
+
+def _gets_more_bits(layer: int, layers: int) -> bool:
+    """The layers of llama-quantize's mixes: the first and last eighth, and each third between."""
+    first = layers // 8
+    return layer < first or layer >= 7 * layers // 8 or (layer - first) % 3 == 2
+
+
+_KIND = GGMLQuantizationType
 FORMATS = {
-    "F32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
-    "F16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
-    "Q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
-    "Q4_0": (GGMLQuantizationType.Q4_0, LlamaFileType.MOSTLY_Q4_0),
+    "F32": Format(_KIND.F32, LlamaFileType.ALL_F32),
+    "F16": Format(_KIND.F16, LlamaFileType.MOSTLY_F16),
+    "Q8_0": Format(_KIND.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "Q4_0": Format(_KIND.Q4_0, LlamaFileType.MOSTLY_Q4_0),
+    "IQ4_NL": Format(_KIND.IQ4_NL, LlamaFileType.MOSTLY_IQ4_NL),
+    "Q4_K_M": Format(_KIND.Q4_K, LlamaFileType.MOSTLY_Q4_K_M, 256, better=_KIND.Q6_K),
 }
+
+
+def fits(config: LlamaConfig, format_: str) -> bool:
+    """True if a format's blocks divide the widths of a model's matrices."""
+    widths = (config.hidden, config.heads * config.head_dim)
+    return not any(width % FORMATS[format_].block for width in widths)
 
 
 def export_gguf(model: Path, format_: str, cache: Path) -> Path:
@@ -42,21 +84,21 @@ def export_gguf(model: Path, format_: str, cache: Path) -> Path:
         format_: one of :data:`FORMATS`.
         cache: folder of finished builds.
     """
-    sources = [Path(str(module.__file__)) for module in (gguf_import, params)]
+    sources = [Path(str(module.__file__)) for module in (gguf_import, params, quantize_module)]
     key = digest(model.name, format_, Path(__file__), *sources)
     made = cached_build(cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf"))
     return made / "model.gguf"
 
 
 def _export(model: Path, format_: str, target: Path) -> None:
-    kind, file_type = FORMATS[format_]
+    chosen = FORMATS[format_]
     config = read_config(model / "config.json")
     writer = GGUFWriter(target, "llama")
-    writer.add_file_type(file_type)
-    _add_sizes(writer, config)
-    for name, values in _weights(model, config):
+    writer.add_file_type(chosen.file_type)
+    _add_sizes(writer, config, chosen.block)
+    for name, values in _weights(model, config, chosen.block):
         # Llama.cpp stores norms in float32 for every format of the matrices.
-        stored = kind if values.ndim == 2 else GGMLQuantizationType.F32
+        stored = chosen.kind_of(name, config.layers) if values.ndim == 2 else _KIND.F32
         writer.add_tensor(name, quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -64,11 +106,11 @@ def _export(model: Path, format_: str, target: Path) -> None:
     writer.close()
 
 
-def _add_sizes(writer: GGUFWriter, config: LlamaConfig) -> None:
+def _add_sizes(writer: GGUFWriter, config: LlamaConfig, block: int) -> None:
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.hidden)
     writer.add_block_count(config.layers)
-    writer.add_feed_forward_length(padded(config.intermediate))
+    writer.add_feed_forward_length(padded(config.intermediate, block))
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_dim)
@@ -80,13 +122,13 @@ def _add_sizes(writer: GGUFWriter, config: LlamaConfig) -> None:
     writer.add_tokenizer_model("none")
 
 
-def padded(intermediate: int) -> int:
+def padded(intermediate: int, block: int) -> int:
     """A feed-forward width in whole blocks; the added weights are zero and change no answer."""
-    return -(-intermediate // BLOCK) * BLOCK
+    return -(-intermediate // block) * block
 
 
-def _weights(model: Path, config: LlamaConfig) -> Iterator[tuple[str, F32]]:
-    more = padded(config.intermediate) - config.intermediate
+def _weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:
+    more = padded(config.intermediate, block) - config.intermediate
     with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
         for name in weights.keys():  # noqa: SIM118 -- no mapping
             values = from_bfloat16(to_bfloat16(weights.get_tensor(name).astype(np.float32)))

@@ -7,13 +7,22 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from crosslab.build.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
 from crosslab.cached_build import cached_build
+from crosslab.cores.core import Core
 from crosslab.errors import LabError, UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
+from crosslab.host.toolchain import (
+    CompilerKind,
+    Toolchain,
+    clang_version,
+    find_cross,
+)
+from crosslab.host.tuning import require_tuning_clang
 from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
@@ -35,33 +44,68 @@ LIBRARIES = (
     "src/libllama.a",
     *(f"ggml/src/{library}.a" for library in ("libggml", "libggml-cpu", "libggml-base")),
 )
+LIBRARY_NAMES = tuple(Path(library).name for library in LIBRARIES)
 
 
-def build_llama_cpp(source: PinnedArchive, cache: Path) -> dict[str, Path]:
+def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> dict[str, Path]:
     """The program of each of :data:`BUILDS`, made once; about ten minutes of a CPU.
+
+    With a core that LLVM has a scheduling model of, also of builds whose matrix products are
+    compiled for it, if a clang that has the model is installed.
 
     Raises:
         UserError: a tool is missing.
         LabError: the source cannot be had, or does not compile.
     """
     toolchain = find_cross(CompilerKind.CLANG)
+    plain = _build(source, cache, toolchain, "llama")
+    programs = _link(cache, toolchain, plain, {})
+    tune = core.llvm if core else ""
+    if suffix := require_tuning_clang(tune) if tune else None:
+        tuned = _tuned(toolchain, suffix, tune)
+        found = _build(source, cache, tuned, "ggml")
+        for build, path in _link(cache, toolchain, plain, {"ggml": found}).items():
+            programs[f"{build}, clang{suffix} -mtune={tune}"] = path
+    return programs
 
-    def make_libraries(out: Path) -> None:
+
+def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
+    """The toolchain with a newer clang that compiles for a core."""
+    cc, cxx = (
+        (f"{name}{suffix}", *rest, f"-mtune={tune}")
+        for name, (_, *rest) in (("clang", toolchain.cc), ("clang++", toolchain.cxx))
+    )
+    version = ".".join(map(str, clang_version(cc[0])))
+    return replace(toolchain, cc=cc, cxx=cxx, digest=digest(toolchain.digest, version, tune))
+
+
+def _build(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) -> Path:
+    """The folder of a goal's libraries, one folder for each build."""
+
+    def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
             tree = _unpack(source, Path(folder))
-            _compile(tree, Path(folder) / "build", toolchain, out)
+            _compile(tree, Path(folder) / "build", toolchain, goal, out)
 
-    def make_programs(out: Path) -> None:
+    key = digest(source.sha256, Path(__file__), toolchain.digest, goal)
+    return cached_build(cache, "peer-llama.cpp", key, make)
+
+
+def _link(
+    cache: Path, toolchain: Toolchain, libraries: Path, others: Mapping[str, Path]
+) -> dict[str, Path]:
+    """The programs of :data:`BUILDS`; the libraries of ggml may be others."""
+    ggml = others.get("ggml", libraries)
+
+    def make(out: Path) -> None:
         include = f"-I{libraries / 'include'}"
         for build in BUILDS:
-            parts = [str(libraries / build / Path(name).name) for name in LIBRARIES]
+            parts = [str((libraries if "llama" in n else ggml) / build / n) for n in LIBRARY_NAMES]
             command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
             command += ["-static", *parts, "-o", str(out / build), "-lpthread"]
             run_compiler(f"building {NAME}", command, out)
 
-    key = digest(source.sha256, Path(__file__), toolchain.digest)
-    libraries = cached_build(cache, "peer-llama.cpp", key, make_libraries)
-    made = cached_build(cache, "peer-program", digest(libraries.name, DRIVER), make_programs)
+    made = cached_build(cache, "peer-program", digest(libraries.name, ggml.name, DRIVER), make)
     return {build: made / build for build in BUILDS}
 
 
@@ -78,7 +122,7 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
     return tree
 
 
-def _compile(tree: Path, build: Path, toolchain: Toolchain, out: Path) -> None:
+def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path) -> None:
     """Both builds in one folder: they differ in one library, and the rest is compiled once."""
     cmake, ninja = _tool("cmake"), _tool("ninja")
     aim = " ".join(toolchain.cc[1:])
@@ -88,11 +132,12 @@ def _compile(tree: Path, build: Path, toolchain: Toolchain, out: Path) -> None:
     build.mkdir()
     for name, zvfh in BUILDS.items():
         configure = [cmake, "-G", "Ninja", "-S", str(tree), *OPTIONS, *flags]
-        for command in ([*configure, f"-DGGML_RV_ZVFH={zvfh}"], [ninja, "--quiet", "llama"]):
+        for command in ([*configure, f"-DGGML_RV_ZVFH={zvfh}"], [ninja, "--quiet", goal]):
             run_compiler(f"building {NAME}", command, build)
         (out / name).mkdir()
         for library in LIBRARIES:
-            shutil.copy(build / library, out / name)
+            if (build / library).exists():
+                shutil.copy(build / library, out / name)
     for headers in (tree / "include", tree / "ggml" / "include"):
         shutil.copytree(headers, out / "include", dirs_exist_ok=True)
 

@@ -191,8 +191,11 @@ class Segment:
 
 
 # Segment, vtype at its entry, instruction whose elements these are, number. In place of the
-# instruction: INDEX_RUNS, runs of all; INDEX_TRAFFIC and below, lines that caches missed.
-Record = tuple[int, int, int, int]
+# instruction: INDEX_RUNS, runs of all; INDEX_TRAFFIC and below, lines that caches missed. Of runs
+# also the segment that ran before (-1: none), and the vtype at its entry.
+Record = tuple[int, int, int, int, int, int]
+# A segment's number and the vtype at its entry.
+Node = tuple[int, int]
 INDEX_RUNS, INDEX_TRAFFIC = -1, -2
 
 
@@ -246,7 +249,7 @@ class Measurement:
     ) -> Histogram:
         """The kinds executed in some regions (all) together, by function with symbols."""
         total: dict[tuple[int, int, int], int] = defaultdict(int)
-        for segment, vtype, index, number in self._records(regions):
+        for segment, vtype, index, number, *_ in self._records(regions):
             total[segment, vtype, index] += number
         found: Histogram = defaultdict(Executed)
         for (number, vtype, index), times in total.items():
@@ -261,12 +264,20 @@ class Measurement:
                 found[symbol, kind].runs += times
         return found
 
+    def edges(self, regions: Iterable[int] | None = None) -> dict[tuple[Node, Node], int]:
+        """How often one segment ran right after another, in some regions (all) together."""
+        found: dict[tuple[Node, Node], int] = defaultdict(int)
+        for segment, vtype, index, times, before, its_vtype in self._records(regions):
+            if index == INDEX_RUNS:
+                found[(before, its_vtype), (segment, vtype)] += times
+        return dict(found)
+
     def functions(
         self, symbols: Symbols, regions: Iterable[int] | None = None
     ) -> dict[str, Counts]:
         """Counts of each function itself, without its callees; most instructions first."""
         found: dict[str, Counts] = defaultdict(Counts)
-        for segment, vtype, index, times in self._records(regions):
+        for segment, vtype, index, times, *_ in self._records(regions):
             if index == INDEX_RUNS:
                 one = self.segments[segment]
                 found[symbols.at(one.address)] += one.counts(vtype) * times
@@ -276,7 +287,7 @@ class Measurement:
         self, regions: Iterable[int], symbols: Symbols
     ) -> Iterator[tuple[str, LineTraffic]]:
         """Lines that caches missed, by function; a function comes several times."""
-        for segment, _, index, lines in self._records(regions):
+        for segment, _, index, lines, *_ in self._records(regions):
             if index <= INDEX_TRAFFIC:
                 numbers = [0, 0, 0]
                 numbers[INDEX_TRAFFIC - index] = lines
@@ -375,7 +386,9 @@ def read_measurement(table: Mapping[str, Any]) -> Measurement:
     once = cache(lambda segment, vtype: segments[segment].counts(vtype))
 
     def counts_of(records: Sequence[Record]) -> Counts:
-        return sum((once(s, v) * times for s, v, i, times in records if i == INDEX_RUNS), Counts())
+        return sum(
+            (once(s, v) * times for s, v, i, times, *_ in records if i == INDEX_RUNS), Counts()
+        )
 
     counts = [counts_of(records) for records in table["stretches"]]
     return Measurement(

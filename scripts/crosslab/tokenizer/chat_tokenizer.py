@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte-level BPE tokenizers built from GGUF metadata, and chat prompts."""
+"""Tokenizers built from GGUF metadata, and chat prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from crosslab.errors import LabError, UserError
 from crosslab.json_table import read_json_table
@@ -21,7 +21,9 @@ from crosslab.tokenizer.word_rules import word_rules
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-CONTROL_TOKEN = 3  # GGUF's token_type of markers that no text may produce by merging
+# GGUF's token_type. No text may become a control token by merging; users' tokens are never split.
+NORMAL_TOKEN, UNKNOWN_TOKEN, CONTROL_TOKEN, USER_TOKEN = 1, 2, 3, 4
+BLANK = "\u2581"
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
@@ -33,20 +35,33 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     Raises:
         UserError: the file's tokenizer is of a kind that is not known here.
     """
-    kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
+    kind = fields.get("tokenizer.ggml.model")
+    tokens = _texts(fields, "tokenizer.ggml.tokens")
+    if len(set(tokens)) != len(tokens):
+        raise UserError("the model's tokenizer lists a token twice")
+    types = fields.get("tokenizer.ggml.token_type", [])
+    if not isinstance(types, list):
+        raise UserError("the model's file has tokenizer.ggml.token_type as something else")
+    named = list(zip(tokens, types, strict=False))
+    tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
+    control = [token for token, kind in named if kind == CONTROL_TOKEN]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
+    return tokenizer
+
+
+def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
+    """A tokenizer that merges bytes within words."""
+    pre = fields.get("tokenizer.ggml.pre", "gpt-2")
     rules = {name: rule for rule in word_rules() for name in rule.gguf}
     if kind != "gpt2" or pre not in rules:
         known = ", ".join(sorted(rules))
         raise UserError(
             f"the model's tokenizer is {kind!r} with words split as {pre!r}",
-            remedy=f"supported: 'gpt2' with one of: {known}",
+            remedy=f"supported: 'llama', and 'gpt2' with one of: {known}",
         )
-    tokens = _texts(fields, "tokenizer.ggml.tokens")
+    vocabulary = {t: i for i, t in enumerate(_texts(fields, "tokenizer.ggml.tokens"))}
     halves = (pair.partition(" ") for pair in _texts(fields, "tokenizer.ggml.merges"))
     merges = [(left, right) for left, _, right in halves]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    if len(vocabulary) != len(tokens):
-        raise UserError("the model's tokenizer lists a token twice")
     # Checked here: the library ends in a plain Exception, or in a panic.
     for pair in merges:
         if not {*pair, "".join(pair)} <= vocabulary.keys():
@@ -56,11 +71,40 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = rules[pre].build()
     tokenizer.decoder = decoders.ByteLevel()
-    types = fields.get("tokenizer.ggml.token_type", [])
-    if not isinstance(types, list):
-        raise UserError("the model's file has tokenizer.ggml.token_type as something else")
-    control = [t for t, kind in zip(tokens, types, strict=False) if kind == CONTROL_TOKEN]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
+    return tokenizer
+
+
+def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> Tokenizer:
+    """A tokenizer that merges characters, with bytes for the others, as SentencePiece does.
+
+    It has no list of merges: two tokens merge if together they are one, that of the highest score
+    first.
+    """
+    vocabulary = {token: index for index, (token, _) in enumerate(named)}
+    scores = fields.get("tokenizer.ggml.scores")
+    unknown = [token for token, kind in named if kind == UNKNOWN_TOKEN]
+    if not isinstance(scores, list) or len(scores) != len(named) or len(unknown) != 1:
+        raise UserError("the model's tokenizer lacks a score for each token, or an unknown token")
+    pairs = [
+        (-score, vocabulary[token[:cut]], vocabulary[token[cut:]])
+        for (token, kind), score in zip(named, scores, strict=True)
+        if kind == NORMAL_TOKEN
+        for cut in range(1, len(token))
+        if token[:cut] in vocabulary and token[cut:] in vocabulary
+    ]
+    merges = [(named[left][0], named[right][0]) for _, left, right in sorted(pairs)]
+    model = models.BPE(
+        vocab=vocabulary, merges=merges, unk_token=unknown[0], fuse_unk=True, byte_fallback=True
+    )
+    tokenizer = Tokenizer(model)
+    prefix = fields.get("tokenizer.ggml.add_space_prefix", True)
+    blanks = [normalizers.Prepend(BLANK)] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*blanks, normalizers.Replace(" ", BLANK)])
+    steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps += [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence(steps)
+    whole = [token for token, kind in named if kind == USER_TOKEN]
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
     return tokenizer
 
 
@@ -78,7 +122,7 @@ def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path
     settings: dict[str, object] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", False)),
-        "model_max_length": fields.get("llama.context_length"),
+        "model_max_length": fields.get(f"{fields.get('general.architecture')}.context_length"),
         "chat_template": fields.get("tokenizer.chat_template"),
     }
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}

@@ -5,14 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.shared_builds import cross
 
 from crosslab.bench.options import parse_bench
 from crosslab.bench.subject import Subject
+from crosslab.build.kernels import KernelTarget, compiler_for
 from crosslab.build.recipe import Recipe
 from crosslab.compile.mlc import MlcCompileRequest
 from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.schedules import WORKLOADS
+from crosslab.cores.core import core_option
 from crosslab.errors import UserError
+from crosslab.host.toolchain import tuning_clang
 from crosslab.job.job_options import parse_job
 from crosslab.models.config import read_config
 from crosslab.models.families import chosen
@@ -95,3 +99,27 @@ def test_a_database_of_schedules_is_looked_for_and_reaches_either_compiler(tmp_p
     (tmp_path / WORKLOADS).write_text("[1]", encoding="utf-8")
     assert request.about() != before
     assert tuned_of(replace(request, tuned=None), tmp_path) is None
+
+
+def test_compilers_schedule_for_a_core_if_all_cores_have_one_model() -> None:
+    x60, x100, c908, ascalon = map(
+        core_option, ("spacemit-x60", "spacemit-x100", "xuantie-c908", "tenstorrent-ascalon-x")
+    )
+    shared = Recipe("q0f32", (256,), OURS, OURS)
+    tunes = [replace(shared, cores=cores).tune for cores in ((), (x60,), (x60, x100), (c908,))]
+    assert tunes == ["", "spacemit-x60", "spacemit-x60", ""]
+    assert replace(shared, cores=(x60, ascalon)).tune == ""
+    (target,) = replace(shared, cores=(x60,)).targets
+    assert target.table()["mcpu"] == "spacemit-x60"
+
+
+def test_kernels_are_compiled_by_a_clang_with_a_model_of_the_core() -> None:
+    cross()
+    plain = compiler_for(KernelTarget.RISCV64)
+    tuned = compiler_for(KernelTarget.RISCV64, tune="spacemit-x60")
+    suffix = tuning_clang("spacemit-x60")
+    if suffix is None:
+        assert tuned == plain
+    else:
+        assert tuned == (f"clang{suffix}", *plain[1:], "-mtune=spacemit-x60")
+    assert tuning_clang("no-such-cpu") is None

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 from support.shared_builds import CACHE, PROJECT, cross
 
-from crosslab.cores.check import predict, read_loops, summary_of
+from crosslab.cores.check import (
+    errors_of,
+    markdown_of,
+    predict,
+    read_loops,
+    summary_of,
+    write_table,
+)
 from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 
@@ -27,7 +35,39 @@ def test_a_loop_costs_what_its_instructions_cost() -> None:
     # Three additions and vsetvli, branch; before and behind: two constants, a move, calls.
     assert one.cycles.serial - one.cycles.vec_serial == pytest.approx(rounds * 3.5, abs=12)
     assert -0.2 < one.error(one.cycles.serial) < 0.1
-    assert summary_of([one]).startswith("error, serial: ")
+    assert summary_of([one]).startswith("error, pipeline: ")
+
+
+# Of X60's first 16 loops and of all; of X100's first 16. Most: in the median, and of one loop.
+FIRST = 16
+X60, X60_ALL, X100 = (0.06, 0.15), (0.075, 0.25), (0.10, 0.55)
+
+
+@pytest.mark.usefixtures("counting_emulator")
+def test_the_pipeline_is_near_the_cycles_that_were_measured() -> None:
+    cross()
+    loops = read_loops(PROJECT / "cores")
+    every = []
+    for name, bars in (("spacemit-x100", (X100,)), ("spacemit-x60", (X60, X60_ALL))):
+        chosen = [loop for loop in loops if loop.core == name]
+        predictions = predict(core_option(name), chosen, CACHE)
+        every += predictions
+        errors = errors_of(predictions, "pipeline")
+        assert len(errors) == len(chosen) == 40
+        for (median, most), count in zip(bars, (FIRST, len(errors)), strict=False):
+            assert statistics.median(errors[:count]) <= median
+            assert max(errors[:count]) <= most
+    # docs/cycles.md has this table: uv run crosslab core-check --docs docs/cycles.md
+    page = (PROJECT / "docs" / "cycles.md").read_text(encoding="utf-8")
+    assert markdown_of(["spacemit-x100", "spacemit-x60"], every) in page
+
+
+def test_a_page_without_marks_is_refused_and_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n", encoding="utf-8")
+    with pytest.raises(UserError, match="core-check: begin"):
+        write_table(page, "| table |")
+    assert page.read_text(encoding="utf-8") == "text\n"
 
 
 def test_every_published_loop_is_one_of_ours() -> None:

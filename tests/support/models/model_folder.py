@@ -38,6 +38,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_bias": False,
         "mlp_bias": False,
     },
+    "qwen2": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_act": "silu",
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+    },
     "qwen3": {
         "architectures": ["Qwen3ForCausalLM"],
         "hidden_act": "silu",
@@ -187,6 +194,13 @@ def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         elif "embed_tokens" not in name:
             values /= np.float32(shape[1] ** 0.5)
         yield name, values.astype(ml_dtypes.bfloat16)
+    if config.qkv_bias:
+        heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+        for layer in range(config.layers):
+            for part, count in heads.items():
+                values = 0.1 * draw.standard_normal(count * config.head_dim, dtype=np.float32)
+                name = f"model.layers.{layer}.self_attn.{part}_proj.bias"
+                yield name, values.astype(ml_dtypes.bfloat16)
     if config.qk_norm:
         for layer in range(config.layers):
             for part in "qk":

@@ -9,14 +9,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from groundwork.files import atomic_write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _WIDE = 1000  # columns
 _STYLES = {
@@ -35,6 +33,8 @@ _STYLES = {
 
 def console() -> Console:
     """Console on which tables are printed; only a terminal's lines have an end."""
+    from rich.console import Console  # noqa: PLC0415 - for tables only: it takes 40 ms
+
     whole = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
     return Console(highlight=False, soft_wrap=False, width=whole)
 
@@ -59,6 +59,10 @@ def counted(count: int, word: str) -> str:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Print a table; a cell that is the name of a state gets the state's colour."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(
         title=title or None,
         title_justify="left",

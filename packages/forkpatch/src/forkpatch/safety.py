@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import UnsafePathError, UserError
@@ -74,6 +74,17 @@ def check_path(path: str, where: str) -> str:
             remedy="name a file inside of the tree, from its root, as in src/main.c",
         )
     return path
+
+
+def alike(paths: Iterable[str]) -> dict[str, list[str]]:
+    """The paths that differ in case only, by the path in lower case.
+
+    A file system that ignores case holds one file of such a group.
+    """
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(path.casefold(), []).append(path)
+    return {key: group for key, group in groups.items() if len(group) > 1}
 
 
 def _unsafe(path: str) -> str:

@@ -148,7 +148,7 @@ def test_import_of_nothing_is_refused_and_leaves_nothing(
 def test_files_that_the_series_does_not_list_are_named(lab: ForkLab, foreign: Path) -> None:
     (foreign / "sub/old.patch").write_text("nothing\n")
     done = lab.ok("import-series", "calc", str(foreign))
-    assert "left out: sub/old.patch: series does not list it\n" in done.out
+    assert "left out: sub/old.patch: series does not list it; an export gives it back\n" in done.out
     assert done.out.count("left out") == 1
 
 
@@ -159,3 +159,37 @@ def test_name_with_a_space_in_a_list_is_told_as_such(lab: ForkLab, foreign: Path
     assert done.code == 2
     assert "series:1: turn.patch after the name of a patch is not an option" in done.err
     assert "a name cannot have a space here" in done.err
+
+
+def test_files_that_the_series_does_not_list_travel_with_it(lab: ForkLab, foreign: Path) -> None:
+    (foreign / "sub/old.patch").write_text("nothing\n")
+    (foreign / "README.Debian").write_bytes(b"\xff\0")
+    (foreign / "link").symlink_to("series")
+    done = lab.ok("import-series", "calc", str(foreign))
+    assert "left out: link: series does not list it; it is a link\n" in done.out
+    back = lab.root / "back"
+    lab.ok("export", "calc", "--format", "quilt", "--output", str(back))
+    for name in ("sub/old.patch", "README.Debian", "series"):
+        assert (back / name).read_bytes() == (foreign / name).read_bytes()
+    assert not (back / "link").exists()
+
+
+@pytest.mark.parametrize(
+    ("head", "word"),
+    [
+        ("From: A\0da <ada@example.org>\nDate: Fri, 2 Jan 2026", "holds a NUL"),
+        ("From: Ada <ada@example.org>\nDate: Fri, 2 Jan 1959", "git has no dates before 1970"),
+    ],
+)
+def test_author_and_date_that_git_cannot_write_are_named_by_file(
+    lab: ForkLab, tmp_path: Path, head: str, word: str
+) -> None:
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/series").write_text("a.patch\n")
+    diff = "--- a/LICENSE\n+++ b/LICENSE\n@@ -1 +1 @@\n-free\n+freer\n"
+    patch = f"{head} 03:04:05 +0200\nSubject: [PATCH] Free it\n\nWhy.\n---\n{diff}"
+    (tmp_path / "q/a.patch").write_text(patch)
+    done = lab.run("import-series", "calc", str(tmp_path / "q"))
+    assert done.code == 2
+    assert f"{tmp_path}/q/a.patch: " in done.err and word in done.err
+    assert not lab.patches.exists()

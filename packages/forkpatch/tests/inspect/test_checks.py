@@ -56,7 +56,6 @@ def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
         (b"test_x.py::", b"test_z.py::", "there is no file tests/test_z.py"),
         (b"Test: tests", b"Touches: x\nTest: tests", ":9: Touches is derived"),
         (b"Because it matters.\n\n", b"", ":4: the message does not say why"),
-        (b"From 0", b"From 1", ":1: it does not begin with a zero commit id"),
         (b"Turn sub", b"Turn " + b"s" * 80, ":4: the subject has 85 characters"),
         (b"+    return b - a\n", b"+    return b - a \n", ":20: a line added"),
         (b"+    return b - a\n", b"+  \treturn b - a\n", "indented by blanks and then a tab"),
@@ -73,8 +72,6 @@ def test_each_lint_finds_its_fault(clean: ForkLab, old: bytes, new: bytes, findi
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        (b"Subject: [PATCH] Turn sub", b"Subject: [PATCH] Turn\n sub", 4),
-        (b"Subject: [PATCH] Turn sub", b"Subject:  [PATCH] Turn sub", 4),
         (b"return b - a", b"return b - 2 * a", 12),
     ],
 )
@@ -87,6 +84,37 @@ def test_edit_by_hand_that_an_export_would_change_is_named(
     clean.ok("apply")
     clean.ok("export")
     assert findings(clean) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"From 0", b"From 1"),
+        (b"Subject: [PATCH] Turn sub", b"Subject: [PATCH 1/9] Turn\n sub"),
+    ],
+)
+def test_patch_of_another_tool_is_taken_as_it_is(clean: ForkLab, old: bytes, new: bytes) -> None:
+    rewrite(clean, old, new)
+    before = (clean.patches / "turn.patch").read_bytes()
+    assert findings(clean) == []
+    clean.ok("apply")
+    clean.ok("export")
+    assert (clean.patches / "turn.patch").read_bytes() == before
+
+
+def test_file_of_git_format_patch_is_taken_as_it_is(clean: ForkLab) -> None:
+    where, name = clean.patches, "0001-Free.patch"
+    clean.repo.commit({"LICENSE": b"freer\n"}, message("Free"))
+    git(clean.repo.path, "format-patch", "-q", "-1", "-o", str(where))
+    with (where / "series").open("a") as series:
+        series.write(f"{name}\n")
+    before = (where / name).read_bytes()
+    assert b"\n-- \n" in before and not before.startswith(b"From 0")
+    clean.ok("record")
+    assert findings(clean) == []
+    clean.ok("apply")
+    clean.ok("export")
+    assert (where / name).read_bytes() == before
 
 
 def test_accepted_forms_of_upstream_status(clean: ForkLab) -> None:
@@ -249,3 +277,15 @@ def test_necessity_gives_each_verdict(lab: ForkLab, monkeypatch: pytest.MonkeyPa
     assert reasons["follows.patch"] == "it has no Test trailer"
     assert lab.run("necessity", "needed").code == 0
     assert list((lab.root / ".work").glob("necessity-*")) == []
+
+
+def test_file_that_differs_from_another_in_case_only_is_said(clean: ForkLab) -> None:
+    clean.change("loud.patch", {"src/RUN.c": b"int RUN;\n"}, subject="Shout")
+    overlay = clean.overlays / "license"
+    overlay.parent.mkdir(parents=True)
+    overlay.write_text("free\n")
+    clean.ok("record")
+    assert findings(clean) == [
+        "overlays/calc/license: license and LICENSE differ in case only",
+        "patches/calc/1.0/loud.patch: src/RUN.c and src/run.c differ in case only",
+    ]

@@ -81,7 +81,9 @@ def test_probe_tells_drift_and_misplacement_apart(lab: ForkLab) -> None:
     )
     cases = {
         "drift": CORE.replace(b"def sub(a, b):", b"@cached\ndef sub(a, b):"),
-        "elsewhere": CORE.replace(b"def sub(a, b):", b"def minus(a, b):"),
+        "renamed": CORE.replace(b"def sub(a, b):", b"def minus(a, b):"),
+        "elsewhere": CORE.replace(b"def sub(a, b):", b"def minus(a, b):")
+        + CORE[CORE.index(b"def sub") : CORE.index(b"\n\ndef mul")],
         "lost": longer.replace(b"return a - b", b"return -b + a"),
     }
     for name, data in cases.items():
@@ -94,7 +96,12 @@ def test_probe_tells_drift_and_misplacement_apart(lab: ForkLab) -> None:
     patch.write_bytes(text)
     report = lab.ok("probe", "calc", "--versions", *cases, "--json", "-").json
     fits = fits_of(report, "turn.patch")
-    assert fits == {"drift": "body changed", "elsewhere": "misplaced", "lost": "conflict"}
+    assert fits == {
+        "drift": "body changed",
+        "renamed": "body changed",
+        "elsewhere": "misplaced",
+        "lost": "conflict",
+    }
 
 
 def test_probe_reads_a_wheel_that_no_commit_is_known_for(lab: ForkLab, tmp_path: Path) -> None:

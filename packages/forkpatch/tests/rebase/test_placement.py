@@ -113,7 +113,8 @@ def test_misplacement_beside_a_conflict_is_told_too(lab: ForkLab) -> None:
     patched = TWINS.replace(b"    return a - b\n", b"    return b - a\n", 1)
     patched = patched.replace(b"    return a * b\n", b"    return b * a\n", 1)
     lab.change("both.patch", {CORE_PATH: patched})
-    new = TWINS.replace(b"def sub(", b"def minus(").replace(b"a * b\n", b"a * b * 1\n", 1)
+    names = TWINS.replace(b"def sub(", b"def x(").replace(b"other_sub(", b"sub(")
+    new = names.replace(b"def x(", b"def other_sub(").replace(b"a * b\n", b"a * b * 1\n", 1)
     moves(lab, {CORE_PATH: new})
     found = rebased(lab)["plan"]["conflicts"]
     assert [one["kind"] for one in found] == ["conflict", "misplaced"]
@@ -123,7 +124,7 @@ def test_misplacement_beside_a_conflict_is_told_too(lab: ForkLab) -> None:
     )
     refused = lab.run("rebase", "calc", "--continue")
     assert refused.code == 2
-    assert "misplaced still: it changes minus now, and changed sub before" in refused.err
+    assert "misplaced still: it changes other_sub now, and changed sub before" in refused.err
     path.write_bytes(new.replace(b"a * b * 1\n", b"b * a * 1\n", 1))
     lab.ok("rebase", "calc", "--continue")
 

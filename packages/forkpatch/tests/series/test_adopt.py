@@ -206,3 +206,21 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert leaving.value.code == 0
     assert capsys.readouterr().out.startswith("forkpatch 0.")
+
+
+@pytest.mark.parametrize(
+    ("author", "word"),
+    [("A\0B <a@b.c> 1000", "holds a NUL"), ("A <a@b.c> -1000", "has a date before 1970")],
+)
+def test_author_that_git_cannot_write_is_named(lab: ForkLab, author: str, word: str) -> None:
+    lab.repo.commit({"LICENSE": b"freer\n"}, "Free")
+    raw = git(lab.repo.path, "cat-file", "commit", "HEAD").encode()
+    head, _, rest = raw.partition(b"\nauthor ")
+    bad = head + b"\nauthor " + author.encode() + b" +0000\n" + rest.partition(b"\n")[2]
+    command = ("hash-object", "-t", "commit", "-w", "--stdin", "--literally")
+    commit = git(lab.repo.path, *command, stdin=bad)
+    git(lab.repo.path, "branch", "odd", commit)
+    done = lab.run("adopt", "calc", str(lab.repo.path), "odd")
+    assert done.code == 2
+    assert f"commit {commit[:12]}" in done.err and word in done.err
+    assert not lab.patches.exists()

@@ -84,7 +84,7 @@ def test_plain_utf_8_in_a_head_is_read_as_it_is(two: ForkLab) -> None:
     named = git(two.tree, "log", "-1", "--format=%an: %s", "HEAD~1")
     assert named == "Éva Ő: Größe, ∞"
     two.ok("export")
-    assert "=?UTF-8?q?Gr=C3=B6=C3=9Fe" in path.read_text()
+    assert "Subject: [PATCH] Größe, ∞" in path.read_text()
     assert two.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"
 
 

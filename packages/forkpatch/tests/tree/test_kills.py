@@ -13,7 +13,7 @@ from kills import killed
 def test_no_killed_verb_traps_its_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))  # the turns set their own
     problems: list[str] = []
-    table = killed(17, seed=20261122, say=problems.append)
+    table = killed(22, seed=20261122, say=problems.append)
     assert problems == []
-    assert sum(row["alone"] + row["beside another"] for row in table.values()) == 17
-    assert len(table) == 17
+    assert sum(row["alone"] + row["beside another"] for row in table.values()) == 22
+    assert len(table) == 22

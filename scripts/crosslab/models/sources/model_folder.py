@@ -22,6 +22,7 @@ from rich.console import Console
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import WINDOW, read_table
+from crosslab.models.formats import GGUF
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.hub import HUB, download, parse_reference
@@ -112,7 +113,9 @@ def name_of(source: str) -> str:
     return plain or "model"
 
 
-def import_model(source: str, name: str, project: Path, cache: Path) -> ImportedModel:
+def import_model(
+    source: str, name: str, project: Path, cache: Path, *, blocks: bool = False
+) -> ImportedModel:
     """Bring a model into the cache.
 
     Args:
@@ -120,11 +123,18 @@ def import_model(source: str, name: str, project: Path, cache: Path) -> Imported
         name: what the model is called.
         project: folder of VERSIONS.lock.
         cache: folder of finished builds.
+        blocks: the weights of a GGUF file stay in its blocks.
 
     Raises:
-        UserError: there is no such model, or something of it is missing.
+        UserError: there is no such model, or something of it is missing; or its weights are not
+            in blocks.
         LabError: it cannot be downloaded.
     """
+    if blocks and (source.startswith(HUB) or Path(source).is_dir()):
+        raise UserError(
+            f"{source} is no GGUF file, whose weights --quantization {GGUF} keeps",
+            remedy="give a .gguf file, or another --quantization",
+        )
     if source.startswith(HUB):
         folder, revision, licence = download(source, cache)
         found = import_folder(folder, name, cache)
@@ -141,7 +151,7 @@ def import_model(source: str, name: str, project: Path, cache: Path) -> Imported
         sha256 = _hashes([path], cache)[path]
         table = {"name": name, "files": {path.name: sha256}}
         origin = ModelOrigin(name, sha256[:16], "", sha256, table, file=path.name)
-        return ImportedModel(import_gguf(path, cache), origin)
+        return ImportedModel(import_gguf(path, cache, blocks=blocks), origin)
     if path.exists() or path.suffix == ".gguf" or "/" in source:
         what = "is neither a folder nor a GGUF file" if path.exists() else "is not there"
         raise UserError(
@@ -150,7 +160,8 @@ def import_model(source: str, name: str, project: Path, cache: Path) -> Imported
             f"{HUB}OWNER/NAME",
         )
     asset = read_pins(project).asset(source)
-    return ImportedModel(import_gguf(fetch_asset(asset, cache), cache), ModelOrigin.of_asset(asset))
+    folder = import_gguf(fetch_asset(asset, cache), cache, blocks=blocks)
+    return ImportedModel(folder, ModelOrigin.of_asset(asset))
 
 
 def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:

@@ -70,6 +70,114 @@ count m2
 count m4
 count m8
 
+# The same with vl read again behind the count; with one vset; four groups a round, counted late.
+.macro count_more m
+begin count_top_\m
+	li t1, 0
+	li t2, -65
+	vsetvli t0, zero, e8, \m, ta, ma
+	addi t0, t0, -1
+	and t0, a1, t0
+	vsetvli t0, t0, e8, \m, ta, ma
+1:	vle8.v v16, (a0)
+	vmsgt.vx v8, v16, t2
+	vcpop.m t3, v8
+	sub a1, a1, t0
+	add a0, a0, t0
+	vsetvli t0, zero, e8, \m, ta, ma
+	add t1, t1, t3
+	bnez a1, 1b
+	ret
+begin count_whole_\m
+	li t1, 0
+	li t2, -65
+	add t3, a0, a1
+	vsetvli t0, zero, e8, \m, ta, ma
+	sub t3, t3, t0
+1:	vle8.v v16, (a0)
+	vmsgt.vx v8, v16, t2
+	vcpop.m t4, v8
+	add t1, t1, t4
+	add a0, a0, t0
+	bltu a0, t3, 1b
+	ret
+begin count_four_\m
+	li t1, 0
+	li t2, -65
+1:
+.irp to, t3, t4, t5
+	vsetvli t0, a1, e8, \m, ta, ma
+	vle8.v v16, (a0)
+	vmsgt.vx v8, v16, t2
+	vcpop.m \to, v8
+	sub a1, a1, t0
+	add a0, a0, t0
+.endr
+	vsetvli t0, a1, e8, \m, ta, ma
+	vle8.v v16, (a0)
+	add t1, t1, t3
+	add t1, t1, t4
+	add t1, t1, t5
+	vmsgt.vx v8, v16, t2
+	vcpop.m t4, v8
+	add t1, t1, t4
+	sub a1, a1, t0
+	add a0, a0, t0
+	bnez a1, 1b
+	ret
+.endm
+count_more m1
+count_more m2
+count_more m4
+count_more m8
+
+# One byte everywhere; with one vset.
+.macro fill m
+begin fill_\m
+	vsetvli t0, zero, e8, \m, ta, ma
+	vmv.v.i v16, 7
+1:	vsetvli t0, a1, e8, \m, ta, ma
+	vse8.v v16, (a0)
+	sub a1, a1, t0
+	add a0, a0, t0
+	bnez a1, 1b
+	ret
+begin fill_whole_\m
+	add t3, a0, a1
+	vsetvli t0, zero, e8, \m, ta, ma
+	vmv.v.i v16, 7
+	sub t3, t3, t0
+1:	vse8.v v16, (a0)
+	add a0, a0, t0
+	bltu a0, t3, 1b
+	ret
+.endm
+fill m1
+fill m2
+fill m4
+fill m8
+
+# Bytes by a table of 16.
+.macro look_up m
+begin look_up_\m
+	li t0, 16
+	vsetvli zero, t0, e8, m1, ta, ma
+	vle8.v v24, (a0)
+1:	vsetvli t0, a1, e8, \m, ta, ma
+	vle8.v v8, (a0)
+	vand.vi v8, v8, 15
+	vrgather.vv v16, v24, v8
+	vse8.v v16, (a0)
+	sub a1, a1, t0
+	add a0, a0, t0
+	bnez a1, 1b
+	ret
+.endm
+look_up m1
+look_up m2
+look_up m4
+look_up m8
+
 # Words with their bytes reversed, by gathering bytes; their places are made outside of the loop.
 .macro places m, wide
 	vsetvli t0, zero, e\wide, \m, ta, ma

@@ -7,7 +7,7 @@
 #define LOOPS(X)                                                                          \
   X(copy_m1) X(copy_m2) X(copy_m4) X(copy_m8) X(copy_whole_m1) X(copy_whole_m8)           \
   X(count_m1) X(count_m2) X(count_m4) X(count_m8) X(swap_m1) X(swap_m2) X(swap_m4)        \
-  X(swap16_m1) X(swap16_m2) X(swap_fields_m1) X(picture_m1) X(picture_m2) X(hash)
+  X(swap16_m1) X(swap16_m2) X(swap_fields_m1) X(picture_m1) X(picture_m2) X(hash) X(count_top_m1) X(count_top_m2) X(count_top_m4) X(count_top_m8) X(count_whole_m1) X(count_whole_m2) X(count_whole_m4) X(count_whole_m8) X(count_four_m1) X(count_four_m2) X(count_four_m4) X(count_four_m8) X(fill_m1) X(fill_m2) X(fill_m4) X(fill_m8) X(fill_whole_m1) X(fill_whole_m2) X(fill_whole_m4) X(fill_whole_m8) X(look_up_m1) X(look_up_m2) X(look_up_m4) X(look_up_m8)
 
 #define DECLARE(name) extern void name(void *data, long elements);
 LOOPS(DECLARE)

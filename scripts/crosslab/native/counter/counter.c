@@ -4,6 +4,7 @@
 // It counts runs of straight-line segments, by the vtype that the CPU has when it enters one: only
 // vset* change it, so that segment and vtype say of every instruction at which SEW and LMUL it
 // worked. What the instructions are is decoded by who reads the report (crosslab/run/decode.py).
+// Runs are counted by the segment that ran before, so that the report has the order of execution.
 // The elements that strided, indexed and segment loads and stores move are counted one by one.
 //
 // With `caches`, every load and store between marks goes through two data caches of one core, and
@@ -41,6 +42,22 @@ struct access {
   uint64_t elements[VTYPES];
 };
 
+struct edge;
+
+// A segment entered with a vtype.
+struct node {
+  struct segment *segment;
+  int vtype;           // 0 if the segment does not depend on it
+  struct edge *edges;  // from the nodes that ran before it
+};
+
+// Runs of a node after another, or as the first of a thread (`from` is NULL), since the last mark.
+struct edge {
+  struct edge *next;
+  const struct node *from;
+  uint64_t times;
+};
+
 // Instructions that are executed together.
 struct segment {
   struct segment *next;
@@ -52,7 +69,7 @@ struct segment {
   bool sets;   // it changes vtype, to `vtype`
   unsigned vtype;
   enum kind mark;  // OTHER when it is no mark
-  uint64_t *runs;  // since the last mark; by vtype at entry if `typed`, else one number
+  struct node *nodes[VTYPES];
   struct access *accesses;
   uint64_t traffic[TRAFFIC];
   bool recorded;  // a record of the next report names it
@@ -61,15 +78,17 @@ struct segment {
 struct vcpu {
   unsigned vtype;
   unsigned entry;  // vtype when the current segment was entered
-  const struct segment *segment;
+  const struct node *node;
 } __attribute__((aligned(128)));
 
-// One figure of the report: a segment's runs, or (`index` not negative) an instruction's elements.
+// One figure of the report: a segment's runs after `from`, or (`index` not negative) an
+// instruction's elements.
 struct record {
   const struct segment *segment;
   int vtype;
   int64_t index;
   uint64_t number;
+  const struct node *from;
 };
 
 struct records {
@@ -107,12 +126,20 @@ static void *zeroed(size_t count, size_t size) {
   return items;
 }
 
-static void take(struct segment *segment, int vtype, int64_t index, uint64_t *number) {
+static void take(struct segment *segment, int vtype, int64_t index, uint64_t *number,
+                 const struct node *from) {
   if (*number == 0) return;
   segment->recorded = true;
+  if (from) from->segment->recorded = true;
   records.items = grown(records.items, &records.room, records.count, sizeof(struct record));
-  records.items[records.count++] = (struct record){segment, vtype, index, *number};
+  records.items[records.count++] = (struct record){segment, vtype, index, *number, from};
   *number = 0;
+}
+
+static void take_runs(struct node *node) {
+  for (struct edge *e = node->edges; e; e = e->next) {
+    take(node->segment, node->vtype, INDEX_RUNS, &e->times, e->from);
+  }
 }
 
 // Move all counts to the report. The caller holds the lock.
@@ -120,10 +147,12 @@ static void end_stretch(void) {
   starts = grown(starts, &start_room, start_count, sizeof(*starts));
   starts[start_count++] = records.count;
   for (struct segment *s = segments; s; s = s->next) {
-    for (int v = 0; v < (s->typed ? VTYPES : 1); ++v) take(s, v, INDEX_RUNS, &s->runs[v]);
-    for (int t = 0; t < TRAFFIC; ++t) take(s, 0, INDEX_TRAFFIC - t, &s->traffic[t]);
+    for (int v = 0; v < VTYPES; ++v) {
+      if (s->nodes[v]) take_runs(s->nodes[v]);
+    }
+    for (int t = 0; t < TRAFFIC; ++t) take(s, 0, INDEX_TRAFFIC - t, &s->traffic[t], NULL);
     for (struct access *a = s->accesses; a; a = a->next) {
-      for (int v = 0; v < VTYPES; ++v) take(s, v, (int64_t)a->index, &a->elements[v]);
+      for (int v = 0; v < VTYPES; ++v) take(s, v, (int64_t)a->index, &a->elements[v], NULL);
     }
   }
 }
@@ -148,10 +177,46 @@ static void bump(uint64_t *value) {
   }
 }
 
+// Other threads may look at a list while one extends it at its head.
+static struct node *node_of(struct segment *segment, int vtype) {
+  struct node *found = __atomic_load_n(&segment->nodes[vtype], __ATOMIC_ACQUIRE);
+  if (found) return found;
+  pthread_mutex_lock(&lock);
+  found = segment->nodes[vtype];
+  if (!found) {
+    found = zeroed(1, sizeof(*found));
+    *found = (struct node){segment, vtype, NULL};
+    __atomic_store_n(&segment->nodes[vtype], found, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+static struct edge *find_edge(struct node *node, const struct node *from) {
+  struct edge *edge = __atomic_load_n(&node->edges, __ATOMIC_ACQUIRE);
+  while (edge && edge->from != from) edge = edge->next;
+  return edge;
+}
+
+static struct edge *edge_of(struct node *node, const struct node *from) {
+  struct edge *found = find_edge(node, from);
+  if (found) return found;
+  pthread_mutex_lock(&lock);
+  found = find_edge(node, from);
+  if (!found) {
+    found = zeroed(1, sizeof(*found));
+    *found = (struct edge){node->edges, from, 0};
+    __atomic_store_n(&node->edges, found, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
 static void account(struct vcpu *cpu, struct segment *segment) {
+  struct node *node = node_of(segment, segment->typed ? (int)cpu->vtype : 0);
+  bump(&edge_of(node, cpu->node)->times);
   cpu->entry = cpu->vtype;
-  cpu->segment = segment;
-  bump(&segment->runs[segment->typed ? cpu->entry : 0]);
+  cpu->node = node;
   if (segment->sets) cpu->vtype = segment->vtype;
 }
 
@@ -175,7 +240,7 @@ static void on_element(unsigned int index, qemu_plugin_meminfo_t info, uint64_t 
   struct access *access = data;
   // Before version 8, QEMU may go on calling this for accesses of later blocks, whose instructions
   // have no callback of their own.
-  if (access->segment != vcpus[index].segment) return;
+  if (access->segment != vcpus[index].node->segment) return;
   bump(&access->elements[vcpus[index].entry]);
 }
 
@@ -209,8 +274,6 @@ static struct segment *new_segment(uint64_t address, size_t room, enum kind mark
   segment->address = address;
   segment->mark = mark;
   segment->words = zeroed(room, sizeof(uint32_t));
-  // Whether it is typed is known when its last instruction is.
-  segment->runs = zeroed(VTYPES, sizeof(uint64_t));
   pthread_mutex_lock(&lock);
   segment->id = segment_count++;
   segment->next = segments;
@@ -303,8 +366,9 @@ static void print_segments(FILE *file) {
 static void print_stretch(FILE *file, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     const struct record *r = &records.items[i];
-    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 "]", i > from ? "," : "", r->segment->id,
-            r->vtype, r->index, r->number);
+    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 ",%" PRId64 ",%d]", i > from ? "," : "",
+            r->segment->id, r->vtype, r->index, r->number,
+            r->from ? (int64_t)r->from->segment->id : -1, r->from ? r->from->vtype : 0);
   }
 }
 

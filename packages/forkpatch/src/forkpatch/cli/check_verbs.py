@@ -7,7 +7,13 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    plans_of_release,
+    version_of,
+)
 from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.command import typed
 from forkpatch.errors import UserError
@@ -18,7 +24,7 @@ from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.regression.notice import NothingComparedError
 from forkpatch.series.recording import record_version
 from forkpatch.series.shared import homes_first
-from forkpatch.sources.obtain import MissingUpstreamError, obtain
+from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, obtain
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.drift import Drift, check_placement, compare, files_to_compare
@@ -29,7 +35,12 @@ from groundwork.files import atomic_write
 
 def register(verbs: Registry) -> None:
     """Add these verbs to the command line."""
-    verbs.add("check", run_check)
+    verb = verbs.add("check", run_check)
+    verb.add_argument(
+        "--together",
+        metavar="BRANCH",
+        help="check instead whether the changes of BRANCH and those here apply together",
+    )
     verb = verbs.add("record", run_record, Claim.WRITE, reads="check")
     add_source_options(verb)
     verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
@@ -75,6 +86,8 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     """Lint patches, series and overlays; print each finding with its place and fix."""
     from forkpatch.inspect.lint import check_fork  # noqa: PLC0415 - for this verb only
 
+    if options.together:
+        return _check_together(fork, options.together, options.json)
     report = check_fork(fork)
     if options.json != "-":
         say(*(str(finding) for finding in report.findings))
@@ -84,6 +97,26 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
         say(f"{found}{left if report.unchecked else ''}")
     write_report(options.json, report)
     return 1 if report.findings else 0
+
+
+def _check_together(fork: Fork, branch: str, target: str | None) -> int:
+    from forkpatch.inspect.together import check_together  # noqa: PLC0415 - for this option only
+
+    report = check_together(fork, branch, SourceOptions())
+    if target != "-":
+        say(*map(str, report.clashes), *(f"not compared: {note}" for note in report.notes))
+        if any(not clash.conflict for clash in report.clashes):
+            say(
+                "it merges, but its file has to be written again: merge the branches, take its line"
+                " out of the series, and type:",
+                f"  {typed('apply')}; git -C TREE am -3 FILE; {typed('export')}",
+            )
+        if not report.clashes:
+            none = "" if report.orders else "; no series is changed on both sides"
+            say(f"{branch} and the changes here apply together{none}")
+            say(*(f"  {name}: {', '.join(order)}" for name, order in report.orders.items()))
+    write_report(target, report)
+    return 1 if report.clashes else 0
 
 
 def run_record(fork: Fork, options: argparse.Namespace) -> int:
@@ -150,14 +183,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
 
     notice = noticing(fork, options) if options.upstream_tests else None
-    plans: dict[str, TreePlan] = {}
-    for upstream in fork.lock.release(options.release)[1]:
-        try:
-            plans[upstream.name] = _plan(fork, upstream, options)
-        except MissingUpstreamError as error:
-            if not upstream.optional or upstream.name in options.require:
-                raise
-            warn(f"{upstream} was left out: {error.attempts[-1]}")
+    plans = plans_of_release(fork, options)
     wanted = _wanted(plans, options.patches)
     judgements = []
     incomparable = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
-import importlib.metadata
+import importlib
 import io
 import os
 import sys
@@ -15,14 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import forkpatch
-from forkpatch.cli import (
-    check_verbs,
-    series_verbs,
-    start_verbs,
-    test_verbs,
-    tree_verbs,
-    version_verbs,
-)
 from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import UserError
 from forkpatch.git.calls import drop_variables
@@ -34,6 +26,16 @@ from groundwork.errors import exit_code_of
 
 #: New objects between two searches for cycles: the lines of a large patch are in none.
 _OBJECTS = 5_000_000
+#: The modules of the verbs; that of the verb that runs is loaded alone.
+_VERBS = {
+    "start_verbs": ("init", "adopt"),
+    "tree_verbs": ("apply", "status", "lock", "tree"),
+    "check_verbs": ("check", "record", "graph", "necessity"),
+    "test_verbs": ("upstream-tests",),
+    "series_verbs": ("edit", "export", "rebase", "submit", "import-series"),
+    "rework_verbs": ("range-diff", "absorb", "split", "bisect", "push"),
+    "version_verbs": ("probe", "watch"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     gc.set_threshold(_OBJECTS)
     _open_streams()
-    options = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = _parser(_modules(words)).parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
             stream.reconfigure(errors="backslashreplace")
@@ -88,28 +91,41 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w"))
 
 
+def _modules(words: Sequence[str]) -> tuple[str, ...]:
+    """The module of the verb that is the first word, after ``--root DIR``; else all of them."""
+    start = 2 if words[:1] == ["--root"] else 0
+    verb = "".join(words[start : start + 1])
+    return tuple(name for name, verbs in _VERBS.items() if verb in verbs) or tuple(_VERBS)
+
+
 @functools.cache  # a program may run many verbs, and the parser costs a third of a quick one
-def _parser() -> argparse.ArgumentParser:
+def _parser(modules: tuple[str, ...]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forkpatch",
         description=forkpatch.__doc__,
         epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in the"
         " input: options, or the fork's own files.",
     )
-    parser.add_argument("--version", action="version", version=f"forkpatch {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and exit")
     parser.add_argument(
         "--root", type=Path, metavar="DIR", help="the fork's root (default: . or a folder above)"
     )
     verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
-    rooms = (start_verbs, tree_verbs, check_verbs, test_verbs, series_verbs, version_verbs)
-    for module in rooms:
-        module.register(verbs)
+    for name in modules:
+        importlib.import_module(f"forkpatch.cli.{name}").register(verbs)
     return parser
 
 
-def _version() -> str:
-    """Version of the installed package, or of the checkout that this runs from."""
-    project = Path(forkpatch.__file__).parent / "pyproject.toml"
-    if project.is_file():
-        return str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
-    return importlib.metadata.version("forkpatch")
+class _Version(argparse.Action):
+    """Print the version of the installed package, or of the checkout that this runs from."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - it takes as long as a quick verb
+
+        project = Path(forkpatch.__file__).parent / "pyproject.toml"
+        if project.is_file():
+            found = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
+        else:
+            found = version("forkpatch")
+        print(f"forkpatch {found}")
+        parser.exit()

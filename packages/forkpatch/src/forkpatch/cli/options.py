@@ -10,9 +10,10 @@ from typing import Any
 
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
-from forkpatch.sources.obtain import SourceOptions
+from forkpatch.output import warn
+from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, obtain
 from forkpatch.tree.claim import Claim
-from forkpatch.tree.fork import Fork
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 
 Verb = Callable[[Fork, argparse.Namespace], int]
 
@@ -121,3 +122,19 @@ def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstre
         f"release {chosen} has no upstream {name!r}",
         remedy=f"upstreams: {', '.join(one.name for one in upstreams)}",
     )
+
+
+def plans_of_release(fork: Fork, options: argparse.Namespace) -> dict[str, TreePlan]:
+    """The planned tree of each upstream of a release; an optional one may be missing."""
+    chosen = known_sources(fork, options)
+    plans: dict[str, TreePlan] = {}
+    for upstream in fork.lock.release(options.release)[1]:
+        try:
+            pristine = obtain(upstream, fork.cache, chosen).pristine
+        except MissingUpstreamError as error:
+            if not upstream.optional or upstream.name in options.require:
+                raise
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
+            continue
+        plans[upstream.name] = plan_tree(fork, upstream, pristine)
+    return plans

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,16 @@ from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
-from forkpatch.output import counted, say, write_report
+from forkpatch.output import counted, say, warn, write_report
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import OVERLAYS_REF
+from groundwork.files import atomic_write
 
 if TYPE_CHECKING:
     from forkpatch.rebase.result import RebaseReport
     from forkpatch.rebase.workspace import Rebase
+    from forkpatch.sources.obtain import SourceOptions
 
 
 def register(verbs: Registry) -> None:
@@ -93,6 +95,11 @@ def register(verbs: Registry) -> None:
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
         "--continue", dest="go_on", action="store_true", help="go on after you resolved a conflict"
+    )
+    choice.add_argument(
+        "--mergetool",
+        action="store_true",
+        help="run your git mergetool on the conflicts, then go on",
     )
     choice.add_argument(
         "--accept", metavar="REASON", help="go on, and leave the change where git put it"
@@ -230,6 +237,9 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
         upstream = upstream_of(fork, options.release, options.upstream)[1]
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, SourceOptions()).pristine)
     report = export_foreign(fork, plan, ExportFormat(options.format), options.output.absolute())
+    for patch in plan.patches:
+        if patch.condition.options:
+            warn(f"{patch.name}: its condition {patch.condition} is not a part of the format")
     if options.json != "-":
         count = counted(len(plan.patches), "patch")
         say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")
@@ -286,7 +296,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
-    from forkpatch.rebase import execute, resolution, result, workspace  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase import execute, resolution, result, tools, workspace  # noqa: PLC0415 - for this verb only
     from forkpatch.rebase.plan import Existing  # noqa: PLC0415
 
     name = options.upstream
@@ -294,14 +304,17 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     chosen = known_sources(fork, options)
     if options.abort:
         gone = workspace.abort(fork, name)
-        say(
-            f"{name}: abandoned; everything is as before" if gone else f"{name}: no rebase to abort"
-        )
+        kept = f"{fork.settings.lock.name} keeps the versions in it"
+        as_before = f"abandoned; everything is as before; {kept}"
+        say(f"{name}: {as_before if gone else 'no rebase to abort'}")
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
-    if options.go_on or options.skip is not None or options.accept is not None:
+    goes_on = options.go_on or options.mergetool
+    if goes_on or options.skip is not None or options.accept is not None:
         current = workspace.resume(fork, name, chosen)
+        if options.mergetool:
+            tools.run_merge_tool(current)
         with workspace.at_work(current):
             current = (
                 execute.skip(current, options.skip)
@@ -313,6 +326,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
+        fork = _pinned(fork, old, options.version, chosen, options.json)
         new = fork.lock.upstream(name, options.version)
         existing = Existing(options.existing) if options.existing else None
         current = workspace.start(fork, old, new, chosen, existing)
@@ -327,9 +341,35 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     write_report(
         str(fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"), report
     )
-    release = {**fork.lock.releases.get(fork.lock.default_release, {}), name: report.new}
-    _say_rebased(report, release, options.json)
+    _say_rebased(report, _released(fork, current.new), options.json)
     return 0
+
+
+def _pinned(
+    fork: Fork, old: Upstream, version: str, chosen: SourceOptions, target: str | None
+) -> Fork:
+    """The fork with a version that its lock may lack as yet."""
+    from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - for this verb only
+
+    if version in fork.lock.versions(old.name):
+        return fork
+    fork = pin_version(fork, old, version, chosen)
+    new = fork.lock.upstream(old.name, version)
+    if target != "-":
+        say(f"{fork.settings.lock.name}: {new} added, commit {new.commit[:12]}")
+    return fork
+
+
+def _released(fork: Fork, new: Upstream) -> str:
+    """The release that has a version, which the lock names if no other does."""
+    from forkpatch.pins.lockfile import with_release  # noqa: PLC0415 - for this verb only
+
+    path = fork.settings.lock
+    before = path.read_text("utf-8")
+    text, release = with_release(before, fork.lock, new)
+    if text != before:
+        atomic_write(path, text)
+    return release
 
 
 def _route(fork: Fork, old: Upstream, new: Upstream, *, chosen: bool) -> str:
@@ -372,6 +412,11 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
         say(
             f"resolve it in {current.tree}, then: {again} --continue",
             *(
+                [f"or in your merge tool: {again} --mergetool"]
+                if any(one.lines for one in current.plan.conflicts)
+                else []
+            ),
+            *(
                 [f"or leave it there:   {again} --accept 'REASON'"]
                 if any(one.kind == "misplaced" for one in current.plan.conflicts)
                 else []
@@ -382,7 +427,7 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
     write_report(target, {"plan": current.plan, "tree": current.tree})
 
 
-def _say_rebased(report: RebaseReport, release: Mapping[str, str], target: str | None) -> None:
+def _say_rebased(report: RebaseReport, release: str, target: str | None) -> None:
     if target != "-":
         for one in (*report.existing, *report.patches):
             lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
@@ -391,9 +436,6 @@ def _say_rebased(report: RebaseReport, release: Mapping[str, str], target: str |
         say(*(str(finding) for finding in report.symbols), *report.notes)
         say(
             f"{report.upstream} {report.new}: the series is in {report.folder}",
-            "next: a release in the lock that names this version, for example:",
-            f'  [releases."{report.new}"]',
-            *(f'  {name} = "{version}"' for name, version in release.items()),
-            f"then: {typed(f'apply --release {report.new}')}",
+            f"release {release} has it; next: {typed(f'apply --release {release}')}",
         )
     write_report(target, report)

@@ -16,11 +16,10 @@ from forkpatch.cli.options import (
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
 from forkpatch.rebase.plan import under_way
-from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
+from forkpatch.sources.obtain import SourceKind, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, plan_tree
@@ -36,6 +35,15 @@ def register(verbs: Registry) -> None:
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
         "--discard", action="store_true", help="throw away work done inside a patched tree"
+    )
+    verb.add_argument(
+        "--with",
+        dest="chosen",
+        nargs="+",
+        default=[],
+        metavar="OPTION",
+        help="options that choose among the patches with conditions; all takes every patch"
+        " (default: no option)",
     )
     verb = verbs.add("status", run_status, Claim.REPORT)
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
@@ -87,7 +95,9 @@ def _add_tree(verbs: Registry) -> None:
 def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     """Bring the patched trees of a release up to date."""
     chosen = source_options(options)
-    release, applied = apply_release(fork, options.release, chosen, discard=options.discard)
+    release, applied = apply_release(
+        fork, options.release, chosen, discard=options.discard, chosen=options.chosen
+    )
     value = {"release": release, "root": fork.settings.root, "upstreams": applied}
     for upstream in fork.lock.release(release)[1]:
         for path in unlisted(fork.patch_folder(upstream)):
@@ -117,6 +127,9 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
                 for one in applied
             ],
             title=f"release {release}",
+        )
+        say(
+            *(f"{one.name}: left out: {', '.join(one.left_out)}" for one in applied if one.left_out)
         )
         if all(one.state is ApplyState.CURRENT for one in applied):
             say("nothing changed, nothing done")
@@ -164,8 +177,8 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     """Look up every pin of the upstreams again, and rewrite or check the lock."""
-    from forkpatch.pins.lockfile import add_version, with_pins  # noqa: PLC0415 - for this verb only
-    from forkpatch.pins.refresh import relock  # noqa: PLC0415
+    from forkpatch.pins.lockfile import with_pins  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.refresh import relock, with_version  # noqa: PLC0415
 
     chosen = known_sources(fork, options)
     path = fork.settings.lock
@@ -175,20 +188,10 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
         if not version:
             raise UserError(f"--add {options.add}: it has the form NAME=VERSION")
         like = upstream_of(fork, None, name)[1]
-        places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
         if options.no_wheel:
             like = replace(like, wheel=None)
-        text = add_version(
-            text,
-            fork.lock,
-            like,
-            version,
-            tag=options.tag,
-            commit=options.commit,
-            wheel_only=options.wheel_only,
-            places=places,
-        )
-        fork = replace(fork, lock=parse_lock(text, path))
+        pins = {name: getattr(options, name) for name in ("tag", "commit", "wheel_only")}
+        fork, text = with_version(fork, like, version, chosen, **pins)
     result = relock(fork, chosen)
     if not options.check and result.differences:
         atomic_write(path, with_pins(text, result.upstreams))

@@ -120,7 +120,7 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> int:
                 (
                     one.upstream,
                     one.version,
-                    ", ".join(one.tags) or "-",
+                    ", ".join(one.tags) or ("-" if one.tags_understood else "tags not understood"),
                     ", ".join(one.wheels) or "-",
                     one.head[:12] or "-",
                 )

@@ -190,6 +190,8 @@ def _author(fields: Sequence[tuple[str, str]]) -> tuple[str, int]:
         if key.lower() not in ("from", "author"):
             continue
         text = _decode(" ".join(value.split()))
+        if "\0" in text:
+            raise PatchError(f"the author {text[:60]!r} holds a NUL, which git cannot write")
         match = re.fullmatch(r'"?([^<>"]*?)"?\s*<([^<>\s]+)>', text)
         if match and match[1].strip():
             return f"{match[1].strip()} <{match[2]}>", number
@@ -211,12 +213,15 @@ def _date(fields: Sequence[tuple[str, str]]) -> str:
         moment = next(filter(None, map(_mail_date, mail)), None) or _day(found["date"])
         zone = re.search(r"([+-][0-9]{4})\s*(?:\(.*\))?$", found["date"])
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if moment.timestamp() < 0:
+            raise PatchError(f"the date {found['date'][:60]!r}: git has no dates before 1970")
         return f"{int(moment.timestamp())} {zone[1] if zone else '+0000'}"
     if update := found.get("last-update"):
         try:
-            return f"{int(_day(update).timestamp())} +0000"
+            seconds = int(_day(update).timestamp())
         except PatchError:
             return NO_DATE
+        return f"{seconds} +0000" if seconds >= 0 else NO_DATE
     return NO_DATE
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -103,8 +104,11 @@ def import_series(
     foreign = read_foreign(source, guards)
     pristine = obtain(upstream, fork.cache, options).pristine
     woven = weave_foreign(foreign, pristine, str(source), nearest=nearest)
-    left_out = dict.fromkeys(foreign.unlisted, f"{foreign.list_name} does not list it")
-    left_out |= woven.skipped
+    no_line = f"{foreign.list_name} does not list it"
+    left_out = {
+        name: f"{no_line}; it is a link" if data is None else f"{no_line}; an export gives it back"
+        for name, data in foreign.unlisted.items()
+    } | woven.skipped
     reasons = tuple(f"{file}: {why}" for file, why in left_out.items())
     if not woven.patches:
         raise UserError(
@@ -143,7 +147,7 @@ def _got_pending(file: ForeignPatch, patch: Patch) -> bool:
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:
     made = {source.file: one for (source, _), one in zip(woven.patches, exported, strict=True)}
-    entries, data = [], {}
+    entries, data = [], {name: kept for name, kept in foreign.unlisted.items() if kept is not None}
     for patch in foreign.patches:
         one = made.get(patch.file)
         if one is None or one.data != patch.data:
@@ -195,13 +199,16 @@ def weave_foreign(
         if item.skipped:
             skipped[item.file] = item.skipped
             continue
-        data = decoded(item.data)
-        diffs = tuple(read_unified(data, f"{where}/{item.file}", item.strip))
+        place = f"{where}/{item.file}"
+        with _naming(place):
+            data = decoded(item.data)
+        diffs = tuple(read_unified(data, place, item.strip))
         if not diffs:
             skipped[item.file] = "it holds no diff"
             continue
         stem = _stem(item.file)
-        patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
+        with _naming(place):
+            patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
         files: list[FileDiff] = []
         weave.begin(patch.name)
         for one in diffs:
@@ -218,6 +225,15 @@ def weave_foreign(
     if foreign.format is ForeignFormat.LOOSE:
         _check_disjoint(patches)
     return Woven(tuple(patches), weave.changes(), tuple(steps), skipped, tuple(shifted))
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Name the file in an error about the head of a patch."""
+    try:
+        yield
+    except PatchError as error:
+        raise PatchError(f"{place}: {error.what}", remedy=error.remedy) from error
 
 
 def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:

@@ -61,6 +61,12 @@ class Origin:
     entries: tuple[OriginEntry, ...]
     data: Mapping[str, bytes] = field(default_factory=dict)
 
+    @property
+    def beside(self) -> Mapping[str, bytes]:
+        """The kept files that became no patch: left out by the list, or not named in it."""
+        made = {self.list_name, *(entry.file for entry in self.entries if entry.name)}
+        return {name: data for name, data in self.data.items() if name not in made}
+
     def of(self, name: str) -> OriginEntry | None:
         """The foreign patch that a patch was made of."""
         return next((entry for entry in self.entries if entry.name == name), None)

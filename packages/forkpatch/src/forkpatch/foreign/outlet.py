@@ -100,9 +100,8 @@ def export_foreign(
     names = _file_names(items, format_, origin)
     files = {name: _text(item, format_) for name, item in zip(names, items, strict=True)}
     series = _series(format_, origin, items, names, files)
-    for entry in origin.entries if origin else ():
-        if not entry.name and origin is not None:
-            files[entry.file] = origin.data[entry.file]
+    if origin is not None:
+        files |= origin.beside
     if series.list_name:
         files[series.list_name] = series.list_data
     woven = weave_foreign(series, plan.pristine, str(output), nearest=True)
@@ -185,6 +184,7 @@ def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin | 
         names = [item.entry.file if item.entry else "" for item in items]
         return names if "" not in names and names == sorted(set(names)) else numbered
     taken = {item.entry.file for item in items if item.entry}
+    taken |= origin.beside.keys() if origin else set()
     names = []
     for item in items:
         name = item.entry.file if item.entry else item.patch.name

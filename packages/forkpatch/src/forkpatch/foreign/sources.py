@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -62,14 +62,14 @@ class ForeignSeries:
     Attributes:
         list_name: name of the file that lists the patches; empty without one.
         list_data: that file.
-        unlisted: the other files of its folder, which it does not name.
+        unlisted: the other files of its folder, which it does not name; None is a link.
     """
 
     format: ForeignFormat
     patches: tuple[ForeignPatch, ...]
     list_name: str = ""
     list_data: bytes = b""
-    unlisted: tuple[str, ...] = ()
+    unlisted: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 def read_foreign(source: Path, guards: Collection[str] | None = None) -> ForeignSeries:
@@ -86,16 +86,19 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
     if source.is_file():
         return ForeignSeries(ForeignFormat.MAILBOX, _split_mailbox(source))
     folder = source / "debian/patches" if (source / "debian/patches").is_dir() else source
-    for name, layout in ((SERIES, ForeignFormat.QUILT), (_PLAIN_LIST, ForeignFormat.LISTED)):
-        if (folder / name).is_file():
-            data = (folder / name).read_bytes()
-            files = {path: _read(folder / path) for path in _listed(folder, name, data, layout)}
-            found = assemble(layout, name, data, files, guards, where=f"{folder / name}")
-            every = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")))
-            known = {name, *files}
-            unlisted = tuple(
-                path for path in every if path not in known and not (folder / path).is_dir()
-            )
+    for list_name, layout in ((SERIES, ForeignFormat.QUILT), (_PLAIN_LIST, ForeignFormat.LISTED)):
+        path = folder / list_name
+        if path.is_file():
+            data = path.read_bytes()
+            listed = _listed(folder, list_name, data, layout)
+            files = {name: _read(folder / name) for name in listed}
+            found = assemble(layout, list_name, data, files, guards, where=str(path))
+            every = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+            unlisted = {
+                name: None if path.is_symlink() else _read(path)
+                for name, path in sorted(every.items())
+                if name not in {list_name, *files} and not path.is_dir()
+            }
             return replace(found, unlisted=unlisted)
     names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not names:

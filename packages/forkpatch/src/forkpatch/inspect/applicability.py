@@ -22,7 +22,8 @@ from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
 from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.model.record import SymbolPlace
 from forkpatch.output import warn
-from forkpatch.pins.versions import tags_of, version_of
+from forkpatch.pins.tags import series_of, version_of
+from forkpatch.pins.versions import tags_of
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.wheels import download_wheel, wheel_files
@@ -121,7 +122,12 @@ def _versions(
     if not wanted:
         pinned = version_of(upstream.tag or upstream.version)
         tags = tags_of(str(history.git.git_dir))
-        newer = [tag for tag in tags if tag.version and pinned and tag.version >= pinned]
+        series = series_of(upstream.tag)
+        newer = [
+            tag
+            for tag in tags
+            if tag.version and pinned and tag.version >= pinned and tag.series == series
+        ]
         found = tuple((tag.name, tag.commit) for tag in newer)
         return found or ((upstream.version, upstream.commit),)
     return tuple((name, commit) for name in wanted if (commit := _commit_of_version(history, name)))

@@ -13,7 +13,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from forkpatch.command import typed
-from forkpatch.errors import ForkError, SourceError
+from forkpatch.errors import ForkError, PatchError, SourceError
+from forkpatch.git.objects import list_tree
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
@@ -28,16 +29,17 @@ from forkpatch.model.patchfile import (
     unlisted,
 )
 from forkpatch.model.record import RECORD
+from forkpatch.safety import alike
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.recording import cached_tree, record_version
+from forkpatch.series.shared import says_same
+from forkpatch.tree.apply import chosen_plan
 from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, TreePlan
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(
     r"Pending|Submitted \[https?://\S+\]|Backport \[[0-9a-f]{7,40}\]|Inappropriate \[[^\]]+\]"
 )
-_ZERO_FROM = b"From " + b"0" * 40 + b" Mon Sep 17 00:00:00 2001\n"
-_FULL_ID = 40
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,6 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         except ForkError as error:
             yield _unreadable(path, root, error, _READ)
             continue
-        yield from _check_form(where, patch, data)
         yield from _check_message(where, patch, data)
         yield from _check_trailers(where, patch, data, root)
         try:
@@ -159,24 +160,6 @@ def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFindi
     line = place[1] or "" if place else ""
     what = error.what[place.end() :] if place else error.what
     return LintFinding(f"{_relative(path, root)}{line}", what, fix)
-
-
-def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
-    if not data.startswith(_ZERO_FROM):
-        yield LintFinding(f"{where}:1", "it does not begin with a zero commit id", _export())
-    if re.match(r"\d+-", patch.name):
-        yield LintFinding(
-            f"{where}:1",
-            "its name begins with a number: two additions would collide",
-            f"name it {re.sub('^[0-9]+-', '', patch.name)}",
-        )
-    if b"\n-- \n" in data:
-        line = data[: data.index(b"\n-- \n")].count(b"\n") + 2
-        yield LintFinding(f"{where}:{line}", "it ends with a signature", _export())
-    for index in re.finditer(rb"\nindex [^\n]*", data):
-        if len(index[0][1:].split(b"..")[0]) < _FULL_ID:
-            number = data.count(b"\n", 0, index.start()) + 2
-            yield LintFinding(f"{where}:{number}", "its object ids are shortened", _export())
 
 
 def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
@@ -330,14 +313,54 @@ def _check_tree(
     except ForkError as error:
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
     notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
+    yield from _check_combinations(fork, done.plan, notes)
     for one in mismatches(fork, done.plan):
         yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
+    yield from _check_case(fork, done.plan)
     if not done.same:
         yield LintFinding(
             _relative(folder / RECORD, root),
             f"{RECORD} is out of date",
             typed(f"record {upstream.name} --version {upstream.version}"),
         )
+
+
+def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
+    """Files of the fork whose paths differ from another in case only."""
+    listed = list_tree(plan.pristine.git, plan.pristine.tree)
+    changed = plan.weave.changes()
+    made = {path: plan.overlays.get(path) or changed[path] for path in (*plan.overlays, *changed)}
+    there = dict.fromkeys((*listed, *made))
+    groups = alike(path for path in there if path not in made or made[path])
+    for path in (one for group in groups.values() for one in group if one not in listed):
+        other = next(one for one in groups[path.casefold()] if one != path)
+        if path in plan.overlays:
+            file = fork.overlay_folder(plan.upstream) / path
+        else:
+            patch = next(one for one in plan.patches if path in one.paths)
+            file = fork.patch_file(plan.upstream, patch)
+        yield LintFinding(
+            _relative(file, fork.settings.root),
+            f"{path} and {other} differ in case only",
+            "give it another name: a file system that ignores case holds one of them",
+        )
+
+
+def _check_combinations(fork: Fork, plan: TreePlan, notes: list[str]) -> Iterator[LintFinding]:
+    """Choose the patches of each combination of options; note what was not tried."""
+    series = fork.patch_folder(plan.upstream) / SERIES
+    named = [one.split() for one in fork.settings.combinations]
+    options = sorted({one for patch in plan.patches for one in patch.condition.options})
+    if len(options) > 1 and not named:
+        notes.append(
+            f"{plan.upstream}: each of {', '.join(options)} was tried by itself, and no"
+            ' combination; name those that you build: with = ["ONE OTHER"] of [tool.forkpatch]'
+        )
+    for chosen in named or [[], *([one] for one in options)]:
+        try:
+            chosen_plan(plan, chosen)
+        except PatchError as error:
+            yield _unreadable(series, fork.settings.root, error, error.remedy)
 
 
 def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintFinding]:
@@ -356,7 +379,7 @@ def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintF
         if patch.home or where in faulty:
             continue
         data = patch_bytes(path)
-        if data != written.data:
+        if data != written.data and not says_same(written, data):
             pairs = zip_longest(data.split(b"\n"), written.data.split(b"\n"))
             line = next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
             yield LintFinding(f"{where}:{line}", "an export would change this line", _export())

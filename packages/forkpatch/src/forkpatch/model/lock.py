@@ -18,7 +18,7 @@
     include = ["python", "LICENSE"]          # files and folders of the git tree; absent: all
     exclude = ["python/*.cu"]                # globs over git paths; * also spans /
     submodules = ["3rdparty/bar"]            # those that are part of the tree; ["*"] for all
-    executable = ["python/run.sh"]           # what git has as executable (a wheel forgets it)
+    executable = ["python/run.sh"]           # what git has as executable, of a version with a wheel
     tree = "<git tree id of the materialised tree>"
 
     [upstreams.foo.versions."1.2".wheel]     # may be absent

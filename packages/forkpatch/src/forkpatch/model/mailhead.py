@@ -41,7 +41,7 @@ def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
     match = re.fullmatch(r"\s*(.*?)\s*<([^<>]+)>\s*", _text(headers["From"]), re.DOTALL)
     name, address = (email.utils.unquote(match[1]), match[2]) if match else ("", "")
     name = _decode(name, where)
-    if not address or re.search("[<>\n]", name):
+    if not address or re.search("[<>\n\0]", name + address):
         raise PatchError(
             f"{where}: the From header is not 'Name <email>'", remedy="write it in that form"
         )
@@ -75,6 +75,8 @@ def _git_date(value: str, where: str) -> str:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         seconds = int(moment.timestamp())
+        if seconds < 0:
+            raise ValueError("git has no dates before 1970")
     except (ValueError, OverflowError, TypeError) as error:
         raise PatchError(
             f"{where}: Date {value[:80]!r}: {error}",

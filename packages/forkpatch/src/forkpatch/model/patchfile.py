@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
+from forkpatch.model.condition import ALWAYS, Condition, parse_condition
 from forkpatch.model.diffs import FileDiff, parse_diff
 from forkpatch.model.mailhead import parse_head, parse_trailers
 from forkpatch.safety import check_name, check_regular
@@ -39,6 +40,7 @@ class Patch:
         sha256: hash of the file.
         home: the version of its upstream in whose folder it lies; empty for the version whose
             series lists it.
+        condition: the options with which it is applied, as the series has it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Patch:
     files: tuple[FileDiff, ...]
     sha256: str
     home: str = ""
+    condition: Condition = ALWAYS
 
     @property
     def positions(self) -> dict[str, tuple[int, ...]]:
@@ -79,7 +82,7 @@ class Patch:
         counts = {path: len(lines) for path, lines in self.positions.items()}
         if counts != {path: len(lines) for path, lines in positions.items()}:
             raise PatchError(f"the lines recorded for {self.name} are not about its hunks")
-        files = tuple(_moved(file, positions.get(file.old or "", ())) for file in self.files)
+        files = tuple(moved(file, positions.get(file.old or "", ())) for file in self.files)
         return replace(self, files=files)
 
     @property
@@ -106,14 +109,14 @@ _KEPT = 64
 _parsed: dict[tuple[str, str, str], Patch] = {}
 
 
-def _moved(file: FileDiff, starts: tuple[int, ...]) -> FileDiff:
+def moved(file: FileDiff, starts: Sequence[int]) -> FileDiff:
     """A file's diff with its hunks at other lines; a new file's hunk stays where it is."""
     if not starts:
         return file
     hunks, shift = [], 0
     for hunk, start in zip(file.hunks, starts, strict=True):
-        moved = replace(hunk, old_start=start)
-        hunks.append(replace(moved, new_start=moved.first + shift + (hunk.new_count > 0)))
+        there = replace(hunk, old_start=start)
+        hunks.append(replace(there, new_start=there.first + shift + (hunk.new_count > 0)))
         shift += hunk.new_count - hunk.old_count
     return replace(file, hunks=tuple(hunks))
 
@@ -125,13 +128,16 @@ class SeriesEntry:
     Attributes:
         name: the patch's file name.
         home: the version in whose folder it lies; empty for the series' own.
+        condition: the options with which it is applied: ``NAME [linux]``.
     """
 
     name: str
     home: str = ""
+    condition: Condition = field(default=ALWAYS, compare=False)
 
     def __str__(self) -> str:
-        return f"../{self.home}/{self.name}" if self.home else self.name
+        place = f"../{self.home}/{self.name}" if self.home else self.name
+        return f"{place} {self.condition}".rstrip()
 
 
 def read_series(folder: Path) -> tuple[str, ...]:
@@ -174,12 +180,17 @@ def unlisted(folder: Path) -> tuple[Path, ...]:
 
 
 def parse_entry(text: str, where: str) -> SeriesEntry:
-    """The entry that ``NAME`` or ``../VERSION/NAME`` is; ``where`` is for messages."""
-    home, name = "", text
-    if text.startswith("../"):
-        home, _, name = text.removeprefix("../").partition("/")
+    """The entry of ``NAME`` or ``../VERSION/NAME``, and of its condition.
+
+    ``where`` is for messages.
+    """
+    place, bracket, rest = text.partition(" [")
+    condition = parse_condition(bracket[1:] + rest, where) if bracket else ALWAYS
+    home, name = "", place.rstrip()
+    if name.startswith("../"):
+        home, _, name = name.removeprefix("../").partition("/")
         check_name(home, f"{where}: version")
-    return SeriesEntry(check_patch_name(name, f"{where}: patch"), home)
+    return SeriesEntry(check_patch_name(name, f"{where}: patch"), home, condition)
 
 
 def check_patch_name(name: str, what: str) -> str:
@@ -213,7 +224,8 @@ def load_series(folder: Path) -> tuple[Patch, ...]:
                 " of that name",
                 remedy="name the folder that holds it, or take out the line",
             )
-        patches.append(replace(read_patch(home / entry.name), home=entry.home))
+        patch = read_patch(home / entry.name)
+        patches.append(replace(patch, home=entry.home, condition=entry.condition))
     return tuple(patches)
 
 

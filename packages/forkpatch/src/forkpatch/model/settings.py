@@ -23,7 +23,7 @@ _LOCK = "VERSIONS.lock"
 #: Type of each key's value.
 _KEYS = {
     **dict.fromkeys(("cache", "patches", "overlays", "work", "lock"), str),
-    **dict.fromkeys(("test", "builds"), list),
+    **dict.fromkeys(("test", "builds", "with"), list),
     "map": dict,
 }
 _TYPES = {str: "a string", list: "a list of strings", dict: "a table"}
@@ -44,6 +44,8 @@ class Settings:
             the test passed and with 77 when it did not run, as for automake.
         builds: patterns, as in ``.gitignore``, of what is built inside of the trees: it does not
             make an apply refuse, and stays.
+        combinations: the options of each combination that `check` applies, with blanks between;
+            none of them and each by itself when there is none.
         map: settings of the applicability map; inspect/applicability.py describes them.
     """
 
@@ -55,6 +57,7 @@ class Settings:
     cache: Path
     test: tuple[str, ...]
     builds: tuple[str, ...] = ()
+    combinations: tuple[str, ...] = ()
     map: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,6 +94,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
         )
         / "forkpatch",
         builds=tuple(table.get("builds", ())),
+        combinations=tuple(table.get("with", ())),
         map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )

@@ -158,6 +158,34 @@ class Weave:
                 result[path] = _render(file, chosen)
         return result
 
+    def touched_by(self, path: str, hunk: Hunk) -> frozenset[str]:
+        """The patches whose lines a change of the whole tree touches.
+
+        These are the patches that added or removed the lines which the hunk replaces. For a hunk
+        that touches lines of the base alone, or that only adds, those beside it count.
+        """
+        if not self._files.get(path):
+            return frozenset()
+        file = self._files[path][-1]
+        seen, first, end = file.visible(), hunk.first, hunk.first + hunk.old_count
+        low = seen[first - 1] + 1 if first else 0
+        high = seen[end] if end < len(seen) else len(file.lines)
+        found = _patches_of(file.lines[low:high])
+        if not found or not hunk.old_count:
+            found |= _patches_of(file.lines[max(low - 1, 0) : high + 1])
+        return frozenset(found)
+
+    def amend(self, path: str, hunks: Mapping[Hunk, str]) -> None:
+        """Make changes of the whole tree to one file a part of the patches that are named."""
+        file = self._versions(path)[-1]
+        for hunk in sorted(hunks, key=lambda one: one.first, reverse=True):
+            seen, end = file.visible(), hunk.first + hunk.old_count
+            for at in seen[hunk.first : end]:
+                file.lines[at].removed = hunks[hunk]
+            place = seen[end - 1] + 1 if end else 0
+            new = [_Line(data, hunks[hunk]) for kind, data in hunk.lines if kind == "+"]
+            file.lines[place:place] = new
+
     def apply_file(self, name: str, diff: FileDiff) -> None:
         """Apply the diff of one file; see :meth:`apply`."""
         where = f"{name}:{diff.patch_line}"
@@ -349,10 +377,12 @@ def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[st
     """
     low = seen[at - 1] if at else 0
     high = seen[at] + 1 if at < len(seen) else len(file.lines)
-    found = set[str]()
-    for line in file.lines[low:high]:
-        found |= {line.added, line.removed or BASE}
-    return found - {BASE, name}
+    return _patches_of(file.lines[low:high]) - {name}
+
+
+def _patches_of(lines: Iterable[_Line]) -> set[str]:
+    """The patches that added or removed lines."""
+    return {by for line in lines for by in (line.added, line.removed) if by} - {BASE}
 
 
 def _other(patch: str, name: str) -> set[str]:

@@ -13,6 +13,7 @@ import tomlkit
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import WHOLE
+from forkpatch.pins.tags import prefix_of, usual_series
 from forkpatch.pins.versions import head_of, tags_of
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.sources.repository import local_path
@@ -55,7 +56,7 @@ def first_lock(
         version = check_object_id(commit, "--commit")[:12]
     else:
         tag = _tag(places, name, tag)
-        version = re.sub(r"^[A-Za-z_-]*(?=\d)", "", tag).replace("/", "-")
+        version = tag.removeprefix(prefix_of(tag)).replace("/", "-")
     check_name(version, "version")
     entry: dict[str, Any] = {"tag": tag} if tag else {"commit": commit}
     if tuple(include) not in ((), (WHOLE,)):
@@ -76,7 +77,8 @@ def _tag(places: Sequence[str], name: str, wanted: str) -> str:
     for place in places:
         try:
             known = tags_of(place)
-            tags = [tag for tag in known if tag.version]
+            series = usual_series(known)
+            tags = [tag for tag in known if tag.version and tag.series == series]
             head = "" if tags or wanted else head_of(place)
         except SourceError as error:
             reasons.append(error.what)

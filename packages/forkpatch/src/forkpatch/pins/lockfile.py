@@ -14,9 +14,9 @@ import tomlkit
 
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import Lock, Upstream
-from forkpatch.pins.versions import version_of
+from forkpatch.pins.tags import prefix_of, series_of, version_of
+from forkpatch.pins.versions import tags_of
 from forkpatch.safety import check_name, check_object_id
-from forkpatch.sources.repository import commit_of_tag
 
 
 def add_version(
@@ -37,7 +37,7 @@ def add_version(
         lock: what it says.
         like: the version whose paths, globs and wheel layout are taken over.
         version: the new version's name.
-        tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
+        tag: its tag; without one, it is found by the version, as the other version's tag has it.
         commit: its commit, when it has no tag.
         wheel_only: the commit of its wheel is not known.
         places: repositories to look the tag up in.
@@ -61,13 +61,11 @@ def add_version(
     elif commit:
         check_object_id(commit, "--commit")
     else:
-        candidates = (tag,) if tag else (f"v{version}", version)
-        tag, commit = _first_tag(candidates, places, like)
+        tag, commit = _first_tag(tag, version, places, like)
     entry: dict[str, Any] = {"tag": tag} if tag else {}
     entry |= {"commit": commit} if commit else {}
-    entry |= {"include": list(like.include), "exclude": list(like.exclude)}
-    if like.submodules:
-        entry["submodules"] = list(like.submodules)
+    chosen = {"include": like.folders, "exclude": like.exclude, "submodules": like.submodules}
+    entry |= {key: list(value) for key, value in chosen.items() if value}
     if wheel_only:  # git is not there to tell, and a wheel forgets it
         entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
@@ -86,16 +84,29 @@ def add_version(
     return text.rstrip("\n") + "\n" + added
 
 
-def _first_tag(candidates: Sequence[str], places: Sequence[str], like: Upstream) -> tuple[str, str]:
+def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) -> tuple[str, str]:
+    """Name and commit of the tag ``tag``, or of the one that names the version."""
+    named = (f"{prefix_of(like.tag)}{version}", f"v{version}", version)
+    wanted = version_of(version)
     errors = []
     for place in places:
-        for name in candidates:
-            try:
-                return name, commit_of_tag(place, name)
-            except SourceError as error:
-                errors.append(error.what)
+        try:
+            known = {one.name: one for one in tags_of(place)}
+        except SourceError as error:
+            errors.append(error.what)
+            continue
+        same = [
+            one.name
+            for one in known.values()
+            if wanted and one.version == wanted and one.series == series_of(like.tag)
+        ]
+        found = next((name for name in ([tag] if tag else (*named, *same)) if name in known), "")
+        if found:
+            return found, known[found].commit
+        errors.append(f"{place} has none")
+    names = tag or " or ".join(dict.fromkeys(named))
     raise UserError(
-        f"no tag {' or '.join(candidates)} of {like.name} was found: {'; '.join(errors)}",
+        f"no tag {names} of {like.name} was found: {'; '.join(errors)}",
         remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH;"
         " or, if the commit of its wheel is not known: --wheel-only",
     )
@@ -123,6 +134,26 @@ def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
                 files.append(item)
             _set(entry["wheel"], "files", files)
     return tomlkit.dumps(document)
+
+
+def with_release(text: str, lock: Lock, upstream: Upstream) -> tuple[str, str]:
+    """The text of a lock in which a release has this version of an upstream, and the release.
+
+    A new release has the other upstreams as the default one has them.
+    """
+    named = (
+        name for name, one in lock.releases.items() if one.get(upstream.name) == upstream.version
+    )
+    if found := next(named, ""):
+        return text, found
+    taken = upstream.version in lock.releases
+    name = f"{upstream.name}-{upstream.version}" if taken else upstream.version
+    document = tomlkit.parse(text)
+    entries = {**lock.releases.get(lock.default_release, {}), upstream.name: upstream.version}
+    table: Any = document["releases"]
+    table[name] = entries
+    table[name].add(tomlkit.nl())
+    return tomlkit.dumps(document), name
 
 
 def _set(entry: Any, key: str, value: Any) -> None:

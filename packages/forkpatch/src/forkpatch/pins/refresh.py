@@ -12,14 +12,16 @@ from packaging.utils import parse_wheel_filename
 
 from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.git.objects import list_tree
-from forkpatch.model.lock import Upstream, Wheel, WheelFile
+from forkpatch.model.lock import Upstream, Wheel, WheelFile, parse_lock
 from forkpatch.output import warn
-from forkpatch.safety import FILE_MODES
+from forkpatch.pins.lockfile import add_version, with_pins
+from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
 from forkpatch.sources.repository import commit_of_tag, find_tree, local_path, open_repository
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.tree.fork import Fork
+from groundwork.files import atomic_write
 from groundwork.hashing import digest, sha256_of
 
 
@@ -54,28 +56,72 @@ class Relocked:
     notes: tuple[str, ...]
 
 
-def relock(fork: Fork, options: SourceOptions) -> Relocked:
-    """Look up every pin of the upstream part of the lock.
+def with_version(
+    fork: Fork,
+    like: Upstream,
+    version: str,
+    options: SourceOptions,
+    *,
+    tag: str = "",
+    commit: str = "",
+    wheel_only: bool = False,
+) -> tuple[Fork, str]:
+    """The fork with one more version of an upstream in its lock, and the lock's text.
+
+    Its tree is still to be looked up; nothing is written. See :func:`add_version`.
+    """
+    path = fork.settings.lock
+    text = add_version(
+        path.read_text("utf-8"),
+        fork.lock,
+        like,
+        version,
+        tag=tag,
+        commit=commit,
+        wheel_only=wheel_only,
+        places=places_of(like, fork.cache, options),
+    )
+    return replace(fork, lock=parse_lock(text, path)), text
+
+
+def pin_version(fork: Fork, like: Upstream, version: str, options: SourceOptions) -> Fork:
+    """The fork with one more version of an upstream in its lock, looked up and written.
+
+    Raises:
+        ForkError: it could not be looked up; the lock is as before.
+    """
+    fork, text = with_version(fork, like, version, options)
+    path, new = fork.settings.lock, fork.lock.upstream(like.name, version)
+    text = with_pins(text, relock(fork, options, (new,)).upstreams)
+    atomic_write(path, text)
+    return replace(fork, lock=parse_lock(text, path))
+
+
+def relock(fork: Fork, options: SourceOptions, only: Sequence[Upstream] = ()) -> Relocked:
+    """Look up every pin of the upstream part of the lock, or of some versions.
 
     Raises:
         IntegrityError: wheel and git give different trees.
         UserError: an overlay takes the place of a file of the upstream's whole git tree.
     """
     notes = _Notes()
-    old = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
+    every = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
+    old = list(only) or every
     new = [_look_up(fork, upstream, options, notes) for upstream in old]
     differences = [line for pair in zip(old, new, strict=True) for line in _differences(*pair)]
     return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
 
 
-def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
-    places = list(places_of(upstream, fork.cache, options))
-    upstream = replace(upstream, commit=_commit(upstream, places, notes))
+def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
+    places = list(places_of(pinned, fork.cache, options))
+    upstream = replace(pinned, commit=_commit(pinned, places, notes))
     from_git = _from_git(fork, upstream, options, notes) if upstream.commit else None
     if from_git:
         listed = list_tree(from_git.git, from_git.tree)
-        runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
-        upstream = replace(upstream, tree=from_git.tree, executable=runs)
+        upstream = replace(upstream, tree=from_git.tree)
+        if upstream.wheel:  # it forgets what git has as executable
+            runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
+            upstream = replace(upstream, executable=runs)
     pristine = from_git
     if upstream.wheel:
         wheel, from_wheel = _from_wheels(fork, upstream, upstream.wheel, options, notes)
@@ -96,6 +142,10 @@ def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Not
             )
         return upstream
     _check_overlays(fork, upstream, places)
+    if pristine.tree != pinned.tree:
+        for group in alike(list_tree(pristine.git, pristine.tree)).values():
+            what = " and ".join(group)
+            warn(f"{upstream}: {what} differ in case only; a file system may hold only one")
     return replace(upstream, tree=pristine.tree)
 
 

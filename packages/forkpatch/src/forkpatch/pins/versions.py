@@ -8,36 +8,16 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from forkpatch.errors import SourceError
 from forkpatch.git.calls import NETWORK, Git, GitError
 from forkpatch.model.lock import Upstream
+from forkpatch.pins.tags import Tag, series_of, usual_series, version_of
 from forkpatch.sources.repository import PROBE_TIMEOUT, local_path, open_repository
 from forkpatch.sources.wheels import pip_command
 
 _PIP_TIMEOUT = 60.0
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A tag of the upstream: its name, and its commit."""
-
-    name: str
-    commit: str
-
-    @property
-    def version(self) -> Version | None:
-        """The version that the tag names; None when it names none."""
-        return version_of(self.name)
-
-
-def version_of(name: str) -> Version | None:
-    """The version of a tag or of a version's name; None for another name."""
-    try:
-        return Version(re.sub(r"^[A-Za-z_-]*(?=\d)", "", name))
-    except InvalidVersion:
-        return None
 
 
 def tags_of(place: str) -> tuple[Tag, ...]:
@@ -113,10 +93,11 @@ class News:
     """Versions newer than a pinned one.
 
     Attributes:
-        tags: newer tags.
+        tags: newer tags, of the series of the pinned one.
         wheels: newer versions in the package index.
         head: the newest commit, when it is not the pinned one and no tag is followed.
         notes: repositories and indexes that could not be asked, with the reason.
+        tags_understood: False when the pinned tag names no version, so that none is newer.
     """
 
     upstream: str
@@ -125,19 +106,25 @@ class News:
     wheels: tuple[str, ...]
     head: str
     notes: tuple[str, ...]
+    tags_understood: bool = True
 
 
 def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) -> News:
     """Newer versions in the repositories at ``places`` and in the package index."""
     notes: list[str] = []
-    pinned = version_of(upstream.wheel.version if upstream.wheel else upstream.tag)
+    tag = upstream.tag if version_of(upstream.tag) else ""
+    pinned = version_of(upstream.wheel.version if upstream.wheel else tag)
     tags: dict[str, Version] = {}
     head = ""
     for place in places:
         try:
-            for tag in tags_of(place):
-                if tag.version and pinned and tag.version > pinned:
-                    tags[tag.name] = tag.version
+            known = tags_of(place)
+            series = series_of(tag) if tag else usual_series(known)
+            tags |= {
+                one.name: one.version
+                for one in known
+                if one.version and pinned and one.version > pinned and one.series == series
+            }
             newest = head_of(place)
         except SourceError as error:
             notes.append(error.what)
@@ -152,4 +139,5 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
         except SourceError as error:
             notes.append(error.what)
     names = tuple(sorted(tags, key=lambda name: tags[name]))
-    return News(upstream.name, upstream.version, names, wheels, head, tuple(notes))
+    is_known = pinned is not None or not upstream.tag
+    return News(upstream.name, upstream.version, names, wheels, head, tuple(notes), is_known)

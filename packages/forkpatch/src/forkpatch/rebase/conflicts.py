@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from pathlib import PurePosixPath
 
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import blob_id, read_index
+from forkpatch.inspect.survivors import survivors
 from forkpatch.inspect.upstreamed import places_of
-from forkpatch.model.diffs import FileDiff, Hunk, split_lines
+from forkpatch.model.diffs import Hunk, split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
-from forkpatch.symbols.changes import Misplacement
 from forkpatch.symbols.outline import MODULE, bare_name, outline
-from forkpatch.symbols.placement import counterpart, misplaced
-from forkpatch.tree.derive import changed_symbols
+from forkpatch.symbols.placement import misplaced
 
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
@@ -129,7 +127,7 @@ def placed_wrongly(
             continue
         old = before[diff.old], after[diff.new]
         wrong = [*misplaced(diff, old, (ours[path], now[here]), path, whole=whole)]
-        wrong += _followed_wrongly(rebase, diff, old, path) if whole else ()
+        wrong += survivors(diff, old, ours[path], path, rebase.base) if whole else ()
         found += [
             Conflict(
                 name,
@@ -172,21 +170,3 @@ def _paths(rebase: Rebase, name: str) -> list[str]:
     """The paths that a patch names, and those at which the new base has them."""
     paths = rebase.patch(name).paths
     return sorted({*paths, *map(rebase.base.path_of, paths)})
-
-
-def _followed_wrongly(
-    rebase: Rebase, diff: FileDiff, old: tuple[bytes, bytes], path: str
-) -> Iterator[Misplacement]:
-    """Symbols that were followed to a new path or signature, and live on in another file."""
-    known, now = outline(diff.old or "", old[0]), outline(path, rebase.base.read(path) or b"")
-    for name in changed_symbols(diff, *old):
-        symbol = counterpart(known.symbols[name], known, now)
-        if name == MODULE or symbol is None or (path, symbol.name) == (diff.old, name):
-            continue
-        for other in rebase.base.find(bare_name(name)):
-            if other == path or PurePosixPath(other).suffix != PurePosixPath(path).suffix:
-                continue
-            there = outline(other, rebase.base.read(other) or b"").symbols
-            if name in there and name not in outline(other, rebase.base.was(other) or b"").symbols:
-                detail = f"it changes {symbol.name} of {path}, and {name} is in {other} now"
-                yield Misplacement(symbol.name, detail)

@@ -24,8 +24,9 @@ from forkpatch.rebase.conflicts import (
 )
 from forkpatch.rebase.merging import HeadFiles, merge_patch
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
-from forkpatch.rebase.recorded import replay
+from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete
+from forkpatch.rebase.tools import merge_by_syntax
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.sources.history import UpstreamCommit
 
@@ -43,12 +44,14 @@ def execute(rebase: Rebase) -> Rebase:
 
 def _merge_clean(rebase: Rebase) -> Rebase:
     """Merge the pending patches in memory up to the first that git has to look at."""
-    plan, files = rebase.plan, HeadFiles(rebase.git, rebase.plan.head)
+    plan = rebase.plan
     steps = {step.patch.name: step for step in rebase.old.steps()}
+    paths = {path for one in plan.pending for path in steps[one.patch].patch.paths}
+    files = HeadFiles(rebase.git, plan.head, paths)
     commits: list[Commit] = []
     for pending in plan.pending:
         step = steps[pending.patch]
-        changes = merge_patch(step, files)
+        changes = merge_patch(step, files, rebase.base)
         if changes is None:
             break
         files.update(changes)
@@ -62,11 +65,13 @@ def _merge_clean(rebase: Rebase) -> Rebase:
 
 def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     git, head = rebase.git, rebase.plan.head
-    rebase.reset(head)
     there = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
     if there:
         reason = f"already upstream: {'; '.join(there)}"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
+    if commit := _merged_unseen(rebase, step):
+        return rebase.completed(RebaseOutcome.CLEAN, commit=commit)
+    rebase.reset(head)
     try:
         rebase.pick(step.original)
     except GitError:
@@ -87,6 +92,19 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     return rebase.completed(RebaseOutcome.CLEAN, commit=picked)
 
 
+def _merged_unseen(rebase: Rebase, step: RebaseStep) -> str:
+    """The commit of a patch that git merges and nobody has to look at; empty for another."""
+    head, tree = rebase.plan.head, rebase.try_pick(step.original)
+    if not tree or tree == rebase.git.text("rev-parse", f"{head}^{{tree}}"):
+        return ""
+    if placed_wrongly(rebase, step.patch, files_after(rebase, step.patch, tree), whole=True):
+        return ""
+    pairs = zip(rebase.old.patches, rebase.old.patch_commits, strict=True)
+    commit = next(one for patch, one in pairs if patch.name == step.patch)
+    merged = replace(commit, changes={}, tree=tree, parent=head)
+    return write_commits(rebase.git, _MERGED, [merged])[0]
+
+
 def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     """Drop a patch that conflicts with its own commit upstream; else stop.
 
@@ -103,10 +121,14 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     if wrong:
         return stopped
     found = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
-    if not found.tree:
-        warn(*(f"{step.patch}: {reason}" for reason in found.reasons))
-        return stopped
-    return complete(stopped, found.tree, "resolved as recorded")
+    if found.tree:
+        return complete(stopped, found.tree, "resolved as recorded")
+    warn(*(f"{step.patch}: {reason}" for reason in found.reasons))
+    if tree := merge_by_syntax(rebase, step):
+        trees = (step.original, rebase.plan.head, tree)
+        remember(rebase.merged, rebase.resolutions, step.patch, trees)
+        return complete(stopped, tree, "merged by mergiraf")
+    return stopped
 
 
 def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:

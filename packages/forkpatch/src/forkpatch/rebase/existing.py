@@ -135,7 +135,7 @@ def settled(
 def _as_kept(fork: Fork, new: Upstream, item: Exported, patch: Patch) -> Exported:
     if patch.home:
         return replace(item, shared=patch)
-    return Exported(item.name, fork.patch_file(new, patch).read_bytes())
+    return replace(item, data=fork.patch_file(new, patch).read_bytes())
 
 
 def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:

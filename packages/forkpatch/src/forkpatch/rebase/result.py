@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.model.record import format_record
@@ -89,7 +89,8 @@ def finish(rebase: Rebase) -> RebaseReport:
     results = tuple(_patch_result(rebase, step, patches) for step in moved)
     taken = {one.patch for one in results if one.outcome is not RebaseOutcome.DROPPED}
     symbols = tuple(
-        one
+        # A change in another symbol was proven to be in its place, or a person accepted it.
+        replace(one, drift=Drift.FOLLOWED) if one.drift is Drift.MISPLACED else one
         for one in findings
         if one.drift is not Drift.UNCHANGED
         and (one.what in taken or one.what not in old_record.patches)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.git.calls import BRANCH, Git
+from forkpatch.git.calls import BRANCH, Git, GitError
 from forkpatch.git.merge import ALGORITHM
 from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
@@ -50,6 +50,9 @@ _PICK = (
     *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
     f"--strategy-option=diff-algorithm={ALGORITHM}",
 )
+_NOTHING = "nothing"
+_TRIAL = "trial.index"
+_SPARSE = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
 
@@ -136,6 +139,29 @@ class Rebase:
         """Check ``commit`` out, and remove every other file."""
         self.git.run("reset", "-q", "--hard", commit)
         self.git.run("clean", "-fdq")
+
+    def try_pick(self, commit: str) -> str:
+        """The tree of a commit of the old series merged onto the plan's head; empty when not clean.
+
+        No file is checked out, so that a large tree costs nothing.
+        """
+        git_dir, nothing = self.tree / ".git", self.folder / _NOTHING
+        nothing.mkdir(exist_ok=True)
+        (git_dir / "info/sparse-checkout").write_text("!/*\n", encoding="ascii")
+        index = git_dir / _TRIAL
+        index.unlink(missing_ok=True)
+        git = Git(git_dir, environment={"GIT_INDEX_FILE": str(index)})
+        there = replace(git, work_tree=nothing)
+        git.run("update-ref", "HEAD", self.plan.head)
+        there.run(*_SPARSE, "read-tree", "-m", "-u", self.plan.head)
+        try:
+            there.run(*_SPARSE, *_PICK, "--no-commit", commit, env=COMMITTER)
+        except GitError:
+            return ""
+        finally:
+            shutil.rmtree(nothing, ignore_errors=True)  # git itself may have removed it
+            (git_dir / "info/sparse-checkout").unlink()
+        return git.text("write-tree")
 
     def pick(self, commit: str) -> None:
         """Merge a commit of the old series onto the one that is checked out.
@@ -265,7 +291,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
 def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
-    base = _new_base(git, plan.base, series.upstream.tree)
+    base = new_base(git, plan.base, series.upstream.tree)
     return Rebase(fork, plan, git, series, record_of(fork, series), new, base)
 
 
@@ -294,7 +320,9 @@ def abort(fork: Fork, name: str) -> bool:
     return True
 
 
-def _new_base(git: Git, base: str, old: str) -> NewBase:
+def new_base(git: Git, base: str, old: str) -> NewBase:
+    """The new base of a rebase from the tree ``old``; both are in the repository."""
+
     def find(word: str) -> tuple[str, ...]:
         command = ("grep", "-l", "-z", "-I", "-w", "-F", "-e", word, base, "--")
         out = git.run(*command, ok=(0, 1)).stdout.decode("utf-8", "surrogateescape")

@@ -248,6 +248,14 @@ def _signed(git: Git, commit: str) -> tuple[bytes, bytes]:
     head = git.run("cat-file", "commit", commit).stdout.partition(b"\n\n")[0]
     line = next(line for line in head.split(b"\n") if line.startswith(b"author "))
     author, stamp, zone = line.removeprefix(b"author ").rsplit(b" ", 2)
+    if b"\0" in author or stamp.startswith(b"-"):
+        what = "holds a NUL" if b"\0" in author else "has a date before 1970"
+        raise UserError(
+            f"commit {commit[:12]}: its author {line.decode('utf-8', 'replace')!r} {what}, which"
+            " git cannot write",
+            remedy="correct it: git commit --amend --author 'NAME <ADDRESS>' --date DATE, or"
+            " git rebase -i",
+        )
     return author, stamp + b" " + zone
 
 

@@ -11,6 +11,7 @@ from forkpatch.command import typed
 from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
+from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import load_series
 from forkpatch.model.record import format_record, is_recorded
@@ -20,10 +21,12 @@ from forkpatch.series.mailbox import (
     series_changes,
     write_series,
 )
+from forkpatch.series.partial import with_left_out
 from forkpatch.series.recording import record_borrowers, share_new
 from forkpatch.series.shared import (
     changed_messages,
     check_borrowers,
+    keep_files,
     share_patches,
     write_back,
 )
@@ -31,7 +34,13 @@ from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
-from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
+from forkpatch.tree.worktree import (
+    OVERLAYS_REF,
+    Inputs,
+    local_changes,
+    make_inputs,
+    read_stamp,
+)
 
 #: Files and folders in ``.git`` while an operation of git's is under way.
 _OPERATIONS = {
@@ -93,19 +102,22 @@ def export_upstream(
             fit one of the other versions.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
-    commits = _commits(folder, upstream)
+    commits = commits_of(fork, release, upstream)
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
-    known = () if own else load_series(series)
-    patches = share_patches(patches, known)
+    committed = [patch.name for patch in patches]
+    patches = with_left_out(fork, upstream, folder, patches)
+    every = load_series(series)
+    known = () if own else every
+    patches = keep_files(fork, upstream, share_patches(patches, known), every)
     messages = changed_messages(fork, upstream, patches, known)
     patches = tuple(
         replace(patch, shared=messages[patch.name][0]) if patch.name in messages else patch
         for patch in patches
     )
     plan = planned(fork, upstream, patches)
-    _check_faithful(fork, plan, folder, upstream)
+    check_faithful(fork, plan, folder, committed)
     found = record_of(fork, plan)
     record = format_record(found) if is_recorded(series, found) else ""
     changes = series_changes(series, patches, record)
@@ -123,7 +135,7 @@ def export_upstream(
             write_back(fork, upstream, next(one for one in known if one.name == name), text)
         write_series(series, patches, record)
         try:
-            _rebuild(plan, folder, release, fork.settings.builds)
+            _rebuild(plan.with_patches(committed), folder, release, fork.settings.builds)
         except (OSError, ForkError) as error:
             failed = UserError.from_os_error(error) if isinstance(error, OSError) else error
             raise ForkError(
@@ -139,8 +151,8 @@ def export_upstream(
 def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
     """Raise when the tree was not built from the patch files that an export would replace."""
     stamp = read_stamp(folder)
-    now = tuple((patch.name, patch.sha256) for patch in fork.series(upstream))
-    if stamp is not None and stamp.inputs.patches != now:
+    now = fork.inputs(upstream, stamp.options if stamp else ())
+    if stamp is not None and _series_of(stamp.inputs) != _series_of(now):
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
             remedy=f"to keep the files: {typed('apply --discard')};"
@@ -148,7 +160,23 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
         )
 
 
-def _commits(folder: Path, upstream: Upstream) -> list[str]:
+def _series_of(inputs: Inputs) -> tuple[object, object]:
+    return inputs.patches, inputs.conditions
+
+
+def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = False) -> list[str]:
+    """The commits of the patches in a patched tree, in order.
+
+    Args:
+        fork: the fork.
+        release: the release whose tree it is.
+        upstream: the version that it is to hold.
+        loose: the tree may have changes that are in no commit.
+
+    Raises:
+        UserError: it is not such a tree, or git is at work in it.
+    """
+    folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
@@ -163,11 +191,12 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
                 remedy=f"finish it: git -C {folder} {what.removeprefix('git ')} --continue;"
                 " or --abort",
             )
-    loose = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
-    if loose:
+    changes = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
+    if changes and not loose:
         raise UserError(
-            f"{folder} has changes that are in no commit: {'; '.join(loose[:5])}",
-            remedy="commit them (git commit, or git commit --fixup and git rebase -i --autosquash)",
+            f"{folder} has changes that are in no commit: {'; '.join(changes[:5])}",
+            remedy=f"commit them; or put them into the patches whose lines they touch:"
+            f" {typed(f'absorb {upstream.name}')}",
         )
     git = Git(folder / ".git", folder)
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
@@ -179,16 +208,16 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
-def _check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream) -> None:
-    """Raise unless the series gives the very files that were committed, overlays left alone."""
+def check_faithful(fork: Fork, plan: TreePlan, folder: Path, committed: Sequence[str]) -> None:
+    """Raise unless these patches give the very files that were committed, overlays left alone."""
     git = Git(folder / ".git", folder)
-    expected = dict(plan.weave.changes())
+    expected = dict(plan.weave.changes(committed))
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
     for path, (_, _, _, blob) in changed_files(git, start, "HEAD").items():
         if path in plan.overlays:
             raise UserError(
                 f"a commit changes {path}, which is an overlay",
-                remedy=f"change {fork.overlay_folder(upstream) / path} instead",
+                remedy=f"change {fork.overlay_folder(plan.upstream) / path} instead",
             )
         file = expected.pop(path, None)
         if (file.blob if file else "0" * 40) != blob:
@@ -200,9 +229,10 @@ def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) 
     stamp = read_stamp(folder)
     git = Git(folder / ".git", folder)
     same_head = stamp is not None and git.text("rev-parse", "HEAD") == stamp.head
-    inputs = tuple((patch.name, patch.sha256) for patch in plan.patches)
-    if stamp is None or not same_head or stamp.inputs.patches != inputs:
-        write_tree(plan, folder, release, stamp.source if stamp else "", builds)
+    inputs = make_inputs(plan.upstream.tree, plan.patches, plan.overlays)
+    if stamp is None or not same_head or _series_of(stamp.inputs) != _series_of(inputs):
+        source, options = (stamp.source, stamp.options) if stamp else ("", ())
+        write_tree(plan, folder, release, source, builds, options)
 
 
 def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOptions) -> Applied:
@@ -222,5 +252,5 @@ def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOpt
                 *(name, stamp.version, stamp.source, stamp.tree, folder),
                 *(patches, overlays, ApplyState.CURRENT),
             )
-    _, applied = apply_release(fork, release, options, only=name)
+    _, applied = apply_release(fork, release, options, only=name, chosen=(EVERY,))
     return applied[0]

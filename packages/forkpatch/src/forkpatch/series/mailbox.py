@@ -11,14 +11,15 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
-from forkpatch.git.objects import Commit, write_commits
+from forkpatch.git.objects import Commit, object_id, read_blobs, write_commits
+from forkpatch.model.condition import ALWAYS, Condition
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line, parse_head
 from forkpatch.model.patchfile import (
@@ -26,7 +27,7 @@ from forkpatch.model.patchfile import (
     SUFFIX,
     Patch,
     SeriesEntry,
-    check_patch_name,
+    parse_entry,
     parse_patch,
     read_entries,
     split_patch,
@@ -39,8 +40,8 @@ from forkpatch.tree.worktree import NAME_TRAILER
 from groundwork.files import naming
 
 FORMAT_PATCH = (
-    *("format-patch", "--stdout", "-1", "--zero-commit", "--full-index", "--no-signature"),
-    *("--no-stat", "--no-numbered", "--no-color", "--no-ext-diff", "--no-textconv"),
+    *("format-patch", "--zero-commit", "--full-index", "--no-signature", "--no-stat"),
+    *("--no-numbered", "--numbered-files", "--no-color", "--no-ext-diff", "--no-textconv"),
 )
 _NAME_LINE = re.compile(rf"^{NAME_TRAILER}: (.+)\n?", re.MULTILINE)
 _MAX_NAME = 60
@@ -52,32 +53,37 @@ class Exported:
 
     Attributes:
         shared: the patch of another version that this is line for line; no file is written then.
+        condition: the options with which it is applied.
     """
 
     name: str
     data: bytes
     shared: Patch | None = None
+    condition: Condition = ALWAYS
 
     @property
     def entry(self) -> SeriesEntry:
         """Its line of the series."""
-        return SeriesEntry(self.name, self.shared.home if self.shared else "")
+        home = self.shared.home if self.shared else ""
+        return SeriesEntry(self.name, home, self.condition)
 
     def parse(self) -> Patch:
         """The patch that the file holds; a shared one at the lines where it stands here."""
-        patch = parse_patch(self.data, self.name)
-        return self.shared.at(patch.positions) if self.shared else patch
+        patch = replace(parse_patch(self.data, self.name), condition=self.condition)
+        if self.shared is None:
+            return patch
+        return replace(self.shared.at(patch.positions), condition=self.condition)
 
 
 @contextmanager
-def neutral_repository(objects: Path | None) -> Iterator[Git]:
-    """An empty repository with no configuration that reads the objects in ``objects``, if any."""
+def neutral_repository(*objects: Path) -> Iterator[Git]:
+    """An empty repository with no configuration that reads the objects in these folders."""
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
         git = init_repository(Path(folder) / "neutral.git")
-        if objects is not None:
-            alternates = Path(folder) / "neutral.git/objects/info"
-            alternates.mkdir(exist_ok=True)
-            (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
+        alternates = Path(folder) / "neutral.git/objects/info"
+        alternates.mkdir(exist_ok=True)
+        text = "".join(f"{path.resolve()}\n" for path in objects)
+        (alternates / "alternates").write_text(text, encoding="utf-8")
         yield git
 
 
@@ -88,27 +94,63 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
         UserError: a commit is a merge, is empty, or has a message that a patch file cannot hold;
             or two carry the same file name.
     """
-    exported: list[Exported] = []
+    if not commits:
+        return ()
     with neutral_repository(objects) as git:
-        names: set[str] = set()
-        raw = {one: _in_utf8(git.run("cat-file", "commit", one).stdout) for one in commits}
+        read = read_blobs(git, [*commits, f"{commits[0]}^"])
+        raw = {one: _in_utf8(read[one] or b"") for one in commits}
         for commit, (head, _) in raw.items():
             if head.count(b"\nparent ") != 1:
                 raise UserError(
                     f"commit {commit[:12]} is a merge",
                     remedy="make the history a straight line: git rebase",
                 )
+        tree = _tree_of(read[f"{commits[0]}^"] or b"")
+        entries: dict[str, SeriesEntry] = {}
         for commit, (head, message) in raw.items():
-            text = message.decode()
-            name = _file_name(text, names, commit)
-            names.add(name)
-            clean = _without_name(text).encode()
-            data = git.run(*FORMAT_PATCH, write_commit(git, head, clean)).stdout
-            if not data:
+            entry = _file_name(message.decode(), entries.keys(), commit)
+            entries[entry.name] = entry
+            if _tree_of(head) == tree:
                 raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
-            _check_whole(data, head, _without_name(text), name, commit)
-            exported.append(Exported(name, data))
-    return tuple(exported)
+            tree = _tree_of(head)
+        clean = [(head, _without_name(message.decode())) for head, message in raw.values()]
+        exported = tuple(
+            Exported(name, data, condition=entry.condition)
+            for (name, entry), data in zip(entries.items(), _formatted(git, clean), strict=True)
+        )
+    for commit, (head, text), patch in zip(commits, clean, exported, strict=True):
+        _check_whole(patch.data, head, text, patch.name, commit)
+    return exported
+
+
+def _tree_of(commit: bytes) -> bytes:
+    return commit.partition(b"\n")[0]
+
+
+def _formatted(git: Git, commits: Sequence[tuple[bytes, str]]) -> list[bytes]:
+    """A chain of commits, given by their header lines and messages, as patch files."""
+    assert git.git_dir is not None
+    parent, texts = b"", list[bytes]()
+    for head, message in commits:
+        mine = re.sub(rb"\nparent .*", b"\nparent " + parent, head, count=1) if parent else head
+        texts.append(mine + b"\n\n" + message.encode())
+        parent = object_id(texts[-1], b"commit").encode()
+    ids = _write_objects(git, texts)
+    folder = git.git_dir / "patches"
+    git.run(*FORMAT_PATCH, "-o", str(folder), f"{ids[0]}^..{ids[-1]}")
+    return [(folder / str(number)).read_bytes() for number in range(1, len(ids) + 1)]
+
+
+def _write_objects(git: Git, commits: Sequence[bytes]) -> list[str]:
+    """Write commit objects in one call; returns their ids."""
+    assert git.git_dir is not None
+    folder = git.git_dir / "commits"
+    folder.mkdir()
+    paths = [folder / str(number) for number in range(len(commits))]
+    for path, data in zip(paths, commits, strict=True):
+        path.write_bytes(data)
+    command = ("hash-object", "-t", "commit", "-w", "--no-filters", "--stdin-paths")
+    return git.text(*command, stdin="".join(f"{path}\n" for path in paths).encode()).split()
 
 
 def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
@@ -118,7 +160,7 @@ def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[
         commits: the base, and those that become patch files.
         objects: the folder of the objects that they name.
     """
-    with neutral_repository(objects) as git:
+    with neutral_repository(*([objects] if objects else [])) as git:
         assert git.git_dir is not None
         ids = write_commits(git, "refs/heads/new", commits)
         return export_commits(git.git_dir / "objects", ids[1:])
@@ -180,18 +222,18 @@ def write_commit(git: Git, head: bytes, message: bytes) -> str:
     return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
 
 
-def _file_name(message: str, taken: set[str], commit: str) -> str:
-    """The file name that the commit carries, else one from its subject."""
+def _file_name(message: str, taken: Collection[str], commit: str) -> SeriesEntry:
+    """The file name and condition that the commit carries, else a name from its subject."""
     carried = _NAME_LINE.findall(message)
     if carried:
-        name = check_patch_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
-        if name in taken:
+        entry = parse_entry(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
+        if entry.name in taken:
             raise UserError(
-                f"two commits carry the name {name}",
+                f"two commits carry the name {entry.name}",
                 remedy=f"join them (git rebase -i), or drop the line {NAME_TRAILER} of one",
             )
-        return name
-    return new_name(message.partition("\n")[0], taken)
+        return SeriesEntry(entry.name, condition=entry.condition)
+    return SeriesEntry(new_name(message.partition("\n")[0], taken))
 
 
 def new_name(subject: str, taken: Iterable[str]) -> str:
@@ -217,8 +259,9 @@ def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
     for line in old.splitlines(keepends=True):
         text = line.partition("#")[0].strip()
         if text:
-            above[text.rpartition("/")[2]] = pending
-            lines[text] = line.rstrip("\n") + "\n"
+            entry = parse_entry(text, SERIES)
+            above[entry.name] = pending
+            lines[str(entry)] = line.rstrip("\n") + "\n"
             pending = ""
         else:
             pending += line

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, SourceError, UserError
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import SERIES, SeriesEntry, read_entries
+from forkpatch.model.patchfile import SERIES, SeriesEntry, parse_entry, read_entries
 from forkpatch.model.record import RECORD, Record, format_record, is_recorded, read_record
 from forkpatch.safety import check_regular
 from forkpatch.series.shared import locate_series
@@ -124,13 +124,15 @@ def share_new(
     """
     changes: list[str] = []
     options = SourceOptions()
-    order = [entry.name for entry in read_entries(fork.patch_folder(upstream))]
+    entries = {entry.name: entry for entry in read_entries(fork.patch_folder(upstream))}
+    order = list(entries)
     for other in others:
         series = fork.patch_folder(other) / SERIES
         before = series.read_text("utf-8") if series.is_file() else None
         text = before or ""
         for name in names:
-            text = _entered(text, SeriesEntry(name, upstream.version), order[: order.index(name)])
+            entry = replace(entries[name], home=upstream.version)
+            text = _entered(text, entry, order[: order.index(name)])
         if text == before:
             continue
         series.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,8 @@ def share_new(
 def _entered(text: str, entry: SeriesEntry, above: Sequence[str]) -> str:
     """The text of a series with ``entry`` after the last patch of ``above`` that it lists."""
     lines = [f"{line}\n" for line in text.splitlines()]
-    names = [line.partition("#")[0].strip().rpartition("/")[2] for line in lines]
+    texts = [line.partition("#")[0].strip() for line in lines]
+    names = [parse_entry(text, SERIES).name if text else "" for text in texts]
     if entry.name in names:
         return text
     at = max((names.index(name) + 1 for name in above if name in names), default=len(lines))

@@ -10,8 +10,10 @@ apply uses the recorded lines and nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
@@ -25,6 +27,7 @@ from forkpatch.model.patchfile import (
     SeriesEntry,
     load_series,
     parse_patch,
+    patch_bytes,
     read_entries,
     split_patch,
 )
@@ -36,6 +39,7 @@ from forkpatch.symbols.placement import misplaced
 from forkpatch.tree.fork import Fork, PatchStep, plan_tree
 from groundwork.files import atomic_write
 
+_INDEX = re.compile(rb"^index ([0-9a-f]+)\.\.([0-9a-f]+)", re.MULTILINE)
 _OWN = "give this version a patch of its own of that name, and list it without ../"
 
 Contents = Mapping[str, bytes]
@@ -192,6 +196,40 @@ def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple
 def _same(one: Patch, other: Patch) -> bool:
     heads = ((patch.author, patch.date, patch.message) for patch in (one, other))
     return one.effect == other.effect and len(set(heads)) == 1
+
+
+def keep_files(
+    fork: Fork, upstream: Upstream, exported: Iterable[Exported], known: Iterable[Patch]
+) -> tuple[Exported, ...]:
+    """The exported patches; one that says what its file says already keeps the file's bytes.
+
+    Another tool may have written it: with a commit's id, a signature, or shortened ids.
+    """
+    own = {patch.name: patch for patch in known if not patch.home}
+
+    def kept(item: Exported) -> Exported:
+        if item.shared or item.name not in own:
+            return item
+        data = patch_bytes(fork.patch_file(upstream, own[item.name]))
+        return replace(item, data=data) if says_same(item, data) else item
+
+    return tuple(map(kept, exported))
+
+
+def says_same(item: Exported, data: bytes) -> bool:
+    """True when a patch file does the same at the same lines as an exported one, and has its head.
+
+    Blob ids may be shortened, but not be those of other contents.
+    """
+    one, other = item.parse(), parse_patch(data, item.name)
+    ids = (_INDEX.findall(split_patch(text, item.name)[1]) for text in (item.data, data))
+    pairs = zip_longest(*ids, fillvalue=(b"", b"-"))
+    shortened = all(
+        whole.startswith(short)
+        for full, other_ids in pairs
+        for whole, short in zip(full, other_ids, strict=True)
+    )
+    return shortened and _same(one, other) and one.positions == other.positions
 
 
 def changed_messages(

@@ -101,11 +101,11 @@ def submit(
         check_new(output)
     repository = output.repository if isinstance(output, NewBranch) else None
     places = places_of(upstream, fork.cache, options)
-    git, commit = _find_revision(upstream, revision, places, repository)
+    git, commit = find_revision(upstream, revision, places, repository)
     if isinstance(output, NewBranch):
         output.check(git)
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
-    target = _Target(git, commit)
+    target = MergeTarget(git, commit)
     left_out: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     moved: list[tuple[Patch, Changes]] = []
@@ -147,9 +147,14 @@ def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
     return f"it needs {', '.join(lacking)}" if lacking else ""
 
 
-def _find_revision(
+def find_revision(
     upstream: Upstream, revision: str, places: Sequence[str], repository: Path | None
 ) -> tuple[Git, str]:
+    """The repository that has a revision, and its commit: ``repository``, or the first of places.
+
+    Raises:
+        UserError: there is none on this machine.
+    """
     for path in [repository] if repository else map(local_path, places):
         try:
             if path is None:
@@ -167,7 +172,7 @@ def _find_revision(
     )
 
 
-class _Target:
+class MergeTarget:
     """Files of the upstream's commit, with the patches put in so far.
 
     Attributes:

@@ -21,10 +21,12 @@ from pathlib import Path
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
-from groundwork.files import atomic_write_json, remove_scratch, sync_tree
+from groundwork.files import atomic_write, atomic_write_json, remove_scratch, sync_tree
+from groundwork.hashing import digest
 
 PRISTINE = "refs/forkpatch/pristine"
 _ORIGINS = "forkpatch-origins.json"
+_VERIFIED = "forkpatch-verified"
 _ABANDONED = 24 * 3600.0  # seconds
 
 
@@ -84,9 +86,7 @@ class Cache:
             return self.verified[tree]
         git = Git(folder)
         try:
-            git.run("cat-file", "-e", f"{tree}^{{tree}}")
-            packs = [str(path) for path in (folder / "objects" / "pack").glob("*.idx")]
-            git.run("verify-pack", "--", *packs)
+            self._verify(git, tree)
         except GitError:
             # It is made again under the same name, from the next source.
             print(f"the cached tree {tree} is damaged, and is made again", file=sys.stderr)
@@ -94,6 +94,27 @@ class Cache:
             return None
         self.verified[tree] = Pristine(git, tree, self._origins(tree))
         return self.verified[tree]
+
+    def _verify(self, git: Git, tree: str) -> None:
+        """Verify a tree's packs, unless they are the very files that a run has verified before.
+
+        Raises:
+            GitError: they are damaged.
+        """
+        folder = self._folder(tree)
+        packs = sorted((folder / "objects/pack").glob("*"))
+        facts = [
+            (path.name, one.st_size, one.st_ino, one.st_ctime_ns)
+            for path in packs
+            for one in (path.stat(),)
+        ]
+        state = digest(repr(facts))
+        if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_text("utf-8") == state:
+            return
+        git.run("cat-file", "-e", f"{tree}^{{tree}}")
+        git.run("verify-pack", "--", *(str(path) for path in packs if path.suffix == ".idx"))
+        with contextlib.suppress(OSError):  # a cache that cannot be written is verified each time
+            atomic_write(folder / _VERIFIED, state)
 
     def store(self, files: Iterable[tuple[str, TreeFile]], origin: str, expected: str) -> Pristine:
         """Write a tree, check its id, and keep it.

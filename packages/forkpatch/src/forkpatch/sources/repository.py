@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from forkpatch.errors import IntegrityError, SourceError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
@@ -33,7 +32,7 @@ FETCH_TIMEOUT = 1800.0
 def local_path(place: str) -> Path | None:
     """The folder that ``place`` names, None when it is a URL of another machine."""
     if place.startswith("file://"):
-        return Path(url2pathname(urlsplit(place).path))
+        return Path(unquote(urlsplit(place).path))
     return None if "://" in place or _is_scp(place) else Path(place).expanduser()
 
 

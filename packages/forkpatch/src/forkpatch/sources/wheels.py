@@ -12,9 +12,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from packaging.tags import sys_tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
 from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
@@ -160,6 +157,9 @@ def pip_command() -> list[str]:
 
 
 def _runs_here(filename: str) -> bool:
+    from packaging.tags import sys_tags  # noqa: PLC0415 - a version without a wheel needs neither
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
+
     try:
         tags = parse_wheel_filename(filename)[3]
     except InvalidWheelFilename:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from forkpatch.git.merge import changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.outline import Outline, Symbol, outline
+from forkpatch.symbols.outline import Outline, Symbol, places
 
 _LIKE_RUNS = 2000  # copies of changed lines in a file from which its place is not told
 _MOST_AROUND = 1000  # lines that are read up, or down, for one that tells copies apart
@@ -30,12 +30,29 @@ class Misplacement:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Changed lines that stand together.
+
+    Attributes:
+        first: row, from 0, of the first old line; of a change that only adds lines the row above.
+        last: the row behind the last old line; of a change that only adds lines behind the one
+            below them.
+        added: number of the new lines.
+    """
+
+    first: int
+    last: int
+    added: int
+
+
+@dataclass(frozen=True)
 class ChangedLine:
     """A changed line: ``sign`` is ``-`` or ``+``; ``number`` counts from 1 in ``outline``."""
 
     sign: str
     outline: Outline
     number: int
+    group: Group
 
     @property
     def text(self) -> bytes:
@@ -70,12 +87,12 @@ class Change:
                 old += line.kind != "+"
                 new += line.kind != "-"
         paths = diff.old or diff.new or "", diff.new or diff.old or ""
-        return cls(outline(paths[0], before), outline(paths[1], after), removed, added)
+        return cls(places(paths[0], before), places(paths[1], after), removed, added)
 
     @classmethod
     def between(cls, path: str, before: bytes, after: bytes) -> Change:
         """The change between two contents of a file."""
-        return cls(outline(path, before), outline(path, after), *changed_lines(before, after))
+        return cls(places(path, before), places(path, after), *changed_lines(before, after))
 
     @cached_property
     def lines(self) -> list[ChangedLine]:
@@ -84,9 +101,39 @@ class Change:
         A diff may begin a block of lines one line too early or too late when the lines around
         it read alike. What a symbol has as often before as after is no change of it.
         """
-        every = [ChangedLine("-", self.before, number) for number in self.removed]
-        every += [ChangedLine("+", self.after, number) for number in self.added]
+        every = [
+            ChangedLine(sign, known, number, group)
+            for sign, known, which in (("-", self.before, 0), ("+", self.after, 1))
+            for group, *numbers in self._grouped
+            for number in numbers[which]
+        ]
         return [one for one in every if says_something(one.text) and self._counts(one)]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The changed lines in groups."""
+        return [group for group, *_ in self._grouped]
+
+    @cached_property
+    def _grouped(self) -> list[tuple[Group, range, range]]:
+        """The groups, each with the numbers of its old and its new lines."""
+        removed, added = set(self.removed), set(self.added)
+        old = new = 1
+        found: list[tuple[Group, range, range]] = []
+        while removed or added:
+            first, grown = old, new
+            while old in removed:
+                removed.remove(old)
+                old += 1
+            while new in added:
+                added.remove(new)
+                new += 1
+            rows = (first - 1, old - 1) if old > first else (max(old - 2, 0), old)
+            if old > first or new > grown:
+                found.append((Group(*rows, new - grown), range(first, old), range(grown, new)))
+            else:
+                old, new = old + 1, new + 1
+        return found
 
     def _counts(self, line: ChangedLine) -> bool:
         name = line.symbol.name
@@ -106,45 +153,46 @@ class Change:
         )
 
 
-def among_likes(mine: Change, theirs: Change) -> Iterator[Misplacement]:
+def among_likes(
+    mine: Change, theirs: Change, pairs: Iterable[tuple[Group, Group]]
+) -> Iterator[Misplacement]:
     """Changes of lines that have like ones in the file, by the lines around that tell these apart.
 
     From a change up, and from it down, the run of lines to the first one that no copy has there is
     read. Where that run stands in the new version the change belongs; and the run from what git
     changed tells which place of the old version that is.
     """
-    places = _groups(mine)
-    unknown: set[bool] = set()
-    for below in (False, True):
-        for start, end, _ in places:
-            run = _told_apart(mine.before.lines, start, end, mine.before, below=below).lines
+    for own, one in pairs:
+        unknown: set[bool] = set()
+        size = own.last - own.first
+        for below in (False, True):
+            run = _told_apart(mine.before, own, mine.before, below=below).lines
             if not run or mine.after.standing(run):
                 continue  # the run stands once: a change that does not break it tells nothing
             then, still = theirs.before.standing(run), theirs.after.standing(run)
             if then and len(still) >= len(then):
-                row = still[0] + (end - start if below else len(run))
+                row = still[0] + (size if below else len(run))
                 side = "above" if below else "below"
                 what = f"the lines that it changes are still at line {row}"
                 yield Misplacement(theirs.after.at(row).name, f"{what}, {side} the same lines")
-            if not then and len(run) > end - start:
+            if not then and len(run) > size:
                 unknown.add(below)
-    for start, end, added in _groups(theirs):
-        name = theirs.before.at(end).name
-        # Where lines read alike, a diff may show the same change some lines higher or lower.
-        near = [(first - added, behind + added) for first, behind, _ in places]
+        name = theirs.before.at(one.last).name
         told: set[bool] = set()
         for below in (False, True):
-            other = _told_apart(theirs.before.lines, start, end, mine.before, below=below)
+            other = _told_apart(theirs.before, one, mine.before, below=below)
             if other.is_whole:
                 told.add(below)
-            at = other.at, other.at + end - start
+            at = other.at, other.at + one.last - one.first
+            # Where lines read alike, a diff may show the same change some lines higher or lower.
             if other.lines and not any(
-                first <= at[1] and at[0] <= behind for first, behind in near
+                near.first - near.added <= at[1] and at[0] <= near.last + near.added
+                for near in mine.groups
             ):
                 what = f"it changes what stands at line {at[1]} before, another place"
                 yield Misplacement(name, what)
         if unknown - told:
-            likes = mine.before.standing(theirs.before.lines[start:end])
+            likes = mine.before.standing(theirs.before.lines[one.first : one.last])
             if len(likes) > len({_named_place(mine.before, row + 1) for row in likes}):
                 what = f"it changes one of {len(likes)} like places"
                 what += ", and the lines that told them apart changed"
@@ -156,32 +204,6 @@ def _named_place(known: Outline, line: int) -> tuple[object, ...]:
     if not known.is_parsed:
         return ()
     return re.sub(r"#\d+$", "", known.at(line).name), known.blocks(line)
-
-
-def _groups(change: Change) -> list[tuple[int, int, int]]:
-    """First and last row of the old lines of each change, and the number of its new lines.
-
-    A change that only adds lines has the rows on both sides of them.
-    """
-    removed, added = set(change.removed), set(change.added)
-    last = len(change.before.lines)
-    old = new = 1
-    found: list[tuple[int, int, int]] = []
-    while (removed or added) and old <= last + 1:
-        first, grown = old, new
-        while old in removed:
-            removed.remove(old)
-            old += 1
-        while new in added:
-            added.remove(new)
-            new += 1
-        if old > first:
-            found.append((first - 1, old - 1, new - grown))
-        elif new > grown and 1 < old <= last:
-            found.append((old - 2, old, new - grown))
-        elif new == grown:
-            old, new = old + 1, new + 1
-    return found
 
 
 @dataclass(frozen=True)
@@ -199,15 +221,14 @@ class _Run:
     is_whole: bool = False
 
 
-def _told_apart(
-    lines: Sequence[bytes], start: int, end: int, known: Outline, *, below: bool
-) -> _Run:
-    """The run of lines that tells which place of ``known`` the rows ``start`` to ``end`` are.
+def _told_apart(outline: Outline, group: Group, known: Outline, *, below: bool) -> _Run:
+    """The run of lines that tells which place of ``known`` a group of changed lines is at.
 
     It goes from there as far above, or below, as it takes. A line that ``known`` lacks is passed
     over: it was added, or it was put in the place of one, and then the run is not whole. So is an
     empty one, which may have been added.
     """
+    lines, start, end = outline.lines, group.first, group.last
     standing = known.standing(lines[start:end])
     if len(standing) > _LIKE_RUNS:
         return _Run()

@@ -24,7 +24,8 @@ class Described:
 
     Attributes:
         name: its name without scopes; a C++ one may have scopes of its own (``Pool::take``).
-        signature: types of its parameters, and qualifiers; empty where names are not overloaded.
+        signature: types of its parameters, and qualifiers; empty where names are not overloaded,
+            or a macro makes them of its arguments (``TEST(S,Zap)``).
         conditions: attributes that choose between it and its twins (``cfg(unix)``, ``@x.setter``).
         first: the node at which it begins: a decorator or attribute, or itself.
         last: the row of its last line, from 0.
@@ -68,9 +69,17 @@ def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described |
     if grammar.preprocessed and node.type in ("declaration", "preproc_def", "preproc_function_def"):
         signature += ";" if node.type == "declaration" and declarator else ""
         name = name if node.type == "declaration" else f"#define {name}"
+    if is_macro and _makes_name(node, name):
+        name, signature = name + signature, ""
     is_function = bool(_FUNCTION_TYPES.search(node.type)) or holds_function
     first, conditions = _beginning(node)
     return Described(name, signature, conditions, first, last, is_function)
+
+
+def _makes_name(node: Node, name: str) -> bool:
+    """True for a function without a type that is no constructor: a macro makes its name."""
+    in_class = node.parent is not None and node.parent.type == "field_declaration_list"
+    return node.type == "function_definition" and not in_class and "::" not in name
 
 
 def _is_part(node: Node) -> bool:
@@ -97,7 +106,7 @@ def _after_macro(node: Node, last: int) -> Described | None:
         return None
     text = _squeezed(_text(head))
     name, bracket, rest = text.partition("(")
-    return Described(name, bracket + rest.rstrip(";"), (), head, last, is_function=True)
+    return Described(name + bracket + rest.rstrip(";"), "", (), head, last, is_function=True)
 
 
 def _name(node: Node, declarator: Node | None) -> str:

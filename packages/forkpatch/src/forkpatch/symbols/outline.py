@@ -20,7 +20,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -36,6 +36,7 @@ _HASH_LENGTH = 16
 _LARGE = 4 << 20
 _LONG = 50_000
 _LARGE_PYTHON = 1 << 20
+_KEPT = 16 << 20  # bytes of the files whose outlines are kept
 
 _FUNCTION_LINE = re.compile(rb"^[A-Za-z_$].*", re.MULTILINE)
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
@@ -80,10 +81,38 @@ class Symbol:
         return _digest(self.text())
 
 
-@lru_cache(maxsize=256)
+class _Outlines:
+    """The outlines used last: the files of a series are asked for again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], Outline] = {}  # the one used last is the last
+        self._size = 0
+
+    def get(self, path: str, data: bytes) -> Outline:
+        """The outline of a file's content."""
+        known = self._known.pop((path, data), None)
+        self._known[path, data] = found = known or Outline(path, data)
+        self._size += 0 if known else len(data)
+        while self._size > _KEPT and len(self._known) > 1:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._size -= len(oldest[1])
+        return found
+
+
+_OUTLINES = _Outlines()
+
+
 def outline(path: str, data: bytes) -> Outline:
-    """The outline of a file's content; the files of a series are asked for again and again."""
-    return Outline(path, data)
+    """The outline of a file's content."""
+    return _OUTLINES.get(path, data)
+
+
+@lru_cache(maxsize=64)
+def places(path: str, data: bytes) -> Outline:
+    """The outline of a file's content in which guessed symbols do not count: they prove nothing."""
+    known = outline(path, data)
+    return known if known.is_parsed else Outline(path, data, guess=False)
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
@@ -95,12 +124,19 @@ def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
 
 
 class Outline:
-    """The symbols of one file's content."""
+    """The symbols of one file's content.
 
-    def __init__(self, path: str, data: bytes) -> None:
+    Args:
+        path: the file.
+        data: its content.
+        guess: take a line as git's function context does for a symbol where there is no grammar.
+    """
+
+    def __init__(self, path: str, data: bytes, *, guess: bool = True) -> None:
         self.path = path
         self.lines = data.split(b"\n")
         self._data = data
+        self._guess = guess
         small = len(data) <= _LARGE and len(self.lines) <= _LONG
         self._grammar = grammar_of(path) if small else None
         self._own_lines: dict[str, Counter[bytes]] = {}
@@ -125,7 +161,8 @@ class Outline:
         """All symbols by name; outer ones before inner ones, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
         if self._grammar is None:
-            return _unique(_line_symbols(self._data, self.lines, suffix))
+            guessed = _unique(_line_symbols(self._data, self.lines, suffix))
+            return guessed if self._guess else {MODULE: guessed[MODULE]}
         nodes = self._grammar.definitions(self._root)
         found = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
         small = len(self._data) <= _LARGE_PYTHON

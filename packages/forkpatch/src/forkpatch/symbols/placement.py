@@ -2,26 +2,37 @@
 """Comparison of where a merge put the changes of a patch with where the patch makes them.
 
 Git merges similar lines, and does not know when they are in another function. Here
-each changed line is compared with the line of the patch that it comes from. They must be
+each changed line is compared with the line of the patch that it comes from.
+
+A change is in its place when no other place could be meant: its lines, and those around them as far
+as they are what they were, stand once before and once after, and no symbol lives on elsewhere with
+them. Else it must be
 
 - in the same symbol, by its full name. One whose signature or conditions changed is followed
   when that is certain: the old one is gone, the new one is new, and neither has a twin;
 - in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
-- at the same one of several places in the symbol that look alike;
 - between the same lines, in any language, when these lines tell similar places apart.
 
-The rule behind all four: while the old place still exists elsewhere, no other place is right.
+The rule behind all: while the old place still exists elsewhere, no other place is right. A place in
+another file is found by :mod:`forkpatch.inspect.survivors`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from forkpatch.model.diffs import FileDiff, Hunk
-from forkpatch.symbols.changes import Change, ChangedLine, Misplacement, among_likes, says_something
+from forkpatch.model.diffs import FileDiff
+from forkpatch.symbols.changes import (
+    Change,
+    ChangedLine,
+    Group,
+    Misplacement,
+    among_likes,
+)
 from forkpatch.symbols.outline import MODULE, Outline, Symbol
 
+_CONTEXT = 3  # lines around a change that say where it is, as in a patch
 _LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
 
 
@@ -45,13 +56,12 @@ def misplaced(
     if old[0] == new[0] and old[1] == new[1]:
         return ()
     mine, theirs = Change.of_diff(diff, *old), Change.between(path, *new)
-    found = dict.fromkeys(_moved(mine, theirs))
+    doubtful: dict[tuple[Group, Group], None] = {}
+    found = dict.fromkeys(_moved(mine, theirs, doubtful))
     if whole:
         found |= dict.fromkeys(_lost(mine, theirs))
-        for hunk in diff.hunks:
-            found |= dict.fromkeys(_at_another_copy(hunk, mine, theirs))
         if not found:
-            found |= dict.fromkeys(among_likes(mine, theirs))
+            found |= dict.fromkeys(among_likes(mine, theirs, doubtful))
     return tuple(found)
 
 
@@ -76,26 +86,92 @@ def _family(one: Symbol, known: Outline) -> list[Symbol]:
     return [item for item in known.symbols.values() if item.family == one.family]
 
 
-def _moved(mine: Change, theirs: Change) -> Iterator[Misplacement]:
-    """Changed lines in other symbols, or other blocks, than the patch's."""
+def _paired(mine: Change, theirs: Change) -> Iterator[tuple[ChangedLine | None, ChangedLine]]:
+    """Each line that the merge changes, with the line of the patch that it is.
+
+    Of several that read alike, one of the same symbol and the same block is taken first.
+    """
     left: dict[tuple[str, bytes], list[ChangedLine]] = {}
     for one in mine.lines:
         left.setdefault((one.sign, one.text), []).append(one)
     for line in theirs.lines:
         same = left.get((line.sign, line.text), [])
-        here = [
-            one for one in same if same_symbol(one.symbol, one.outline, line.symbol, line.outline)
-        ]
-        moved = [(one, _block_moved(one, line)) for one in here[:_LIKE_LINES]]
-        if moved:
-            one, detail = next((pair for pair in moved if not pair[1]), moved[0])
-            same.remove(one)
-            if detail:
+        here = [one for one in same[:_LIKE_LINES] if _same_place(one, line)]
+        alike = next((one for one in here if _blocks(one) == _blocks(line)), None)
+        found = alike or next(iter(here), None) or next(iter(same), None)
+        if found is not None:
+            same.remove(found)
+        yield found, line
+
+
+def _same_place(one: ChangedLine, line: ChangedLine) -> bool:
+    return same_symbol(one.symbol, one.outline, line.symbol, line.outline)
+
+
+def _blocks(line: ChangedLine) -> tuple[str, ...]:
+    return line.outline.blocks(line.number)
+
+
+def _moved(
+    mine: Change, theirs: Change, doubtful: dict[tuple[Group, Group], None]
+) -> Iterator[Misplacement]:
+    """Changed lines that are in another symbol or block, where more than one place is like it.
+
+    What is at one of several like places, in whatever symbol, is added to ``doubtful``.
+    """
+    for one, line in _paired(mine, theirs):
+        if one is None:
+            if not _changes(mine, line):
+                was = ", ".join(dict.fromkeys(each.symbol.name for each in mine.lines))
+                what = f"it changes {line.symbol.name} now, and changed {was} before"
+                yield Misplacement(line.symbol.name, what)
+        elif not _is_alone(one, line, mine, theirs):
+            doubtful[one.group, line.group] = None
+            if not _same_place(one, line):
+                what = f"it changes {line.symbol.name} now, and changed {one.symbol.name} before"
+                yield Misplacement(line.symbol.name, what)
+            elif detail := _block_moved(one, line):
                 yield Misplacement(line.symbol.name, detail)
-        elif same or not _changes(mine, line):
-            was = ", ".join(dict.fromkeys(one.symbol.name for one in same or mine.lines))
-            now = line.symbol.name
-            yield Misplacement(now, f"it changes {now} now, and changed {was} before")
+
+
+def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change) -> bool:
+    """True when no other place, old or new, has the lines that a merge changes and those around.
+
+    The lines around are those of a patch's context, as far as they are what they were. Within a
+    symbol without twins, no place outside of it counts.
+    """
+    known, now, own, group = mine.before, theirs.before, one.group, line.group
+    first, last = group.first, group.last
+    for _ in range(_CONTEXT):
+        if first and known.standing(now.lines[first - 1 : last]):
+            first -= 1
+        if last < len(now.lines) and known.standing(now.lines[first : last + 1]):
+            last += 1
+    above = group.first - first
+    old, new = (
+        [row + above for row in outline.standing(now.lines[first:last])] for outline in (known, now)
+    )
+    if _same_place(one, line) and line.outline.twins(line.symbol.name) == 1:
+        old, new = (
+            [row for row in rows if which.symbol.first <= row + 1 <= which.symbol.last]
+            for rows, which in ((old, one), (new, line))
+        )
+    if len(new) != 1 or len(old) != 1 or _lives_on(one, line, now.lines[group.first : group.last]):
+        return False
+    return own.first - own.added <= old[0] <= own.last + own.added
+
+
+def _lives_on(one: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool:
+    """True when the symbol of one side is another one on the other side, and has the run there."""
+    if _same_place(one, line):
+        return False
+    sides = ((one.symbol, one.outline, line.outline), (line.symbol, line.outline, one.outline))
+    return any(
+        other.first <= row + 1 <= other.last
+        for symbol, first, second in sides
+        if (other := counterpart(symbol, first, second)) and other.name != MODULE
+        for row in second.standing(run)
+    )
 
 
 def _changes(mine: Change, line: ChangedLine) -> bool:
@@ -148,73 +224,3 @@ def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
             )
         elif line.text not in theirs.after.own_lines(symbol.name):
             yield Misplacement(name, f"git finds its change of {name} made already elsewhere")
-
-
-def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Misplacement]:
-    """A hunk whose lines stand several times in the symbol, or stand there still."""
-    offset = next(at for at, line in enumerate(hunk.lines) if line.kind != " ")
-    block = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "+"]
-    if sum(map(says_something, block)) < 2:
-        return
-    first = mine.before.at(hunk.first + offset + (hunk.lines[offset].kind == "-"))
-    now = counterpart(first, mine.before, theirs.before)
-    later = [
-        counterpart(first, mine.before, mine.after),
-        now and counterpart(now, theirs.before, theirs.after),
-    ]
-    if now is None or None in later:
-        return
-    after = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "-"]
-    heads = mine.before.blocks(min(hunk.first + offset + 1, len(mine.before.lines)))
-    both = ((mine.before, first), (theirs.before, now))
-    # Blocks with other heads are other places, unless upstream changed this head.
-    inside = heads if _places(block, offset, *both[1], heads) else None
-    before, ours = (_places(block, offset, *one, inside) for one in both)
-    if not ours:
-        return  # upstream changed the lines around it
-    patched, merged = (
-        [
-            which
-            for _, which in sorted(
-                [(row, "old") for row in _places(block, offset, known, symbol, inside)]
-                + [(row, "new") for row in _places(after, offset, known, symbol, inside)]
-            )
-        ]
-        for known, symbol in ((mine.after, later[0]), (theirs.after, later[1]))
-    )
-    if len(before) != len(ours):
-        counts = f"{len(ours)} times in {now.name} now, and {len(before)} before"
-        yield Misplacement(now.name, f"the lines that it changes occur {counts}")
-    elif patched.count("old") != merged.count("old"):
-        yield Misplacement(now.name, f"the lines that it changes are still in {now.name}")
-    elif patched != merged:
-        yield Misplacement(
-            now.name, f"it changes another one of {len(ours)} places in {now.name} that look alike"
-        )
-
-
-def _places(
-    block: list[bytes],
-    offset: int,
-    known: Outline,
-    symbol: Symbol | None,
-    heads: tuple[str, ...] | None,
-) -> list[int]:
-    """Line indices at which the block stands with its changed lines in the symbol.
-
-    With ``heads``, only those inside of blocks with these heads.
-    """
-    if symbol is None:
-        return []
-    rows = range(max(symbol.first - 1 - offset, 0), min(symbol.last, len(known.lines)))
-    found = [
-        row
-        for row in rows
-        if known.lines[row] == block[0]
-        and known.lines[row : row + len(block)] == block
-        and symbol.name in {known.at(row + offset).name, known.at(row + offset + 1).name}
-    ]
-    last = len(known.lines)
-    return [
-        row for row in found if heads is None or known.blocks(min(row + offset + 1, last)) == heads
-    ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from forkpatch.command import typed
-from forkpatch.errors import UserError
+from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import GitError
+from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import read_entries
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
     SourceKind,
@@ -57,6 +59,7 @@ class Applied:
         source: the source that gave the pristine tree when this patched tree was built.
         path: the patched tree, None when it is missing.
         inputs: digests of all that it was made from, None when it is missing.
+        left_out: the patches whose condition does not hold, with it.
         reason: why it is missing: each source that was tried, a line each.
         remedy: how to supply it.
     """
@@ -72,6 +75,7 @@ class Applied:
     reason: str = ""
     remedy: str = ""
     inputs: Inputs | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def apply_release(
@@ -81,6 +85,7 @@ def apply_release(
     *,
     discard: bool = False,
     only: str | None = None,
+    chosen: Sequence[str] = (),
 ) -> tuple[str, tuple[Applied, ...]]:
     """Bring the patched trees of a release up to date.
 
@@ -90,6 +95,7 @@ def apply_release(
         options: where upstreams may come from.
         discard: throw away work done inside a patched tree.
         only: bring this upstream up to date alone.
+        chosen: options that choose among the patches with conditions.
 
     Returns:
         The release's name, and the outcome for each upstream.
@@ -99,16 +105,35 @@ def apply_release(
     """
     options.check(fork.lock)
     name, upstreams = fork.lock.release(release)
+    _check_options(fork, upstreams, chosen)
     fork.cache.remember(options.mirrors)
     return name, tuple(
-        _apply_upstream(fork, name, upstream, options, discard=discard)
+        _apply_upstream(fork, name, upstream, options, chosen, discard=discard)
         for upstream in upstreams
         if only in (None, upstream.name)
     )
 
 
+def _check_options(fork: Fork, upstreams: Sequence[Upstream], chosen: Sequence[str]) -> None:
+    """Raise for an option that no condition names."""
+    entries = [entry for one in upstreams for entry in read_entries(fork.patch_folder(one))]
+    known = sorted({option for entry in entries for option in entry.condition.options})
+    for option in chosen:
+        if option not in (EVERY, *known):
+            raise UserError(
+                f"no patch has a condition on {option!r}",
+                remedy=f"options of the series: {', '.join(known) or 'none'}; {EVERY} takes all",
+            )
+
+
 def _apply_upstream(
-    fork: Fork, release: str, upstream: Upstream, options: SourceOptions, *, discard: bool
+    fork: Fork,
+    release: str,
+    upstream: Upstream,
+    options: SourceOptions,
+    chosen: Sequence[str],
+    *,
+    discard: bool,
 ) -> Applied:
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
@@ -125,8 +150,14 @@ def _apply_upstream(
             f" (after committing it); or throw it away: {typed('apply --discard')}",
         )
     forced = upstream.name in options.forced
-    if stamp and not changes and not forced and _is_current(stamp, fork.inputs(upstream)):
-        return _outcome(stamp, folder, ApplyState.CURRENT)
+    left = tuple(
+        f"{one.name} {one.condition}"
+        for one in fork.series(upstream)
+        if not one.condition.holds(chosen)
+    )
+    now = fork.inputs(upstream, chosen)
+    if stamp and not changes and not forced and _is_current(stamp, now):
+        return replace(_outcome(stamp, folder, ApplyState.CURRENT), left_out=left)
     try:
         obtained = obtain(upstream, fork.cache, options)
     except MissingUpstreamError as error:
@@ -138,8 +169,29 @@ def _apply_upstream(
     source = obtained.source
     origin = "/".join(obtained.pristine.origins)
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
-    built = write_tree(plan, folder, release, label, fork.settings.builds)
-    return _outcome(built, folder, ApplyState.APPLIED)
+    plan = chosen_plan(plan, chosen)
+    built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
+    return replace(_outcome(built, folder, ApplyState.APPLIED), left_out=left)
+
+
+def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
+    """The plan with the patches whose conditions hold.
+
+    Raises:
+        PatchError: one needs a patch whose condition does not hold.
+    """
+    kept = {patch.name: patch for patch in plan.patches if patch.condition.holds(chosen)}
+    for name, patch in kept.items():
+        if lacking := sorted(plan.weave.needs(name) - set(kept)):
+            needed = next(one for one in plan.patches if one.name == lacking[0])
+            this = f"{name} {patch.condition}".rstrip()
+            raise PatchError(
+                f"{this} needs {needed.name} {needed.condition}, which is left out with"
+                f" {' '.join(chosen) or 'no option'}",
+                remedy=f"in the series, give {name} a condition that holds only if that of"
+                f" {needed.name} does",
+            )
+    return plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
 
 
 def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
@@ -147,11 +199,16 @@ def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
 
 
 def write_tree(
-    plan: TreePlan, folder: Path, release: str, source: str, builds: Sequence[str] = ()
+    plan: TreePlan,
+    folder: Path,
+    release: str,
+    source: str,
+    builds: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Stamp:
     """Write a planned tree beside ``folder`` and swap it in.
 
-    ``builds`` are patterns of what is built in it, which stays.
+    ``builds`` are patterns of what is built in it, which stays; ``options`` chose its patches.
     """
     scratch = scratch_beside(folder)
     try:
@@ -171,6 +228,7 @@ def write_tree(
             inputs=make_inputs(plan.upstream.tree, plan.patches, plan.overlays),
             head=ids[-1],
             tree=git.text("rev-parse", "HEAD^{tree}"),
+            options=tuple(options),
         )
         write_excludes(scratch, builds)
         write_stamp(scratch, stamp)

@@ -23,6 +23,7 @@ class Drift(StrEnum):
     MOVED = "moved"
     GONE = "gone"
     MISPLACED = "misplaced"
+    FOLLOWED = "followed"
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,14 @@ def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift,
     body = known.body(place.symbol) if known else None
     if body == place.body:
         return Drift.UNCHANGED, here
+    if body is not None:
+        return Drift.CHANGED, here
     bare = bare_name(place.symbol)
-    for path, other in outlines.items():
+    for path, other in outlines.items() if bare != MODULE else ():
         for symbol in other.symbols.values():
-            same_name = bare_name(symbol.name) == bare and (path, symbol.name) != here
-            if body is None and bare != MODULE and (symbol.body == place.body or same_name):
+            if bare_name(symbol.name) == bare or symbol.body == place.body:
                 return Drift.MOVED, (path, symbol.name)
-    return (Drift.GONE if body is None else Drift.CHANGED), here
+    return Drift.GONE, here
 
 
 def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.command import typed
@@ -94,9 +94,10 @@ class Fork:
                 )
         return {path: known[path] for path in paths}
 
-    def inputs(self, upstream: Upstream) -> Inputs:
-        """Present inputs of the patched tree."""
-        return make_inputs(upstream.tree, self.series(upstream), self.overlays(upstream))
+    def inputs(self, upstream: Upstream, options: Collection[str] = ()) -> Inputs:
+        """Present inputs of the patched tree with these options."""
+        patches = [one for one in self.series(upstream) if one.condition.holds(options)]
+        return make_inputs(upstream.tree, patches, self.overlays(upstream))
 
 
 def open_fork(settings: Settings, *, new: bool = False) -> Fork:
@@ -137,6 +138,21 @@ class TreePlan:
     def patch_commits(self) -> tuple[Commit, ...]:
         """The commits of the patches alone."""
         return self.commits[len(self.commits) - len(self.patches) :]
+
+    def with_patches(self, kept: Collection[str]) -> TreePlan:
+        """The plan of the tree with these patches only, as the weave has them.
+
+        Raises:
+            PatchError: one needs a patch that is left out.
+        """
+        patches = tuple(patch for patch in self.patches if patch.name in kept)
+        commits = list(self.commits[: len(self.commits) - len(self.patches)])
+        there: set[str] = set()
+        for patch in patches:
+            there.add(patch.name)
+            after = self.weave.changes(there, paths=patch.paths)
+            commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
+        return replace(self, patches=patches, commits=tuple(commits))
 
     def steps(self) -> Iterator[PatchStep]:
         """The patches, each with the files before and after it; a removed one is empty."""

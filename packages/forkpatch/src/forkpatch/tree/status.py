@@ -59,7 +59,7 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     try:
-        inputs = fork.inputs(upstream)
+        inputs = fork.inputs(upstream, stamp.options if stamp else ())
         problems: tuple[str, ...] = ()
     except ForkError as error:
         inputs = None

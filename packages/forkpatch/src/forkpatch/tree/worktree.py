@@ -38,12 +38,14 @@ class Inputs:
         patches: name and sha256 of each patch, in order.
         overlays: path, mode and blob id of each overlay file.
         placed: hash of the lines at which patches of other versions stand; empty without any.
+        conditions: the condition of each patch that has one.
     """
 
     base: str
     patches: tuple[tuple[str, str], ...]
     overlays: tuple[tuple[str, str, str], ...]
     placed: str = ""
+    conditions: tuple[tuple[str, str], ...] = ()
 
     def differences(self, old: Inputs) -> tuple[str, ...]:
         """Differences from ``old``, in words."""
@@ -54,6 +56,7 @@ class Inputs:
             {path: (mode, blob) for path, mode, blob in self.overlays},
             {path: (mode, blob) for path, mode, blob in old.overlays},
         )
+        found += _differences("condition of", dict(self.conditions), dict(old.conditions))
         if not found and self.patches != old.patches:
             found.append("the order of the series changed")
         if not found and self.placed != old.placed:
@@ -63,7 +66,11 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Stamp:
-    """Description of a patched tree, stored in its repository."""
+    """Description of a patched tree, stored in its repository.
+
+    Attributes:
+        options: those that chose among the patches with conditions.
+    """
 
     format: int
     release: str
@@ -73,6 +80,7 @@ class Stamp:
     inputs: Inputs
     head: str
     tree: str
+    options: tuple[str, ...] = ()
 
 
 def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, TreeFile]) -> Inputs:
@@ -86,6 +94,9 @@ def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, Tree
             (path, file.mode, blob_id(file.data)) for path, file in sorted(overlays.items())
         ),
         placed=placed,
+        conditions=tuple(
+            (patch.name, str(patch.condition)) for patch in patches if patch.condition.options
+        ),
     )
 
 
@@ -184,11 +195,13 @@ def _is_trace(name: str) -> bool:
 
 
 def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit:
-    """The commit of one patch; its file name rides along as a trailer."""
+    """The commit of one patch; its file name and its condition ride along as a trailer."""
     return Commit(
-        message=with_name(patch.message, patch.name, has_trailers=bool(patch.trailers)).encode(
-            "utf-8", "surrogateescape"
-        ),
+        message=with_name(
+            patch.message,
+            f"{patch.name} {patch.condition}".rstrip(),
+            has_trailers=bool(patch.trailers),
+        ).encode("utf-8", "surrogateescape"),
         author=patch.author.encode("utf-8", "surrogateescape"),
         date=patch.date.encode("ascii"),
         changes=changes,
@@ -210,14 +223,16 @@ def read_stamp(folder: Path) -> Stamp | None:
     """The stamp of the tree in ``folder``; None without one that can be read."""
     try:
         raw: dict[str, Any] = json.loads((folder / ".git" / _STAMP).read_text("utf-8"))
-        inputs = raw.pop("inputs")
+        inputs, options = raw.pop("inputs"), raw.pop("options", ())
         return Stamp(
             **raw,
+            options=tuple(options),
             inputs=Inputs(
                 base=inputs["base"],
                 patches=tuple((name, sha) for name, sha in inputs["patches"]),
                 overlays=tuple((path, mode, blob) for path, mode, blob in inputs["overlays"]),
                 placed=inputs.get("placed", ""),
+                conditions=tuple((name, one) for name, one in inputs.get("conditions", ())),
             ),
         )
     except (OSError, ValueError, KeyError, TypeError):

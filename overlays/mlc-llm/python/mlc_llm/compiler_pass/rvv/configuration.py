@@ -36,6 +36,49 @@ class Extra:
 
 
 @dataclass(frozen=True)
+class StoredPart:
+    """A part of weights in a file's blocks, a matrix with as many rows as the weights.
+
+    Attributes:
+        name: as kernels/include/mlc_rvv_gguf.h has it.
+        columns: elements of a row.
+        item: bytes of an element.
+    """
+
+    name: str
+    columns: int
+    item: int
+
+
+@dataclass(frozen=True)
+class StoredSegment:
+    """Neighbouring rows of a layer's weights that are stored in one format.
+
+    Attributes:
+        rows: number of them.
+        format: the last part of the names of its kernels.
+        block: inputs that share a factor.
+        parts: matrices that hold them.
+    """
+
+    rows: int
+    format: str
+    block: int
+    parts: tuple[StoredPart, ...]
+
+    @staticmethod
+    def of(table: Any) -> StoredSegment:
+        """The segment that a table of the file describes.
+
+        Raises:
+            ValueError: a key is unknown or missing, or a value does not fit.
+        """
+        values = _checked(table, _SEGMENT_KINDS)
+        parts = tuple(StoredPart(**_checked(one, _PART_KINDS)) for one in values.pop("parts"))
+        return StoredSegment(**values, parts=parts)
+
+
+@dataclass(frozen=True)
 class Configuration:
     """Settings of the passes.
 
@@ -49,6 +92,7 @@ class Configuration:
         prefix: of the symbols of a system library.
         reports: folder for the passes' reports; None: no reports.
         extras: passes of other packages that run.
+        stored: weights that stay in a file's blocks, by the name of the layer's weight.
     """
 
     steps: tuple[str, ...] | None = None
@@ -60,6 +104,7 @@ class Configuration:
     prefix: str = ""
     reports: Path | None = None
     extras: tuple[Extra, ...] = ()
+    stored: Mapping[str, tuple[StoredSegment, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, choices in CHOICES.items():
@@ -93,7 +138,12 @@ class Configuration:
             if values.get("steps") is not None:
                 values["steps"] = tuple(values["steps"])
             extras = [_checked(one, _EXTRA_KINDS) for one in values.pop("extras", [])]
-            return Configuration(**values, extras=tuple(Extra(**one) for one in extras))
+            stored = {
+                name: tuple(map(StoredSegment.of, segments))
+                for name, segments in values.pop("stored", {}).items()
+            }
+            made = tuple(Extra(**one) for one in extras)
+            return Configuration(**values, extras=made, stored=stored)
         except (TypeError, ValueError) as error:
             raise RuntimeError(f"{path}: {error}") from error
 
@@ -119,6 +169,10 @@ def _is_list_of(kind: type, value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
+def _is_table_of_lists(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_list_of(dict, one) for one in value.values())
+
+
 # The values that a key takes: in words, and as a condition.
 _TEXT = "a text", _is_text
 _PATH = "a path or null", lambda value: value is None or _is_text(value)
@@ -132,7 +186,16 @@ _KINDS = {
     "prefix": _TEXT,
     "reports": _PATH,
     "extras": ("a list of tables", functools.partial(_is_list_of, dict)),
+    "stored": ("a table of lists of tables", _is_table_of_lists),
 }
+_NUMBER = "a whole number above 0", lambda value: type(value) is int and value > 0
+_SEGMENT_KINDS = {
+    "rows": _NUMBER,
+    "format": _TEXT,
+    "block": _NUMBER,
+    "parts": ("a list of tables", functools.partial(_is_list_of, dict)),
+}
+_PART_KINDS = {"name": _TEXT, "columns": _NUMBER, "item": _NUMBER}
 _EXTRA_KINDS = {
     "name": _TEXT,
     "package": _TEXT,

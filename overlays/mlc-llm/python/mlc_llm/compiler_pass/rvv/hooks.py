@@ -87,6 +87,7 @@ class ExtraPass:
 _FUSION, _SCHEDULING, _EMISSION = HookPhase
 ORDER: tuple[Pass | Place, ...] = (
     Pass(_FUSION, "serialize_thread_bindings", "SerializeThreadBindings"),
+    Pass(_FUSION, "choose_rows_early", "ChooseRowsEarly", "rows"),
     Pass(_FUSION, "keep_scalar_params_opaque", "KeepScalarParamsOpaque"),
     Place(_SCHEDULING, "fused"),
     Pass(_SCHEDULING, "attention.tensorize_prefill", "TensorizePrefill", "attention", True),

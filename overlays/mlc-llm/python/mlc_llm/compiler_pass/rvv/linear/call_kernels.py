@@ -38,6 +38,7 @@ from .batched import BatchedProduct, call_for_each_matrix, match_batched
 from .calls import HALVES, Routines, experts_gemm, product, take
 from .experts import call_for_each, check_experts, find_experts
 from .match import LinearLayer, in_halves, match_linear, stored
+from .stored import fill_in, stored_layer, stored_places
 from .take import match_take, take_rows
 from .tiles import Places, TiledWeights, add_entries, choose_tiles
 
@@ -86,7 +87,10 @@ class CallLinearKernels:
 
 def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
     """By name, the functions whose kernels read tiles, and where their weights are."""
-    found = {}
+    found: dict[str, Places] = {}
+    for g_var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and (layer := stored_layer(func)):
+            found[g_var.name_hint] = stored_places(layer)
     for name, func, stages, products in staged_functions(mod):
         taken = match_take(func)
         packing = taken.packing if taken else None
@@ -144,7 +148,16 @@ def call_kernels(
 
     Returns:
         The function, marked as scheduled if it was changed, and a report per product in it.
+
+    Raises:
+        RuntimeError: the weights are in a file's blocks, and there are no kernels for them.
     """
+    if layer := stored_layer(func):
+        # Nothing else computes it.
+        if routines is None:
+            raise RuntimeError(f"{name}: {misfit}")
+        new, symbols = fill_in(func, layer, routines, tiled=tiled)
+        return new, [BlockReport(name, f"stored_{layer.kind}", symbols)]
     experts = find_experts(func)
     if experts is None and is_scheduled(func):
         return func, []

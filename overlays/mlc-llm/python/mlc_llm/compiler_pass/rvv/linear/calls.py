@@ -113,17 +113,17 @@ def take(taken: TakenRows, routines: Routines) -> Any:
     count, k = taken.out.shape
     sizes = [count, taken.weight.shape[0], k, routines.columns]
     pointers = [taken.out.access_ptr("w"), *(buffer.access_ptr("r") for buffer in buffers)]
-    return _call(routines.symbol("take", taken.packing), [*pointers, *map(_int64, sizes)])
+    return call(routines.symbol("take", taken.packing), [*pointers, *map(int64, sizes)])
 
 
 def _gemm_dense_tiles(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with float32 weights in tiles: tasks over whole tiles."""
-    k, columns = _int64(linear.k), routines.columns
-    width = _outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
+    k, columns = int64(linear.k), routines.columns
+    width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
 
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
-        sizes = [_int64(linear.rows), count, k, _int64(linear.n), k, _int64(columns)]
+        sizes = [int64(linear.rows), count, k, int64(linear.n), k, int64(columns)]
         return [*pointers, *_weights(linear, start), *sizes]
 
     return _tasks(routines.product(linear), linear, out, width, arguments)
@@ -131,43 +131,43 @@ def _gemm_dense_tiles(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 def _gemm_int8(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with int8 activations: rows are rounded, then tasks over whole tiles."""
-    k, rows, columns = _int64(linear.k), _int64(linear.rows), routines.columns
+    k, rows, columns = int64(linear.k), int64(linear.rows), routines.columns
     words = -(-linear.k // INT8_GROUP) * INT8_WORDS
     ready = tirx.decl_buffer((rows * words,), "int32", "ready")
-    width = _outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
+    width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
 
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), ready.access_ptr("r")]
-        sizes = [rows, count, k, _int64(linear.n), _int64(columns)]
+        sizes = [rows, count, k, int64(linear.n), int64(columns)]
         return [*pointers, *_weights(linear, start), *sizes]
 
     def quantize(first: Any, count: Any) -> Any:
         to = ready.access_ptr("w", offset=first * INT8_WORDS)
         pointers = [to, linear.data.access_ptr("r", offset=first * k)]
-        return _call(routines.symbol("quantize_int8", None), [*pointers, count, k, k, rows])
+        return call(routines.symbol("quantize_int8", None), [*pointers, count, k, k, rows])
 
-    rounded = quantize(_int64(0), rows)
+    rounded = quantize(int64(0), rows)
     if not linear.single:
         task = tirx.Var("task", "int64")
         first = task * TASK_ROWS
-        inner = quantize(first, tirx.min(rows - first, _int64(TASK_ROWS)))
-        tasks = tirx.ceildiv(rows, _int64(TASK_ROWS))
-        rounded = tirx.For(task, _int64(0), tasks, tirx.ForKind.PARALLEL, inner)
+        inner = quantize(first, tirx.min(rows - first, int64(TASK_ROWS)))
+        tasks = tirx.ceildiv(rows, int64(TASK_ROWS))
+        rounded = tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
     products = _tasks(routines.product(linear), linear, out, width, arguments)
     return _opaque("rounded", linear, out, tirx.SeqStmt([rounded, products]), [ready])
 
 
 def _gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with any number of rows: tasks over panels of outputs."""
-    columns, k = routines.columns, _int64(linear.k)
+    columns, k = routines.columns, int64(linear.k)
     panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
 
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
-        sizes = [_int64(linear.rows), count, k, _int64(linear.n), k]
+        sizes = [int64(linear.rows), count, k, int64(linear.n), k]
         if linear.packing is None:
             sizes.append(k)
-        scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
+        scratch = [panel.access_ptr("rw"), int64(PANEL_ROWS), int64(columns)]
         return [*pointers, *_weights(linear, start), *sizes, *scratch]
 
     return _tasks(routines.product(linear), linear, out, columns, arguments, [panel])
@@ -175,9 +175,9 @@ def _gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with one row: tasks over runs of outputs."""
-    k, packing = _int64(linear.k), linear.packing
+    k, packing = int64(linear.k), linear.packing
     # Whole panels, as their rows may lie in lanes.
-    outputs = _outputs_of_a_task(linear.n, linear.k, routines.columns)
+    outputs = outputs_of_a_task(linear.n, linear.k, routines.columns)
     data = linear.data
     if packing is not None:
         floats = packing.groups(linear.k) * (packing.group + READY_EXTRA)
@@ -186,15 +186,15 @@ def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), data.access_ptr("r")]
         sizes = [count, k] if packing or linear.tiled else [count, k, k]
-        tile = [_int64(routines.columns)] if linear.tiled else []
+        tile = [int64(routines.columns)] if linear.tiled else []
         return [*pointers, *_weights(linear, start), *sizes, *tile]
 
     tasks = _tasks(routines.product(linear), linear, out, outputs, arguments)
     if packing is None:
         return tasks
     prepare = routines.symbol(routines.kinds(linear)[0], packing)
-    call = _call(prepare, [ready.access_ptr("w"), linear.data.access_ptr("r"), k])
-    return _opaque("prepared", linear, out, tirx.SeqStmt([call, tasks]), [ready])
+    first = call(prepare, [ready.access_ptr("w"), linear.data.access_ptr("r"), k])
+    return _opaque("prepared", linear, out, tirx.SeqStmt([first, tasks]), [ready])
 
 
 def _weights(linear: LinearLayer, start: Any) -> list[Any]:
@@ -206,7 +206,7 @@ def _weights(linear: LinearLayer, start: Any) -> list[Any]:
     return [packed, linear.scale.access_ptr("r", offset=start * packing.groups(k))]
 
 
-def _outputs_of_a_task(n: Any, k: int, columns: int) -> int:
+def outputs_of_a_task(n: Any, k: int, columns: int) -> int:
     """Outputs of a task: whole panels, enough to be worth a thread, and the same for each task."""
     least = -(-TASK_WEIGHTS // k // columns) * columns
     if not isinstance(n, tirx.IntImm):
@@ -228,20 +228,25 @@ def _tasks(
     """Calls that share the outputs, `width` each, among threads; one call if that is enough."""
 
     def body(start: Any, count: Any) -> Any:
-        statement = _call(symbol, arguments(start, count))
+        statement = call(symbol, arguments(start, count))
         return _opaque(linear.stage.name, linear, out, statement, allocated)
 
-    n = _int64(linear.n)
-    if isinstance(linear.n, tirx.IntImm) and int(linear.n) <= width:
-        return body(_int64(0), n)
+    return shared(linear.n, width, body)
+
+
+def shared(outputs: Any, width: int, body: Callable[[Any, Any], Any]) -> Any:
+    """Statements for outputs from one on, so many, that threads share; one if that is enough."""
+    n = int64(outputs)
+    if isinstance(outputs, tirx.IntImm) and int(outputs) <= width:
+        return body(int64(0), n)
     task = tirx.Var("task", "int64")
     start = task * width
-    inner = body(start, tirx.min(n - start, _int64(width)))
-    count = tirx.ceildiv(n, _int64(width))
-    return tirx.For(task, _int64(0), count, tirx.ForKind.PARALLEL, inner)
+    inner = body(start, tirx.min(n - start, int64(width)))
+    count = tirx.ceildiv(n, int64(width))
+    return tirx.For(task, int64(0), count, tirx.ForKind.PARALLEL, inner)
 
 
-def _call(symbol: str, arguments: list[Any]) -> Any:
+def call(symbol: str, arguments: list[Any]) -> Any:
     """A call of a C function whose arguments are pointers and int64_t.
 
     Each size is cast to int64, although it has that type already: a later pass may make all
@@ -261,7 +266,8 @@ def _opaque(name: str, linear: LinearLayer, out: Any, body: Any, allocated: Sequ
     return block_of(body, name, reads, [whole(out)], allocated)
 
 
-def _int64(value: Any) -> Any:
+def int64(value: Any) -> Any:
+    """A size as an int64 expression."""
     if isinstance(value, int | tirx.IntImm):
         return tirx.IntImm("int64", int(value))
     return tirx.Cast("int64", value)
@@ -277,21 +283,21 @@ def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., A
         start = task * columns
 
         def access(buffer: Any, mode: str, offset: Any) -> Any:
-            return buffer.access_ptr(mode, offset=_int64(offset))
+            return buffer.access_ptr(mode, offset=int64(offset))
 
-        outputs = _int64(expert) * n + start
-        c = access(experts.out, "w", _int64(first) * n + start)
-        a = access(experts.data, "r", _int64(of_data) * k)
-        sizes = [_int64(rows), _int64(tirx.min(n - start, columns)), _int64(k), _int64(n)]
-        scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
+        outputs = int64(expert) * n + start
+        c = access(experts.out, "w", int64(first) * n + start)
+        a = access(experts.data, "r", int64(of_data) * k)
+        sizes = [int64(rows), int64(tirx.min(n - start, columns)), int64(k), int64(n)]
+        scratch = [panel.access_ptr("rw"), int64(PANEL_ROWS), int64(columns)]
         if packing is None:
             weight = access(experts.weight, "r", outputs * k)
-            arguments = [c, a, weight, *sizes, _int64(k), _int64(k), *scratch]
+            arguments = [c, a, weight, *sizes, int64(k), int64(k), *scratch]
         else:
             weight = access(experts.weight, "r", outputs * packing.words(k))
             scale = access(experts.scale, "r", outputs * packing.groups(k))
-            arguments = [c, a, weight, scale, *sizes, _int64(k), *scratch]
-        statement = opaque(experts, _call(symbol, arguments), [panel])
+            arguments = [c, a, weight, scale, *sizes, int64(k), *scratch]
+        statement = opaque(experts, call(symbol, arguments), [panel])
         tasks = tirx.For(task, 0, -(-n // columns), tirx.ForKind.PARALLEL, statement)
         return tirx.IfThenElse(rows > 0, tasks, None)
 

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops of the products of q4 weights; rvv/int8_q4.c and rvv/q4_tiles.c have the arithmetic.
+
+A block of a row's activations has 32 values, their scale at byte 32, and at byte 36 the sum that
+takes the zero point off. A group has a block of each row, one after another.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from crosslab.loops.code import Argument, Constant, Loop, Vector, Width
+from crosslab.loops.library import Library
+
+BLOCK, SCALE, BIAS, PAIRS = 40, 32, 36, 16
+BYTES = "const uint8_t *"
+# Its lowest bit is worth 1, so that its bits plus an integer are the float MAGIC + integer.
+MAGIC = Constant(float(3 << 22))
+
+loops = Library()
+
+
+def multiply(
+    k: Loop, e8: Width, sums: Sequence[Vector], x: Argument, q: Argument, step: Argument
+) -> None:
+    """Sums of a group's products, one for each row, in 16 bits."""
+    sixteen = Constant(16)
+    for pair in range(PAIRS):
+        low = e8.load("vle8.v", q, step)
+        high = e8.make("vmulhu.vx", low, sixteen)
+        e8.put("vnmsac.vx", low, sixteen, high)
+        for odd, weights in enumerate((low, high)):
+            for row, part in enumerate(sums):
+                value = k.scalar("lb", x, BLOCK * row + 2 * pair + odd)
+                if pair + odd == 0:
+                    e8.put("vwmul.vx", part, weights, value)
+                else:
+                    e8.put("vwmacc.vx", part, value, weights)
+
+
+def take_zero_point(k: Loop, e16: Width, part: Vector, x: Argument, row: int) -> None:
+    """What remains of a sum when weights count from -7 to 8."""
+    e16.put("vadd.vx", part, part, k.scalar("lw", x, BLOCK * row + BIAS))
+
+
+@loops.add("mlc_i8_row", 8, 4, 2, 1)
+def one_row(k: Loop) -> None:
+    """c[lanes] = a row of activations times the weights of a tile."""
+    c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const float *")
+    ld_x, step, scale_step = k.parameters("ld_x", "step", "scale_step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    total = e32.make("vmv.v.i", 0)
+    with k.repeat("groups"):
+        part = e16.vector()
+        multiply(k, e8, [part], x, q, step)
+        take_zero_point(k, e16, part, x, 0)
+        number = e16.make("vfwcvt.f.x.v", part)
+        e32.put("vfmul.vv", number, number, e32.load("vle32.v", s, scale_step))
+        e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
+        k.advance(x, ld_x)
+    e32.store("vse32.v", total, c)
+
+
+# Of float32 activations that are integers of three digits: the base, the digits of each place are a
+# row of int8 activations, and the bytes of a group.
+BASE, PLACES, DIGITS = Constant(256.0), 3, 144
+
+
+@loops.add("mlc_q4_row", 8, 4, 2, 1)
+def row_of_digits(k: Loop) -> None:
+    """y[lanes] = a row of float32 activations times the weights of a tile."""
+    y, x, q, s = k.pointers(y="float *", x=BYTES, q=BYTES, s="const float *")
+    step, scale_step = k.parameters("step", "scale_step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    total = e32.make("vmv.v.i", 0)
+    with k.repeat("groups"):
+        sums = [e16.vector() for _ in range(PLACES)]
+        multiply(k, e8, sums, x, q, step)
+        for place, part in enumerate(sums):
+            take_zero_point(k, e16, part, x, place)
+        number = e16.make("vfwcvt.f.x.v", sums[-1])
+        for part in reversed(sums[:-1]):
+            lower = e16.make("vfwcvt.f.x.v", part)
+            e32.put("vfmacc.vf", lower, BASE, number)
+            number = lower
+        e32.put("vfmul.vv", number, number, e32.load("vle32.v", s, scale_step))
+        e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
+        k.advance(x, DIGITS)
+    e32.store("vse32.v", total, y)
+
+
+def some_rows(k: Loop, rows: int) -> None:
+    """c[rows, lanes], with sums in registers."""
+    c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const float *")
+    ld_c, ld_x, step, scale_step = k.parameters("ld_c", "ld_x", "step", "scale_step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    totals = [e32.make("vmv.v.i", 0) for _ in range(rows)]
+    with k.repeat("groups"):
+        sums = [e16.vector() for _ in range(rows)]
+        multiply(k, e8, sums, x, q, step)
+        scales = e32.load("vle32.v", s, scale_step)
+        for row, (total, part) in enumerate(zip(totals, sums, strict=True)):
+            take_zero_point(k, e16, part, x, row)
+            number = e16.make("vfwcvt.f.x.v", part)
+            e32.put("vfmul.vv", number, number, scales)
+            e32.put("vfmacc.vf", total, k.scalar("flw", x, BLOCK * row + SCALE), number)
+        k.advance(x, ld_x)
+    for total in totals:
+        e32.store("vse32.v", total, c, ld_c)
+
+
+def wide_rows(k: Loop, rows: int) -> None:
+    """c[rows, lanes] += rows of activations times a tile that is wider than four registers.
+
+    Sums are in memory, and half of the lanes is added to them at a time: ``c`` walks down the rows
+    of the first half, ``over`` bytes to the second half, and ``back``.
+    """
+    c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const float *")
+    ld_c, ld_x, step = k.parameters("ld_c", "ld_x", "step")
+    half_step, rest_step, over, back = k.parameters("half_step", "rest_step", "over", "back")
+    e8, e16 = k.widths("lanes", 8, 16)
+    halves = [k.widths(count, 16, 32, halves=1) for count in ("half", "rest")]
+    with k.repeat("groups"):
+        sums = [e16.vector() for _ in range(rows)]
+        multiply(k, e8, sums, x, q, step)
+        for row, part in enumerate(sums):
+            take_zero_point(k, e16, part, x, row)
+        for half, (h16, h32) in enumerate(halves):
+            scales = h32.load("vle32.v", s, rest_step if half else half_step)
+            parts = [part.part(2 * half) for part in sums]
+            # By twos, which saves vector types.
+            for first in range(0, rows, 2):
+                numbers = [h16.make("vfwcvt.f.x.v", part) for part in parts[first : first + 2]]
+                for row, number in enumerate(numbers, start=first):
+                    place = f"row {row}, half {half}"
+                    h32.put("vfmul.vv", number, number, scales)
+                    total = h32.load("vle32.v", c, memory=place)
+                    h32.put("vfmacc.vf", total, k.scalar("flw", x, BLOCK * row + SCALE), number)
+                    last = row == rows - 1
+                    move = (back if half else over) if last else ld_c
+                    h32.store("vse32.v", total, c, move, memory=place)
+        k.advance(x, ld_x)
+
+
+def sums_of_rows(k: Loop, rows: int) -> None:
+    """p[groups, rows, lanes] = sums of groups, for an even number of rows.
+
+    Two rows' sums are written as the words that fill their registers.
+    """
+    p, x, q = k.pointers(p="int16_t *", x=BYTES, q=BYTES)
+    ld_x, step, pair_step = k.parameters("ld_x", "step", "pair_step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    with k.repeat("groups"):
+        pairs = [e32.vector() for _ in range(rows // 2)]
+        sums = [pair.part(first) for pair in pairs for first in (0, 2)]
+        multiply(k, e8, sums, x, q, step)
+        for row, part in enumerate(sums):
+            take_zero_point(k, e16, part, x, row)
+        for pair in pairs:
+            e8.store("vse32.v", pair, p, pair_step)
+        k.advance(x, ld_x)
+
+
+def scaled_rows(k: Loop, rows: int) -> None:
+    """c[rows, lanes] += sums of groups times scales; MAGIC makes floats of sums.
+
+    ``row`` is the number of bytes of a row of ``p``, and ``rest`` that of the rows which are left
+    out. ``c`` is read and ``to`` is written.
+    """
+    c, to = k.pointers(c="const float *", to="float *")
+    p, x, s = k.pointers(p="const int16_t *", x=BYTES, s="const float *")
+    ld_c, ld_x, scale_step = k.parameters("ld_c", "ld_x", "scale_step")
+    row_step, rest = k.parameters("row", "rest")
+    (e32,) = k.widths("lanes", 32)
+    h16, h32 = k.widths("half", 16, 32, halves=1)
+    totals = [e32.load("vle32.v", c, ld_c) for _ in range(rows)]
+    magic = h32.make("vfmv.v.f", MAGIC)
+    with k.repeat("groups"):
+        scales = e32.load("vle32.v", s, scale_step)
+        excess = e32.make("vfmul.vf", scales, MAGIC)
+        for row, total in enumerate(totals):
+            part = e32.load("vle16.v", p, row_step)
+            number = e32.vector()
+            for half in (0, 1):
+                h16.put("vwadd.wv", number.part(2 * half), magic, part.part(half))
+            e32.put("vfmsub.vv", number, scales, excess)
+            e32.put("vfmacc.vf", total, k.scalar("flw", x, BLOCK * row + SCALE), number)
+        k.advance(p, rest)
+        k.advance(x, ld_x)
+    for total in totals:
+        e32.store("vse32.v", total, to, ld_c)
+
+
+for count in (2, 3, 4):
+    loops.add(f"mlc_i8_rows_{count}", 4, 2, 1)(partial(some_rows, rows=count))
+    loops.add(f"mlc_i8_wide_{count}", 8)(partial(wide_rows, rows=count))
+for count in (8, 10, 12, 14):
+    loops.add(f"mlc_i8_sums_{count}", 4)(partial(sums_of_rows, rows=count))
+for count in (2, 3):
+    loops.add(f"mlc_i8_scaled_{count}", 4)(partial(scaled_rows, rows=count))

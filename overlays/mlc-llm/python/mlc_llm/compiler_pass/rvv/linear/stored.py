@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers whose weights are in the blocks of a file (kernels/include/mlc_rvv_gguf.h).
+
+:func:`stored_function` makes the function of such a layer, which only declares what it reads and
+writes; CallLinearKernels gives it its statements once the target and its kernels are known. The
+weights must be in tiles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tvm import tirx
+
+from ..configuration import StoredSegment
+from ..tir import block_of, whole, with_root
+from .calls import TASK_ROWS, Routines, call, int64, outputs_of_a_task, shared
+from .tiles import Places
+
+ATTRIBUTE = "mlc_rvv.stored"
+FLOAT = "float32"
+# Type of a part, by the bytes of its elements. Halves are words, so that no pass widens them.
+DTYPES = {1: "uint8", 2: "uint16"}
+# The parts that a kernel takes, in its order.
+ORDER = ("quants", "high", "scales", "factors")
+UNFILLED = "mlc_rvv_stored_weights_need_the_project_s_kernels"
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    """A layer that :func:`stored_function` made.
+
+    Attributes:
+        kind: "linear": out[rows, n] = data[rows, k] * transpose(weights), or "take":
+            out[rows, k] = weights[data[rows]].
+        data: activations, float32, or numbers of rows, int32.
+        parts: buffers of the segments' parts, one after the other.
+        out: of it.
+        segments: of the weights.
+    """
+
+    kind: str
+    data: Any
+    parts: list[Any]
+    out: Any
+    segments: tuple[StoredSegment, ...]
+
+    @property
+    def rows(self) -> Any:
+        """Rows of the output."""
+        rows: Any = 1
+        for extent in self.out.shape[:-1]:
+            rows = extent * rows
+        return int64(rows)
+
+    def of_segment(self, index: int) -> dict[str, Any]:
+        """The buffers of a segment, by part."""
+        first = sum(len(segment.parts) for segment in self.segments[:index])
+        parts = self.segments[index].parts
+        return {part.name: self.parts[first + i] for i, part in enumerate(parts)}
+
+
+def stored_function(
+    kind: str,
+    dtype: str,
+    shapes: Sequence[Sequence[Any]],
+    out: Sequence[Any],
+    segments: tuple[StoredSegment, ...],
+) -> tirx.PrimFunc:
+    """The function of a layer, without its statements.
+
+    Args:
+        kind: see :class:`StoredLayer`.
+        dtype: type of the data.
+        shapes: of the data, and of all parts.
+        out: shape of the output.
+        segments: of the weights.
+    """
+    dtypes = [dtype, *(DTYPES[part.item] for segment in segments for part in segment.parts)]
+    buffers = [
+        tirx.decl_buffer(shape, of, f"buffer_{i}")
+        for i, (shape, of) in enumerate(zip(shapes, dtypes, strict=True))
+    ]
+    written = tirx.decl_buffer(out, FLOAT, "out")
+    body = tirx.Evaluate(tirx.call_extern("void", UNFILLED))
+    block = block_of(body, f"stored_{kind}", [whole(b) for b in buffers], [whole(written)])
+    func = tirx.PrimFunc([*buffers, written], block_of(block, "root", [], []))
+    about = {"kind": kind, "segments": [asdict(segment) for segment in segments]}
+    attrs = {ATTRIBUTE: json.dumps(about), "tirx.noalias": True, "s_tir": True}
+    return func.with_attrs({**attrs, "tirx.is_scheduled": True})
+
+
+def stored_layer(func: tirx.PrimFunc) -> StoredLayer | None:
+    """The layer that a function computes; None if it is no function of stored weights."""
+    text = func.attrs.get(ATTRIBUTE) if func.attrs is not None else None
+    if text is None:
+        return None
+    about = json.loads(str(text))
+    segments = tuple(map(StoredSegment.of, about["segments"]))
+    data, *parts, out = func.params
+    return StoredLayer(about["kind"], data, parts, out, segments)
+
+
+def stored_places(layer: StoredLayer) -> Places:
+    """Places of the weights among the function's parameters, with bytes of an element."""
+    items = [part.item for segment in layer.segments for part in segment.parts]
+    return {1 + i: item for i, item in enumerate(items)}
+
+
+def fill_in(
+    func: tirx.PrimFunc, layer: StoredLayer, routines: Routines, *, tiled: bool
+) -> tuple[tirx.PrimFunc, str]:
+    """Give the function of a layer its statements.
+
+    Returns:
+        The function, and the symbols that it calls.
+
+    Raises:
+        RuntimeError: the weights are not in tiles.
+        PatternMismatch: the library has no such kernel.
+    """
+    if not tiled:
+        raise RuntimeError("weights in a file's blocks must be in tiles: set weights to 'tiles'")
+    verb = "gemm" if layer.kind == "linear" else "take"
+    kinds = [f"{verb}_gguf_{segment.format}" for segment in layer.segments]
+    symbols = [routines.symbol(kind, None) for kind in kinds]
+    make = _linear if layer.kind == "linear" else _take
+    new = with_root(func, [make(layer, symbols, routines)], [])
+    return new, ", ".join(dict.fromkeys(symbols))
+
+
+def _pointers(buffers: dict[str, Any], start: Any, segment: StoredSegment) -> list[Any]:
+    """Pointers to the parts of the outputs from one on; a part that there is none of is quants."""
+    columns = {part.name: part.columns for part in segment.parts}
+    return [
+        buffers[name].access_ptr("r", offset=start * columns[name])
+        if name in buffers
+        else buffers["quants"].access_ptr("r")
+        for name in ORDER
+    ]
+
+
+def _take(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
+    segment, buffers = layer.segments[0], layer.of_segment(0)
+    n, k = buffers["quants"].shape[0], layer.out.shape[-1]
+    pointers = [layer.out.access_ptr("w"), layer.data.access_ptr("r")]
+    sizes = [layer.rows, n, k, routines.columns]
+    weights = _pointers(buffers, int64(0), segment)
+    statement = call(symbols[0], [*pointers, *weights, *map(int64, sizes)])
+    return _block(layer, "take", statement, [])
+
+
+def _linear(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
+    """Activations are rounded once for each length of block; then tasks over whole tiles."""
+    ready: dict[int, Any] = {}
+    for segment in layer.segments:
+        if segment.block not in ready:
+            size = layer.rows * _ready_bytes(layer, segment.block)
+            ready[segment.block] = tirx.decl_buffer((size,), "uint8", f"ready_{segment.block}")
+    statements = [_round(layer, routines, block, buffer) for block, buffer in ready.items()]
+    start = 0
+    for i, segment in enumerate(layer.segments):
+        product = _segment(layer, i, start, ready[segment.block], symbols[i], routines)
+        statements.append(product)
+        start += segment.rows
+    return _block(layer, "rounded", tirx.SeqStmt(statements), list(ready.values()))
+
+
+def _inputs(layer: StoredLayer) -> int:
+    return int(layer.data.shape[-1])
+
+
+def _ready_bytes(layer: StoredLayer, block: int) -> int:
+    """Bytes of a row of rounded activations: values, a scale, and sums of eight values each."""
+    return _inputs(layer) // block * (block + 4 + block // 8 * 2)
+
+
+def _round(layer: StoredLayer, routines: Routines, block: int, ready: Any) -> Any:
+    """Rows are rounded in tasks; a row's blocks lie among those of all rows."""
+    k, rows = int64(_inputs(layer)), layer.rows
+    each = block + 4 + block // 8 * 2
+
+    def some(first: Any, count: Any) -> Any:
+        to = ready.access_ptr("w", offset=first * each)
+        source = layer.data.access_ptr("r", offset=first * k)
+        arguments = [to, source, count, k, k, rows, int64(block)]
+        return call(routines.symbol("quantize_blocks", None), arguments)
+
+    if isinstance(rows, tirx.IntImm) and int(rows) <= TASK_ROWS:
+        return some(int64(0), rows)
+    task = tirx.Var("task", "int64")
+    first = task * TASK_ROWS
+    inner = some(first, tirx.min(rows - first, int64(TASK_ROWS)))
+    tasks = tirx.ceildiv(rows, int64(TASK_ROWS))
+    return tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
+
+
+def _segment(
+    layer: StoredLayer, index: int, start: int, ready: Any, symbol: str, routines: Routines
+) -> Any:
+    segment, buffers = layer.segments[index], layer.of_segment(index)
+    k, all_outputs = _inputs(layer), int64(layer.out.shape[-1])
+    n = buffers["quants"].shape[0]
+    one_row = isinstance(layer.rows, tirx.IntImm) and int(layer.rows) == 1
+    width = outputs_of_a_task(n, k, routines.columns) if one_row else routines.columns
+
+    def part(first: Any, count: Any) -> Any:
+        pointers = [layer.out.access_ptr("w", offset=start + first), ready.access_ptr("r")]
+        sizes = [layer.rows, count, int64(k), all_outputs, int64(routines.columns)]
+        statement = call(symbol, [*pointers, *_pointers(buffers, first, segment), *sizes])
+        return _block(layer, "product", statement, [])
+
+    return shared(n, width, part)
+
+
+def _block(layer: StoredLayer, name: str, body: Any, allocated: list[Any]) -> Any:
+    reads = [whole(buffer) for buffer in (layer.data, *layer.parts)]
+    return block_of(body, name, reads, [whole(layer.out)], allocated)

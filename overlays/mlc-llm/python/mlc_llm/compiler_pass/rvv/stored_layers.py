@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of a model whose weights stay in the blocks of a file, such as GGUF's.
+
+The configuration of the passes lists such weights (``stored``). The layer of one holds the parts of
+its blocks as parameters, and is a TIR function that the pass CallLinearKernels fills in: without
+the pass it does not link, because no other code reads these formats. Weights that are not listed
+stay float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from .configuration import StoredSegment
+from .linear.stored import DTYPES, FLOAT, stored_function
+
+
+def store_layers(model: nn.Module, stored: Mapping[str, tuple[StoredSegment, ...]]) -> nn.Module:
+    """Replace the layers of a model whose weights are listed.
+
+    Args:
+        model: its linear layers and embeddings have a parameter ``weight`` [outputs, inputs].
+        stored: segments of rows, by the name of a layer's weight.
+
+    Raises:
+        ValueError: a listed weight is not in the model, or is of another size.
+    """
+    replaced: set[str] = set()
+
+    class Replace(nn.Mutator):  # type: ignore[misc]
+        def visit_module(self, name: str, node: nn.Module) -> Any:
+            segments = stored.get(f"{name}.weight")
+            if segments is None:
+                return self.visit(name, node)
+            replaced.add(f"{name}.weight")
+            kind = StoredEmbedding if isinstance(node, nn.Embedding) else StoredLinear
+            return kind(node, segments)
+
+    result = Replace().visit("", model)
+    if others := sorted(set(stored) - replaced):
+        raise ValueError(f"the model has no layer with the weight {others[0]}")
+    return result
+
+
+class StoredMatrix(nn.Module):  # type: ignore[misc]
+    """The weights of a layer, in segments of rows that have one format each.
+
+    The parameters of segment i are ``<part>_<i>``, such as ``quants_0``.
+    """
+
+    def __init__(self, weight: nn.Parameter, segments: tuple[StoredSegment, ...]) -> None:
+        super().__init__()
+        self.rows, self.inputs = weight.shape
+        self.segments = segments
+        total = sum(segment.rows for segment in segments)
+        if isinstance(self.rows, int) and self.rows != total:
+            raise ValueError(f"a layer of {self.rows} outputs has weights of {total}")
+        for i, segment in enumerate(segments):
+            # A symbolic number of rows stays symbolic; such weights have one segment.
+            rows = segment.rows if isinstance(self.rows, int) else self.rows
+            for part in segment.parts:
+                shape = (rows, part.columns)
+                setattr(self, f"{part.name}_{i}", nn.Parameter(shape, DTYPES[part.item]))
+
+    def parts(self) -> list[nn.Parameter]:
+        """The parameters, in the order of segments and parts."""
+        return [
+            getattr(self, f"{part.name}_{i}")
+            for i, segment in enumerate(self.segments)
+            for part in segment.parts
+        ]
+
+    def product(self, x: nn.Tensor) -> nn.Tensor:
+        """X [..., inputs] times the transposed weights, float32 [..., rows]."""
+        parts = self.parts()
+        rows = self.rows if isinstance(self.rows, int) else parts[0].shape[0]
+        return _call("linear", x, parts, self.segments, [*x.shape[:-1], rows])
+
+    def to(self, dtype: str | None = None) -> None:
+        """Set the type of the bias, if there is one: blocks have no other type."""
+        if getattr(self, "bias", None) is not None:
+            self.bias.to(dtype=dtype)
+
+
+class StoredLinear(StoredMatrix):
+    """A linear layer."""
+
+    def __init__(self, layer: nn.Module, segments: tuple[StoredSegment, ...]) -> None:
+        super().__init__(layer.weight, segments)
+        self.in_features, self.out_features = self.inputs, self.rows
+        self.bias = getattr(layer, "bias", None)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """The layer's output, float32 [..., rows]."""
+        out = self.product(x)
+        return out if self.bias is None else out + self.bias
+
+
+class StoredEmbedding(StoredMatrix):
+    """An embedding, which may be the last linear layer, too."""
+
+    def __init__(self, layer: nn.Embedding, segments: tuple[StoredSegment, ...]) -> None:
+        super().__init__(layer.weight, segments)
+        if len(segments) != 1:
+            raise ValueError("an embedding has weights of several formats")
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """The rows of the tokens x, float32 [*x.shape, inputs]."""
+        ids = x if x.ndim == 1 else nn.op.reshape(x, shape=[-1])
+        rows = _call("take", ids, self.parts(), self.segments, [ids.shape[0], self.inputs])
+        return rows if x.ndim == 1 else nn.op.reshape(rows, shape=[*x.shape, self.inputs])
+
+    def lm_head_forward(self, x: nn.Tensor) -> nn.Tensor:
+        """Logits, float32 [..., rows]."""
+        return self.product(x)
+
+
+def _call(
+    kind: str,
+    x: nn.Tensor,
+    parts: list[nn.Parameter],
+    segments: tuple[StoredSegment, ...],
+    shape: list[Any],
+) -> nn.Tensor:
+    sizes: dict[Any, tirx.Var] = {}
+
+    def of_function(extents: Any) -> list[Any]:
+        """Extents in variables of the function, which must not be those of its caller."""
+        return [
+            int(extent)
+            if isinstance(extent, int | tirx.IntImm)
+            else sizes.setdefault(extent, tirx.Var(f"n{len(sizes)}", "int64"))
+            for extent in extents
+        ]
+
+    buffers = [of_function(each.shape) for each in (x, *parts)]
+    func = stored_function(kind, x.dtype, buffers, of_function(shape), segments)
+    out = nn.Tensor.placeholder(shape, FLOAT)
+    return nn.op.tensor_ir_op(func, f"stored_{kind}", [x, *parts], out)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``bisect``: the patch of a series since which a command fails.
+
+The command runs in a tree of its own, in which the patches are put in and taken out in the order
+of the series. Files that do not change keep their times and what the command builds stays, so that
+a build goes on from the one before. The maintainer's own tree plays no part.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from forkpatch.git.calls import Git
+from forkpatch.tree.fork import Fork, TreePlan
+from forkpatch.tree.swap import discard, scratch_beside
+from forkpatch.tree.variants import write_variant
+from forkpatch.tree.worktree import build_repository
+from groundwork.locks import folder_locked
+
+SKIP = 125  # as for git bisect run
+
+
+class Outcome(StrEnum):
+    """Outcome of the command on the first patches of a series."""
+
+    PASSES = "passes"
+    FAILS = "fails"
+    SKIPPED = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the command, with the first ``count`` patches."""
+
+    count: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """Result of a bisection.
+
+    Attributes:
+        suspects: the patch since which the command fails; several if runs were skipped; none if
+            the command passes with all patches or fails without any.
+        trials: the runs, in order.
+    """
+
+    upstream: str
+    suspects: tuple[str, ...]
+    trials: tuple[Trial, ...]
+
+
+def bisect(
+    fork: Fork,
+    plans: Mapping[str, TreePlan],
+    name: str,
+    command: Sequence[str],
+    each: Callable[[Trial], None],
+) -> Bisection:
+    """Find the patch of the upstream ``name`` since which ``command`` fails.
+
+    Args:
+        fork: the fork.
+        plans: the planned tree of each upstream of the release.
+        name: the upstream.
+        command: runs in its tree; exit code 0 passes, 125 cannot tell, any other fails.
+        each: called after each run.
+
+    Raises:
+        UserError: the command cannot be run.
+    """
+    patches = plans[name].weave.patches
+    trials: dict[int, Trial] = {}
+    with _trees(fork, plans, name) as (tree, commits):
+
+        def run(count: int) -> Outcome:
+            if count not in trials:
+                tree.run("reset", "-q", "--hard", commits[count])
+                trials[count] = Trial(count, _run(command, tree.work_tree or Path()))
+                each(trials[count])
+            return trials[count].outcome
+
+        good, bad = 0, len(patches)
+        if run(bad) is Outcome.FAILS and run(good) is Outcome.PASSES:
+            while untried := [count for count in range(good + 1, bad) if count not in trials]:
+                middle = min(untried, key=lambda count: abs(2 * count - good - bad))
+                outcome = run(middle)
+                good = middle if outcome is Outcome.PASSES else good
+                bad = middle if outcome is Outcome.FAILS else bad
+        else:
+            bad = good
+    return Bisection(name, patches[good:bad], tuple(trials.values()))
+
+
+@contextmanager
+def _trees(
+    fork: Fork, plans: Mapping[str, TreePlan], name: str
+) -> Iterator[tuple[Git, Sequence[str]]]:
+    """The trees of a release in a folder that is removed afterwards, by the next verb if need be.
+
+    Yields the repository of ``name``, and its commits from the one without any patch on.
+    """
+    fork.settings.work.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        scratch = scratch_beside(fork.settings.work / "bisect")
+        stack.callback(discard, scratch)
+        with suppress(OSError):  # some file systems have no locks of folders
+            stack.enter_context(folder_locked(scratch))
+        for other, plan in plans.items():
+            if other != name:
+                write_variant(plan, plan.weave.patches, scratch / other)
+        plan = plans[name]
+        (scratch / name).mkdir()
+        git, ids = build_repository(scratch / name, plan.pristine, plan.commits)
+        yield git, ids[len(ids) - len(plan.patches) - 1 :]
+
+
+def _run(command: Sequence[str], tree: Path) -> Outcome:
+    """Run the command in a tree; what it prints goes to standard error."""
+    environment = {**os.environ, "FORKPATCH_TREES": str(tree.parent)}
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=2, check=False
+        )
+    except OSError as error:
+        raise UserError(
+            f"{command[0]} cannot be run in the tree: {os.strerror(error.errno or 0)}",
+            remedy="name a program on PATH, or a file by its path in the tree",
+        ) from error
+    skipped = Outcome.SKIPPED if done.returncode == SKIP else Outcome.FAILS
+    return skipped if done.returncode else Outcome.PASSES

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "input/errors.h"
+
+namespace rvv_runner {
+namespace {
+
+// The numbers of the CPUs that the calling thread may run on; empty if the kernel does not tell.
+std::vector<unsigned> Allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<unsigned> ids;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return ids;
+  for (unsigned id = 0; id < CPU_SETSIZE; ++id) {
+    if (CPU_ISSET(id, &set)) ids.push_back(id);
+  }
+  return ids;
+}
+
+bool Pin(const std::vector<unsigned>& ids) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const unsigned id : ids) CPU_SET(id, &set);
+  return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
+// A list of siblings such as "0-1" or "0,4" begins with the lowest number.
+unsigned CoreOf(unsigned id) {
+  std::ifstream stream("/sys/devices/system/cpu/cpu" + std::to_string(id) +
+                       "/topology/thread_siblings_list");
+  unsigned lowest = 0;
+  return stream >> lowest ? lowest : id;
+}
+
+std::string Written(const VectorUnit& unit) {
+  if (unit.bits == 0) return "no vector registers";
+  return "vector registers of " + std::to_string(unit.bits) + " bits";
+}
+
+}  // namespace
+
+std::vector<Cpu> ProbeCpus() {
+  std::vector<Cpu> cpus;
+  for (const unsigned id : Allowed()) {
+    // A thread of its own, so that the caller stays where it is.
+    std::thread([&] {
+      if (Pin({id})) cpus.push_back({id, CoreOf(id), ProbeVectorUnit()});
+    }).join();
+  }
+  // Without leave to move, the CPU under this thread stands for all.
+  if (cpus.empty()) cpus.push_back({0, 0, ProbeVectorUnit()});
+  return cpus;
+}
+
+bool Runs(const Cpu& cpu, const VectorUnit& needed) {
+  return cpu.unit.bits >= needed.bits && (cpu.unit.halves || !needed.halves);
+}
+
+size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& libraries) {
+  size_t best = 0;
+  int64_t most = 0;
+  for (size_t i = 0; i < libraries.size(); ++i) {
+    const auto count = std::count_if(cpus.begin(), cpus.end(),
+                                     [&](const Cpu& cpu) { return Runs(cpu, libraries[i]); });
+    const int64_t bits = count * libraries[i].bits;
+    if (bits > most || (bits == most && bits > 0 && libraries[i].bits > libraries[best].bits)) {
+      best = i;
+      most = bits;
+    }
+  }
+  return best;
+}
+
+std::vector<Cpu> CpusThatRun(const std::vector<Cpu>& cpus, const VectorUnit& needed) {
+  std::vector<Cpu> fit;
+  std::copy_if(cpus.begin(), cpus.end(), std::back_inserter(fit),
+               [&](const Cpu& cpu) { return Runs(cpu, needed); });
+  if (!fit.empty()) return fit;
+  VectorUnit have;
+  for (const Cpu& cpu : cpus) have.bits = std::max(have.bits, cpu.unit.bits);
+  std::string lacks = "vectors of halves (Zvfh), but this CPU has none";
+  if (have.bits < needed.bits) {
+    lacks = "vector registers of at least " + std::to_string(needed.bits) +
+            " bits, but this CPU has " + Written(have);
+  }
+  throw InputError("the model library was compiled for " + lacks +
+                   "; compile the model for this CPU");
+}
+
+void StayOn(const std::vector<Cpu>& cpus) {
+  std::vector<unsigned> ids;
+  for (const Cpu& cpu : cpus) ids.push_back(cpu.id);
+  const std::vector<unsigned> allowed = Allowed();
+  if (ids != allowed && !allowed.empty() && !Pin(ids)) {
+    throw RunError("this process cannot be kept on the CPUs that can run the model library");
+  }
+}
+
+int64_t PhysicalCores() {
+  std::set<unsigned> cores;
+  for (const unsigned id : Allowed()) cores.insert(CoreOf(id));
+  return std::max<int64_t>(1, static_cast<int64_t>(cores.size()));
+}
+
+}  // namespace rvv_runner

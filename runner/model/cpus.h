@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPUs of this machine. Chips exist whose cores differ: their vector registers have different
+// lengths, or some cores lack an extension.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/vector_unit.h"
+
+namespace rvv_runner {
+
+struct Cpu {
+  unsigned id = 0;    // Linux' number
+  unsigned core = 0;  // lowest number of a CPU on the same physical core
+  VectorUnit unit;
+};
+
+// The CPUs that this process may run on, each probed by a thread on it.
+std::vector<Cpu> ProbeCpus();
+
+// True if the CPU can run code that needs this unit.
+bool Runs(const Cpu& cpu, const VectorUnit& needed);
+
+// The best of several libraries, given by what they need: the one with which the CPUs that can run
+// it compute most, counted in bits of vector registers. Among equals, the one for the longer
+// registers. Returns the first library if no CPU can run any of them.
+size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& libraries);
+
+// The CPUs that can run code that needs this unit. Throws InputError if there is none: code for
+// longer registers does not fail on shorter ones but computes wrong numbers.
+std::vector<Cpu> CpusThatRun(const std::vector<Cpu>& cpus, const VectorUnit& needed);
+
+// Keeps the calling thread, and the threads that it starts later, on these CPUs.
+void StayOn(const std::vector<Cpu>& cpus);
+
+// The number of physical cores of the CPUs that the calling thread may run on.
+int64_t PhysicalCores();
+
+}  // namespace rvv_runner

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab core-loops``: cycles of a round of each loop in an object file, by a core's pipeline.
+
+A loop is the code from the target of a branch backwards to that branch, without calls and other
+loops in it. Nothing is executed: the vtype in force is that of the last vset* above.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.cores.core import Core, core_option
+from crosslab.cores.machine import machine_of
+from crosslab.cores.pipeline import Translator
+from crosslab.errors import UserError
+from crosslab.run.counter import VTYPE_UNKNOWN, Kind, Segment
+from crosslab.run.decode import Unit
+from crosslab.run.symbols import Symbols
+
+# Rounds before the one that is printed.
+WARM, ROUNDS = 20, 10
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop: its function, its address and its instructions."""
+
+    symbol: str
+    address: int
+    instructions: tuple[tuple[int, Kind], ...]
+
+
+def loops_of(path: Path) -> Iterator[Loop]:
+    """The innermost loops of an object file or program, in order.
+
+    Raises:
+        UserError: the file is not an ELF file.
+        LabError: it has no symbols.
+    """
+    for start, words in code_of(path):
+        yield from _loops(Symbols.of(path), start, words)
+
+
+def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
+    """The instructions by address of each section with code, and the section's address.
+
+    Raises:
+        UserError: the file is missing, or is not an ELF file.
+    """
+    try:
+        with path.open("rb") as file:
+            return [
+                (section["sh_addr"], dict(_words(section["sh_addr"], section.data())))
+                for section in ELFFile(file).iter_sections()
+                if section.name.startswith(".text")
+            ]
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except ELFError as error:
+        raise UserError(f"{path} is not an ELF file: {error}") from error
+
+
+def _loops(symbols: Symbols, start: int, words: dict[int, int]) -> Iterator[Loop]:
+    addresses = list(words)
+    segment = Segment(start, tuple(words.values()))
+    kinds = dict(zip(addresses, segment.kinds(VTYPE_UNKNOWN), strict=True))
+    ends = {at: target for at in addresses if (target := _target(at, words[at])) is not None}
+    for end, begin in ends.items():
+        inside = [at for at in addresses if begin <= at <= end]
+        if begin > end or begin not in words:
+            continue
+        if any(ends.get(at, end + 1) <= at for at in inside if at != end):
+            continue
+        yield Loop(symbols.at(begin), begin, tuple((words[at], kinds[at]) for at in inside))
+
+
+def _words(start: int, code: bytes) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at + 2 <= len(code):
+        size = 4 if code[at] & 3 == 3 else 2
+        yield start + at, int.from_bytes(code[at : at + size], "little")
+        at += size
+
+
+def _target(at: int, word: int) -> int | None:
+    """Where a conditional branch goes; None for other instructions."""
+    if word & 0x7F == 0x63:
+        value = (word >> 8 & 15) << 1 | (word >> 25 & 63) << 5 | (word >> 7 & 1) << 11
+        return at + value - ((word >> 31 & 1) << 12)
+    if word & 3 == 1 and word < 1 << 16 and word >> 13 in (6, 7):
+        value = (word >> 3 & 3) << 1 | (word >> 10 & 3) << 3 | (word >> 2 & 1) << 5
+        value |= (word >> 5 & 3) << 6
+        return at + value - ((word >> 12 & 1) << 8)
+    return None
+
+
+def cycles_of_loop(core: Core, loop: Loop) -> float:
+    """Cycles of a round in the steady state."""
+    translator, machine = Translator(core), machine_of(core.require_pipeline())
+    steps = [translator.step(word, kind) for word, kind in loop.instructions]
+    for _ in range(WARM):
+        machine.run(steps)
+    start = machine.now
+    for _ in range(ROUNDS):
+        machine.run(steps)
+    return (machine.now - start) / ROUNDS
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the loops of an object file.
+
+    Raises:
+        UserError: the file has no loops, or the core's pipeline is not known.
+    """
+    options = argparse.ArgumentParser(
+        prog="crosslab core-loops",
+        description="Print the cycles of a round of each innermost loop in an object file, by a "
+        "core's pipeline. Compile with -mno-relax, else the object does not have branch targets.",
+    )
+    options.add_argument("object", type=Path, help="object file or program for riscv64")
+    options.add_argument(
+        "--core", type=core_option, default="spacemit-x60", help="core (%(default)s)"
+    )
+    options.add_argument("--function", help="only the loops of this function (all)")
+    args = options.parse_args(argv)
+    found = [one for one in loops_of(args.object) if args.function in (None, one.symbol)]
+    if not found:
+        raise UserError(
+            f"{args.object} has no such loop", remedy="compile with -mno-relax, and name a function"
+        )
+    table = Table(title=f"{args.core.name}: cycles of a round", box=None, padding=(0, 1, 0, 0))
+    for heading in ("function", "at", "instructions", *(u.value for u in Unit), "pipeline"):
+        table.add_column(heading, justify="left" if heading == "function" else "right")
+    for loop in found:
+        sums = dict.fromkeys(Unit, 0.0)
+        for _, kind in loop.instructions:
+            sums[kind.instruction.unit] += args.core.cost(kind).cycles
+        table.add_row(
+            loop.symbol,
+            f"{loop.address:#x}",
+            str(len(loop.instructions)),
+            *(f"{sums[unit]:.1f}" for unit in Unit),
+            f"{cycles_of_loop(args.core, loop):.1f}",
+        )
+    Console(highlight=False, width=120).print(table)
+    return 0

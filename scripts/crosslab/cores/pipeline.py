@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executed instructions as cycles of a core's pipeline, where they wait for each other.
+
+The counter says how often a segment ran right after another. Each such pair costs the time that the
+machine takes for the second one, after it has executed what usually runs before the first: the
+most frequent predecessor of each segment, backwards. So the second and later rounds of a loop are
+those of its steady state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from crosslab.cores.core import Core, column_of, width_column
+from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.machine import Pipeline, Step, machine_of
+from crosslab.run.counter import Kind, Measurement, Node
+from crosslab.run.decode import Instruction, Unit
+from crosslab.run.operands import VECTOR, VSTATE, operands
+from crosslab.run.symbols import Symbols
+
+# Instructions before a pair of segments that the machine executes first.
+HISTORY = 150
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Instructions as steps of a core's machine."""
+
+    core: Core
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The core's pipeline."""
+        return self.core.require_pipeline()
+
+    @cached_property
+    def _load(self) -> float:
+        """Latency of a load; a store reads its data so much later than it begins."""
+        return self.pipeline.latencies.shortest("vle32.v", 32)
+
+    def step(self, word: int, kind: Kind) -> Step:
+        """The step of an instruction.
+
+        Args:
+            word: its encoding.
+            kind: what it decodes to, with the vtype in force.
+        """
+        instruction = kind.instruction
+        used = operands(word, instruction, kind.sew, kind.lmul)
+        if instruction.sets is not None:
+            return Step(1, self.pipeline.vset, used.reads, "vset", used.writes)
+        if not instruction.vector:
+            scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
+            return Step(scalar.occupancy, scalar.latency, used.reads, scalar.unit, used.writes)
+        waits = tuple(one for one in used.reads if one < VECTOR or one == VSTATE)
+        sources = [one for one in used.reads if VECTOR <= one < VSTATE]
+        cycles = self.core.aligned_cycles(kind)
+        occupancy = 1.0 if math.isnan(cycles) else cycles
+        parts = _parts(sources, used.writes, kind)
+        to_scalar = bool(used.writes and used.writes[0] < VECTOR)
+        access = _access(instruction)
+        return Step(
+            occupancy,
+            self._latency(kind, len(parts), scalar=to_scalar),
+            waits,
+            "memory" if instruction.unit is Unit.MEMORY else "arithmetic",
+            parts=parts,
+            access=access,
+            late=self._load if access == "store" else 0,
+            whole="gather" in instruction.mnemonic or "compress" in instruction.mnemonic,
+        )
+
+    def _latency(self, kind: Kind, parts: int, *, scalar: bool) -> float:
+        """Cycles from the work on a register to its result.
+
+        LLVM's latency is that of the whole group, so all parts but the last are taken off.
+        """
+        pipeline, table = self.pipeline, self.pipeline.latencies
+        memory = kind.instruction.unit is Unit.MEMORY
+        column = width_column(kind) if memory else ""
+        latency, occupancy = table.of(kind.instruction.mnemonic, column or column_of(kind))
+        shortest = table.shortest(kind.instruction.mnemonic, kind.sew)
+        found = max(shortest, latency - occupancy * (parts - 1) / parts)
+        if memory:
+            # The first part of a load comes after the shortest latency, the others follow.
+            found = self._load
+        return found + pipeline.to_scalar * scalar
+
+
+def _access(instruction: Instruction) -> str:
+    if instruction.unit is not Unit.MEMORY:
+        return ""
+    return "store" if instruction.mnemonic.startswith("vs") else "load"
+
+
+def _parts(
+    sources: list[int], results: tuple[int, ...], kind: Kind
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """The work on single registers, in order: those of each group share it out evenly."""
+    longest = max(1, math.ceil(kind.lmul) * (2 if ".w" in kind.instruction.mnemonic else 1))
+    groups = _groups(sources, longest)
+    wide = [r for r in results if r >= VECTOR]
+    count = max(1, len(wide), *(len(group) for group in groups), 1)
+    reads: list[list[int]] = [[] for _ in range(count)]
+    writes: list[list[int]] = [[] for _ in range(count)]
+    for group in groups:
+        for index, register in enumerate(group):
+            reads[index * count // len(group)].append(register)
+    for index, register in enumerate(results):
+        writes[((index + 1) * count - 1) // len(results)].append(register)
+    return tuple(zip(map(tuple, reads), map(tuple, writes), strict=True))
+
+
+def _groups(registers: Iterable[int], longest: int) -> list[list[int]]:
+    """Registers that follow each other, at most as many as a group has."""
+    groups: list[list[int]] = []
+    for one in registers:
+        if groups and groups[-1][-1] == one - 1 and len(groups[-1]) < longest:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """A run of a program on a core's pipeline.
+
+    Attributes:
+        core: whose pipeline.
+        measured: result of the counter.
+        edges: runs of one segment after another.
+    """
+
+    core: Core
+    measured: Measurement
+    edges: Mapping[tuple[Node, Node], int]
+
+    def cycles(self, symbols: Symbols | None = None) -> dict[str, float]:
+        """Cycles by function, or all of them under an empty name."""
+        found: dict[str, float] = defaultdict(float)
+        for (before, node), times in self.edges.items():
+            segment = self.measured.segments[node[0]]
+            name = symbols.at(segment.address) if symbols else ""
+            found[name] += times * self._cost(before, node)
+        return dict(found)
+
+    def _cost(self, before: Node, node: Node) -> float:
+        chain, length = [], 0
+        at: Node | None = before
+        while at is not None and at[0] in self.measured.segments and length < HISTORY:
+            chain.append(at)
+            length += len(self._steps(at))
+            at = self._usual.get(at)
+        machine = machine_of(self._translator.pipeline)
+        for one in reversed(chain):
+            machine.run(self._steps(one))
+        start = machine.now
+        machine.run(self._steps(node))
+        return machine.now - start
+
+    @cached_property
+    def _usual(self) -> dict[Node, Node]:
+        """The segment that runs most often before each."""
+        best: dict[Node, tuple[int, Node]] = {}
+        for (before, node), times in self.edges.items():
+            best[node] = max(best.get(node, (0, before)), (times, before))
+        return {node: before for node, (_, before) in best.items()}
+
+    @cached_property
+    def _known(self) -> dict[Node, list[Step]]:
+        return {}
+
+    @cached_property
+    def _translator(self) -> Translator:
+        return Translator(self.core)
+
+    def _steps(self, node: Node) -> list[Step]:
+        found = self._known.get(node)
+        if found is None:
+            segment = self.measured.segments[node[0]]
+            kinds = segment.kinds(node[1])
+            found = [
+                self._translator.step(word, kind)
+                for word, kind in zip(segment.words, kinds, strict=True)
+            ]
+            self._known[node] = found
+        return found
+
+
+def all_cycles(
+    core: Core,
+    measured: Measurement,
+    regions: Sequence[int],
+    symbols: Symbols | None = None,
+    calls: int = 1,
+) -> Cycles:
+    """The sums and the pipeline's cycles of one call, as the mean of those in some regions."""
+    cycles = cycles_of(core, measured.histogram(regions, symbols), calls)
+    if core.pipeline is None:
+        return cycles
+    return cycles.with_pipeline(pipeline_cycles(core, measured, regions, symbols), calls)
+
+
+def pipeline_cycles(
+    core: Core,
+    measured: Measurement,
+    regions: Iterable[int] | None = None,
+    symbols: Symbols | None = None,
+) -> dict[str, float]:
+    """Cycles of some regions (all) together on a core's pipeline, by function with symbols."""
+    return PipelineRun(core, measured, measured.edges(regions)).cycles(symbols)

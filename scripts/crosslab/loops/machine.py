@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An in-order core as the scheduler sees it: units, how long each is taken, latencies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from crosslab.cores.core import Core
+from crosslab.loops.code import Op, Type
+
+ISSUE_WIDTH = 2
+SCALAR, MEMORY, ARITHMETIC = range(3)
+# Least latency, and latency as a multiple of the cycles that the unit is taken: LLVM 22.1's model
+# of the SpacemiT X60.
+_LATENCIES = (
+    (r"v[ls]s?e\d+\.v", 3, 1),
+    (r"v(mul|mulhu|macc|nmsac)\.v[vx]", 7, 4),
+    (r"vf(macc|msub|wmacc)\S*", 5, 1),
+    (r"v\S+", 4, 1),
+    (r"l[bhwd]u?|fl[hwd]", 4, 1),
+    (r"\S+", 1, 1),
+)
+_OWN_WIDTH = re.compile(r"v[ls]s?e(\d+)\.v")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What an instruction costs.
+
+    Attributes:
+        unit: that it occupies.
+        taken: cycles that the unit is occupied.
+        latency: cycles until the result can be read.
+    """
+
+    unit: int
+    taken: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Timings of instructions on a core."""
+
+    core: Core
+    _known: dict[tuple[str, Type | None], Timing] = field(default_factory=dict, compare=False)
+
+    def timing(self, op: Op) -> Timing:
+        """What an instruction costs."""
+        key = op.mnemonic, op.type
+        if key not in self._known:
+            self._known[key] = self._look_up(*key)
+        return self._known[key]
+
+    def _look_up(self, mnemonic: str, of: Type | None) -> Timing:
+        least, times = next((n, t) for p, n, t in _LATENCIES if re.fullmatch(p, mnemonic))
+        if of is None:
+            return Timing(SCALAR, 0, least)
+        own = _OWN_WIDTH.fullmatch(mnemonic)
+        bits = int(own[1]) if own else of.bits
+        cycles = self.core.cycles.get(mnemonic, {}).get(of.column(bits), math.nan)
+        if math.isnan(cycles):
+            # What nobody measured takes a cycle for each register.
+            cycles = max(1.0, float(of.group(bits)))
+        return Timing(MEMORY if own else ARITHMETIC, cycles, max(least, times * cycles))
+
+
+class Program:
+    """A body as numbers: timings, registers and vector types of its instructions."""
+
+    def __init__(self, machine: Machine, body: Sequence[Op]) -> None:
+        self.timings = [machine.timing(op) for op in body]
+        numbers: dict[object, int] = {}
+        self.reads, self.writes = (
+            [[numbers.setdefault(v, len(numbers)) for v in getattr(op, name)] for op in body]
+            for name in ("inputs", "outputs")
+        )
+        self.places = len(numbers)
+        kinds: dict[object, int] = {None: 0}
+        self.types = [kinds.setdefault(op.type, len(kinds)) for op in body]
+        # Loads and stores need the number of elements alone.
+        counts = [op.type and (op.type.lmul, op.type.count) for op in body]
+        self.counts = [kinds.setdefault(count, len(kinds)) for count in counts]
+        self.any_width = [op.moves_memory for op in body]
+
+
+class Clock:
+    """Issues instructions of a body one after another, and knows when each can be next.
+
+    Args:
+        program: the body.
+        strict: results become ready in the order of issue, as LLVM's model has it; else a short
+            instruction may overtake.
+    """
+
+    def __init__(self, program: Program, strict: bool) -> None:
+        self._program, self._strict = program, strict
+        self._ready = [0.0] * program.places
+        self._type = self._count = 0
+        self._now, self._slots, self._last, self._kind = 0.0, 0, 0.0, 0.0
+        self._free = [0.0, 0.0, 0.0]
+
+    def _switches(self, number: int) -> bool:
+        """True if another vector type must be put in force first."""
+        program = self._program
+        if program.any_width[number]:
+            return program.counts[number] != self._count
+        return program.types[number] not in (0, self._type)
+
+    def earliest(self, number: int) -> float:
+        """Cycle at which an instruction could be issued next."""
+        now = self._now if self._slots < ISSUE_WIDTH else self._now + 1
+        if self._switches(number):
+            now = max(now, self._last - 1) + 1
+        timing = self._program.timings[number]
+        at = max(now, self._free[timing.unit], self._last - timing.latency)
+        for value in self._program.reads[number]:
+            ready = self._ready[value]
+            at = max(ready, at)
+        return at
+
+    def preference(self, number: int) -> tuple[float, bool, bool, bool]:
+        """Cycles that vector arithmetic waits if an instruction is next; and what it changes."""
+        at, timing = self.earliest(number), self._program.timings[number]
+        busy, switches = self._free[ARITHMETIC], self._switches(number)
+        if timing.unit == ARITHMETIC:
+            return at - busy, True, switches, timing.latency != self._kind
+        after = at + timing.latency - 4 if self._strict else at
+        return max(0.0, max(at, after) - busy), False, switches, False
+
+    def issue(self, number: int) -> float:
+        """Issue an instruction."""
+        program = self._program
+        if self._switches(number):
+            now = self._now if self._slots < ISSUE_WIDTH else self._now + 1
+            # Vector instructions wait for their type.
+            self._now, self._slots = max(now, self._last - 1) + 1, 0
+            self._type, self._count = program.types[number], program.counts[number]
+        at, timing = self.earliest(number), program.timings[number]
+        self._slots = self._slots + 1 if at == self._now else 1
+        self._now = at
+        self._free[timing.unit] = at + timing.taken
+        if timing.unit == ARITHMETIC:
+            self._kind = timing.latency
+        if self._strict:
+            self._last = max(self._last, at + timing.latency)
+        for value in program.writes[number]:
+            self._ready[value] = at + timing.latency
+        return at

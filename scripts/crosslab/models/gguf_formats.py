@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in the formats of GGUF files: how a file stores them, and how a board does.
+
+A file's blocks are taken apart into whole numbers and half-precision factors, and put together in
+the order of kernels/include/mlc_rvv_gguf.h. Nothing is rounded: no number is lost.
+
+Source of the files' layouts: ggml's definitions of its block types (ggml-common.h, ggml-quants.c).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TABLE = Path(__file__).with_name("gguf_formats.toml")
+
+U8 = NDArray[np.uint8]
+F16 = NDArray[np.float16]
+F32 = NDArray[np.float32]
+I16 = NDArray[np.int16]
+Part = NDArray[Any]
+"""A matrix as a board stores it, of uint8, or uint16 for halves."""
+
+
+@dataclass(frozen=True)
+class GgufFormat:
+    """A format of weights; ``gguf_formats.toml`` explains the fields.
+
+    Attributes:
+        name: ggml's name of the tensor type.
+    """
+
+    name: str
+    low: int
+    high: int
+    block: int
+    group: int
+    zero: int
+    minimums: bool
+
+    @property
+    def scaled(self) -> bool:
+        """True if groups have whole-number scales."""
+        return self.group < self.block
+
+    @property
+    def parts(self) -> dict[str, tuple[float, type[np.generic]]]:
+        """Matrices that a board stores: for each, elements an input, and their type."""
+        each = 2 if self.minimums else 1
+        found: dict[str, tuple[float, type[np.generic]]] = {"quants": (self.low / 8, np.uint8)}
+        if self.high:
+            found["high"] = self.high / 8, np.uint8
+        if self.scaled:
+            found["scales"] = each / self.group, np.uint8
+        found["factors"] = each / self.block, np.uint16
+        return found
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that a file stores a block in."""
+        return _BYTES[self.name]
+
+    @property
+    def bits(self) -> float:
+        """Bits that a weight takes on a board."""
+        return sum(count * np.dtype(dtype).itemsize * 8 for count, dtype in self.parts.values())
+
+
+@cache
+def gguf_formats(table: Path = TABLE) -> Mapping[str, GgufFormat]:
+    """Every format by its name, in the table's order."""
+    tables = tomllib.loads(table.read_text(encoding="utf-8"))
+    return {name: GgufFormat(name, **fields) for name, fields in tables.items()}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix of weights, taken apart.
+
+    Attributes:
+        format: of it.
+        values: [n, k], as stored: the zero is not taken off.
+        factors: [n, k / block], or with minimums [n, k / block, 2].
+        scales: [n, k / block, groups], or with minimums [n, k / block, 2, groups]; None without.
+    """
+
+    format: GgufFormat
+    values: I16
+    factors: F16
+    scales: I16 | None = None
+
+    def dequantized(self) -> F32:
+        """The weights [n, k] as float32, computed in ggml's order."""
+        f, (n, k) = self.format, self.values.shape
+        value = (self.values - f.zero).astype(np.float32).reshape(n, k // f.block, -1, f.group)
+        factors = self.factors.astype(np.float32).reshape(n, k // f.block, -1)
+        d, least = factors[..., 0, None], factors[..., -1, None]
+        if self.scales is None:
+            scaled = value * d[..., None]
+            return (scaled + least[..., None] if f.minimums else scaled).reshape(n, k)
+        scales = self.scales.astype(np.float32).reshape(n, k // f.block, -1, f.block // f.group)
+        scaled = (d * scales[..., 0, :])[..., None] * value
+        if f.minimums:
+            scaled = scaled - (least * scales[..., 1, :])[..., None]
+        return scaled.reshape(n, k)
+
+    @staticmethod
+    def of_parts(f: GgufFormat, parts: Mapping[str, Part]) -> Blocks:
+        """The matrix that parts hold: the inverse of :meth:`packed`."""
+        quants, factors = parts["quants"], parts["factors"].view(np.float16)
+        if f.low == 8:
+            values = quants.view(np.int8).astype(np.int16)
+        else:
+            pairs = np.stack([quants & 15, quants >> 4], axis=-1)
+            values = pairs.reshape(len(quants), -1).astype(np.int16)
+        n, k = values.shape
+        if f.high:
+            places = np.arange(8 // f.high, dtype=np.uint8) * f.high
+            bits = parts["high"][..., None] >> places & ((1 << f.high) - 1)
+            values |= bits.reshape(n, k).astype(np.int16) << 4
+        shape = (n, k // f.block, 2) if f.minimums else (n, k // f.block)
+        scales: I16 | None = None
+        if f.scaled:
+            stored = parts["scales"] if f.minimums else parts["scales"].view(np.int8)
+            scales = stored.astype(np.int16).reshape(*shape, f.block // f.group)
+        return Blocks(f, values, factors.reshape(shape), scales)
+
+    def packed(self) -> dict[str, Part]:
+        """The matrices that a board stores, by name; each is [n, columns]."""
+        f, (n, k) = self.format, self.values.shape
+        values = self.values.astype(np.uint8)
+        quants = values if f.low == 8 else values[:, 0::2] & 15 | values[:, 1::2] << 4
+        parts: dict[str, Part] = {"quants": quants}
+        if f.high:
+            inputs = 8 // f.high
+            bits = (values >> 4).reshape(n, k // inputs, inputs)
+            shifted = bits << (np.arange(inputs, dtype=np.uint8) * f.high)
+            parts["high"] = np.bitwise_or.reduce(shifted, axis=-1, dtype=np.uint8)
+        if self.scales is not None:
+            parts["scales"] = self.scales.astype(np.uint8).reshape(n, -1)
+        parts["factors"] = np.ascontiguousarray(self.factors).view(np.uint16).reshape(n, -1)
+        return {name: np.ascontiguousarray(part) for name, part in parts.items()}
+
+
+def read_blocks(name: str, raw: U8) -> Blocks:
+    """Take apart a matrix as a file stores it.
+
+    Args:
+        name: ggml's name of the tensor type, of :func:`gguf_formats`.
+        raw: [n, bytes of a row].
+
+    Raises:
+        ValueError: a factor is infinite or NaN, or rows do not consist of whole blocks.
+    """
+    f = gguf_formats()[name]
+    size = _BYTES[name]
+    n, width = raw.shape
+    if width % size:
+        raise ValueError(f"a row has {width} bytes, which are no whole blocks of {size} ({name})")
+    blocks = raw.reshape(n * (width // size), size)
+    values, factors, scales = _READERS[name](blocks)
+    if not np.isfinite(factors).all():
+        raise ValueError(f"a factor of a block ({name}) is not finite")
+    of_row = (n, width // size)
+    shaped = None if scales is None else scales.reshape(*of_row, *scales.shape[1:])
+    values = values.astype(np.int16).reshape(n, of_row[1] * f.block)
+    return Blocks(f, values, factors.reshape(*of_row, *factors.shape[1:]), shaped)
+
+
+# What a reader gives for blocks [blocks, bytes]: values [blocks, block], factors, scales.
+Taken = tuple[NDArray[np.integer], F16, I16 | None]
+
+
+def _halves(raw: U8) -> F16:
+    return np.ascontiguousarray(raw).view(np.float16)
+
+
+def _nibbles(raw: U8) -> U8:
+    """Low nibbles of all bytes, then the high ones."""
+    return np.concatenate([raw & 15, raw >> 4], axis=-1)
+
+
+def _simple(factors: int, *, fifth: bool) -> Callable[[U8], Taken]:
+    """A reader of blocks of 32 in nibbles, with one or two factors, and fifth bits or not."""
+
+    def read(raw: U8) -> Taken:
+        head = 2 * factors
+        halves = _halves(raw[:, :head])
+        values: NDArray[np.integer] = _nibbles(raw[:, -16:])
+        if fifth:
+            bits = np.unpackbits(raw[:, head : head + 4], axis=-1, bitorder="little")
+            values = values | bits << 4
+        return values, halves if factors == 2 else halves[:, 0], None
+
+    return read
+
+
+def _q8_0(raw: U8) -> Taken:
+    return raw[:, 2:].view(np.int8), _halves(raw[:, :2])[:, 0], None
+
+
+def _six_bits(raw: U8) -> I16:
+    """Scales and minimums [blocks, 2, 8] of six bits each in twelve bytes."""
+    first, second, rest = raw[:, :4], raw[:, 4:8], raw[:, 8:]
+    scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=-1)
+    least = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=-1)
+    return np.stack([scales, least], axis=1).astype(np.int16)
+
+
+def _k_nibbles(raw: U8) -> U8:
+    """Values [blocks, 8, 32]: 32 bytes hold a group in low nibbles and the next in high ones."""
+    return _nibbles(raw.reshape(-1, 4, 32)).reshape(-1, 8, 32)
+
+
+def _q4_k(raw: U8) -> Taken:
+    values = _k_nibbles(raw[:, 16:]).reshape(len(raw), 256)
+    return values, _halves(raw[:, :4]), _six_bits(raw[:, 4:16])
+
+
+def _q5_k(raw: U8) -> Taken:
+    bits = np.unpackbits(raw[:, 16:48, None], axis=-1, bitorder="little")  # [blocks, 32, group]
+    values = _k_nibbles(raw[:, 48:]) | bits.swapaxes(1, 2) << 4
+    return values.reshape(len(raw), 256), _halves(raw[:, :4]), _six_bits(raw[:, 4:16])
+
+
+def _q6_k(raw: U8) -> Taken:
+    # A half of a block is four runs of 32: low nibbles of two runs of bytes, then high nibbles.
+    low = _nibbles(raw[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    pairs = raw[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
+    values = (low | (pairs & 3) << 4).reshape(len(raw), 256)
+    scales = raw[:, 192:208].view(np.int8).astype(np.int16)
+    return values, _halves(raw[:, 208:])[:, 0], scales
+
+
+_BYTES = {
+    "Q4_0": 18,
+    "Q4_1": 20,
+    "Q5_0": 22,
+    "Q5_1": 24,
+    "Q8_0": 34,
+    "Q4_K": 144,
+    "Q5_K": 176,
+    "Q6_K": 210,
+}
+_READERS: dict[str, Callable[[U8], Taken]] = {
+    "Q4_0": _simple(1, fifth=False),
+    "Q4_1": _simple(2, fifth=False),
+    "Q5_0": _simple(1, fifth=True),
+    "Q5_1": _simple(2, fifth=True),
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

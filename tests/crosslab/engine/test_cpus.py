@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which library and which CPUs the runner takes on chips whose cores differ."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import shared_builds, text_probe
+
+from crosslab.host.toolchain import Toolchain
+
+K3 = ",".join(["256h"] * 8 + ["1024h"] * 8)
+ALL, LARGE = list(range(16)), list(range(8, 16))
+
+
+@pytest.fixture(scope="module")
+def cpus_probe(sanitizers: Toolchain) -> Path:
+    main = text_probe.NATIVE / "cpus_probe.cc"
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, main)
+
+
+def choose(probe: Path, cpus: str, libraries: str) -> subprocess.CompletedProcess[str]:
+    command = [str(probe), cpus, libraries]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "libraries", "library", "chosen"),
+    [
+        ("256,256", "128,256,512", 1, [0, 1]),
+        ("1024", "128,256", 1, [0]),
+        # Eight cores of 1024 bits compute more than sixteen of which 256 are used.
+        (K3, "256,1024", 1, LARGE),
+        (K3, "256", 0, ALL),
+        ("256,256,256,256,512", "256,512", 0, [0, 1, 2, 3, 4]),
+        # Two cores of 512 bits compute as much as four of 256.
+        ("256,256,512,512", "256,512", 1, [2, 3]),
+        ("256,256h", "256h", 0, [1]),
+        ("256,256", "256,256h", 0, [0, 1]),
+        ("0,0,256,256", "128,256", 1, [2, 3]),
+        ("0,0", "0", 0, [0, 1]),
+    ],
+)
+def test_the_library_with_which_the_chip_computes_most(
+    cpus_probe: Path, cpus: str, libraries: str, library: int, chosen: list[int]
+) -> None:
+    done = choose(cpus_probe, cpus, libraries)
+    assert done.returncode == 0, done.stderr
+    assert [int(word) for word in done.stdout.splitlines()[0].split()] == [library, *chosen]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "libraries", "message"),
+    [
+        ("128,256", "512", "registers of at least 512 bits, but this CPU has vector registers of"),
+        ("0", "128,256", "registers of at least 128 bits, but this CPU has no vector registers"),
+        ("256", "256h", "vectors of halves (Zvfh), but this CPU has none"),
+    ],
+)
+def test_no_cpu_that_runs_a_library(
+    cpus_probe: Path, cpus: str, libraries: str, message: str
+) -> None:
+    done = choose(cpus_probe, cpus, libraries)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_process_stays_on_the_cpus_that_were_chosen(cpus_probe: Path) -> None:
+    done = choose(cpus_probe, "0", "0")
+    here = len(os.sched_getaffinity(0))
+    assert [int(word) for word in done.stdout.splitlines()[1].split()] == [here, 1, 1]

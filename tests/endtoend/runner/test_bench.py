@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``runner bench`` on a tiny model: its rows, and what it rejects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import shared_builds, tiny_runner
+from support.tiny_runner import CONFIG, VLEN
+
+from crosslab.build.link import link_runner
+from crosslab.compile.driver import compile_llama
+from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
+
+pytestmark = pytest.mark.usefixtures("emulator")
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return link_runner(tiny_runner.riscv_request(), shared_builds.CACHE)
+
+
+@pytest.fixture(scope="module")
+def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "params"
+    folder.mkdir()
+    library = compile_llama(tiny_runner.riscv_compilation(), shared_builds.CACHE).library
+    return tiny_runner.write_random_params(library, folder)
+
+
+def bench(program: Path, params: Path, *more: str) -> GuestResult:
+    machine = GuestMachine(vlen=VLEN, timeout=120)
+    return run_guest(program, ["bench", "--params", str(params), *more], machine, check=False)
+
+
+def test_a_row_for_each_number_of_threads_and_each_test(program: Path, params: Path) -> None:
+    asked = ["--threads", "1,3", "--prompt-tokens", "40", "--new-tokens", "5", "--repeat", "2"]
+    done = bench(program, params, *asked, "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["model"] == params.parent.name
+    assert result["vlen"] == VLEN
+    names = [(row["threads"], row["test"], row["tokens"]) for row in result["rows"]]
+    assert names == [(1, "pp40", 40), (1, "tg5", 5), (3, "pp40", 40), (3, "tg5", 5)]
+    for row in result["rows"]:
+        speeds = [row["tokens"] / seconds for seconds in row["seconds"]]
+        assert len(speeds) == 2
+        assert row["tokens_per_second"] == pytest.approx(sum(speeds) / 2)
+        assert row["deviation"] == pytest.approx(abs(speeds[0] - speeds[1]) / 2**0.5)
+
+
+def test_a_table_for_people(program: Path, params: Path) -> None:
+    done = bench(program, params, "--threads", "1", "--new-tokens", "0", "--repeat", "1")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert f"vector registers of {VLEN} bits" in lines[0]
+    # Without --prompt-tokens, as much as the model's context holds.
+    assert lines[-1].startswith(f"| 1 | pp{CONFIG.context} | ")
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--new-tokens", "99"], "--new-tokens 99 is more than the model's context of 64 tokens"),
+        (["--prompt-tokens", "0", "--new-tokens", "0"], "leave nothing to measure"),
+        (["--threads", "1,0"], "--threads: 0 is outside 1 to 1024"),
+        (["--threads"], "--threads needs a value"),
+        (["--chat"], "--chat is not an option of bench"),
+    ],
+)
+def test_options_that_bench_rejects(
+    program: Path, params: Path, options: list[str], message: str
+) -> None:
+    done = bench(program, params, *options)
+    assert message in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")

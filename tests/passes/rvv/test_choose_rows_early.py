@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ChooseRowsEarly: what no logit depends on is not computed, and the logits stay the same."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crosslab.compile.overlaypass import load_pass
+
+
+@pytest.fixture(scope="module")
+def model(tvm: ModuleType) -> Any:
+    return importlib.import_module("support.passes.rows_model")
+
+
+def chosen(model: Any, before: Any, kind: str = "llvm") -> Any:
+    target = model.tvm.target.Target({"kind": kind})
+    return load_pass("choose_rows_early").ChooseRowsEarly(target)(before)
+
+
+def inputs(model: Any, name: str) -> list[Any]:
+    x = np.random.default_rng(1).standard_normal((1, model.ROWS, model.WIDTH)).astype("float32")
+    # The ends of sequences of 2, 1 and 2 tokens.
+    return [x, np.array([1, 2, 4], "int32")] if name == "batch_prefill" else [x]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "choice"),
+    [("prefill", "1", "last_row"), ("batch_prefill", "batch", "take_rows")],
+)
+def test_rows_are_chosen_right_after_attention(
+    model: Any, name: str, rows: str, choice: str
+) -> None:
+    before = model.module()
+    after = chosen(model, before)
+    order = model.calls(after, name)
+    # Attention computes all rows; those of its result and of what is added to it are chosen.
+    assert sorted(shape[1] for _, shape in order if shape[1] != rows) == ["rows"]
+    assert order[-1][1][1] == rows
+    assert [function for function, _ in order].count(choice) == 2
+    arguments = inputs(model, name)
+    for want, got in zip(
+        model.run(before, name, *arguments), model.run(after, name, *arguments), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["verify", "both"])
+def test_rows_that_are_read_elsewhere_are_computed(model: Any, name: str) -> None:
+    before = model.module()
+    assert model.calls(chosen(model, before), name) == model.calls(before, name)
+
+
+def test_a_function_of_the_rows_number_gets_all_rows(model: Any) -> None:
+    before = model.module(model.by_its_number)
+    assert model.calls(chosen(model, before), "prefill") == model.calls(before, "prefill")
+
+
+def test_other_targets_keep_their_order(model: Any) -> None:
+    before = model.module()
+    after = chosen(model, before, "c")
+    assert model.calls(after, "prefill") == model.calls(before, "prefill")

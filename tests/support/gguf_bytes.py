@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random weights as GGUF files store them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
+
+from crosslab.models.config import FamilyConfig, write_config
+from crosslab.models.gguf_formats import U8, gguf_formats
+from crosslab.models.llama_params import family_shapes, sources_of
+from crosslab.models.weights_file import save_weights
+
+
+def random_rows(name: str, n: int, k: int, seed: int = 1) -> U8:
+    """Random bytes [n, bytes of a row] of a format; the factors in them are finite."""
+    shape = quant_shape_to_byte_shape((n, k), GGMLQuantizationType[name])
+    raw: U8 = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    f = gguf_formats()[name]
+    blocks = raw.reshape(-1, raw.shape[1] * f.block // k)
+    ends = [blocks.shape[1] - 1] if name == "Q6_K" else [1, 3] if f.minimums else [1]
+    blocks[:, ends] &= 0xBB  # the exponent is not the largest
+    return raw
+
+
+def small_rows(name: str, n: int, k: int, seed: int) -> U8:
+    """The same with weights about as large as a model's: about 1 / sqrt(k)."""
+    raw = random_rows(name, n, k, seed)
+    f = gguf_formats()[name]
+    blocks = raw.reshape(-1, raw.shape[1] * f.block // k)
+    # The largest value times the largest scale, but for a part of two.
+    largest = 2.0 ** (f.low + f.high - 1) * (64 if f.scaled else 1)
+    factor = np.float16(1.5 / (largest * k**0.5))
+    least = np.float16(-factor * 2 ** (f.low + f.high - 1)) if not f.scaled else factor * 16
+    places = [blocks.shape[1] - 2] if name == "Q6_K" else [0, 2] if f.minimums else [0]
+    for place, value in zip(places, (factor, np.float16(least)), strict=False):
+        blocks[:, place : place + 2] = np.frombuffer(value.tobytes(), np.uint8)
+    return raw
+
+
+def write_model(
+    config: FamilyConfig, about: Mapping[str, object], types: Mapping[str, str], folder: Path
+) -> Path:
+    """A folder as the import of a GGUF file leaves it, with random weights.
+
+    Args:
+        config: of the model.
+        about: fields of config.json by which the family is known.
+        types: formats of weights, by a part of Hugging Face's name; others are float32.
+        folder: where to.
+    """
+    named = {}
+    weights = {}
+    for number, (param, shape) in enumerate(family_shapes(config).items()):
+        sources = sources_of(param)
+        query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        heights = {1: [shape[0]], 2: [config.intermediate] * 2, 3: [query, key, key]}
+        for i, (name, rows) in enumerate(zip(sources, heights[len(sources)], strict=True)):
+            found = [kind for part, kind in types.items() if part in name]
+            if found and len(shape) == 2:
+                named[name] = found[0]
+                weights[name] = small_rows(found[0], rows, shape[1], 10 * number + i)
+                continue
+            random = np.random.default_rng(10 * number + i)
+            values = random.standard_normal((rows, *shape[1:])) * shape[-1] ** -0.5
+            if name.endswith("norm.weight"):
+                values = 0.1 * values + (0 if config.gelu else 1)
+            weights[name] = values.astype(np.float32)
+    save_weights(weights.items(), folder)
+    write_config(config, folder / "config.json", gguf_types=named, **about)
+    return folder
