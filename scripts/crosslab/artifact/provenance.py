@@ -307,7 +307,16 @@ def _dlpack() -> Part:
 
 def _libraries() -> tuple[Part, ...]:
     """The libraries that are compiled into the runner, apart from Python packages."""
-    return (_dlpack(), _httplib(), _xgrammar())
+    return (_dlpack(), _httplib(), _jinja(), _xgrammar())
+
+
+def _jinja() -> Part:
+    """The engine of chat templates."""
+    library = libraries.read_library(libraries.JINJA)
+    purl = f"pkg:github/ggml-org/llama.cpp@{library.version}"
+    sha256 = library.files["jinja/runtime.cpp"]
+    name = "llama.cpp-jinja"
+    return Part(name, library.version, library.licence, shipped=True, purl=purl, sha256=sha256)
 
 
 def _xgrammar() -> Part:

@@ -107,6 +107,19 @@ def jinja_sources(cache: Path) -> Path:
     return _carried(JINJA, cache, lambda out: (out / "ggml.h").write_bytes(GGML.read_bytes()))
 
 
+def llama_cpp_licence(cache: Path) -> Path:
+    """The licence of llama.cpp, which is that of its Jinja; it raises as httplib_sources does."""
+    source = read_archive(PROJECT)
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="source-") as at:
+            shutil.copyfile(
+                unpack_source(source, ["LICENSE"], Path(at)) / "LICENSE", out / "LICENSE"
+            )
+
+    return cached_build(cache, "licence-llama.cpp", digest(source.sha256), make) / "LICENSE"
+
+
 def json_headers() -> Path:
     """The folder with nlohmann-json's headers.
 

@@ -19,7 +19,12 @@ from crosslab.artifact.provenance import (
 )
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
-from crosslab.build.libraries import httplib_sources, json_licence, xgrammar_sources
+from crosslab.build.libraries import (
+    httplib_sources,
+    json_licence,
+    llama_cpp_licence,
+    xgrammar_sources,
+)
 from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
 from crosslab.compile.driver import LIBRARY
@@ -139,6 +144,7 @@ def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
     }
     found["licenses/cpp-httplib/LICENSE"] = httplib_sources(job.cache) / "LICENSE"
     found["licenses/nlohmann-json/LICENSE"] = json_licence()
+    found["licenses/llama.cpp/LICENSE"] = llama_cpp_licence(job.cache)
     xgrammar = xgrammar_sources(job.cache)
     found["licenses/xgrammar/LICENSE"] = xgrammar / "LICENSE"
     # Its licence is the comment at its top.
