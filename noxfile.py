@@ -162,7 +162,7 @@ def torch(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def package(session: nox.Session) -> None:
-    """Put the finished models of dist/ into tarballs; -- verify TARBALL checks one."""
+    """Put the finished models of dist/ into tarballs; -- verify PATH checks one."""
     environments.install(session, "crosslab")
     environments.run_module(session, "crosslab", "package", *session.posargs)
 

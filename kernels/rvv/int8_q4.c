@@ -84,10 +84,9 @@ static inline void clear(float *c, int64_t m, int64_t ld_c, size_t lanes) {
 
 // m rows of a whole tile that is wider than LMUL 4.
 APART void wide_rows(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
-                      const tile_shape *by) {
-  typedef void kernel(float *, const uint8_t *, const uint8_t *, const float *,
-                      int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, size_t, size_t,
-                      size_t, int64_t);
+                     const tile_shape *by) {
+  typedef void kernel(float *, const uint8_t *, const uint8_t *, const float *, int64_t, int64_t,
+                      int64_t, int64_t, int64_t, int64_t, int64_t, size_t, size_t, size_t, int64_t);
   static kernel *const kernels[] = {mlc_i8_wide_2_m8, mlc_i8_wide_3_m8, mlc_i8_wide_4_m8};
   const size_t lanes = (size_t)by->step, half = __riscv_vsetvlmax_e32m4();
   const int64_t half_step = (int64_t)half * 4, ld_c = by->ld_c * 4;
@@ -99,8 +98,8 @@ APART void wide_rows(float *c, const uint8_t *x, const uint8_t *q, const float *
       return;
     }
     kernels[rows - 2](c, x, q, s, ld_c, by->ld_x, by->step, half_step, by->step * 4 - half_step,
-                      half_step - (rows - 1) * ld_c, -half_step - (rows - 1) * ld_c, lanes, half, lanes - half,
-                      by->groups);
+                      half_step - (rows - 1) * ld_c, -half_step - (rows - 1) * ld_c, lanes, half,
+                      lanes - half, by->groups);
     c += rows * by->ld_c;
     x += rows * MLC_RVV_INT8_BLOCK;
   }
@@ -143,7 +142,7 @@ static void round_scales(float *to, const float *s, int64_t groups, int64_t step
 // m rows, an even number of at least LEAST_ROWS, and as many columns as LMUL 4 has floats: in as few
 // blocks as can be.
 APART void prompt_rows(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
-                        const tile_shape *by) {
+                       const tile_shape *by) {
   float scales[BUFFER / MOST_ROWS];
   const size_t lanes = __riscv_vsetvlmax_e32m4();
   const int64_t most = BUFFER / (MOST_ROWS * (int64_t)lanes);

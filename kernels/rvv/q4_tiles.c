@@ -221,9 +221,9 @@ void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
     // What is left at the end of a matrix is done at the smallest LMUL that holds it.
     (lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_row_m8
      : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_row_m4
-     : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_row_m2
-                                         : mlc_q4_row_m1)(y, (const uint8_t *)ready, q, scales,
-                                                          step, step * 4, lanes, groups);
+     : lanes > __riscv_vsetvlmax_e32m1()
+         ? mlc_q4_row_m2
+         : mlc_q4_row_m1)(y, (const uint8_t *)ready, q, scales, step, step * 4, lanes, groups);
     y += step;
     q += step * groups * (MLC_RVV_Q4_GROUP / 2);
     scales += step * groups;

@@ -10,6 +10,8 @@
 namespace rvv_runner {
 namespace {
 
+constexpr int64_t kCachedBlock = 64;  // tokens
+
 using nlohmann::json;
 
 // JSON has no infinity; OpenAI writes this for an impossible token.
@@ -31,7 +33,8 @@ void Usage::Add(size_t answer, const Ended& ended) {
   answer_ += ended.answer_tokens;
   if (answer % static_cast<size_t>(n_) != 0) return;
   prompt_ += ended.prompt_tokens;
-  cached_ += ended.cached_tokens;
+  // The exact number would tell how a prompt of another client goes on, token by token.
+  cached_ += ended.cached_tokens - ended.cached_tokens % kCachedBlock;
 }
 
 json Usage::Body() const {

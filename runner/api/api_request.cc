@@ -99,7 +99,8 @@ OrderedJson ReadCall(const std::string& field, const json& value) {
   const std::string text =
       function.contains("arguments") ? Text(place + ".arguments", function["arguments"]) : "{}";
   try {
-    arguments = OrderedJson(ParseJson(text, place + ".arguments", 32));
+    arguments =
+        OrderedJson(ParseJson(text, place + ".arguments", {.deepest = 32, .unique_names = true}));
   } catch (const InputError& error) {
     Refuse(place + ".arguments", std::string("must be JSON: ") + error.what());
   }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "input/json.h"
 
 namespace rvv_runner {
 
+// A prompt may be a list of token ids, so this is more than a context's tokens.
+constexpr size_t kMostValues = size_t{1} << 18;
+
 // Reads a request's body. Throws ApiError (400) if ParseJson refuses it, if it is nested more than
-// 32 deep, or if it names a field twice.
+// 32 deep, if it has more than kMostValues values, or if it names a field twice.
 Json ParseBody(std::string_view body);
 
 // The text of a field of a body that ParseBody accepted as an object; empty if it is not there.

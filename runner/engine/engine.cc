@@ -177,17 +177,32 @@ class Engine::State {
     stats_.running = std::ssize(running_);
   }
 
+  // Most tokens of the next prefill call (EngineLimits::adaptive).
+  int64_t ChunkNow() const {
+    if (!limits_.adaptive) return limits_.chunk;
+    constexpr double kDecodeSteps = 8;  // with the step that follows, less than ten
+    constexpr int64_t kLeast = 16;      // shorter calls would take nearly as long
+    const bool streams =
+        std::ranges::any_of(running_, [](const auto& answer) { return answer->unread() == 0; });
+    const double most = streams ? kDecodeSteps * decode_seconds_ : 1.0;
+    const double tokens = read_seconds_ > 0 ? most / read_seconds_ : 0.0;
+    const double bounded = std::min(tokens, static_cast<double>(limits_.chunk));
+    const auto whole = static_cast<int64_t>(bounded) / kLeast * kLeast;
+    return std::min(std::max(whole, kLeast), limits_.chunk);
+  }
+
   void PrefillOne() {
     const auto found = std::find_if(running_.begin(), running_.end(),
                                     [](const auto& answer) { return answer->unread() > 0; });
     if (found == running_.end()) return;
     Answer& answer = **found;
-    const auto [first, last] = answer.Chunk(limits_.chunk);
+    const auto [first, last] = answer.Chunk(ChunkNow());
     const auto start = Clock::now();
     const auto logits = model_->Prefill(answer.sequence(), {first, last});
     const double seconds = SecondsSince(start);
     room_.Computed(answer.sequence(), first, last);
     answer.Read(last - first, seconds);
+    read_seconds_ = seconds / static_cast<double>(last - first);
     Count([&](EngineStats* stats) {
       stats->prompt_tokens += last - first;
       stats->prefill_seconds += seconds;
@@ -217,6 +232,7 @@ class Engine::State {
     const auto start = Clock::now();
     const auto rows = model_->Decode(sequences, tokens);
     const double seconds = SecondsSince(start);
+    decode_seconds_ = seconds;
     for (size_t i = 0; i < answers.size(); ++i) {
       room_.Computed(sequences[i], tokens.begin() + static_cast<std::ptrdiff_t>(i),
                      tokens.begin() + static_cast<std::ptrdiff_t>(i + 1));
@@ -296,6 +312,8 @@ class Engine::State {
   // Used only by the engine's thread.
   CacheRoom room_;
   Answers running_;
+  double read_seconds_ = 0;    // of a token in the last prefill call
+  double decode_seconds_ = 0;  // of the last decode call
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;

@@ -32,17 +32,15 @@ class QueueFull : public std::runtime_error {
   explicit QueueFull(const std::string& what) : std::runtime_error(what) {}
 };
 
-// The prompt, or the answer behind it, is longer than a sequence may be.
-class ContextError : public InputError {
- public:
-  explicit ContextError(const std::string& what) : InputError(what) {}
-};
-
 struct EngineLimits {
   int64_t sequences = 1;  // that are computed at once, at most the model's CacheLimits say
   int64_t tokens = 0;     // of one sequence, prompt and answer
   int64_t chunk = 0;      // most tokens of one prefill call, at most the model's CacheLimits say
   int64_t queue = 64;     // requests that wait at most
+  // Chooses shorter prefill calls, from measured times: while other answers are being decoded, a
+  // call takes about the time of eight of their tokens, and otherwise about a second, so
+  // that a request to stop is heard. Then the calls of a prompt depend on the machine.
+  bool adaptive = false;
 };
 
 // Counted since the engine started, except where it says "now".

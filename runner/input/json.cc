@@ -2,6 +2,8 @@
 #include "input/json.h"
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "input/errors.h"
 #include "input/utf8.h"
@@ -27,6 +29,80 @@ bool DeeperThan(int deepest, std::string_view text) {
   return false;
 }
 
+// Builds the value as the parser reports its parts. nlohmann's own callbacks are not used: after
+// each table it searches the values of the parent, which takes quadratic time.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  Builder(const std::string& what, const JsonBounds& bounds) : what_(what), bounds_(bounds) {}
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // JSON has none
+  bool start_object(size_t) override { return Open(Json::object()); }
+  bool start_array(size_t) override { return Open(Json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& name) override {
+    Count();
+    const auto [place, fresh] = open_.back()->emplace(name, nullptr);
+    if (!fresh && bounds_.unique_names) {
+      throw InputError("the field '" + name + "' of " + what_ + " appears twice");
+    }
+    named_ = &*place;
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+    throw InputError(what_ + " is not JSON: " + error.what());
+  }
+
+  Json Take() { return std::move(root_); }
+
+ private:
+  void Count() {
+    if (++values_ <= bounds_.most_values) return;
+    throw InputError(what_ + " has more than " + std::to_string(bounds_.most_values) + " values");
+  }
+
+  template <typename Value>
+  bool Add(Value&& value) {
+    Place(std::forward<Value>(value));
+    return true;
+  }
+
+  template <typename Value>
+  Json* Place(Value&& value) {
+    Count();
+    if (open_.empty()) return &(root_ = std::forward<Value>(value));
+    Json& parent = *open_.back();
+    if (parent.is_array()) return &parent.emplace_back(std::forward<Value>(value));
+    return &(*named_ = std::forward<Value>(value));
+  }
+
+  // A parent takes no other value while one of its own is open, so the pointers stay good.
+  bool Open(Json container) {
+    open_.push_back(Place(std::move(container)));
+    return true;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& what_;
+  const JsonBounds& bounds_;
+  size_t values_ = 0;
+  Json root_;
+  std::vector<Json*> open_;  // the lists and tables around the next value
+  Json* named_ = nullptr;    // the value of the last name
+};
+
 const Json& Wanted(bool found, const Json& value, const std::string& where, const char* kind) {
   if (!found) throw InputError(where + ": " + kind + " was expected");
   return value;
@@ -34,21 +110,18 @@ const Json& Wanted(bool found, const Json& value, const std::string& where, cons
 
 }  // namespace
 
-Json ParseJson(std::string_view text, const std::string& what, int deepest,
-               const Json::parser_callback_t& each) {
+Json ParseJson(std::string_view text, const std::string& what, const JsonBounds& bounds) {
   if (const auto broken = FirstBroken(text)) {
     throw InputError("byte " + std::to_string(*broken) + " of " + what + " is not UTF-8");
   }
   // The parser would skip a byte order mark, which RFC 8259 does not allow.
   if (text.starts_with("\xEF\xBB\xBF")) throw InputError(what + " starts with a byte order mark");
-  if (DeeperThan(deepest, text)) {
-    throw InputError(what + " is nested more than " + std::to_string(deepest) + " deep");
+  if (DeeperThan(bounds.deepest, text)) {
+    throw InputError(what + " is nested more than " + std::to_string(bounds.deepest) + " deep");
   }
-  try {
-    return Json::parse(text.begin(), text.end(), each);
-  } catch (const Json::exception& error) {
-    throw InputError(what + " is not JSON: " + error.what());
-  }
+  Builder builder(what, bounds);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.Take();
 }
 
 const Json& TableOf(const Json& value, const std::string& where) {

@@ -13,12 +13,17 @@ using Json = nlohmann::json;
 // JSON that keeps the order of fields.
 using OrderedJson = nlohmann::ordered_json;
 
+struct JsonBounds {
+  int deepest = 64;               // lists and tables inside each other, counted before parsing
+  size_t most_values = SIZE_MAX;  // numbers, texts, lists, tables and names
+  bool unique_names = false;      // refuses a name that a table has twice; else the last counts
+};
+
 // Reads JSON. tvm::ffi::json is not used because it crashes on deeply nested texts and accepts NaN,
 // 01, +3 and 1. as numbers (found by tests/fuzz/test_json.py); a file of a model must not be able
-// to do that. `each` is called for each parsed element. Throws InputError that names `what` if the
-// text is not UTF-8, is nested deeper than `deepest` (counted before parsing), or is not JSON.
-Json ParseJson(std::string_view text, const std::string& what, int deepest = 64,
-               const Json::parser_callback_t& each = nullptr);
+// to do that. The time grows with the length of the text. Throws InputError that names `what` if
+// the text is not UTF-8, is not JSON, or exceeds the bounds.
+Json ParseJson(std::string_view text, const std::string& what, const JsonBounds& bounds = {});
 
 // The value as one type. Throws InputError that starts with `where` if it has another type.
 const Json& TableOf(const Json& value, const std::string& where);

@@ -136,7 +136,8 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   return all;
 }
 
-// Bytes of the keys and values of one token, from the metadata; 0 if the metadata lacks them.
+}  // namespace
+
 int64_t TokenBytes(const Library& library) {
   const Json* about = Find(library.metadata(), "kv_cache");
   if (about == nullptr) return 0;
@@ -148,8 +149,6 @@ int64_t TokenBytes(const Library& library) {
   }
   return bytes;
 }
-
-}  // namespace
 
 std::string DeviceCounters() {
   const auto counters = ffi::Function::GetGlobal("mlc_rvv.accelerator.counters");

@@ -53,6 +53,9 @@ class Library {
 // Counters of the linked-in accelerator as JSON; "null" without one.
 std::string DeviceCounters();
 
+// Bytes of the keys and values of one token, from the metadata; 0 if the metadata lacks them.
+int64_t TokenBytes(const Library& library);
+
 // Room in a KV cache.
 struct CacheLimits {
   int64_t sequences = 1;  // of one call

@@ -54,10 +54,21 @@ std::string ShardPath(const std::string& folder, const std::string& name,
   return folder + "/" + name;
 }
 
+std::string ReadDigest(const Json& shard, const std::string& where) {
+  const Json* field = Find(shard, "md5sum");
+  if (field == nullptr) return "";
+  const std::string& digest = TextOf(*field, where);
+  if (digest.size() != 32 || digest.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    throw InputError(where + ": md5sum is not 32 hexadecimal digits in lower case");
+  }
+  return digest;
+}
+
 ParamRecord ReadRecord(const Json& json, const std::string& shard, int64_t shard_bytes,
-                       const std::string& where) {
+                       const std::string& digest, const std::string& where) {
   ParamRecord record{shard,
                      shard_bytes,
+                     digest,
                      IntegerOf(Field(json, "byteOffset", where), where),
                      IntegerOf(Field(json, "nbytes", where), where),
                      TextOf(Field(json, "dtype", where), where),
@@ -82,11 +93,12 @@ ParamIndex ParseIndex(const std::string& text, const std::string& folder) {
   for (const Json& shard : ListOf(Field(index, "records", path), path)) {
     const std::string file = ShardPath(folder, TextOf(Field(shard, "dataPath", path), path), path);
     const int64_t bytes = IntegerOf(Field(shard, "nbytes", path), path);
+    const std::string digest = ReadDigest(shard, path);
     if (bytes < 0) throw InputError(path + ": the size of a shard is below zero");
     for (const Json& entry : ListOf(Field(shard, "records", path), path)) {
       const std::string name = TextOf(Field(entry, "name", path), path);
       const std::string where = path + ", parameter " + name;
-      if (!records.emplace(name, ReadRecord(entry, file, bytes, where)).second) {
+      if (!records.emplace(name, ReadRecord(entry, file, bytes, digest, where)).second) {
         throw InputError(where + ": listed twice");
       }
     }

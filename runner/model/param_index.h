@@ -26,6 +26,7 @@ struct WantedParam {
 struct ParamRecord {
   std::string shard;
   int64_t shard_bytes;
+  std::string shard_md5;  // 32 hexadecimal digits in lower case; empty: the index has none
   int64_t offset;
   int64_t bytes;
   std::string dtype;

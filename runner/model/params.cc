@@ -6,8 +6,10 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "input/errors.h"
+#include "input/md5.h"
 #include "input/read_file.h"
 
 namespace rvv_runner {
@@ -19,6 +21,8 @@ using tvm::runtime::Tensor;
 // Reads records from shards. Keeps the last file open, because neighbours mostly share it.
 class ShardReader {
  public:
+  explicit ShardReader(bool check) : check_(check) {}
+
   // Throws if the shard does not have the size of the index. Call it before memory is allocated.
   void Open(const ParamRecord& record, const std::string& where) {
     if (record.shard != path_) OpenShard(record, where);
@@ -40,9 +44,28 @@ class ShardReader {
       throw InputError(record.shard + " has " + std::to_string(size) + " bytes, but " + kIndexFile +
                        " says " + std::to_string(record.shard_bytes));
     }
+    if (check_ && !record.shard_md5.empty() && checked_.insert(record.shard).second) {
+      CheckDigest(record);
+    }
     path_ = record.shard;
   }
 
+  void CheckDigest(const ParamRecord& record) {
+    Md5 digest;
+    std::vector<char> block(1 << 20);
+    stream_.seekg(0);
+    while (stream_.read(block.data(), std::ssize(block)), stream_.gcount() > 0) {
+      digest.Add({block.data(), static_cast<size_t>(stream_.gcount())});
+    }
+    stream_.clear();
+    const std::string found = digest.Finish();
+    if (found == record.shard_md5) return;
+    throw InputError(record.shard + " is damaged: its md5 is " + found + ", but " + kIndexFile +
+                     " says " + record.shard_md5 + "; copy the parameters again");
+  }
+
+  bool check_;
+  std::set<std::string> checked_;
   std::ifstream stream_;
   std::string path_;
 };
@@ -70,11 +93,12 @@ Tensor LoadParam(const ParamRecord& record, ShardReader* reader, const std::stri
 
 }  // namespace
 
-ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<WantedParam>& wanted) {
+ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<WantedParam>& wanted,
+                                bool check) {
   const ParamIndex index = ParseIndex(ReadFile(folder + "/" + kIndexFile), folder);
   ffi::Array<ffi::Any> params;
   std::map<std::string, int64_t> open;
-  ShardReader reader;
+  ShardReader reader(check);
   for (const WantedParam& param : wanted) {
     const std::string where = folder + ", parameter " + param.name;
     const auto found = index.find(param.name);

@@ -15,9 +15,11 @@ namespace rvv_runner {
 
 // Reads the wanted parameters, in their order, from MLC-LLM's tensor-cache.json and shards.
 // Values stored as bfloat16 ("f32-to-bf16") are widened. Throws InputError when a parameter is
-// missing or of another shape or dtype, or when a file is missing, too short or malformed.
+// missing or of another shape or dtype, or when a file is missing, too short or malformed. `check`:
+// also when a shard's bytes do not have the digest of the index; an index without digests is taken.
 tvm::ffi::Array<tvm::ffi::Any> LoadParams(const std::string& folder,
-                                          const std::vector<WantedParam>& wanted);
+                                          const std::vector<WantedParam>& wanted,
+                                          bool check = true);
 
 // Rows of the embedding among the loaded parameters: the size of the vocabulary. Nothing when
 // no parameter's name says that it is the embedding.

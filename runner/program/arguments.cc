@@ -37,6 +37,7 @@ const char kUsage[] =
     "  --logits FILE        write float32 logits, one row for each generated token\n"
     "  --json               print the result as JSON\n"
     "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
+    "  --no-params-check    start sooner: do not compare the parameters with their digests\n"
     "  --vocab N            size of the vocabulary (the number of rows of the embedding)\n"
     "  --chat               chat turn by turn; /help lists the commands\n"
     "  --system TEXT        the chat's system message\n"
@@ -188,6 +189,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
 bool* FlagOf(const std::string& word, Arguments* a) {
   if (word == "--json") return &a->json;
   if (word == "--raw") return &a->raw;
+  if (word == "--no-params-check") return &a->unchecked;
   return word == "--chat" ? &a->chat : nullptr;
 }
 

@@ -15,11 +15,12 @@ namespace rvv_runner {
 struct Arguments {
   bool help = false;
   bool json = false;
-  bool raw = false;       // use the prompt without the chat template
-  std::string library;    // empty: the linked-in library
-  std::string params;     // folder with tensor-cache.json
-  std::string logits;     // file to write; empty: do not write
-  std::string tokenizer;  // file; empty: prompt and answer are token ids
+  bool unchecked = false;  // do not compare the parameters with their digests
+  bool raw = false;        // use the prompt without the chat template
+  std::string library;     // empty: the linked-in library
+  std::string params;      // folder with tensor-cache.json
+  std::string logits;      // file to write; empty: do not write
+  std::string tokenizer;   // file; empty: prompt and answer are token ids
   std::optional<std::string> prompt;
   std::string prompt_file;  // "-": standard input; empty: not given
   std::vector<int32_t> tokens;

@@ -221,6 +221,19 @@ class Conversation {
   Ended last_;
 };
 
+// Throws InputError for a line that the terminal changed: it drops what is longer, and it sends the
+// codes of keys that it does not know, such as arrows.
+void CheckTyped(const std::string& line) {
+  if (line.size() >= LineReader::kTerminalLine) {
+    throw InputError("not sent: the terminal cut this line after " + std::to_string(line.size()) +
+                     " bytes; write it to a file and type /read FILE");
+  }
+  if (line.find('\x1B') != std::string::npos) {
+    throw InputError("not sent: the line holds the code of a key, such as an arrow; only " +
+                     std::string("Backspace, Ctrl-W and Ctrl-U edit a line"));
+  }
+}
+
 }  // namespace
 
 int Chat(const Arguments& arguments) {
@@ -252,6 +265,7 @@ int Chat(const Arguments& arguments) {
       continue;
     }
     try {
+      if (asks) CheckTyped(line->text);
       if (!conversation.Line(line->text)) break;
     } catch (const InputError& error) {
       std::cerr << error.what() << "\n";

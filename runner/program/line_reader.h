@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,9 @@ namespace rvv_runner {
 // Ctrl-U, Ctrl-W), because Debian's cross toolchain for riscv64 has no library for it.
 class LineReader {
  public:
+  // Most bytes of a line that Linux's terminals take in canonical mode; they drop the rest.
+  static constexpr size_t kTerminalLine = 4095;
+
   // From now on, Ctrl-C does not end the program: Next and Interrupted report it.
   LineReader();
 

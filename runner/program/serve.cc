@@ -10,7 +10,9 @@
 #include "engine/defaults.h"
 #include "engine/engine.h"
 #include "grammar/grammar.h"
+#include "input/available_bytes.h"
 #include "input/errors.h"
+#include "input/heap.h"
 #include "input/read_file.h"
 #include "model/model.h"
 #include "program/arguments.h"
@@ -26,10 +28,11 @@ const char kServeUsage[] =
     "usage: runner serve --params DIR --tokenizer FILE [options]\n"
     "Serves the model over HTTP with OpenAI's protocol, and a chat page at /.\n\n"
     "  --params, --tokenizer, --lib, --max-seq, --prefill-chunk, --threads, --check-vlen, "
-    "--vocab:\n"
+    "--vocab,\n"
+    "  --no-params-check:\n"
     "                       see runner --help\n"
     "  --host ADDRESS       address to listen at (127.0.0.1: this machine only; 0.0.0.0: all\n"
-    "                       networks)\n"
+    "                       networks, needs --api-key-file)\n"
     "  --port N             port to listen at; 0: any free port (8000)\n"
     "  --api-key-file FILE  file with the key that clients must send (none)\n"
     "  --cors ORIGIN        allow requests from pages of this origin, such as https://example.org\n"
@@ -129,6 +132,27 @@ std::string ReadKey(const std::string& file) {
   return key;
 }
 
+std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+// Room for --parallel of the longest answers, or for as many tokens as fit into the memory: then an
+// answer may wait for the pages of others. Throws InputError if not even one answer fits.
+CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int64_t available) {
+  CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
+  const int64_t token = TokenBytes(library);
+  if (available == 0 || token == 0) return room;
+  // The rest is for what a call computes, bodies and the system.
+  const int64_t most = available / 10 * 8 / token;
+  const int64_t one = Model::RoomFor(1, limits.tokens, limits.chunk).tokens;
+  if (most < one) {
+    throw InputError("not enough memory: the KV cache of one answer of " +
+                     std::to_string(limits.tokens) + " tokens takes " + Mebibytes(one * token) +
+                     ", but " + Mebibytes(available) + " are available; use --parallel 1 and " +
+                     "--max-seq " + std::to_string(std::max<int64_t>(1, most)) + " or less");
+  }
+  room.tokens = std::min(room.tokens, most / Model::kPageTokens * Model::kPageTokens);
+  return room;
+}
+
 }  // namespace
 
 int Serve(const std::vector<std::string>& words) {
@@ -136,6 +160,7 @@ int Serve(const std::vector<std::string>& words) {
     std::cout << kServeUsage;
     return 0;
   }
+  ReturnFreedMemory();
   StopSignals signals;
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);
@@ -148,24 +173,24 @@ int Serve(const std::vector<std::string>& words) {
   // Bind before the model is read, which takes long, to report a port that is in use at once.
   HttpServer server(own.server);
   server.Bind();
-  if (server.open_to_all()) {
-    std::cerr << "runner: without --api-key-file, everybody who can reach " << own.server.host
-              << " can use this server\n";
-  }
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   const Library library(arguments.library, arguments.check_vlen);
   SetThreads(arguments.threads);
   const Limits most = MostOf(library, arguments);
-  const EngineLimits limits = {
-      .sequences = own.parallel, .tokens = most.max_seq, .chunk = most.chunk, .queue = own.queue};
+  const EngineLimits limits = {.sequences = own.parallel,
+                               .tokens = most.max_seq,
+                               .chunk = most.chunk,
+                               .queue = own.queue,
+                               .adaptive = arguments.prefill_chunk == 0};
   Sampling defaults = DefaultSampling(arguments.params);
   for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
   CheckSampling(defaults, weights.vocabulary);
-  const CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
+  const CacheLimits room = RoomInMemory(library, limits, AvailableBytes());
   Model model(library, weights.params, room, arguments.region);
-  std::cerr << "runner: a KV cache of " << (model.bytes() >> 20) << " MiB for " << limits.sequences
-            << " answers at once (--parallel) of " << limits.tokens << " tokens (--max-seq)\n";
+  std::cerr << "runner: a KV cache of " << (model.bytes() >> 20) << " MiB for " << room.tokens
+            << " tokens of " << limits.sequences << " answers at once (--parallel), each of up to "
+            << limits.tokens << " tokens (--max-seq)\n";
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;

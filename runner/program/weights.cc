@@ -28,7 +28,7 @@ int64_t Vocabulary(const Arguments& arguments, std::optional<int64_t> rows) {
 Weights ReadWeights(const Library& library, const Arguments& arguments,
                     const Tokenizer* tokenizer) {
   const std::vector<WantedParam> wanted = WantedParams(library.metadata());
-  auto params = LoadParams(arguments.params, wanted);
+  auto params = LoadParams(arguments.params, wanted, !arguments.unchecked);
   library.ArrangeWeights(params);
   const int64_t vocabulary = Vocabulary(arguments, VocabularySize(wanted, params));
   // Models may round the number of rows up, so more rows than tokens are right; fewer are not.

@@ -19,6 +19,7 @@ constexpr milliseconds kReadTime{15000};
 constexpr milliseconds kWriteTime{30000};
 constexpr milliseconds kDrainTime{1000};
 constexpr milliseconds kTick{100};
+constexpr milliseconds kHurriedTime{1000};  // for each wait, when other clients need the thread
 
 // True if the socket becomes readable (or writable), or the peer hangs up, within this time.
 bool Ready(int socket, short events, std::chrono::nanoseconds within) {
@@ -34,23 +35,30 @@ bool Ready(int socket, short events, std::chrono::nanoseconds within) {
 
 }  // namespace
 
-bool Connection::Await(milliseconds patience, const std::function<bool()>& stopping) {
-  const auto end = Clock::now() + patience;
-  while (begin_ == end_ && !Ready(socket_, POLLIN, kTick)) {
-    if (stopping() || Clock::now() >= end) return false;
+bool Connection::Late(Clock::time_point start, std::chrono::nanoseconds most) const {
+  const auto passed = Clock::now() - start;
+  return passed >= most || (passed >= kHurriedTime && hurried_());
+}
+
+bool Connection::Wait(short events, Clock::time_point start, std::chrono::nanoseconds most) const {
+  while (!Ready(socket_, events, std::min<std::chrono::nanoseconds>(kTick, most))) {
+    if (Late(start, most)) return false;
   }
-  deadline_ = Clock::now() + kReadTime;
+  return true;
+}
+
+bool Connection::Await(milliseconds patience) {
+  if (begin_ == end_ && !Wait(POLLIN, Clock::now(), patience)) return false;
+  asked_ = Clock::now();
   waited_ = {};
   return true;
 }
 
-bool Connection::wait_readable() const {
-  return is_readable() || Ready(socket_, POLLIN, deadline_ - Clock::now());
-}
+bool Connection::wait_readable() const { return is_readable() || Wait(POLLIN, asked_, kReadTime); }
 
 bool Connection::wait_writable() const {
   const auto start = Clock::now();
-  const bool ready = Ready(socket_, POLLOUT, kWriteTime - waited_);
+  const bool ready = Wait(POLLOUT, start, kWriteTime - waited_);
   waited_ += Clock::now() - start;
   return ready && waited_ < kWriteTime;
 }
@@ -63,7 +71,7 @@ bool Connection::is_peer_alive() const {
 
 ssize_t Connection::read(char* target, size_t size) {
   if (begin_ == end_) {
-    if (Clock::now() >= deadline_ || !wait_readable()) {
+    if (Late(asked_, kReadTime) || !wait_readable()) {
       error_ = httplib::Error::Timeout;
       return -1;
     }
@@ -82,6 +90,7 @@ ssize_t Connection::read(char* target, size_t size) {
 }
 
 ssize_t Connection::write(const char* data, size_t size) {
+  answered_ = true;
   while (true) {
     if (!wait_writable()) return -1;
     const ssize_t sent = send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -104,6 +113,8 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
   ip.clear();
   port = 0;
 }
+
+void CloseNow(socket_t socket) { close(socket); }
 
 void CloseGently(socket_t socket) {
   shutdown(socket, SHUT_WR);

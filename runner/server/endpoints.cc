@@ -12,6 +12,7 @@
 #include "api/api_error.h"
 #include "chat_page.h"
 #include "input/errors.h"
+#include "input/heap.h"
 #include "input/json.h"
 
 namespace rvv_runner {
@@ -19,8 +20,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kTick = 0.1;         // seconds between checks of a silent client
-constexpr double kQuietSeconds = 10;  // until a stream sends a sign of life
+constexpr double kTick = 0.1;                    // seconds between checks of a silent client
+constexpr double kQuietSeconds = 10;             // until a stream sends a sign of life
+constexpr size_t kLargeBody = size_t{64} << 10;  // bytes; such bodies are read one at a time
 
 int64_t Now() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
@@ -192,41 +194,64 @@ void Endpoints::Model(const httplib::Request& request, httplib::Response& respon
   Send(response, About());
 }
 
-std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* dropped) const {
+// What is made of a body (values, words, tokens) takes many times its size, and is dropped here.
+Endpoints::Asked Endpoints::Read(bool chat, Body* body) {
+  const bool large = body->text().size() > kLargeBody;
+  std::unique_lock<std::mutex> alone(reading_, std::defer_lock);
+  if (large) alone.lock();
+  const TrimmedHeap trimmed(large);
+  Asked asked;
+  asked.api = ParseApiRequest(chat, body->text(), served_.defaults, served_.strict);
+  body->Drop();
+  const std::string& model = asked.api.model;
+  if (!model.empty() && model != served_.name && model != served_.alias) {
+    throw ApiError(404, "this server does not have that model; its model is " + served_.name,
+                   "model", "model_not_found");
+  }
+  MakeRequests(&asked);
+  return asked;
+}
+
+void Endpoints::MakeRequests(Asked* asked) const {
   const Tokenizer& tokenizer = *served_.tokenizer;
+  const auto most = static_cast<size_t>(served_.context);
   std::vector<std::vector<int32_t>> prompts;
   const auto add = [&](Encoded encoded) {
-    *dropped += encoded.dropped;
+    asked->dropped += encoded.dropped;
     prompts.push_back(std::move(encoded.ids));
   };
-  if (asked.chat) add(EncodeChat(tokenizer, asked.chat_input, "messages"));
-  for (const ApiPrompt& prompt : asked.prompts) {
+  ApiRequest& api = asked->api;
+  if (api.chat) {
+    asked->thoughts = Thoughts(api);
+    add(EncodeChat(tokenizer, api.chat_input, "messages", most));
+  }
+  for (const ApiPrompt& prompt : api.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      add(EncodePrompt(tokenizer, *text, true, "prompt"));
+      add(EncodePrompt(tokenizer, *text, true, "prompt", most));
     } else {
       prompts.push_back(std::get<std::vector<int32_t>>(prompt));
     }
   }
+  api.chat_input = {};
+  api.prompts.resize(prompts.size());
   std::shared_ptr<const Grammar> grammar;
-  if (asked.schema) grammar = served_.grammars->OfSchema(*asked.schema, kSchemaField);
-  if (!asked.tools.empty()) {
-    const int64_t most = asked.parallel ? kMostCalls : 1;
-    grammar = served_.grammars->OfCalls(asked.tools, most, !asked.must_call);
+  if (api.schema) grammar = served_.grammars->OfSchema(*api.schema, kSchemaField);
+  if (!api.tools.empty()) {
+    const int64_t calls = api.parallel ? kMostCalls : 1;
+    grammar = served_.grammars->OfCalls(api.tools, calls, !api.must_call);
   }
-  std::vector<Request> requests;
   for (const auto& prompt : prompts) {
-    for (int64_t i = 0; i < asked.n; ++i) {
+    for (int64_t i = 0; i < api.n; ++i) {
       Request request;
       request.tokens = prompt;
-      request.sampling = asked.sampling;
+      request.sampling = api.sampling;
       // Answers to the same prompt get different seeds, and the same seeds each time.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.stop = tokenizer.stop();
       request.grammar = grammar;
-      requests.push_back(std::move(request));
+      asked->requests.push_back(std::move(request));
     }
   }
-  return requests;
 }
 
 AnswerParts::Thoughts Endpoints::Thoughts(const ApiRequest& asked) const {
@@ -236,17 +261,14 @@ AnswerParts::Thoughts Endpoints::Thoughts(const ApiRequest& asked) const {
   return begun ? AnswerParts::Thoughts::kBegun : AnswerParts::Thoughts::kMay;
 }
 
-void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Response& response) {
-  const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults, served_.strict);
-  if (!asked.model.empty() && asked.model != served_.name && asked.model != served_.alias) {
-    throw ApiError(404, "this server does not have that model; its model is " + served_.name,
-                   "model", "model_not_found");
-  }
-  if (stopping_) throw ApiError(503, "the server is stopping");
+void Endpoints::Complete(bool chat, const httplib::Request& request, Body* body,
+                         httplib::Response& response) {
+  Asked asked;
   std::unique_ptr<Answers> answers;
-  size_t dropped = 0;
   try {
-    answers = std::make_unique<Answers>(served_.answerer, Requests(asked, &dropped));
+    asked = Read(chat, body);
+    if (stopping_) throw ApiError(503, "the server is stopping");
+    answers = std::make_unique<Answers>(served_.answerer, std::move(asked.requests));
   } catch (const GrammarError& error) {
     throw ApiError(400, error.what(), error.field(), "unsupported_schema");
   } catch (const ContextError& error) {
@@ -254,19 +276,18 @@ void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Re
   } catch (const InputError& error) {
     throw ApiError(400, error.what(), FieldOf(error.what(), chat));
   } catch (const QueueFull& error) {
-    response.set_header("Retry-After", "1");
     throw ApiError(429, error.what(), "", "queue_full");
   }
   // OpenAI's protocol has no field for it.
-  if (dropped > 0) response.set_header("X-Dropped-Bytes", std::to_string(dropped));
+  if (asked.dropped > 0) response.set_header("X-Dropped-Bytes", std::to_string(asked.dropped));
   const std::string id =
       (chat ? "chatcmpl-" : "cmpl-") + prefix_ + std::to_string(answered_.fetch_add(1));
-  if (!asked.ignored.empty()) {
-    response.set_header("X-Ignored-Fields", Listed(asked.ignored));
+  if (!asked.api.ignored.empty()) {
+    response.set_header("X-Ignored-Fields", Listed(asked.api.ignored));
   }
-  AnswerWriter writer(asked, *served_.tokenizer, id, served_.name, Now(), Thoughts(asked));
-  if (asked.stream) {
-    auto stream = std::make_shared<EventStream>(asked, std::move(writer), std::move(answers));
+  AnswerWriter writer(asked.api, *served_.tokenizer, id, served_.name, Now(), asked.thoughts);
+  if (asked.api.stream) {
+    auto stream = std::make_shared<EventStream>(asked.api, std::move(writer), std::move(answers));
     return SendStream(std::move(stream), stopping_, request, response);
   }
   Whole(answers.get(), &writer, request);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "api/api_request.h"
 #include "grammar/grammar.h"
 #include "server/answering.h"
+#include "server/body.h"
 #include "server/metrics.h"
 #include "text/tokenizer.h"
 
@@ -39,7 +41,9 @@ class Endpoints {
   void Numbers(const httplib::Request& request, httplib::Response& response) const;
   void Models(const httplib::Request& request, httplib::Response& response) const;
   void Model(const httplib::Request& request, httplib::Response& response) const;
-  void Complete(bool chat, const httplib::Request& request, httplib::Response& response);
+  // Drops the body when it has been read.
+  void Complete(bool chat, const httplib::Request& request, Body* body,
+                httplib::Response& response);
 
   Metrics& metrics() { return metrics_; }
   // Ends all running answers.
@@ -47,8 +51,15 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
-  // Makes the requests of all prompts; counts the bytes that have no token in the model.
-  std::vector<Request> Requests(const ApiRequest& asked, size_t* dropped) const;
+  struct Asked {
+    ApiRequest api;  // without its prompts
+    std::vector<Request> requests;
+    AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone;
+    size_t dropped = 0;  // bytes of the prompts that have no token in the model
+  };
+
+  Asked Read(bool chat, Body* body);
+  void MakeRequests(Asked* asked) const;
   AnswerParts::Thoughts Thoughts(const ApiRequest& asked) const;
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
@@ -57,6 +68,7 @@ class Endpoints {
   std::string prefix_;  // of the ids of this run's answers
   std::atomic<uint64_t> answered_{0};
   std::atomic<bool> stopping_{false};
+  std::mutex reading_;  // one body at a time: what is made of it takes many times its size
   Metrics metrics_;
 };
 

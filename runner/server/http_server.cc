@@ -22,6 +22,7 @@ constexpr int kMostRequests = 1000;                   // of one connection
 
 void SendError(const ApiError& error, httplib::Response& response) {
   response.status = error.status();
+  if (error.status() == 429 || error.status() == 503) response.set_header("Retry-After", "1");
   response.set_content(Written(ErrorBody(error)), "application/json");
 }
 
@@ -67,11 +68,51 @@ bool IsLoopback(const std::string& host) {
   return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
 }
 
-// The name of a Host header, without its port.
+std::string Lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// The name of a Host header in lower case, without its port.
 std::string HostName(const std::string& host) {
   const size_t bracket = host.find(']');
-  return host.substr(0, host.find(':', bracket == std::string::npos ? 0 : bracket));
+  return Lower(host.substr(0, host.find(':', bracket == std::string::npos ? 0 : bracket)));
 }
+
+// A request for http://HOST/PATH is one for /PATH of this host, whatever its header Host says (RFC
+// 9112, 3.2.2).
+void ReadAbsoluteForm(httplib::Request* request) {
+  constexpr std::string_view kScheme = "http://";
+  std::string& path = request->path;
+  if (!Lower(path.substr(0, kScheme.size())).starts_with(kScheme)) return;
+  const size_t slash = std::min(path.find('/', kScheme.size()), path.size());
+  request->headers.erase("Host");
+  request->set_header("Host", path.substr(kScheme.size(), slash - kScheme.size()));
+  path = slash == path.size() ? "/" : path.substr(slash);
+}
+
+// httplib's threads, with the number of connections that wait for one.
+class CountingPool final : public httplib::TaskQueue {
+ public:
+  CountingPool(size_t most, std::atomic<int>* waiting)
+      : pool_(std::min<size_t>(8, most), most, most), waiting_(waiting) {}
+
+  bool enqueue(std::function<void()> serve) override {
+    ++*waiting_;
+    const bool taken = pool_.enqueue([this, serve = std::move(serve)] {
+      --*waiting_;
+      serve();
+    });
+    if (!taken) --*waiting_;
+    return taken;
+  }
+
+  void shutdown() override { pool_.shutdown(); }
+
+ private:
+  httplib::ThreadPool pool_;
+  std::atomic<int>* waiting_;
+};
 
 // Matches as httplib does: a parameter (/v1/models/:model) is one part of the path.
 bool Matches(const std::string& route, const std::string& path) {
@@ -96,19 +137,22 @@ HttpServer::HttpServer(const ServerOptions& options) : options_(options) {
   if (options_.host == "localhost") options_.host = "127.0.0.1";
   set_address_family(Family(options_.host));
   loopback_ = IsLoopback(options_.host);
+  if (loopback_ || !options_.key.empty()) return;
+  throw InputError("--host " + options_.host + " needs --api-key-file FILE: without a key, every " +
+                   "machine and every web page in its networks could use the server");
 }
 
 void HttpServer::Offer(Endpoints* endpoints) {
   endpoints_ = endpoints;
-  Add("GET", "/", true, [=](const auto& q, auto& r) { endpoints->Page(q, r); });
-  Add("GET", "/health", true, [=](const auto& q, auto& r) { endpoints->Health(q, r); });
-  Add("GET", "/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
-  Add("GET", "/v1/models", false, [=](const auto& q, auto& r) { endpoints->Models(q, r); });
-  Add("GET", "/v1/models/:model", false, [=](const auto& q, auto& r) { endpoints->Model(q, r); });
-  Add("POST", "/v1/chat/completions", false,
-      [=](const auto& q, auto& r) { endpoints->Complete(true, q, r); });
-  Add("POST", "/v1/completions", false,
-      [=](const auto& q, auto& r) { endpoints->Complete(false, q, r); });
+  AddGet("/", true, [=](const auto& q, auto& r) { endpoints->Page(q, r); });
+  AddGet("/health", true, [=](const auto& q, auto& r) { endpoints->Health(q, r); });
+  AddGet("/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
+  AddGet("/v1/models", false, [=](const auto& q, auto& r) { endpoints->Models(q, r); });
+  AddGet("/v1/models/:model", false, [=](const auto& q, auto& r) { endpoints->Model(q, r); });
+  AddPost("/v1/chat/completions",
+          [=](const auto& q, Body* b, auto& r) { endpoints->Complete(true, q, b, r); });
+  AddPost("/v1/completions",
+          [=](const auto& q, Body* b, auto& r) { endpoints->Complete(false, q, b, r); });
   set_pre_routing_handler([this](const auto& q, auto& r) { return Guard(q, r); });
   set_error_handler([](const auto& q, auto& r) { ExplainError(q, r); });
   set_exception_handler(ExplainException);
@@ -127,19 +171,25 @@ void HttpServer::Offer(Endpoints* endpoints) {
   }
   set_default_headers(headers);
   const size_t most = options_.connections;
-  new_task_queue = [most] {
-    return new httplib::ThreadPool(std::min<size_t>(8, most), most, most);
-  };
+  new_task_queue = [this, most] { return new CountingPool(most, &waiting_); };
 }
 
-void HttpServer::Add(const std::string& method, const std::string& path, bool open,
-                     Handler handler) {
-  routes_.push_back({method, path, open, handler});
-  if (method == "GET") {
-    Get(path, handler);
-  } else {
-    Post(path, handler);
-  }
+void HttpServer::AddGet(const std::string& path, bool open, const Handler& handler) {
+  routes_.push_back({"GET", path, open});
+  Get(path, handler);
+}
+
+void HttpServer::AddPost(const std::string& path, const BodyHandler& handler) {
+  routes_.push_back({"POST", path, false});
+  Post(path, [this, handler](const httplib::Request& request, httplib::Response& response,
+                             const httplib::ContentReader& reader) {
+    Body body(&bodies_);
+    if (!body.Read(request, reader)) {
+      if (response.status == 413) throw TooLarge();
+      throw ApiError(400, "the body is not complete");
+    }
+    handler(request, &body, response);
+  });
 }
 
 int HttpServer::Bind() {
@@ -167,24 +217,29 @@ std::string HttpServer::address() const {
 bool HttpServer::Answer(httplib::Stream& stream) {
   bool closed = false;
   bool understood = false;
-  const bool answered = process_request(stream, "", 0, "", 0, false, closed,
-                                        [&](httplib::Request&) { understood = true; });
+  const bool answered =
+      process_request(stream, "", 0, "", 0, false, closed, [&](httplib::Request& request) {
+        understood = true;
+        ReadAbsoluteForm(&request);
+      });
   // The end of a request with a malformed head is unknown, so the next request cannot be found.
   return answered && !closed && understood;
 }
 
 bool HttpServer::process_and_close_socket(socket_t socket) {
+  bool answered = true;
   const bool good = serve_guarded([&] {
-    const auto connection = std::make_unique<Connection>(socket);
-    const auto stopping = [this] { return svr_sock_ == INVALID_SOCKET; };
+    const auto hurried = [this] { return svr_sock_ == INVALID_SOCKET || waiting_ > 0; };
+    const auto connection = std::make_unique<Connection>(socket, hurried);
     int count = 0;
-    while (count < kMostRequests && connection->Await(kIdleTime, stopping)) {
+    while (count < kMostRequests && connection->Await(kIdleTime)) {
       ++count;
       if (!Answer(*connection)) break;
     }
+    answered = connection->answered();
     return true;
   });
-  CloseGently(socket);
+  answered ? CloseGently(socket) : CloseNow(socket);
   return good;
 }
 
@@ -205,7 +260,11 @@ const HttpServer::Route* HttpServer::Find(const httplib::Request& request,
 // Another site can make its host name point to this machine (DNS rebinding). Its pages must not use
 // a server that asks for no key because only this machine reaches it.
 void HttpServer::CheckHost(const httplib::Request& request) const {
-  if (!loopback_ || !request.has_header("Host")) return;
+  const size_t hosts = request.get_header_value_count("Host");
+  if (hosts > 1 || (hosts == 0 && request.version != "HTTP/1.0")) {
+    throw ApiError(400, "a request needs one header Host");  // RFC 9112, 3.2
+  }
+  if (!loopback_ || hosts == 0) return;
   const std::string host = HostName(request.get_header_value("Host"));
   const bool own = host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
                    host == options_.host || host == "[" + options_.host + "]";
@@ -216,9 +275,11 @@ void HttpServer::CheckHost(const httplib::Request& request) const {
 void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
   if (options_.key.empty()) return;
   const std::string given = request.get_header_value("Authorization");
-  const std::string scheme = "Bearer ";
-  const bool bearer = given.starts_with(scheme);
-  if (SameKey(bearer ? given.substr(scheme.size()) : "", options_.key)) return;
+  // The scheme's case does not count, and blanks may follow it (RFC 9110, 11.1 and 11.4).
+  const std::string scheme = "bearer ";
+  const bool bearer = Lower(given.substr(0, scheme.size())) == scheme;
+  const size_t key = bearer ? given.find_first_not_of(' ', scheme.size()) : std::string::npos;
+  if (SameKey(key == std::string::npos ? "" : given.substr(key), options_.key)) return;
   response.set_header("WWW-Authenticate", "Bearer");
   throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
                  "invalid_api_key");
@@ -226,12 +287,15 @@ void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& re
 
 // Refuses HTML forms, which a page of any site may send without a preflight, and compressed bodies,
 // whose size is unknown in advance.
-void HttpServer::CheckBody(const httplib::Request& request) const {
+void HttpServer::CheckBody(const httplib::Request& request, httplib::Response& response) const {
+  const std::string coding = request.get_header_value("Transfer-Encoding");
+  if (!coding.empty() && Lower(coding) != "chunked") {
+    response.set_header("Connection", "close");  // the body cannot be read, nor skipped
+    throw ApiError(501, "the transfer coding '" + coding + "' is not known: use chunked");
+  }
   if (request.method != "POST") return;
   std::string type = request.get_header_value("Content-Type");
-  type = type.substr(0, type.find_first_of("; "));
-  std::transform(type.begin(), type.end(), type.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  type = Lower(type.substr(0, type.find_first_of("; ")));
   if (type != "application/json") {
     throw ApiError(415, "the body must be JSON: send the header Content-Type: application/json");
   }
@@ -258,7 +322,7 @@ httplib::Server::HandlerResponse HttpServer::Guard(const httplib::Request& reque
     }
     const Route* route = Find(request, response);
     if (!route->open) CheckKey(request, response);
-    CheckBody(request);
+    CheckBody(request, response);
     return HandlerResponse::Unhandled;
   } catch (const ApiError& error) {
     SendError(error, response);

@@ -3,10 +3,12 @@
 
 #include <httplib.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "server/body.h"
 #include "server/endpoints.h"
 
 namespace rvv_runner {
@@ -19,8 +21,6 @@ struct ServerOptions {
   size_t connections = 128;        // served at once; as many wait, further ones are closed
 };
 
-constexpr size_t kMostBody = size_t{4} << 20;  // bytes
-
 // True if the texts are equal. Its time depends only on the length of `given`.
 bool SameKey(const std::string& given, const std::string& key);
 
@@ -28,7 +28,8 @@ bool SameKey(const std::string& given, const std::string& key);
 // headers, connections and time.
 class HttpServer : public httplib::Server {
  public:
-  // Throws InputError if the host is not an address.
+  // Throws InputError if the host is not an address, or if it lets in other machines without a key:
+  // then a page of any site could use it through a browser of its network (DNS rebinding).
   explicit HttpServer(const ServerOptions& options);
 
   // Binds to the port and returns it. Clients that connect wait until Listen. Throws InputError if
@@ -40,19 +41,16 @@ class HttpServer : public httplib::Server {
   bool Listen() { return listen_after_bind(); }
   void Close();
   std::string address() const;
-  // True if other machines can reach it without a key.
-  bool open_to_all() const { return !loopback_ && options_.key.empty(); }
-
   // Answers one request of a stream. Returns false if the connection has to be closed.
   bool Answer(httplib::Stream& stream);
 
  protected:
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
+  using BodyHandler = std::function<void(const httplib::Request&, Body*, httplib::Response&)>;
   struct Route {
     std::string method;
     std::string path;  // as httplib matches it
     bool open;         // without the key
-    Handler handler;
   };
 
  private:
@@ -60,15 +58,18 @@ class HttpServer : public httplib::Server {
   HandlerResponse Guard(const httplib::Request& request, httplib::Response& response) const;
   void CheckHost(const httplib::Request& request) const;
   void CheckKey(const httplib::Request& request, httplib::Response& response) const;
-  void CheckBody(const httplib::Request& request) const;
+  void CheckBody(const httplib::Request& request, httplib::Response& response) const;
   const Route* Find(const httplib::Request& request, httplib::Response& response) const;
-  void Add(const std::string& method, const std::string& path, bool open, Handler handler);
+  void AddGet(const std::string& path, bool open, const Handler& handler);
+  void AddPost(const std::string& path, const BodyHandler& handler);
   void Preflight(const httplib::Request& request, httplib::Response& response) const;
 
   ServerOptions options_;
   bool loopback_;
   Endpoints* endpoints_ = nullptr;
   std::vector<Route> routes_;
+  BodyBudget bodies_;
+  std::atomic<int> waiting_{0};  // connections without a thread
 };
 
 }  // namespace rvv_runner

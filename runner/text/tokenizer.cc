@@ -16,17 +16,17 @@ namespace {
 // A token of a word that is being merged, as an entry of a linked list.
 struct Part {
   uint32_t token;
-  size_t before;
-  size_t after;
+  uint32_t before;
+  uint32_t after;
 };
 
 constexpr std::string_view kReplacement = "\uFFFD";
-constexpr size_t kNone = static_cast<size_t>(-1);
+constexpr uint32_t kNone = static_cast<uint32_t>(-1);
 
 // A merge that was possible when it was queued. Its parts may have changed since then.
 struct Candidate {
   uint32_t rank;
-  size_t at;
+  uint32_t at;
   const Merge* merge;
 
   // The queue's top is its largest: the smallest rank, and of equals the leftmost.
@@ -45,6 +45,11 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
     at = found + from.size();
   }
   return out;
+}
+
+void CheckRoom(size_t tokens, size_t most) {
+  if (tokens > most)
+    throw ContextError("the text has more than " + std::to_string(most) + " tokens");
 }
 
 // The begin of the blanks before a byte of a text, and the end of those behind it.
@@ -85,6 +90,7 @@ Tokenizer::Tokenizer(TokenizerFile file)
       words_.emplace(token, static_cast<uint32_t>(i));
     }
     if (file_.by_character) shown_.push_back(Shown(token));
+    longest_ = std::max(longest_, token.size());
   }
 }
 
@@ -132,7 +138,7 @@ void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Enco
   if (text.size() > start) rest(text.substr(start), start == 0);
 }
 
-Encoded Tokenizer::Encode(std::string_view text) const {
+Encoded Tokenizer::Encode(std::string_view text, size_t most) const {
   Encoded out;
   SplitMarkers(markers_, text, &out, [&](std::string_view part, bool first) {
     std::string normal;
@@ -145,20 +151,20 @@ Encoded Tokenizer::Encode(std::string_view text) const {
       part = normal;
     }
     SplitMarkers(late_markers_, part, &out, [&](std::string_view plain, bool begins) {
-      EncodePart(plain, first && begins, &out);
+      EncodePart(plain, first && begins, most, &out);
     });
   });
   return out;
 }
 
 // Encodes a part without markers; `first` if it is at the beginning.
-void Tokenizer::EncodePart(std::string_view part, bool first, Encoded* out) const {
+void Tokenizer::EncodePart(std::string_view part, bool first, size_t most, Encoded* out) const {
   const std::string_view blank = file_.by_character ? kBlank : std::string_view(" ");
   std::string text = file_.by_character ? Replaced(part, " ", kBlank) : std::string(part);
   const bool here = file_.prefix_blank == Prefix::kUnlessThere ||
                     (file_.prefix_blank == Prefix::kAtBeginning && first);
   if (here && !text.starts_with(blank)) text.insert(0, blank);
-  for (const std::string_view word : SplitWords(file_.rule, text)) EncodeWord(word, out);
+  for (const std::string_view word : SplitWords(file_.rule, text)) EncodeWord(word, most, out);
 }
 
 const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
@@ -190,28 +196,32 @@ std::vector<uint32_t> Tokenizer::Beginnings(std::string_view word) const {
 }
 
 // Merges neighbours in the order of ranks. It takes n log n steps, because a word may be very long.
-void Tokenizer::EncodeWord(std::string_view word, Encoded* out) const {
+void Tokenizer::EncodeWord(std::string_view word, size_t most, Encoded* out) const {
   if (const auto whole = words_.find(word); file_.whole_words && whole != words_.end()) {
     out->ids.push_back(static_cast<int32_t>(whole->second));
     return;
   }
   std::vector<Part> parts;
-  for (const uint32_t token : Beginnings(word)) {
+  const std::vector<uint32_t> beginnings = Beginnings(word);
+  // To merge a very long word takes seconds, and more memory than the text.
+  const auto bytes = std::ranges::count_if(beginnings, [](uint32_t t) { return t != kNoToken; });
+  CheckRoom(out->ids.size() + static_cast<size_t>(bytes) / longest_, most);
+  for (const uint32_t token : beginnings) {
     if (token == kNoToken) {
       ++out->dropped;
       continue;
     }
-    const size_t at = parts.size();
+    const auto at = static_cast<uint32_t>(parts.size());
     if (at > 0) parts[at - 1].after = at;
     parts.push_back({token, at > 0 ? at - 1 : kNone, kNone});
   }
   std::priority_queue<Candidate> queue;
-  const auto note = [&](size_t at) {
+  const auto note = [&](uint32_t at) {
     if (at == kNone || parts[at].after == kNone) return;
     const Merge* merge = FindMerge(parts[at].token, parts[parts[at].after].token);
     if (merge != nullptr) queue.push({merge->rank, at, merge});
   };
-  for (size_t at = 0; at < parts.size(); ++at) note(at);
+  for (uint32_t at = 0; at < parts.size(); ++at) note(at);
   while (!queue.empty()) {
     const auto [rank, at, merge] = queue.top();
     queue.pop();
@@ -229,6 +239,7 @@ void Tokenizer::EncodeWord(std::string_view word, Encoded* out) const {
   for (const Part& part : parts) {
     if (part.token != kNoToken) out->ids.push_back(static_cast<int32_t>(part.token));
   }
+  CheckRoom(out->ids.size(), most);
 }
 
 std::string_view Tokenizer::Bytes(int32_t id) const {
@@ -289,27 +300,27 @@ Encoded NotEmpty(Encoded encoded, const std::string& what) {
 }  // namespace
 
 Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
-                   const std::string& what) {
+                   const std::string& what, size_t most) {
   for (const Message& message : messages) CheckUtf8(message.content, what);
-  return EncodeChat(tokenizer, ChatInputOf(messages), what);
+  return EncodeChat(tokenizer, ChatInputOf(messages), what, most);
 }
 
 Encoded EncodeChat(const Tokenizer& tokenizer, const ChatInput& conversation,
-                   const std::string& what) {
+                   const std::string& what, size_t most) {
   const std::string text = tokenizer.chat().Text(conversation);
   CheckUtf8(text, what);
-  return NotEmpty(tokenizer.Encode(text), what);
+  return NotEmpty(tokenizer.Encode(text, most), what);
 }
 
 Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
-                     const std::string& what) {
+                     const std::string& what, size_t most) {
   if (!raw) {
     if (Stripped(prompt).empty()) throw InputError("the prompt is blank");
     const Message message{Message::Role::kUser, prompt};
-    return EncodeChat(tokenizer, std::span(&message, 1), what);
+    return EncodeChat(tokenizer, std::span(&message, 1), what, most);
   }
   CheckUtf8(prompt, what);
-  Encoded encoded = tokenizer.Encode(prompt);
+  Encoded encoded = tokenizer.Encode(prompt, most);
   encoded.ids.insert(encoded.ids.begin(), tokenizer.first().begin(), tokenizer.first().end());
   return NotEmpty(std::move(encoded), what);
 }

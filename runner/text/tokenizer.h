@@ -29,8 +29,9 @@ class Tokenizer {
   // Not copyable: it holds views of its own tokens.
   Tokenizer(Tokenizer&&) = default;
 
-  // Encodes a UTF-8 text. Markers in it become their ids.
-  Encoded Encode(std::string_view text) const;
+  // Encodes a UTF-8 text of less than 4 GiB. Markers in it become their ids. Throws InputError for
+  // a text of more than `most` tokens, without the time and memory that its tokens would take.
+  Encoded Encode(std::string_view text, size_t most = SIZE_MAX) const;
 
   // The bytes of a token; empty for special tokens and for ids beyond the vocabulary.
   std::string_view Bytes(int32_t id) const;
@@ -56,8 +57,8 @@ class Tokenizer {
   template <typename Rest>
   void SplitMarkers(const Markers& markers, std::string_view text, Encoded* out,
                     const Rest& rest) const;
-  void EncodePart(std::string_view part, bool first, Encoded* out) const;
-  void EncodeWord(std::string_view word, Encoded* out) const;
+  void EncodePart(std::string_view part, bool first, size_t most, Encoded* out) const;
+  void EncodeWord(std::string_view word, size_t most, Encoded* out) const;
   std::vector<uint32_t> Beginnings(std::string_view word) const;
   const Merge* FindMerge(uint32_t left, uint32_t right) const;
 
@@ -66,6 +67,7 @@ class Tokenizer {
   Markers late_markers_;
   std::unordered_map<std::string_view, uint32_t> words_;  // whole words, or characters
   std::vector<std::string> shown_;  // by_character: what tokens are in an answer
+  size_t longest_ = 1;              // bytes of a token
 };
 
 // Builds the text of an answer token by token.
@@ -92,15 +94,16 @@ class AnswerText {
 };
 
 // The ids of a conversation in the model's chat. `what` names it in messages. Throws InputError as
-// ChatTemplate::Text does, and when a message is not UTF-8.
+// ChatTemplate::Text does, when a message is not UTF-8, and for more than `most` tokens.
 Encoded EncodeChat(const Tokenizer& tokenizer, const ChatInput& conversation,
-                   const std::string& what);
+                   const std::string& what, size_t most = SIZE_MAX);
 Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
-                   const std::string& what);
+                   const std::string& what, size_t most = SIZE_MAX);
 
 // The ids of what the user typed, in the model's chat or as it is (`raw`). `what` names the
-// option in messages. Throws InputError when it is not UTF-8, blank, or gives no token at all.
+// option in messages. Throws InputError when it is not UTF-8, blank, gives no token at all, or has
+// more than `most` tokens.
 Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
-                     const std::string& what);
+                     const std::string& what, size_t most = SIZE_MAX);
 
 }  // namespace rvv_runner

@@ -36,7 +36,7 @@ def search(program: Path, name: str, work: Path, *options: str) -> subprocess.Co
     table = work / "tokenizer.bin"
     table.write_bytes(pack(text_probe.trained("llama3", whole_words=True)))
     environment = {**os.environ, "RUNNER_FUZZ": name, "RUNNER_FUZZ_TABLE": str(table)}
-    # A table of 100 bytes must not take gigabytes, nor seconds.
+    # A table of 100 bytes must not take gigabytes, nor seconds; bounded_time.h bounds its work.
     bounds = ["-rss_limit_mb=2048", "-malloc_limit_mb=512", "-timeout=20", "-max_len=65536"]
     command = [str(program), *bounds, *options, f"-artifact_prefix={work}/{name}-", str(found)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

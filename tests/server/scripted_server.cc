@@ -4,6 +4,7 @@
 #include <iostream>
 #include <string>
 
+#include "input/heap.h"
 #include "input/read_file.h"
 #include "scripted_answerer.h"
 #include "server/listening.h"
@@ -12,6 +13,7 @@ using namespace rvv_runner;
 
 int main(int argc, char** argv) {
   try {
+    ReturnFreedMemory();
     StopSignals signals;
     const Tokenizer tokenizer(ParseTokenizerFile(ReadFile(argv[1]), argv[1]));
     ServerOptions options;

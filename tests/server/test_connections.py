@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from served import CHAT, JSON_TYPE, TEXT, Served, until
+from support import text_probe
+
+from crosslab.tokenizer.device_tokenizer import pack
 
 ENDLESS = {"prompt": "a b", "max_tokens": 4000}
 SHORT = {"prompt": "a b", "max_tokens": 3}
@@ -194,6 +199,74 @@ def test_more_connections_than_it_takes_are_closed(start: Callable[..., Served])
 
     until(answers)
     assert server.post(TEXT, SHORT).status == 200
+
+
+def test_long_bodies_share_a_bounded_memory(server: Served) -> None:
+    body = json.dumps({"prompt": "a" * ((4 << 20) - 100)})
+    held = [server.connect() for _ in range(3)]
+    for connection in held:
+        connection.sendall(raw(TEXT, body)[:-1])
+    until(lambda: server.post(TEXT, body).status == 503)
+    assert server.post(TEXT, body).headers["Retry-After"] == "1"
+    for connection in held:
+        connection.close()
+    until(lambda: server.post(TEXT, body).status == 400)
+    assert server.post(TEXT, SHORT).status == 200
+
+
+def test_slow_clients_give_way_when_all_threads_are_taken(server: Served) -> None:
+    slow = [server.connect() for _ in range(100)]
+    for connection in slow:
+        connection.sendall(b"POST /v1/completions HTT")
+
+    def answers() -> bool:
+        # A connection beyond those that wait is closed.
+        with suppress(ConnectionError), server.connect() as connection:
+            connection.settimeout(10)  # each of them had 15 seconds before
+            connection.sendall(raw(TEXT, json.dumps(SHORT)))
+            return b'"text":"b a"' in connection.recv(65536)
+        return False
+
+    until(answers, 10)
+    for connection in slow:
+        connection.close()
+
+
+def test_requests_as_the_standards_have_them(server: Served) -> None:
+    for head, status in (
+        (b"GET /v1/models HTTP/1.1", 400),
+        (b"GET /v1/models HTTP/1.0", 200),
+        (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: localhost", 400),
+        (b"GET http://localhost/v1/models HTTP/1.1\r\nHost: evil.example", 200),
+        (b"GET HTTP://localhost/v1/models HTTP/1.1\r\nHost: localhost", 200),
+        (b"GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost", 403),
+        (raw(TEXT, "", **{"Transfer-Encoding": "gzip, chunked"}).strip(), 501),
+        (raw(TEXT, "", **{"Transfer-Encoding": "chunked, gzip"}).strip(), 400),
+    ):
+        with server.connect() as connection:
+            connection.sendall(head + b"\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = received(connection)
+        assert answer.startswith(b"HTTP/1.1 %d " % status), (head, answer[:200])
+
+
+def test_a_host_for_others_needs_a_key(program: Path, tmp_path: Path) -> None:
+    table = tmp_path / "tokenizer.bin"
+    table.write_bytes(pack(text_probe.tiny(97)))
+    done = subprocess.run(
+        [program, table, "1", "0", "0.0.0.0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "--host 0.0.0.0 needs --api-key-file FILE" in done.stderr
+
+
+def test_stopping_waits_for_no_client(start: Callable[..., Served]) -> None:
+    server = start(4, 0.0)
+    with server.connect() as connection:
+        connection.sendall(raw(TEXT, json.dumps(SHORT))[:-1])
+        until(lambda: server.numbers()["mlc_rvv_running"] == 0)
+        server.process.terminate()
+        assert server.process.wait(10) == 0, server.log.read_text()  # it waited for 15 seconds
 
 
 def test_stopping_ends_streams(program: object, start: Callable[..., Served]) -> None:

@@ -38,6 +38,7 @@ from misplaced import Placed, by_merge, make_bench
 from misplacement import MisplacementCase
 
 from forkpatch.cli.main import main as forkpatch
+from forkpatch.errors import PatchError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
@@ -155,7 +156,10 @@ class History:
         if tree in ("", before):
             return None
         is_right = tree == right
-        said = self._moved(change)
+        try:
+            said = self._moved(change)
+        except PatchError:
+            return None  # it changes the pin of a submodule, which is part of the lock
         if said is None:
             return Judged(change, Verdict.RIGHT if is_right else Verdict.MISSED)
         return Judged(change, Verdict.STOPPED if is_right else Verdict.CAUGHT, said)

@@ -12,7 +12,15 @@ from typing import Any
 
 from rich.console import Console
 
-from crosslab.artifact.manifest import MANIFEST, SBOM, Entry, file_entry, render
+from crosslab.artifact.manifest import (
+    MANIFEST,
+    SBOM,
+    SUMS,
+    Entry,
+    file_entry,
+    render,
+    render_sums,
+)
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
 from crosslab.compile.driver import LIBRARY
@@ -78,7 +86,10 @@ def _fill(dist: Dist, folder: Path) -> None:
     if problem := sbom_problem(bill):
         raise LabError(f"the bill of materials is not valid CycloneDX: {problem}")
     _write(folder / SBOM, bill)
-    _write(folder / MANIFEST, render(dist.about, entries_of(folder)))
+    shipped.append(file_entry(SBOM, folder / SBOM))
+    _write(folder / SUMS, render_sums(shipped))
+    shipped.append(file_entry(SUMS, folder / SUMS))
+    _write(folder / MANIFEST, render(dist.about, shipped))
 
 
 def _copy(source: Path, target: Path) -> None:

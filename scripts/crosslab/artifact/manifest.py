@@ -12,6 +12,7 @@ from typing import IO, Any
 
 MANIFEST = "MANIFEST.json"
 SBOM = "sbom.cdx.json"
+SUMS = "SHA256SUMS"
 SCHEMA = 2
 SEAL = "seal"
 MAXIMUM_BYTES = 16 << 20
@@ -57,6 +58,11 @@ def render(about: Mapping[str, Any], entries: Iterable[Entry]) -> str:
     """The manifest's text: the same for the same content."""
     table = {**about, "schema": SCHEMA, "files": [asdict(entry) for entry in sorted(entries)]}
     return render_json({**table, SEAL: _seal(table)})
+
+
+def render_sums(entries: Iterable[Entry]) -> str:
+    """The files' hashes as ``sha256sum -c`` reads them."""
+    return "".join(f"{entry.sha256}  {entry.path}\n" for entry in sorted(entries))
 
 
 def render_json(value: Any) -> str:

@@ -18,7 +18,7 @@ from crosslab.errors import LabError, UserError
 
 ABOUT = (
     "Put finished models of dist/ into tarballs; a model gives the same bytes each time. "
-    "'verify TARBALL' checks a tarball instead: verify --help."
+    "'verify TARBALL_OR_FOLDER' checks one instead: verify --help."
 )
 MAKE = "make it with: nox -s build_and_test"
 NAME_ONE = "give a folder dist/RELEASE/TARGET/MODEL, or none for all; or: verify TARBALL"

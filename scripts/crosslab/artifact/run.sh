@@ -5,22 +5,35 @@
 # Chat turn by turn:                     ./run.sh chat [options of ./runner]
 # Serve programs with OpenAI's protocol: ./run.sh serve [options of ./runner serve]
 # Measure its speed on this machine:     ./run.sh bench [options of ./runner bench]
+# Compare the files with SHA256SUMS:     ./run.sh verify
 # On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options:
 # MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
 # (append ,zfh=true,zvfh=true for an artefact whose name contains zvfh)
 set -eu
-case $0 in
-*/*) here=${0%/*} ;;
-*) here=. ;;
-esac
+self=$(readlink -f -- "$0") # $0 may be a symbolic link
+here=${self%/*}
 if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
   echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]' >&2
   echo '       ./run.sh chat [options; ./runner --help lists them]' >&2
   echo '       ./run.sh serve [options; ./runner serve --help lists them]' >&2
   echo '       ./run.sh bench [options; ./runner bench --help lists them]' >&2
+  echo '       ./run.sh verify' >&2
   exit 2
 fi
 case $1 in
+verify)
+  if [ $# -gt 1 ]; then
+    echo "run.sh: verify has no options; remove '$2'" >&2
+    exit 2
+  fi
+  cd -- "$here"
+  if ! sha256sum -c --quiet SHA256SUMS; then
+    echo 'run.sh: files are damaged: copy the artefact again' >&2
+    exit 1
+  fi
+  echo "$(wc -l <SHA256SUMS) files are as they were made"
+  exit 0
+  ;;
 chat)
   shift
   set -- --chat "$@"

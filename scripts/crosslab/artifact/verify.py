@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab verify``: check a tarball from an unknown source against its own manifest.
+"""``crosslab verify``: check a tarball or a folder against its own manifest.
 
-Nothing is unpacked. The result is a list of problems. A tarball is good when each file of the
-manifest is in it once with the manifest's hash, it holds no other file, no path leaves the one
-folder, and the bill of materials is valid by CycloneDX's schema and lists the same files.
+Nothing is unpacked. The result is a list of problems. A tarball from an unknown source is good when
+each file of the manifest is in it once with the manifest's hash, it holds no other file, no path
+leaves the one folder, and the bill of materials is valid by CycloneDX's schema and lists the same
+files, as does ``SHA256SUMS``.
 """
 
 from __future__ import annotations
@@ -12,22 +13,25 @@ import argparse
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
 
+from crosslab.artifact.dist import entries_of
 from crosslab.artifact.manifest import (
     MANIFEST,
     MAXIMUM_BYTES,
     SBOM,
+    SUMS,
     Entry,
     ManifestError,
     entry_of,
     file_entry,
     parse,
+    render_sums,
 )
 from crosslab.artifact.sbom import sbom_problem
 from crosslab.artifact.tarball import (
@@ -39,8 +43,8 @@ from crosslab.artifact.tarball import (
 )
 from crosslab.errors import UserError
 
-ABOUT = "Check a tarball against its own manifest, without unpacking it."
-KEPT = (MANIFEST, SBOM)
+ABOUT = "Check a tarball, without unpacking it, or an unpacked folder against its own manifest."
+KEPT = (MANIFEST, SBOM, SUMS)
 SHOWN = 20
 _SHA256 = re.compile("[0-9a-fA-F]{64}")
 
@@ -59,13 +63,15 @@ class ArtifactProblem:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check a tarball; return 1 if it has a problem.
+    """Check a tarball or a folder; return 1 if it has a problem.
 
     Raises:
-        UserError: there is no such file, or it is not a tar archive.
+        UserError: there is no such file or folder, or the file is not a tar archive.
     """
     parser = argparse.ArgumentParser(prog="crosslab verify", description=ABOUT)
-    parser.add_argument("tarball", type=Path, metavar="TARBALL", help="tarball to check")
+    parser.add_argument(
+        "artifact", type=Path, metavar="TARBALL_OR_FOLDER", help="tarball or folder to check"
+    )
     parser.add_argument(
         "--sha256", metavar="HEX", help="sha256 that the publisher of the tarball gives"
     )
@@ -74,22 +80,54 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             f"--sha256 {args.sha256} is not a sha256", remedy="give 64 hexadecimal digits"
         )
-    findings, table = verify_tarball(args.tarball)
-    sha256 = file_entry("", args.tarball).sha256
+    path = args.artifact
+    if path.is_dir():
+        if args.sha256 is not None:
+            raise UserError(
+                "--sha256 is the hash of a tarball, and a folder has none",
+                remedy="give the tarball, or leave out --sha256",
+            )
+        findings, table = verify_folder(path)
+        return _report(path, findings, table)
+    findings, table = verify_tarball(path)
+    sha256 = file_entry("", path).sha256
     if args.sha256 is not None and args.sha256.lower() != sha256:
-        findings = [ArtifactProblem(str(args.tarball), f"its sha256 is {sha256}"), *findings]
+        findings = [ArtifactProblem(str(path), f"its sha256 is {sha256}"), *findings]
+    if code := _report(path, findings, table):
+        return code
+    told = "equal to --sha256" if args.sha256 is not None else "compare it with its publisher's"
+    _console.print(f"  sha256 {sha256}: {told}")
+    return 0
+
+
+def _report(path: Path, findings: Sequence[ArtifactProblem], table: Mapping[str, Any]) -> int:
+    """Print the problems, or what is good; the exit code."""
     for finding in findings[:SHOWN]:
         _console.print(f"wrong: {finding}", markup=False, style="red")
     if len(findings) > SHOWN:
         _console.print(f"and {len(findings) - SHOWN} more")
     if findings:
-        _console.print(f"{args.tarball}: changed after it was packed; do not use it", markup=False)
+        _console.print(f"{path}: changed after it was made; do not use it", markup=False)
         return 1
     what = " ".join(str(table.get(key)) for key in ("model", "quantization", "target", "release"))
-    _console.print(f"{args.tarball}: good: {what}, {len(table['files'])} files", markup=False)
-    told = "equal to --sha256" if args.sha256 is not None else "compare it with its publisher's"
-    _console.print(f"  sha256 {sha256}: {told}")
+    _console.print(f"{path}: good: {what}, {len(table['files'])} files", markup=False)
     return 0
+
+
+def verify_folder(folder: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
+    """Problems of a folder, and its manifest's table (empty when it cannot be read).
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    try:
+        entries = entries_of(folder)
+        kept = {name: (folder / name).read_bytes() for name in KEPT if (folder / name).is_file()}
+    except OSError as error:
+        raise UserError(
+            f"cannot read {error.filename}: {error.strerror}", remedy="check its permissions"
+        ) from error
+    return _check(kept, entries)
 
 
 def verify_tarball(path: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
@@ -144,10 +182,22 @@ def _verify(
     # Of a damaged header the module lets more than its own errors through.
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         findings.append(ArtifactProblem("the archive", f"it is damaged or cut short: {error}"))
+    found, table = _check(kept, entries)
+    return [*findings, *found], table
+
+
+def _check(
+    kept: Mapping[str, bytes], entries: Sequence[Entry]
+) -> tuple[list[ArtifactProblem], dict[str, Any]]:
+    """Compare files with the manifest, the bill of materials and the sums."""
     if MANIFEST not in kept:
-        return [*findings, ArtifactProblem(MANIFEST, "is missing")], {}
+        return [ArtifactProblem(MANIFEST, "is missing")], {}
     found, table = check_files(kept[MANIFEST], entries)
-    return [*findings, *found, *_check_bill(kept.get(SBOM, b""), entries)], table
+    found += _check_bill(kept.get(SBOM, b""), entries)
+    sums = render_sums(entry for entry in entries if entry.path not in (MANIFEST, SUMS))
+    if kept.get(SUMS) not in (None, sums.encode()):
+        found.append(ArtifactProblem(SUMS, "differs from the files"))
+    return found, table
 
 
 def _read(path: str, size: int, stream: IO[bytes]) -> Entry:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from crosslab.artifact.dist import RUN, Dist
-from crosslab.artifact.manifest import MANIFEST, SBOM
+from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS
 from crosslab.artifact.provenance import (
     OURS,
     Provenance,
@@ -37,7 +37,7 @@ from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 HOLDS = {
-    "run.sh": "the model from a shell: ./run.sh PROMPT, and ./run.sh chat, serve or bench",
+    "run.sh": "the model from a shell: ./run.sh PROMPT, and ./run.sh chat, serve, bench or verify",
     "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
     "kernels, and the C and C++ libraries",
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "
@@ -49,6 +49,7 @@ HOLDS = {
     "again or with another C library (LGPL 2.1, section 6)",
     "licenses": "licences and notices of what the runner holds",
     SBOM: "bill of materials, CycloneDX",
+    SUMS: "hash of every file but these two, for sha256sum -c",
     MANIFEST: "this file: hash of every other one, and what they were made from",
 }
 
@@ -130,7 +131,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
 
 
 def _held(files: dict[str, Path]) -> dict[str, str]:
-    tops = {name.partition("/")[0] for name in files} | {SBOM, MANIFEST}
+    tops = {name.partition("/")[0] for name in files} | {SBOM, SUMS, MANIFEST}
     return {name: what for name, what in HOLDS.items() if name in tops}
 
 

@@ -346,6 +346,7 @@ def report_of(
         "checked": verdict is not None,
         "reference_tokens": list(verdict.reference.tokens) if verdict else None,
         "logit_error_bound": verdict.comparison.tolerance if verdict else None,
+        "stored_weights_error": question.asked.stored if question.asked else None,
         "int8_rounding_error": question.asked.rounding if question.asked else None,
         "alone": verdict.alone.table if verdict and verdict.alone else None,
         "answers": [one.table() for one in answers],

@@ -18,7 +18,7 @@ def summary(report: Mapping[str, Any]) -> Table:
     if report["checked"]:
         same = report["tokens"] == report["reference_tokens"]
         tokens = "equal" if same else "NOT the reference's"
-        if not same and report["right"]:
+        if not same and report.get("right"):
             tokens = "the reference's up to two that int8 activations make equally likely"
         bound = report["logit_error_bound"]
         error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
@@ -26,9 +26,11 @@ def summary(report: Mapping[str, Any]) -> Table:
         what = "activations change" if report["activations"] == "int8" else "products change"
         error += f"; int8 {what} {rounding:.1e}"
     beside = {}
+    if (stored := report.get("stored_weights_error")) is not None:
+        beside["file's weights"] = f"their logits in float32 are {stored:.1e} of the largest apart"
     if alone := report.get("alone"):
         same = "equal" if report["tokens"] == alone["tokens"] else f"not its {alone['tokens']}"
-        beside = {
+        beside |= {
             "roundings": f"{alone['other']:,} of {alone['taken']:,} are not the reference's own, "
             f"at most {alone['farthest']:.1e} of a step from the middle",
             "numpy alone": f"tokens {same}; logits {alone['logit_error']:.1e} apart, its own move "

@@ -28,7 +28,7 @@ from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import part_names, rows_and_blocks, whole_params
-from crosslab.models.llama_params import param_widths
+from crosslab.models.llama_params import FileWeights, param_widths
 from crosslab.models.params import ReadParams, read_index
 from crosslab.models.reference import Answer, ReferenceLlama, answer, rounding_error
 from crosslab.models.sources.model_folder import CONFIG_FILE
@@ -97,6 +97,8 @@ class Asked:
         rounding: largest difference that int8 activations (on a device int8 weights, too) make to
             a logit of that, as a part of its largest; None where nothing is rounded.
         moved: see :class:`Alone`; None without a device.
+        stored: largest difference from the logits of the file's own weights in float32, as a part
+            of the largest: what the format and other rounding cost; None for other layouts.
     """
 
     config: FamilyConfig
@@ -105,6 +107,7 @@ class Asked:
     answer: Answer
     rounding: float | None = None
     moved: float | None = None
+    stored: float | None = None
 
 
 def ask_reference(
@@ -137,7 +140,11 @@ def ask_reference(
     rounded = job.int8 or device is not None
     change = rounding_error(config, values, prompt, said) if rounded else None
     moved = sensitivity(config, values, prompt, job.offload) if job.offload else None
-    return Asked(config, values, prompt, said, change, moved)
+    of_file = FileWeights(model, config)
+    # MLC-LLM fuses some families' biases under other names.
+    alike = set(of_file) == set(values)
+    apart = rounding_error(config, of_file, prompt, said) if alike else None
+    return Asked(config, values, prompt, said, change, moved, apart)
 
 
 def sensitivity(

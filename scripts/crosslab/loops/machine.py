@@ -102,6 +102,7 @@ class Clock:
         self._type = self._count = 0
         self._now, self._slots, self._last, self._kind = 0.0, 0, 0.0, 0.0
         self._free = [0.0, 0.0, 0.0]
+        self.switched = 0  # vector types put in force
 
     def _switches(self, number: int) -> bool:
         """True if another vector type must be put in force first."""
@@ -138,6 +139,7 @@ class Clock:
             now = self._now if self._slots < ISSUE_WIDTH else self._now + 1
             # Vector instructions wait for their type.
             self._now, self._slots = max(now, self._last - 1) + 1, 0
+            self.switched += 1
             self._type, self._count = program.types[number], program.counts[number]
         at, timing = self.earliest(number), program.timings[number]
         self._slots = self._slots + 1 if at == self._now else 1

@@ -51,12 +51,19 @@ class Order:
         ahead: numbers of those which belong to the next iteration.
         cycles: of an iteration among many.
         strict_cycles: the same where results become ready in order.
+        switched: how often it puts a vector type in force.
     """
 
     ops: tuple[Op, ...]
     ahead: frozenset[int]
     cycles: float
     strict_cycles: float
+    switched: int
+
+    @property
+    def rank(self) -> float:
+        """The smaller, the better."""
+        return self.cycles + self.strict_cycles + 2 * self.switched
 
 
 def edges(body: Sequence[Op]) -> list[Edge]:
@@ -239,12 +246,14 @@ class Scheduler:
             ahead = frozenset(op.number for op in self.body if due[op.number] < head)
             if ops := self._list(ahead, window, due, strict):
                 found.append(self._order(ops, ahead))
-        found.sort(key=lambda order: order.cycles + order.strict_cycles)
+        found.sort(key=lambda order: order.rank)
         # The description's own order needs the fewest registers.
         return [*found, self._order(self.body, frozenset())]
 
     def _order(self, ops: Sequence[Op], ahead: frozenset[int]) -> Order:
-        return Order(tuple(ops), ahead, self.cycles(ops), self.cycles(ops, strict=True))
+        cycles, switched = self._measured(ops, strict=False)
+        strict_cycles, _ = self._measured(ops, strict=True)
+        return Order(tuple(ops), ahead, cycles, strict_cycles, switched)
 
     def _list(
         self,
@@ -279,12 +288,12 @@ class Scheduler:
                     bisect.insort(ready, (urgency[later], later))
         return done
 
-    def cycles(self, ops: Sequence[Op], strict: bool = False) -> float:
-        """Cycles of an iteration among many."""
+    def _measured(self, ops: Sequence[Op], *, strict: bool) -> tuple[float, int]:
+        """Cycles and vector types of an iteration among many."""
         clock = Clock(self._program, strict)
         ends = []
         for _ in range(3):
             for op in ops:
                 at = clock.issue(op.number)
-            ends.append(at)
-        return ends[2] - ends[1]
+            ends.append((at, clock.switched))
+        return ends[2][0] - ends[1][0], ends[2][1] - ends[1][1]

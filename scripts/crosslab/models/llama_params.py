@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -87,17 +87,45 @@ def fuse_weights(
     Raises:
         UserError: a weight is missing or of another shape.
     """
-    weights = GgufWeights(model)
-    shapes = family_shapes(family) if family else param_shapes(read_config(model / "config.json"))
-    wanted = [(name, shape) for name, shape in shapes.items() if name not in but]
-    for name, shape in track(wanted, "weights", console=_console, transient=True):
-        parts = [weights.read(source) for source in sources_of(name)]
-        whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        if whole.shape != shape:
-            raise UserError(f"{model}: {name} has the shape {whole.shape}, not {shape}")
+    weights = FileWeights(model, family)
+    wanted = [name for name in weights if name not in but]
+    for name in track(wanted, "weights", console=_console, transient=True):
+        yield name, weights[name]
+
+
+class FileWeights(Mapping[str, F32]):
+    """A model's weights as its file has them, in float32 under MLC-LLM's names, read on access.
+
+    Args:
+        model: folder with ``config.json`` and weights.
+        family: sizes of a relative of Llama's; None: it is a plain Llama.
+
+    Raises:
+        UserError: on access, a weight is missing or of another shape.
+    """
+
+    def __init__(self, model: Path, family: FamilyConfig | None = None) -> None:
+        self._model, self._weights = model, GgufWeights(model)
+        if family is None:
+            self._shapes = param_shapes(read_config(model / "config.json"))
+        else:
+            self._shapes = family_shapes(family)
         # The model multiplies by 1 more than Gemma's norms have.
-        gemma = family is not None and family.gelu and name.endswith("norm.weight")
-        yield name, whole + np.float32(1) if gemma else whole
+        self._gemma = family is not None and family.gelu
+
+    def __getitem__(self, name: str) -> F32:
+        shape = self._shapes[name]
+        parts = [self._weights.read(source) for source in sources_of(name)]
+        whole: F32 = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        if whole.shape != shape:
+            raise UserError(f"{self._model}: {name} has the shape {whole.shape}, not {shape}")
+        return whole + np.float32(1) if self._gemma and name.endswith("norm.weight") else whole
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
 
 
 def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:

@@ -21,7 +21,7 @@ from support.shared_builds import PROJECT
 
 from crosslab.__main__ import run
 from crosslab.artifact.dist import RUN, Dist, write_dist
-from crosslab.artifact.manifest import MANIFEST, SBOM
+from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS
 from crosslab.artifact.package import main as package_main
 from crosslab.artifact.package import package
 from crosslab.artifact.packages import build_packages
@@ -68,6 +68,7 @@ def test_folder_is_whole_and_described(dist: Dist) -> None:
         "params/tensor-cache.json",
         "params/shard.bin",
         SBOM,
+        SUMS,
     }
     assert manifest["model"] == "M"
     assert [p.name for p in dist.folder.parent.iterdir()] == ["M"]
@@ -78,6 +79,32 @@ def test_folder_is_whole_and_described(dist: Dist) -> None:
         0o644,
         0o755,
     )
+
+
+def test_a_damaged_shard_is_noticed_on_the_board_and_before(
+    dist: Dist, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_dist(dist)
+    link = tmp_path / "elsewhere" / "model"
+    link.parent.mkdir()
+    link.symlink_to(os.path.relpath(dist.folder / "run.sh", link.parent))
+
+    def on_the_board() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([link, "verify"], capture_output=True, text=True, check=False)
+
+    assert on_the_board().stdout == "7 files are as they were made\n"
+    assert package_main(["verify", str(dist.folder)]) == 0
+    shard = dist.folder / "params" / "shard.bin"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:700] + bytes([whole[700] ^ 1]) + whole[701:])
+    done = on_the_board()
+    assert (done.returncode, done.stdout) == (1, "params/shard.bin: FAILED\n")
+    assert "files are damaged" in done.stderr
+    capsys.readouterr()
+    assert package_main(["verify", str(dist.folder)]) == 1
+    assert "params/shard.bin: differs from the manifest" in capsys.readouterr().out
+    with pytest.raises(UserError, match="a folder has none"):
+        package_main(["verify", str(dist.folder), "--sha256", "0" * 64])
 
 
 def test_folder_is_written_again_only_when_something_differs(dist: Dist) -> None:
@@ -319,7 +346,7 @@ def test_verify_speaks_plainly_and_exits_with_0_1_2(
     tarball: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", str(tarball)]) == 0
-    assert "good: M Q T R, 7 files" in capsys.readouterr().out
+    assert "good: M Q T R, 8 files" in capsys.readouterr().out
     assert run(["verify", str(rewrite(tarball, change_byte))]) == 1
     wrong = "wrong: params/shard.bin: differs from the manifest: 1280 bytes"
     assert wrong in capsys.readouterr().out

@@ -13,8 +13,15 @@ from crosslab.errors import LabError, UserError
 from crosslab.models.compare import compare
 from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import weight_formats
-from crosslab.models.llama_params import param_shapes, random_weights
+from crosslab.models.llama_params import (
+    FileWeights,
+    convert_params,
+    param_shapes,
+    random_model,
+    random_weights,
+)
 from crosslab.models.params import (
+    ReadParams,
     from_bfloat16,
     read_params,
     read_stored,
@@ -22,7 +29,7 @@ from crosslab.models.params import (
     unpack,
     write_params,
 )
-from crosslab.models.reference import Answer, ReferenceLlama, answer
+from crosslab.models.reference import Answer, ReferenceLlama, answer, rounding_error
 
 Q4 = weight_formats()["q4f32_1"].packing
 TOLERANCE = weight_formats()["q0f32"].tolerance
@@ -237,3 +244,16 @@ def test_comparison_looks_at_steps_that_read_the_same() -> None:
     ).logit_error == float("inf")
     with pytest.raises(LabError, match="shape"):
         compare((1, 0), logits, reference, TOLERANCE)
+
+
+def test_the_file_is_beside_what_is_stored_of_it(tmp_path: Path) -> None:
+    """q0f32 stores bfloat16: its logits are a few thousandths from those of the file."""
+    model = random_model(SMALL, 1, tmp_path)
+    stored = ReadParams(convert_params(model, tmp_path))
+    of_file = FileWeights(model)
+    assert set(of_file) == set(stored)
+    for name, values in of_file.items():
+        np.testing.assert_array_equal(stored[name], from_bfloat16(to_bfloat16(values)), name)
+    said = answer(SMALL, stored, [1, 2, 3], max_new=2)
+    assert 1e-4 < rounding_error(SMALL, of_file, [1, 2, 3], said) < 2e-2
+    assert rounding_error(SMALL, stored, [1, 2, 3], said) < 1e-5

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,27 @@ def test_four_at_once_answer_as_each_alone(probe: Path, params: Path) -> None:
     assert last["decode_steps"] < 3 * MAX_NEW
     assert told["answers"][2]["prefills"] == 2
     assert (last["running"], last["pages_running"]) == (0, 0)
+
+
+def test_a_long_prompt_is_read_in_parts_beside_a_stream(probe: Path, params: Path) -> None:
+    """As many as leave the stream its pace; the answers are the same."""
+    asked = [request(PROMPTS[1]), request(PROMPTS[2], 4)]
+    told = run_plan(probe, params, sequences=2, adaptive=1, chunk=48, requests=asked)
+    assert [got["tokens"] for got in told["answers"]] == [alone(params, PROMPTS[n]) for n in (1, 2)]
+    # The very first call is short, since no speed is known.
+    told = run_plan(probe, params, adaptive=1, chunk=48, requests=[request(PROMPTS[2])])
+    assert told["answers"][0]["prefills"] == 2
+
+
+def test_damaged_parameters_are_refused(probe: Path, params: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "params"
+    shutil.copytree(params, folder)
+    shard = max(folder.glob("*.bin"), key=lambda path: path.stat().st_size)
+    whole = shard.read_bytes()
+    for at in (0, len(whole) // 2, len(whole) - 1):
+        shard.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(AssertionError, match=re.escape(f"{shard} is damaged")):
+            run_plan(probe, folder, requests=[request(PROMPTS[1])])
 
 
 def test_as_many_as_are_allowed_run_at_once(probe: Path, params: Path) -> None:

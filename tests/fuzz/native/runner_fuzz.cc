@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bounded_time.h"
 #include "input/errors.h"
 #include "input/read_file.h"
 #include "model/param_index.h"
@@ -110,6 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       {"arguments", FuzzArguments},
       {"tensors", FuzzTensors}};
   static const auto target = kTargets.at(std::getenv("RUNNER_FUZZ"));
+  const BoundedTime bounded;
   try {
     target(std::string(reinterpret_cast<const char*>(bytes), size));
   } catch (const InputError&) {

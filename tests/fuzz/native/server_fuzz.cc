@@ -8,6 +8,7 @@
 
 #include "api/api_error.h"
 #include "api/api_request.h"
+#include "bounded_time.h"
 #include "input/read_file.h"
 #include "scripted_answerer.h"
 #include "server/http_server.h"
@@ -93,6 +94,7 @@ void FuzzBody(bool chat, std::string_view data) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const std::string target = std::getenv("RUNNER_FUZZ");
   const std::string_view data(reinterpret_cast<const char*>(bytes), size);
+  const BoundedTime bounded;
   if (target == "http") {
     FuzzConnection(data);
   } else {

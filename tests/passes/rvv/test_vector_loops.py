@@ -102,6 +102,31 @@ def test_an_activation_becomes_vectors_without_libm(loops: ModuleType, rows: Any
     assert np.allclose(run(after, [x], want.shape), want, rtol=1e-6, atol=1e-6)
 
 
+def test_a_gate_of_another_tensor_is_not_silu(loops: ModuleType) -> None:
+    """As in an LSTM: the factor beside the gate is a tensor of the gate's shape."""
+    before = legalized(lambda emit, op, x, y: op.multiply(emit(op.sigmoid(x)), y), (2, 32), (2, 32))
+    after = loops.vectorize_function(before, rvv256())
+    x, y = np.random.default_rng(0).standard_normal((2, 2, 32)).astype(np.float32)
+    want = y / (1 + np.exp(-x.astype(np.float64)))
+    assert np.allclose(run(after, [x, y], want.shape), want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_product_of_two_tensors_is_no_sum_of_squares(loops: ModuleType) -> None:
+    from tvm import te  # noqa: PLC0415
+
+    x, y = (te.placeholder((3, 8), name=name) for name in "xy")
+    k = te.reduce_axis((0, 8), name="k")
+
+    def sums(other: Any) -> Any:
+        return te.compute((3,), lambda i: te.sum(x[i, k] * other[i, k], k))
+
+    kinds = [sums(other) for other in (x, y)]
+    of_pass = load_pass("stages")
+    functions = [te.create_prim_func([x, y, kind]) for kind in kinds]
+    found = [of_pass.is_product(of_pass.stages_of(function)[0]) for function in functions]
+    assert found == [False, True]
+
+
 @pytest.mark.parametrize("rows", ["rows", 1])
 @pytest.mark.parametrize(
     ("width", "lanes"), [(900, [32, 4]), (23, [16, 4]), (4, [4]), (1001, [32, 8])]

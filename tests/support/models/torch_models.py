@@ -202,6 +202,21 @@ class _Fourier(nn.Module):
         return torch.fft.rfft(x).abs()
 
 
+class Recurrent(nn.Module):
+    """An LSTM with its states; a deep one with directions and projections; a GRU; an RNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 32, batch_first=True)
+        self.deep = nn.LSTM(16, 32, 2, bidirectional=True, proj_size=8)
+        self.gru = nn.GRU(16, 32, 2, batch_first=True, bidirectional=True)
+        self.rnn = nn.RNN(16, 32, nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        made, (hidden, cell) = self.lstm(x)
+        return made, hidden, cell, self.deep(x)[0], self.gru(x)[0], self.rnn(x)[0]
+
+
 def encoder() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
     """The encoder, a padded sentence, and its length, which may vary."""
     torch.manual_seed(0)
@@ -258,6 +273,12 @@ def perceptron() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A linear layer and its activation: the least that shows each pass at work."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU()), (torch.randn(8, 64),)
+
+
+def recurrent() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Layers with a state, over three steps of two sequences."""
+    torch.manual_seed(1)
+    return Recurrent(), (torch.randn(2, 3, 16),)
 
 
 def scaled_sum() -> tuple[nn.Module, tuple[Tensor, ...]]:

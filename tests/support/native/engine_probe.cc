@@ -92,7 +92,8 @@ int Run(char** argv) {
   const auto params = LoadParams(argv[2], wanted);
   library.ArrangeWeights(params);
   const EngineLimits limits{Number(plan, "sequences", 1), Number(plan, "tokens", 64),
-                            Number(plan, "chunk", 32), Number(plan, "queue", 64)};
+                            Number(plan, "chunk", 32), Number(plan, "queue", 64),
+                            Number(plan, "adaptive", 0) != 0};
   CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
   room.tokens = Number(plan, "total", room.tokens);
   Model model(library, params, room, {});

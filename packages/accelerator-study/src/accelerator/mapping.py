@@ -118,7 +118,8 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
     cycles = duration(delayed, _core_cycles(whole, layer, device), dram, overlap, 1)
     moved = whole.read + whole.write
     if overlap:
-        cycles = np.maximum(cycles, _storing(layer, device, tiled, moved / bits))
+        begin = (delayed.first * dram.cycles(delayed.fetched, 0)).sum(axis=0)
+        cycles = np.maximum(cycles, _storing(layer, device, tiled, moved / bits, begin))
     element = device.element(MemoryId.MICRO_OP)
     return [
         MappingCost(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
@@ -126,7 +127,9 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
     ]
 
 
-def _storing(layer: LinearLayer, device: Device, tiles: Array, moving: Array) -> Array:
+def _storing(
+    layer: LinearLayer, device: Device, tiles: Array, moving: Array, begin: Array
+) -> Array:
     """Cycles where STORE is never idle but for the shifts between the bytes of a tile's sums.
 
     A sum is shifted where it is stored from, so that these take turns; it bounds layers with few
@@ -137,15 +140,20 @@ def _storing(layer: LinearLayer, device: Device, tiles: Array, moving: Array) ->
         device: what multiplies.
         tiles: of the result, for each mapping.
         moving: cycles in which the memory moves all bytes, for each mapping.
+        begin: cycles of the first fetch, for each mapping.
     """
     down, across, deep = layer.blocks(device)
     sums, width = down * across, layer.requantisation.width
     stored = sums * device.element(MemoryId.OUTPUT) * width / device.dram_bandwidth
     shifts = sums * alu_steps(layer) * device.alu_immediate
-    # Two that move at once have half each: nothing is slowed to less than that.
-    shared = np.minimum((moving - stored) * stored / (stored + shifts), stored)
-    first = sums * deep * device.gemm_interval / tiles
-    found: Array = stored + tiles * width * device.dram_latency + shifts + shared + first
+    multiplies = sums * deep * device.gemm_interval
+    # Two that move at once have half each: nothing is slowed to less than that. Loads come evenly,
+    # also while the core multiplies.
+    later = np.maximum(moving - stored - begin, 0)
+    waits = tiles * width * device.dram_latency
+    shared = np.minimum(later * stored / (stored + shifts + waits + multiplies), stored)
+    first = begin + multiplies / tiles
+    found: Array = stored + waits + shifts + shared + first
     return found
 
 

@@ -18,6 +18,7 @@ from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import (
     AS_COMPILED,
+    FLOAT32,
     Scheme,
     scheme_named,
     schemes,
@@ -168,7 +169,8 @@ def _search(
     if args.html:
         atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build", note))
     if not args.quiet:
-        report.show_fronts(console, fronts)
+        exact = accuracy.get(FLOAT32.name)
+        report.show_fronts(console, fronts, exact and exact * args.max_perplexity)
         if note:
             console.print(f"  {note}", soft_wrap=True)
 

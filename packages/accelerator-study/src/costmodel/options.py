@@ -143,6 +143,14 @@ def _parser() -> argparse.ArgumentParser:
         "(default: as many PEs as the hardware has)",
     )
     find.add_argument(
+        "--max-perplexity",
+        type=float,
+        default=1.1,
+        metavar="FACTOR",
+        help="most perplexity of the best designs that are printed, in multiples of float32's; a "
+        "model without measured accuracy has no bound (default: 1.1)",
+    )
+    find.add_argument(
         "--mapping",
         type=Path,
         metavar="FILE",
@@ -179,8 +187,9 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
 _ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
 _SHOWN = ("json", "csv", "plots", "quiet", "compare")
 _RUN = ("phase", "bind", "causal", "page", "chain", "arrays", "split")
-_FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet")
+_FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet", "max_perplexity")
 LEAST = {"batch": 1, "macs_per_pe": 1, "pes": SMALLEST**2, "causal": 0, "page": 0, "arrays": 1}
+LEAST |= {"max_perplexity": 1}
 TAKEN = {
     "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
     "model": (*_ESTIMATE, *_SHOWN, *_RUN),
@@ -210,7 +219,7 @@ def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
             )
     for name, least in LEAST.items():
         number = getattr(args, name)
-        if number is not None and number < least:
+        if number is not None and not number >= least:
             option = f"--{name.replace('_', '-')}"
             raise CostError(
                 f"{option} {number}: must be at least {least}", remedy=f"{option} {least}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ from accelerator.isa.instructions import (
     Transfer,
     queue_of,
 )
-from accelerator.layer import LinearLayer, Requantisation
+from accelerator.layer import EXACT, LinearLayer, Requantisation
 from accelerator.lowering import lower
 from accelerator.mapping import best, predict
 from accelerator.program import Mapping
@@ -254,6 +255,16 @@ def test_attentions_products_are_predicted(device: Device, extents: tuple[int, i
     found = study(LinearLayer("attention", *extents), 1, device)
     assert found.predicted.bytes == found.timing.bytes
     assert abs(found.cycle_error) < 0.1
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_small_layers_are_predicted(device: Device) -> None:
+    """Few steps: the first fetch, and stores one behind the other, are most of the time."""
+    draw = random.Random(3)
+    for _ in range(60):
+        extents = draw.randint(1, 48), draw.randint(1, 160), draw.randint(1, 14)
+        form = draw.choice([EXACT, Requantisation(1, 7)])
+        assert abs(study(LinearLayer("small", *extents, form), 1, device).cycle_error) < 0.14
 
 
 def test_attentions_products_are_a_head_of_keys_each_and_leave_whole() -> None:

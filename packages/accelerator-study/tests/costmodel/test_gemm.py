@@ -204,7 +204,7 @@ def test_the_chosen_tile_fits_and_none_is_chosen_in_no_room() -> None:
         assert found is not None
         tile = found.tile
         assert fits(room(tile.m, tile.n, tile.k, FLOAT16, 2), level)
-    level = replace(buffer, size=1 << 7)
+    level = replace(buffer, size=1 << 6)
     assert choose((512, 768, 768), order, FLOAT16, (level, dram), passes) is None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ from costmodel.cli import main, unmeasured_note
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.pipeline import steps
 from costmodel.estimate.product import Gemm, Role, effective_scheme
-from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
+from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, fits, room
 from costmodel.estimate.transfer import MovedBits
 from costmodel.estimate.workload import read_workloads, weight_shapes
 from costmodel.options import DEFAULT_PHASES
 from costmodel.search.explore import arrays, designs, dominates
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.page import page
-from costmodel.search.products import Problem, search_together
+from costmodel.search.products import NoRoomError, Problem, search_together
 from costmodel.search.systolic import FLOWS, Systolic
 
 DATA = Path(__file__).parent / "data"
@@ -69,7 +70,7 @@ def test_closed_forms_are_the_engines(
     assert counted <= activations + weights <= 1.3 * counted
 
 
-def walked_energy(problem: Problem, held: Holding, port: MovedBits, at: int) -> float:
+def walked_energy(problem: Problem, held: Holding, port: MovedBits, scaled: int, at: int) -> float:
     """Energy of one candidate, with the transfers of a walk over its steps."""
     (buffer, dram), gemm = problem.hardware.levels, problem.gemm
     listed = steps((gemm.m, gemm.n, gemm.k, True, True), held, problem.scheme, gemm.on_chip)
@@ -80,37 +81,76 @@ def walked_energy(problem: Problem, held: Holding, port: MovedBits, at: int) -> 
         + inside[1] * buffer.write_energy
         + moved.read * dram.read_energy
         + moved.write * dram.write_energy
+        + scaled * problem.rescale_energy
         + problem.fixed_energy()
     )
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize("bandwidth", [4.0, 64.0])
-def test_pruning_loses_nothing(flow: str, bandwidth: float) -> None:
-    """Against every candidate of small products, simulated."""
-    hardware = small(1 << 13, bandwidth)
-    for gemm in (Gemm("a", 20, 24, 30), Gemm("b", 1, 40, 33), Gemm("c", 17, 9, 40, 2)):
-        problem = Problem(gemm, FLOAT16, hardware, Systolic(flow, 8, 8))
-        best, frugal = search_together([problem], gap=0)
-        grid = problem.tiles()
-        bounds, _, port = problem.bounds(grid)
-        orders = problem.orders()
-        energies = [
-            walked_energy(
-                problem, Holding(BufferTile(*(int(g[at]) for g in grid)), order), port, at
-            )
-            for order in orders
-            for at in range(len(grid[0]))
-        ]
-        times: list[float] = []
-        for place, order in enumerate(orders):
-            turned = np.repeat([[DIMENSIONS.index(d)] for d in order], len(grid[0]), axis=1)
-            some = problem.simulate(grid, turned)
-            assert (bounds[place] <= some + 1e-6).all()
-            times += some.tolist()
-        assert best.cycles == min(times)
-        assert best.simulated <= best.candidates == len(times)
-        assert best.energy >= frugal.energy == pytest.approx(min(energies))
+@st.composite
+def small_problems(draw: st.DrawFn) -> Problem:
+    """Products of a few tiles on small arrays, with and without room and double buffering."""
+    extents = [draw(st.integers(1, 6)) for _ in range(3)]
+    gemm = Gemm("g", *extents, batch=draw(st.integers(1, 2)))
+    shape = draw(st.sampled_from([(4, 4), (4, 8), (8, 8), (16, 4)]))
+    scheme = SCHEMES.get(draw(st.sampled_from(["int8-token", "int4-g32", "none"])), FLOAT16)
+    size = draw(st.sampled_from([512, 1024, 4096, 1 << 14]))
+    hardware = small(size, draw(st.sampled_from([4.0, 40.0, 300.0])))
+    buffer, dram = hardware.levels
+    buffer = replace(buffer, double_buffered=draw(st.booleans()))
+    fabric = replace(EDGE.fabric, shape=shape)
+    hardware = replace(hardware, fabric=fabric, levels=(buffer, dram))
+    array = Systolic(draw(st.sampled_from(FLOWS)), *shape, whole=draw(st.booleans()))
+    return Problem(gemm, scheme, hardware, array)
+
+
+def every_mapping(problem: Problem) -> list[tuple[tuple[int, int, int], tuple[str, ...]]]:
+    """Every tile that the estimator accepts, in each order."""
+    gemm, buffer = problem.gemm, problem.hardware.levels[0]
+    copies = 2 if buffer.double_buffered else 1
+    sides = (range(1, extent + 1) for extent in (gemm.m, gemm.n, gemm.k))
+    tiles = [t for t in product(*sides) if fits(room(*t, problem.scheme, copies), buffer)]
+    return [(tile, order) for tile in tiles for order in permutations(DIMENSIONS)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(small_problems())
+def test_pruning_loses_nothing(problem: Problem) -> None:
+    """Against the simulation of every tile that fits, in every order of the loops."""
+    mappings = every_mapping(problem)
+    if not mappings:
+        with pytest.raises(NoRoomError):
+            search_together([problem])
+        return
+    best, frugal = search_together([problem])
+    m, n, k = (np.array(side) for side in zip(*(tile for tile, _ in mappings), strict=True))
+    turned = np.array([[DIMENSIONS.index(d) for d in order] for _, order in mappings]).T
+    assert best.cycles == pytest.approx(problem.simulate((m, n, k), turned).min())
+    assert best.simulated <= best.candidates <= len(mappings)
+    assert best.energy >= frugal.energy
+    bounds, _, port, scaled = problem.bounds([m, n, k])
+    for bound, order in zip(bounds, problem.orders(), strict=True):
+        turned = np.repeat([[DIMENSIONS.index(d)] for d in order], len(m), axis=1)
+        assert (bound <= problem.simulate((m, n, k), turned) + 1e-6).all()
+    scaled = scaled + np.zeros(len(m))
+    energies = [
+        walked_energy(problem, Holding(BufferTile(*tile), order), port, scaled[at], at)
+        for at, (tile, order) in enumerate(mappings[:60])
+    ]
+    assert frugal.energy <= min(energies) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "size", "most"), [("int8-token", 4096, 402), ("float16", 1024, 994)]
+)
+def test_small_buffers_are_searched_in_every_tile(scheme: str, size: int, most: int) -> None:
+    """Sizes between numbers of tiles, and those smaller than a pass; as the engine counts them."""
+    hardware = replace(small(size, 40.0), fabric=replace(EDGE.fabric, shape=(4, 8)))
+    gemm, widths = Gemm("g", 12, 10, 18), SCHEMES.get(scheme, FLOAT16)
+    problem = Problem(gemm, widths, hardware, Systolic(FLOWS[2], 4, 8))
+    best, _ = search_together([problem])
+    flow = load_dataflow("input-stationary")
+    assert cost(gemm, hardware, flow, widths, plan=best.holdings).latency <= most
+    cost(gemm, hardware, flow, widths)  # the estimate finds room, too
 
 
 @pytest.mark.parametrize("flow", FLOWS)
@@ -176,7 +216,7 @@ def test_a_buffer_that_holds_no_tile_is_reported(
 ) -> None:
     text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
     tiny = tmp_path / "tiny.toml"
-    tiny.write_text(text.replace("128 KiB", "64 B"))
+    tiny.write_text(text.replace("128 KiB", "8 B"))
     arguments = ["--model", str(DATA / "smollm2.work.json"), "--scheme", "int4-g64", "--search"]
     arguments += ["--phase", "decode:8", "--hardware", str(tiny), "--pes", "16"]
     assert main(arguments) == 2
@@ -219,6 +259,12 @@ def test_the_command_searches_and_takes_its_mappings_again(
     base = ["--model", str(DATA / "smollm2.work.json"), "--hardware", "edge8x8"]
     base += ["--scheme", "int4-g64", "--phase", "decode:64"]
     assert main([*base, "--search", "--pes", "16", "--json", str(out), "--html", str(html)]) == 0
+    told = capsys.readouterr().out
+    assert "latency x energy" not in told
+    assert (
+        "not among the best, as their perplexity is above 84.73 or not measured: int4-g64" in told
+    )
+    assert main([*base, "--mapping", str(out), "--max-perplexity", "3"]) == 0
     assert "latency x energy" in capsys.readouterr().out
     fronts = json.loads(out.read_text())["fronts"]
     keys = ("phase", "scheme", "dataflow", "array", "latency_ms", "energy_mj", "area_mm2")
@@ -423,6 +469,8 @@ def test_a_damaged_mapping_is_reported(
         (["--gemm", "8,8,8", "--bind", "a=3"], "--bind does nothing with --gemm"),
         (["--tenet", "x", "--hardware", "edge8x8"], "--hardware does nothing with --tenet"),
         (["--model", "x", "--batch", "3"], "--batch does nothing with --model"),
+        (["--model", "x", "--max-perplexity", "2"], "--max-perplexity does nothing with --model"),
+        ([*SMOLLM2, "--search", "--max-perplexity", "nan"], "--max-perplexity nan: must be"),
         (["--model", "x", "--search", "--tile", "8,8,8"], "--tile does nothing with --search"),
         (["--model", "x", "--pes", "64"], "--pes does nothing with --model"),
         (["--trace", "x", "--phase", "prefill:3"], "--phase does nothing with --trace"),

@@ -133,12 +133,13 @@ def test_patch_that_does_not_fit_cannot_be_shared(
 
 
 def test_patch_that_lands_in_another_function_cannot_be_shared(lab: ForkLab) -> None:
-    long = CORE + b"def run(a):\n" + b"".join(b"    step(%d)\n" % n for n in range(9))
-    lab.repo.commit({CORE_PATH: long}, "Grow")
+    run = b"def run(a):\n" + b"".join(b"    step(%d)\n" % n for n in range(9)) + b"\n\n"
+    lab.repo.commit({CORE_PATH: run + CORE}, "Grow")
     lab.locked(tag="")
-    lab.change("step.patch", {CORE_PATH: long.replace(b"step(8)", b"step(88)")})
+    lab.change("step.patch", {CORE_PATH: run.replace(b"step(8)", b"step(88)") + CORE})
     lab.ok("record")
-    lab.repo.commit({CORE_PATH: long.replace(b"def run(a)", b"def walk(a)")}, "Rename")
+    walk = run.replace(b"def run(a)", b"def walk(a)")
+    lab.repo.commit({CORE_PATH: walk + CORE + b"\n\n" + run}, "Rename, and take the name")
     git(lab.repo.path, "tag", "v2.0")
     lab.ok("lock", "--add", "calc=2.0")
     folder(lab).mkdir()

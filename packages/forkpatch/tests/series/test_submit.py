@@ -153,8 +153,9 @@ def test_conflict_is_named_and_nothing_is_written(series: ForkLab, tmp_path: Pat
 def test_change_that_would_land_in_another_function_is_a_conflict(
     series: ForkLab, tmp_path: Path
 ) -> None:
-    renamed = CORE.replace(b"def sub(a, b):", b"def minus(a, b):")
-    series.repo.commit({CORE_PATH: renamed}, "Rename")
+    taken = CORE[CORE.index(b"def sub") : CORE.index(b"\n\ndef mul")]
+    renamed = CORE.replace(b"def sub(a, b):", b"def minus(a, b):") + taken
+    series.repo.commit({CORE_PATH: renamed}, "Rename, and take the name")
     done = series.run("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
     assert done.code == 1
     detail = "misplaced: it changes minus now, and changed sub before"

@@ -54,6 +54,16 @@ def test_a_model_computes_what_torch_does_on_kernels(
         assert least is None or least["insns"] * 8 < most["insns"]
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("emulator")
+def test_recurrent_layers_compute_what_torch_does(tree: Path, tmp_path: Path) -> None:
+    shared_builds.cross()
+    report = tmp_path / "torch.json"
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    assert main([f"{MODELS}:recurrent", *where]) == 0
+    assert json.loads(report.read_text(encoding="utf-8"))["cases"][0]["error"] < 1e-5
+
+
 @pytest.mark.usefixtures("emulator")
 def test_a_cache_of_inputs_and_outputs_goes_from_call_to_call(tree: Path, tmp_path: Path) -> None:
     shared_builds.cross()

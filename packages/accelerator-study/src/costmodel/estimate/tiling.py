@@ -146,10 +146,9 @@ def _repeats(order: Sequence[str], trips: dict[str, Count], other: str) -> Count
 def sizes(extent: int, grain: int) -> list[int]:
     """Tile sizes of one dimension that are worth a look.
 
-    Traffic depends on the number of tiles alone, and the smallest tile of a number of tiles takes
-    the least room: ``ceil(extent / number)`` for every number leaves nothing out. They are rounded
-    up to whole passes of the array, ``grain``: of a tile that fills them in part, its time is
-    that of the whole.
+    They are the smallest tile of each number of tiles, ``ceil(extent / number)``, rounded up to
+    whole passes of the array, ``grain``. Other sizes of the same number of tiles move as many bits
+    and take more room, but they may begin and end sooner.
     """
     found: set[int] = set()
     parts = 1
@@ -207,12 +206,9 @@ def choose(
         None: not even the smallest fits.
     """
     level, behind = levels
-    pairs = zip(extents, passes.spatial, strict=True)
-    sides = [np.array(sizes(e, g), dtype=np.int64) for e, g in pairs]
-    grid = [g.ravel() for g in np.meshgrid(*sides, indexing="ij")]
-    copies = 2 if level.double_buffered else 1
-    keep = fits(room(grid[0], grid[1], grid[2], scheme, copies), level)
-    m, n, k = (g[keep] for g in grid)
+    m, n, k = _fitting(extents, passes.spatial, scheme, level)
+    if not len(m):
+        m, n, k = _fitting(extents, (1, 1, 1), scheme, level)
     if not len(m):
         return None
     traffic = outer_traffic(extents, (m, n, k), order, scheme)
@@ -222,6 +218,17 @@ def choose(
     time = behind.cycles(traffic.read, traffic.write) + tiles * passes.cycles((m, n, k)) + first
     best = np.lexsort((-(m * n * k), tiles, time))[0]
     return Holding(BufferTile(int(m[best]), int(n[best]), int(k[best])), order)
+
+
+def _fitting(
+    extents: tuple[int, int, int], grains: tuple[int, int, int], scheme: Scheme, level: Level
+) -> list[Count]:
+    """Extents along M, N and K of the tiles of :func:`sizes` that fit a memory."""
+    sides = [np.array(sizes(e, g), dtype=np.int64) for e, g in zip(extents, grains, strict=True)]
+    grid = [g.ravel() for g in np.meshgrid(*sides, indexing="ij")]
+    m, n, k = grid
+    keep = fits(room(m, n, k, scheme, 2 if level.double_buffered else 1), level)
+    return [g[keep] for g in grid]
 
 
 def attention_holding(

@@ -29,7 +29,7 @@ from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
 from costmodel.search.products import Found, NoRoomError, Problem
 from costmodel.search.systolic import FLOWS, Systolic
 
-BUFFERS = (0.5, 1.0, 2.0)  # of the base's
+BUFFERS = (0.125, 0.25, 0.5, 1.0, 2.0)  # of the base's
 SPLITS = ((2, 4, 2), (1, 6, 1))  # eighths for A, B and C, of a buffer of the base's size
 STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
@@ -108,7 +108,7 @@ def designs(base: Hardware, pes: int) -> list[Design]:
         raise CostError(f"{pes} PEs: a search takes at most {MOST_PES}", remedy=f"--pes {MOST_PES}")
     found = []
     for array in arrays(pes):
-        found += [Design(array, int(size // 8 * b)) for b in BUFFERS]
+        found += [Design(array, max(1, int(size // 8 * b))) for b in BUFFERS]
         found += [Design(array, size // 8, split) for split in SPLITS]
     if len(base.levels) > BUFFER_AND_MEMORY:
         found = [d for d in found if 8 * d.buffer < (base.levels[1].size or 0)]

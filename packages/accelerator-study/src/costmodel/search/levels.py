@@ -51,7 +51,7 @@ def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
     free = replace(level, read=np.inf, write=np.inf)
     outer = replace(lead, hardware=replace(lead.hardware, levels=(free, memory)))
     if lead.gemm.role is Role.PRODUCT:
-        grid, orders = _thinned(outer.tiles()), outer.orders()
+        grid, orders = _thinned(outer.tiles(most=0)), outer.orders()
         flat = outer.bounds(grid)[0].ravel() if len(grid[0]) else np.array([])
     else:
         g = lead.gemm

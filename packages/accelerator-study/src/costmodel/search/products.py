@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best tiles and loop order for one product on one accelerator.
 
-Every tile of :func:`costmodel.estimate.tiling.sizes` in each of the six orders is a candidate. Two
-bounds hold for each: the bus moves all its bits, and the array does all its cycles after the first
-fetch and before the last store; neither can be shorter, since double buffering overlaps the two and
-no more. Candidates are simulated in the order of the larger bound, until that bound is as good as
-the best time found (or closer to it than a gap that is asked for): none that is left out is better.
+The candidates are every tile of a small product, and the tiles of
+:func:`costmodel.estimate.tiling.sizes` of a larger one, in each of the six orders. Two bounds hold
+for each: the bus moves all its bits, and the array does all its cycles after the first fetch and
+before the last store; neither can be shorter, since double buffering overlaps the two and no more.
+Candidates are simulated in the order of the larger bound, until that bound is as good as the best
+time found: no candidate that is left out is better.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations, product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from costmodel.accelerator.hardware import Hardware, Level
-from costmodel.accelerator.scheme import Grain, Scheme
+from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
 from costmodel.estimate.pipeline import Count, State, Steps, duration, many_steps, steps
 from costmodel.estimate.product import Gemm, Role
 from costmodel.estimate.tiling import (
@@ -35,7 +37,9 @@ from costmodel.estimate.transfer import NOTHING, MovedBits, memory_energy
 from costmodel.search.systolic import Systolic, in_tiles
 
 ORDERS = tuple(permutations(DIMENSIONS))
-GAP = 1e-3
+EVERY = 1 << 16  # tiles: a product that has no more is searched in all of them
+ROOMY = 4  # passes along each dimension, in one tile that a buffer without finer sizes holds
+STREAMED = 8  # elements that count as a pass of a dimension that streams
 FIRST_CHUNK, CHUNK = 32, 256  # candidates that are simulated together
 
 
@@ -73,7 +77,9 @@ class Problem:
     widest: int = 0
 
     def in_widest(self) -> Problem:
-        """The same with the largest buffer: equal for all buffers that are tried."""
+        """The same with the largest buffer: equal for all roomy buffers that are tried."""
+        if self.tight:
+            return replace(self, widest=0)
         buffer, behind = self.hardware.levels
         size = buffer.size and max(buffer.size, self.widest)
         buffer = replace(buffer, size=size, split=None, read_energy=0.0, write_energy=0.0)
@@ -104,13 +110,27 @@ class Problem:
         return MovedBits(inward, weights, back, out)
 
     def moving_energy(self, held: Holding, region: State) -> float:
-        """Energy in pJ of both memories for a part of the product."""
+        """Energy in pJ of both memories, and of scaling, for a part of the product."""
         buffer, behind = self.hardware.levels
         listed = steps(region, held, self.scheme, self.gemm.on_chip)
         each = self._port(listed) * listed.times
         port = MovedBits(*(int(bits.sum()) for bits in vars(each).values()))
         moved = listed.moved()
-        return float(memory_energy(buffer, port, moved) + memory_energy(behind, moved, NOTHING))
+        scaled = int((listed.times * self.rescales(listed.m, listed.n, listed.k)).sum())
+        memories = memory_energy(buffer, port, moved) + memory_energy(behind, moved, NOTHING)
+        return float(memories + scaled * self.rescale_energy)
+
+    def rescales(self, m: Count, n: Count, k: Count) -> Count:
+        """Operands of a tile that are scaled as they enter the array, each time that they do."""
+        along_m, along_n, _ = self.array.passes(m, n, k)
+        if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
+            return along_m * n * k
+        return along_n * m * k * (self.scheme.activation_grain is Grain.EMBEDDING)
+
+    @property
+    def rescale_energy(self) -> float:
+        """Energy in pJ of a multiplication by a scale."""
+        return self.hardware.mac(FLOAT16.activation)
 
     def search(self) -> tuple[Found, Found]:
         """Find the fastest mapping, and the one of the least energy.
@@ -127,19 +147,35 @@ class Problem:
         alone = tuple(d for d in DIMENSIONS if getattr(self.gemm, d) == 1)
         return [o for o in ORDERS if o[: len(alone)] == alone]
 
-    def tiles(self) -> list[Any]:
-        """Extents of the tiles that fit, as three arrays."""
+    def tiles(self, most: int = EVERY) -> list[Any]:
+        """Extents of the tiles that are candidates and fit, as three arrays.
+
+        Args:
+            most: tiles of a product of which each is a candidate.
+        """
         gemm = self.gemm
         extents = (gemm.m, gemm.n, gemm.k)
-        pairs = list(zip(extents, self.array.grains(), strict=True))
-        sides = [sizes(e, g) for e, g in pairs]
-        if gemm.role is not Role.PRODUCT:
-            # Keys and values keep their whole width; queries and sums of the result stay as well.
-            whole = 2 if gemm.role is Role.SCORES else 1
-            sides[whole] = [extents[whole]]
+        # Keys and values keep their whole width; queries and sums of the result stay as well.
+        fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(gemm.role)
+        every = prod(e for place, e in enumerate(extents) if place != fixed) <= most
+        sides: list[Sequence[int]] = []
+        for place, (extent, grain) in enumerate(zip(extents, self.array.grains(), strict=True)):
+            finer = sizes(extent, 1) if self.tight else []
+            reduced = sorted({*sizes(extent, grain), *finer})
+            sides.append(range(1, extent + 1) if every else reduced)
+            if place == fixed:
+                sides[place] = [extent]
         grid = [g.ravel() for g in np.meshgrid(*(np.array(s) for s in sides), indexing="ij")]
         keep = self.fitting(grid)
         return [g[keep] for g in grid]
+
+    @property
+    def tight(self) -> bool:
+        """Tell whether a few passes of the array fill the buffer: then sizes below one matter."""
+        extents = (self.gemm.m, self.gemm.n, self.gemm.k)
+        passes = (STREAMED if grain == 1 else grain for grain in self.array.grains())
+        few = [np.minimum(e, ROOMY * p) for e, p in zip(extents, passes, strict=True)]
+        return not self.fitting(few)
 
     def fitting(self, grid: Sequence[Any]) -> Any:
         """Tell which tiles fit the buffer."""
@@ -152,12 +188,12 @@ class Problem:
         queries, keys, scores = room(m, context, width, self.scheme, copies)
         return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
 
-    def bounds(self, grid: Sequence[Any]) -> tuple[Any, MovedBits, MovedBits]:
+    def bounds(self, grid: Sequence[Any]) -> tuple[Any, MovedBits, MovedBits, Any]:
         """Bound the cycles of orders x tiles, and count what their energy is made of.
 
         Returns:
             Lower bounds of the cycles; bits between buffer and outer memory; both of orders x
-            tiles. Bits between buffer and array, for each tile.
+            tiles. Bits between buffer and array, and operands that are scaled, for each tile.
         """
         gemm, scheme = self.gemm, self.scheme
         buffer, behind = self.hardware.levels
@@ -167,6 +203,7 @@ class Problem:
         inward: Any = 0
         weights: Any = 0
         visits: Any = 0
+        scaled: Any = 0
         parts = (in_tiles(e, s) for e, s in zip(extents, (m, n, k), strict=True))
         for (tm, cm), (tn, cn), (tk, ck) in product(*parts):
             number = cm * cn * ck
@@ -176,6 +213,7 @@ class Problem:
             array = array + number * work
             inward, weights = inward + number * a, weights + number * b
             visits = visits + number * again * tm * tn
+            scaled = scaled + number * self.rescales(tm, tn, tk)
         partial = (visits - gemm.m * gemm.n) * scheme.accumulator
         outward = partial + gemm.m * gemm.n * scheme.output
         first = scheme.weight_bits(k, n)
@@ -191,7 +229,7 @@ class Problem:
             bus = behind.cycles(moved.read, moved.write) * batch
             both = np.maximum(bus, inside) if buffer.double_buffered else bus + array * batch
             bounds.append(np.asarray(both, dtype=float))
-        return np.stack(bounds), _in_orders(listed) * batch, port
+        return np.stack(bounds), _in_orders(listed) * batch, port, scaled * batch
 
     def fixed_energy(self) -> float:
         """Energy in pJ that no mapping changes."""
@@ -199,10 +237,10 @@ class Problem:
         register = (2 * scheme.compute + 2 * scheme.accumulator) * hardware.register_energy
         each = {Grain.NONE: 0, Grain.GROUP: 0, Grain.ROW: 0}.get(scheme.weight_grain, 1)
         each += 1 if each and scheme.activation_grain is Grain.TOKEN else 0
+        if scheme.activation_grain is Grain.EMBEDDING and scheme.weight_grain is Grain.NONE:
+            each = 1
         scaled = each * gemm.batch * gemm.m * gemm.n
-        if scheme.weight_grain in (Grain.GROUP, Grain.ROW):
-            scaled += gemm.batch * gemm.k * gemm.n
-        return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * hardware.mac(16)
+        return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * self.rescale_energy
 
 
 def _in_orders(listed: Sequence[MovedBits]) -> MovedBits:
@@ -222,6 +260,7 @@ class Candidates:
         grid: extents of the tiles that the first product has.
         bounds: of the cycles of all products together.
         outer: bits between buffer and outer memory; port: between buffer and array, by tile.
+        scaled: operands that are scaled as they enter the array, by tile.
         times: cycles; not a number where it was not simulated yet.
     """
 
@@ -231,6 +270,7 @@ class Candidates:
     bounds: Any
     outer: MovedBits
     port: MovedBits
+    scaled: Any
     times: Any
 
     def energies(self, levels: Sequence[Level], inside: Any) -> Any:
@@ -238,7 +278,8 @@ class Candidates:
         buffer, behind = levels
         port, outer = self.port.at(inside), self.outer.at((slice(None), inside))
         moved = memory_energy(buffer, port, outer) + memory_energy(behind, outer, NOTHING)
-        return (moved + sum(problem.fixed_energy() for problem in self.problems)).ravel()
+        scaled = self.scaled[inside] * self.problems[0].rescale_energy
+        return (moved + scaled + sum(problem.fixed_energy() for problem in self.problems)).ravel()
 
     def simulate(self, places: Count) -> None:
         """Fill in the times of some mappings that have none."""
@@ -262,11 +303,12 @@ def candidates(problems: tuple[Problem, ...]) -> Candidates:
     parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
     bounds = sum(part[0] for part in parts).ravel()
     outer, port = (sum((part[n] for part in parts), NOTHING) for n in (1, 2))
+    scaled = sum(part[3] for part in parts) + np.zeros(len(grid[0]))
     times = np.full(bounds.shape, np.nan)
-    return Candidates(problems, grid, lead.orders(), bounds, outer, port, times)
+    return Candidates(problems, grid, lead.orders(), bounds, outer, port, scaled, times)
 
 
-def search_together(problems: Sequence[Problem], gap: float = GAP) -> tuple[Found, Found]:
+def search_together(problems: Sequence[Problem]) -> tuple[Found, Found]:
     """Find the best mapping of products that share their tiles: one, or attention's two.
 
     Scores stay on chip, so both products of attention have the same rows of queries and the same
@@ -274,7 +316,6 @@ def search_together(problems: Sequence[Problem], gap: float = GAP) -> tuple[Foun
 
     Args:
         problems: the products.
-        gap: what is found takes at most this share longer than the best.
 
     Returns:
         The fastest, and the one of the least energy; cycles and pJ of all products together.
@@ -301,9 +342,9 @@ def search_together(problems: Sequence[Problem], gap: float = GAP) -> tuple[Foun
         times = listed.times[own]
         best = np.nanmin(times)
         if ranked is None:
-            left = np.setdiff1d(np.flatnonzero(bounds < best * (1 - gap)), some)
+            left = np.setdiff1d(np.flatnonzero(bounds < best), some)
             ranked = left[np.argsort(bounds[left], kind="stable")]
-        ranked = ranked[: np.searchsorted(bounds[ranked], best * (1 - gap))]
+        ranked = ranked[: np.searchsorted(bounds[ranked], best)]
         some, ranked = ranked[:CHUNK], ranked[CHUNK:]
     # Sums of the same bits in another order are equal.
     least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))

@@ -278,8 +278,16 @@ def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
     console.print(table)
 
 
-def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
-    """Print the best design of each phase for each objective, and how it maps each product."""
+def show_fronts(
+    console: Console, fronts: Sequence[Mapping[str, Any]], most: float | None = None
+) -> None:
+    """Print the best design of each phase for each objective, and how it maps each product.
+
+    Args:
+        console: where to.
+        fronts: rows of a search.
+        most: perplexity that these designs may have; None: any.
+    """
     table = Table(title="the best of the fronts", title_justify="left")
     for column in ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB"):
         table.add_column(column)
@@ -296,8 +304,8 @@ def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
     }
     shown: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for phase in dict.fromkeys(r["phase"] for r in fronts):
-        own = [r for r in fronts if r["phase"] == phase]
-        for name, value in objectives.items():
+        own = [r for r in fronts if r["phase"] == phase and _within(r, most)]
+        for name, value in objectives.items() if own else ():
             best = min(own, key=value)
             titles = shown.get(id(best), ("", best))[0]
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
@@ -316,6 +324,17 @@ def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
                 mapping.add_row(name, ",".join(map(str, held["tile"])), " ".join(held["order"]))
         console.print(mapping)
     console.print(f"  {len(fronts)} designs on the fronts")
+    over = dict.fromkeys(r["scheme"] for r in fronts if not _within(r, most))
+    if over:
+        console.print(
+            f"  not among the best, as their perplexity is above {most:.4g} or not measured: "
+            f"{', '.join(over)}; --max-perplexity allows more",
+            soft_wrap=True,
+        )
+
+
+def _within(row: Mapping[str, Any], most: float | None) -> bool:
+    return most is None or (row["perplexity"] is not None and row["perplexity"] <= most)
 
 
 def show_tenet(console: Console, result: TenetResult) -> None:

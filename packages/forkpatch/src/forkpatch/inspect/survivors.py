@@ -8,7 +8,7 @@ function, are gone from there, the other files of the new base are searched for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from forkpatch.inspect.upstreamed import NewBase
@@ -44,40 +44,47 @@ def survivors(
             and {known.twins(symbol.name) for known in (mine.before, now)} == {1}
         ):
             continue  # it is where it was
-        found = _by_lines(mine.before, group, now, base, elsewhere)
+        first, last = max(group.first - 1, 0), group.last + 1
+        block = _bare(b"\n".join(mine.before.lines[first:last])).strip().split(b"\n")
+        rarest = max(filter(says_something, block), key=len, default=b"")
+        lost = _lost(mine.before, group, now)
+        found = _by_lines(lost, block, rarest, base, elsewhere) if lost and rarest else ""
         if not found and is_named and not symbol.family.endswith(")"):
-            found = _by_name(symbol.name, base, elsewhere)
+            found = _by_name(symbol.name, rarest, base, elsewhere)
         if found:
             yield Misplacement(symbol.name, f"it changes {path}, and {found} now")
 
 
-def _by_name(name: str, base: NewBase, elsewhere: tuple[str | None, ...]) -> str:
-    """The place of a symbol in a file that did not have it; empty without one."""
+def _lost(known: Outline, group: Group, now: Outline) -> set[bytes]:
+    """The lines near a change that the file had once, and has no more."""
+    around = known.lines[max(group.first - _AROUND, 0) : group.last + _AROUND]
+    return {
+        line.strip()
+        for line in around
+        if says_something(line) and len(known.standing([line])) == 1 and not now.has_line(line)
+    }
+
+
+def _by_name(name: str, line: bytes, base: NewBase, elsewhere: tuple[str | None, ...]) -> str:
+    """The place of a symbol with a line in a file that did not have it; empty without one."""
     suffix = PurePosixPath(elsewhere[1] or "").suffix
     for other in base.find(bare_name(name)):
         if other in elsewhere or PurePosixPath(other).suffix != suffix:
             continue
-        there, was = (outline(other, read(other) or b"").symbols for read in (base.read, base.was))
-        if name in there and name not in was:
+        there, was = (outline(other, read(other) or b"") for read in (base.read, base.was))
+        if name in there.symbols and name not in was.symbols and line in there.own_lines(name):
             return f"{name} is in {other}"
     return ""
 
 
 def _by_lines(
-    known: Outline, group: Group, now: Outline, base: NewBase, elsewhere: tuple[str | None, ...]
+    lost: Container[bytes],
+    block: Sequence[bytes],
+    rarest: bytes,
+    base: NewBase,
+    elsewhere: tuple[str | None, ...],
 ) -> str:
     """The place in a file that got the lines of a change with one that its place lost."""
-    first, last = max(group.first - 1, 0), group.last + 1
-    around = known.lines[max(group.first - _AROUND, 0) : group.last + _AROUND]
-    lost = {
-        line.strip()
-        for line in around
-        if says_something(line) and len(known.standing([line])) == 1 and not now.has_line(line)
-    }
-    block = _bare(b"\n".join(known.lines[first:last])).strip().split(b"\n")
-    rarest = max((line for line in block if says_something(line)), key=len, default=b"")
-    if not lost or not rarest:
-        return ""
     for other in base.find(rarest.decode("utf-8", "surrogateescape")):
         if other in elsewhere:
             continue

@@ -20,7 +20,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -85,13 +85,13 @@ class _Outlines:
     """The outlines used last: the files of a series are asked for again and again."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], Outline] = {}  # the one used last is the last
+        self._known: dict[tuple[str, bytes, bool], Outline] = {}  # the one used last is the last
         self._size = 0
 
-    def get(self, path: str, data: bytes) -> Outline:
-        """The outline of a file's content."""
-        known = self._known.pop((path, data), None)
-        self._known[path, data] = found = known or Outline(path, data)
+    def get(self, path: str, data: bytes, *, guess: bool = True) -> Outline:
+        """The outline of a file's content; ``guess`` as :class:`Outline` takes it."""
+        known = self._known.pop((path, data, guess), None)
+        self._known[path, data, guess] = found = known or Outline(path, data, guess=guess)
         self._size += 0 if known else len(data)
         while self._size > _KEPT and len(self._known) > 1:
             oldest = next(iter(self._known))
@@ -108,11 +108,10 @@ def outline(path: str, data: bytes) -> Outline:
     return _OUTLINES.get(path, data)
 
 
-@lru_cache(maxsize=64)
 def places(path: str, data: bytes) -> Outline:
     """The outline of a file's content in which guessed symbols do not count: they prove nothing."""
     known = outline(path, data)
-    return known if known.is_parsed else Outline(path, data, guess=False)
+    return known if known.is_parsed else _OUTLINES.get(path, data, guess=False)
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tvm import IRModule, tirx
 from tvm_ffi import structural_equal
 
 from .functions import is_scheduled
-from .tir import PatternMismatch
+from .tir import PatternMismatch, same_value
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def is_product(stage: Stage) -> bool:
         and sum(axis.iter_type == tirx.IterVar.CommReduce for axis in stage.block.iter_vars) == 1
         and isinstance(value, tirx.Add)
         and isinstance(value.b, tirx.Mul)
-        and not structural_equal(value.b.a, value.b.b)
+        and not same_value(value.b.a, value.b.b)
     )
 
 

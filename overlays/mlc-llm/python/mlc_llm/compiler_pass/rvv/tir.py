@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm_ffi import structural_equal
 
 
 class PatternMismatch(Exception):
@@ -46,6 +47,17 @@ def blocks_named(func: tirx.PrimFunc, name: str) -> list[Any]:
 def uses(expression: Any, var: Any) -> bool:
     """True if a variable is part of an expression."""
     return any(node.same_as(var) for node in nodes_of(expression, object))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """True if two expressions are equal and read the same buffers.
+
+    TVM's structural equality takes elements of two buffers of one shape as equal.
+    """
+    loads = [nodes_of(side, tirx.BufferLoad) for side in (one, other)]
+    return structural_equal(one, other) and all(
+        left.buffer.same_as(right.buffer) for left, right in zip(*loads, strict=True)
+    )
 
 
 def substitute(expression: Any, values: dict[Any, Any]) -> Any:

@@ -15,12 +15,11 @@ from typing import Any
 import tvm
 from tvm import arith, s_tir, tirx
 from tvm.target import Target
-from tvm_ffi import structural_equal
 
 from ..functions import Rewrite, function_pass, is_reshape, is_scheduled
 from ..stages import Stage, stages_of
 from ..targets import Vectors, vectors_of
-from ..tir import is_one, nodes_of, uses
+from ..tir import is_one, nodes_of, same_value, uses
 from . import elementary
 from .pieces import loop_over, pieces_of
 from .sums import summand_of, with_vector_sums
@@ -154,7 +153,7 @@ def with_arithmetic(body: Any) -> Any:
     def gated(product: Any) -> Any:
         for x, gate in (product.a, product.b), (product.b, product.a):
             is_gate = getattr(getattr(gate, "op", None), "name", "") == "tirx.sigmoid"
-            if is_gate and str(x.ty.dtype) == "float32" and structural_equal(gate.args[0], x):
+            if is_gate and str(x.ty.dtype) == "float32" and same_value(gate.args[0], x):
                 return elementary.silu(x)
         return None
 
