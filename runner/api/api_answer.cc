@@ -19,10 +19,6 @@ double Bounded(double logprob) { return std::isfinite(logprob) ? logprob : -9999
 
 json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
 
-std::string Reason(const Ended& ended) {
-  return ended.finish == Finish::kLength ? "length" : "stop";
-}
-
 }  // namespace
 
 json ErrorBody(const ApiError& error) {
@@ -49,7 +45,7 @@ json Usage::Body() const {
 }
 
 AnswerWriter::AnswerWriter(const ApiRequest& request, const Tokenizer& tokenizer, std::string id,
-                           std::string model, int64_t created)
+                           std::string model, int64_t created, AnswerParts::Thoughts thoughts)
     : tokenizer_(tokenizer),
       chat_(request.chat),
       wants_logprobs_(request.sampling.top_logprobs >= 0),
@@ -59,7 +55,12 @@ AnswerWriter::AnswerWriter(const ApiRequest& request, const Tokenizer& tokenizer
       created_(created),
       usage_(request.n),
       collected_(request.answers()),
-      offsets_(request.answers()) {}
+      offsets_(request.answers()) {
+  const bool calls = !request.tools.empty() && tokenizer.calls();
+  for (size_t i = 0; i < request.answers(); ++i) {
+    parts_.emplace_back(calls ? &*tokenizer.calls() : nullptr, thoughts);
+  }
+}
 
 json AnswerWriter::Frame(const char* object) const {
   return {{"id", id_},
@@ -84,17 +85,74 @@ json AnswerWriter::First(size_t answer) const {
   return Choice(answer, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
 }
 
-json AnswerWriter::Chunk(size_t answer, const Piece& piece) {
-  if (piece.text.empty() && (!wants_logprobs_ || piece.logprobs.empty())) return nullptr;
-  const json delta = chat_ ? json{{"content", piece.text}} : json(piece.text);
-  const json logprobs = Logprobs(piece.logprobs, offsets_[answer]);
-  offsets_[answer] += Characters(piece.text);
-  return Choice(answer, delta, logprobs, nullptr);
+json AnswerWriter::Delta(size_t answer, const AnswerPart& part) const {
+  using Kind = AnswerPart::Kind;
+  if (part.kind == Kind::kText) return {{"content", part.text}};
+  if (part.kind == Kind::kThought) return {{"reasoning_content", part.text}};
+  json call = {{"index", collected_[answer].calls.size() - 1}};
+  if (part.kind == Kind::kCall) {
+    call["id"] = collected_[answer].calls.back().id;
+    call["type"] = "function";
+    call["function"] = {{"name", part.text}, {"arguments", ""}};
+  } else {
+    call["function"] = {{"arguments", part.text}};
+  }
+  return {{"tool_calls", json::array({call})}};
 }
 
-json AnswerWriter::Last(size_t answer, const Ended& ended) {
+std::string AnswerWriter::CallId(size_t answer) const {
+  return "call_" + id_.substr(id_.find('-') + 1) + "_" + std::to_string(answer) + "_" +
+         std::to_string(collected_[answer].calls.size());
+}
+
+std::string AnswerWriter::Reason(size_t answer, const Ended& ended) const {
+  if (ended.finish == Finish::kLength) return "length";
+  return collected_[answer].calls.empty() ? "stop" : "tool_calls";
+}
+
+std::vector<json> AnswerWriter::Chunks(size_t answer, const Piece& piece) {
+  std::vector<json> chunks;
+  json logprobs = Logprobs(piece.logprobs, offsets_[answer]);
+  offsets_[answer] += Characters(piece.text);
+  if (!chat_) {
+    const bool nothing = piece.text.empty() && (!wants_logprobs_ || piece.logprobs.empty());
+    if (!nothing) chunks.push_back(Choice(answer, piece.text, logprobs, nullptr));
+    return chunks;
+  }
+  for (const AnswerPart& part : parts_[answer].Next(piece.text)) {
+    Collect(answer, {part});
+    chunks.push_back(
+        Choice(answer, Delta(answer, part), std::exchange(logprobs, nullptr), nullptr));
+  }
+  const bool unsent = !logprobs.is_null() && !piece.logprobs.empty();
+  if (unsent) chunks.push_back(Choice(answer, {{"content", ""}}, logprobs, nullptr));
+  return chunks;
+}
+
+std::vector<json> AnswerWriter::Last(size_t answer, const Ended& ended) {
+  std::vector<json> chunks;
   usage_.Add(answer, ended);
-  return Choice(answer, chat_ ? json::object() : json(""), nullptr, Reason(ended));
+  for (const AnswerPart& part : parts_[answer].Finish()) {
+    Collect(answer, {part});
+    chunks.push_back(Choice(answer, Delta(answer, part), nullptr, nullptr));
+  }
+  const json nothing = chat_ ? json::object() : json("");
+  chunks.push_back(Choice(answer, nothing, nullptr, Reason(answer, ended)));
+  return chunks;
+}
+
+void AnswerWriter::Collect(size_t answer, const std::vector<AnswerPart>& parts) {
+  Collected& collected = collected_[answer];
+  for (const AnswerPart& part : parts) {
+    switch (part.kind) {
+      case AnswerPart::Kind::kText: collected.text += part.text; break;
+      case AnswerPart::Kind::kThought: collected.thought += part.text; break;
+      case AnswerPart::Kind::kCall:
+        collected.calls.push_back({CallId(answer), part.text, ""});
+        break;
+      case AnswerPart::Kind::kArguments: collected.calls.back().arguments += part.text;
+    }
+  }
 }
 
 json AnswerWriter::Tail() const {
@@ -105,14 +163,33 @@ json AnswerWriter::Tail() const {
 
 void AnswerWriter::Add(size_t answer, const Piece& piece) {
   Collected& collected = collected_[answer];
-  collected.text += piece.text;
+  if (chat_) {
+    Collect(answer, parts_[answer].Next(piece.text));
+  } else {
+    collected.text += piece.text;
+  }
   const auto& logprobs = piece.logprobs;
   collected.logprobs.insert(collected.logprobs.end(), logprobs.begin(), logprobs.end());
 }
 
 void AnswerWriter::Add(size_t answer, const Ended& ended) {
   usage_.Add(answer, ended);
-  collected_[answer].reason = Reason(ended);
+  Collect(answer, parts_[answer].Finish());
+  collected_[answer].reason = Reason(answer, ended);
+}
+
+json AnswerWriter::Message(const Collected& collected) const {
+  json message = {{"role", "assistant"}, {"content", collected.text}, {"refusal", nullptr}};
+  if (!collected.thought.empty()) message["reasoning_content"] = collected.thought;
+  if (collected.calls.empty()) return message;
+  message["content"] = OrNull(collected.text);
+  for (const Call& call : collected.calls) {
+    message["tool_calls"].push_back(
+        {{"id", call.id},
+         {"type", "function"},
+         {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return message;
 }
 
 json AnswerWriter::Body() const {
@@ -123,8 +200,7 @@ json AnswerWriter::Body() const {
                    {"logprobs", Logprobs(collected.logprobs, 0)},
                    {"finish_reason", collected.reason}};
     if (chat_) {
-      choice["message"] = {
-          {"role", "assistant"}, {"content", collected.text}, {"refusal", nullptr}};
+      choice["message"] = Message(collected);
     } else {
       choice["text"] = collected.text;
     }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/answer_parts.h"
 #include "api/api_error.h"
 #include "api/api_request.h"
 #include "engine/request.h"
@@ -36,13 +37,14 @@ class AnswerWriter {
  public:
   // `tokenizer` must outlive it. `created`: seconds since 1970.
   AnswerWriter(const ApiRequest& request, const Tokenizer& tokenizer, std::string id,
-               std::string model, int64_t created);
+               std::string model, int64_t created,
+               AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone);
 
-  // Chunks of a stream: the first of an answer (null unless it is a chat), one for a piece (null if
-  // it shows nothing), the last of an answer, and the usage.
+  // Chunks of a stream: the first of an answer (null unless it is a chat), those of a piece, the
+  // last ones of an answer, and the usage.
   nlohmann::json First(size_t answer) const;
-  nlohmann::json Chunk(size_t answer, const Piece& piece);
-  nlohmann::json Last(size_t answer, const Ended& ended);
+  std::vector<nlohmann::json> Chunks(size_t answer, const Piece& piece);
+  std::vector<nlohmann::json> Last(size_t answer, const Ended& ended);
   nlohmann::json Tail() const;
 
   // Collects the body of an answer without a stream.
@@ -51,13 +53,25 @@ class AnswerWriter {
   nlohmann::json Body() const;
 
  private:
+  struct Call {
+    std::string id;
+    std::string name;
+    std::string arguments;
+  };
   struct Collected {
     std::string text;
+    std::string thought;
+    std::vector<Call> calls;
     std::vector<TokenLogprob> logprobs;
     std::string reason;
   };
 
   nlohmann::json Frame(const char* object) const;
+  nlohmann::json Delta(size_t answer, const AnswerPart& part) const;
+  std::string CallId(size_t answer) const;
+  std::string Reason(size_t answer, const Ended& ended) const;
+  nlohmann::json Message(const Collected& collected) const;
+  void Collect(size_t answer, const std::vector<AnswerPart>& parts);
   nlohmann::json Choice(size_t answer, const nlohmann::json& delta, const nlohmann::json& logprobs,
                         const nlohmann::json& reason) const;
   nlohmann::json Logprobs(const std::vector<TokenLogprob>& tokens, size_t offset) const;
@@ -73,7 +87,8 @@ class AnswerWriter {
   int64_t created_;
   Usage usage_;
   std::vector<Collected> collected_;
-  std::vector<size_t> offsets_;  // characters of each answer that were streamed
+  std::vector<AnswerParts> parts_;  // of each answer to a chat
+  std::vector<size_t> offsets_;     // characters of each answer that were streamed
 };
 
 }  // namespace rvv_runner

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/api_request.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -8,6 +10,7 @@
 
 #include "api/api_error.h"
 #include "api/strict_json.h"
+#include "input/errors.h"
 
 namespace rvv_runner {
 namespace {
@@ -63,29 +66,76 @@ std::string Content(const std::string& field, const json& value) {
   return whole;
 }
 
-Message::Role Role(const std::string& field, const json& value) {
+std::string Role(const std::string& field, const json& value) {
+  const std::string& role = Text(field, value);
   // "developer" is OpenAI's newer name for "system".
-  static const std::map<std::string, Message::Role> kRoles = {
-      {"system", Message::Role::kSystem},
-      {"developer", Message::Role::kSystem},
-      {"user", Message::Role::kUser},
-      {"assistant", Message::Role::kAssistant}};
-  const auto role = kRoles.find(Text(field, value));
-  if (role == kRoles.end()) Refuse(field, "must be system, user or assistant");
-  return role->second;
+  if (role == "developer") return "system";
+  if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
+    Refuse(field, "must be system, user, assistant or tool");
+  }
+  return role;
 }
 
-Message ReadMessage(const std::string& field, const json& value) {
+// The name of a tool, as OpenAI allows it.
+const std::string& ToolName(const std::string& field, const json& value) {
+  const std::string& name = Text(field, value);
+  const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-';
+  });
+  if (name.empty() || name.size() > 64 || !plain) {
+    Refuse(field, "must have 1 to 64 letters, digits, _ and -");
+  }
+  return name;
+}
+
+// An earlier call of a tool. Templates take its arguments as JSON, not as text.
+OrderedJson ReadCall(const std::string& field, const json& value) {
+  if (!value.is_object() || !value.contains("function") || !value["function"].is_object()) {
+    Refuse(field, "must be a call of a function");
+  }
+  const json& function = value["function"];
+  const std::string place = field + ".function";
+  OrderedJson arguments = OrderedJson::object();
+  const std::string text =
+      function.contains("arguments") ? Text(place + ".arguments", function["arguments"]) : "{}";
+  try {
+    arguments =
+        OrderedJson(ParseJson(text, place + ".arguments", {.deepest = 32, .unique_names = true}));
+  } catch (const InputError& error) {
+    Refuse(place + ".arguments", std::string("must be JSON: ") + error.what());
+  }
+  if (!arguments.is_object()) Refuse(place + ".arguments", "must be the JSON of an object");
+  OrderedJson call = {{"type", "function"}};
+  if (value.contains("id")) call["id"] = Text(field + ".id", value["id"]);
+  call["function"] = {{"name", ToolName(place + ".name", function.value("name", json("")))},
+                      {"arguments", arguments}};
+  return call;
+}
+
+OrderedJson ReadMessage(const std::string& field, const json& value, ApiRequest* request) {
   if (!value.is_object()) Refuse(field, "must be an object");
-  for (const char* needed : {"role", "content"}) {
-    if (!value.contains(needed)) Refuse(field + "." + needed, "is missing");
-  }
+  if (!value.contains("role")) Refuse(field + ".role", "is missing");
+  const std::string role = Role(field + ".role", value["role"]);
+  const json calls = value.value("tool_calls", json());
+  OrderedJson message = {{"role", role}, {"content", ""}};
   for (const auto& [key, entry] : value.items()) {
-    const bool known = key == "role" || key == "content" || key == "name";
-    const bool nothing = entry.is_null() || (entry.is_array() && entry.empty());
-    if (!known && !nothing) Refuse(field + "." + key, "is not supported here");
+    const std::string place = field + "." + key;
+    if (entry.is_null() || key == "role") continue;
+    if (key == "content") {
+      message[key] = Content(place, entry);
+    } else if (key == "name" || key == "tool_call_id" || key == "reasoning_content") {
+      message[key] = Text(place, entry);
+    } else if (key == "tool_calls") {
+      if (!entry.is_array()) Refuse(place, "must be a list");
+      for (size_t i = 0; i < entry.size(); ++i) {
+        message[key].push_back(ReadCall(place + "[" + std::to_string(i) + "]", entry[i]));
+      }
+    } else if (!entry.is_array() || !entry.empty()) {
+      request->ignored.push_back(place);
+    }
   }
-  return {Role(field + ".role", value["role"]), Content(field + ".content", value["content"])};
+  if (!value.contains("content") && !calls.is_array()) Refuse(field + ".content", "is missing");
+  return message;
 }
 
 void ReadMessages(const json& value, ApiRequest* request) {
@@ -93,8 +143,9 @@ void ReadMessages(const json& value, ApiRequest* request) {
   if (value.size() > kMostMessages) {
     Refuse("messages", "has more than " + std::to_string(kMostMessages) + " messages");
   }
+  OrderedJson& messages = request->chat_input.messages = OrderedJson::array();
   for (size_t i = 0; i < value.size(); ++i) {
-    request->messages.push_back(ReadMessage("messages[" + std::to_string(i) + "]", value[i]));
+    messages.push_back(ReadMessage("messages[" + std::to_string(i) + "]", value[i], request));
   }
 }
 
@@ -145,12 +196,89 @@ void ReadBias(const json& value, ApiRequest* request) {
   }
 }
 
-void ReadFormat(const json& value, ApiRequest*) {
-  const bool text = value.is_object() && value.size() == 1 && value.value("type", json()) == "text";
-  if (!text) {
-    Refuse("response_format",
-           "must be {\"type\": \"text\"}: this server cannot make the model answer in JSON");
+constexpr size_t kMostSchema = size_t{64} << 10;  // bytes
+
+// A field of the body with the order of its names.
+OrderedJson Ordered(const std::string& field, std::string_view body) {
+  const std::string_view text = FieldText(body, field);
+  if (text.size() > kMostSchema) {
+    Refuse(field, "is longer than " + std::to_string(kMostSchema) + " bytes");
   }
+  return OrderedJson::parse(text);
+}
+
+void CheckNames(const std::string& field, const json& value,
+                const std::vector<std::string>& known) {
+  if (!value.is_object()) Refuse(field, "must be an object");
+  for (const auto& [name, entry] : value.items()) {
+    if (std::count(known.begin(), known.end(), name) == 0) {
+      Refuse(field + "." + name, "is not supported here");
+    }
+  }
+}
+
+// Checks the format; `body` has the schema's properties in their order.
+std::optional<OrderedJson> ReadFormat(const json& value, std::string_view body) {
+  const std::string field = "response_format";
+  CheckNames(field, value, {"type", "json_schema"});
+  const json type = value.value("type", json());
+  if (type == "text" && value.size() == 1) return std::nullopt;
+  if (type == "json_object" && value.size() == 1) return OrderedJson{{"type", "object"}};
+  if (type != "json_schema") {
+    Refuse(field + ".type", "must be text, json_object or json_schema");
+  }
+  const std::string place = field + ".json_schema";
+  if (!value.contains("json_schema")) Refuse(place, "is missing");
+  const json& about = value["json_schema"];
+  CheckNames(place, about, {"name", "description", "schema", "strict"});
+  if (!about.contains("schema")) Refuse(kSchemaField, "is missing");
+  return Ordered(field, body)["json_schema"]["schema"];
+}
+
+Tool ReadTool(const std::string& field, const OrderedJson& value) {
+  if (!value.is_object() || value.value("type", OrderedJson()) != "function") {
+    Refuse(field + ".type", "must be function: this server has no tools of its own");
+  }
+  const std::string place = field + ".function";
+  const OrderedJson function = value.value("function", OrderedJson());
+  if (!function.is_object()) Refuse(place, "must be an object");
+  const std::string name = ToolName(place + ".name", json(function.value("name", "")));
+  const OrderedJson empty = {{"type", "object"}, {"properties", OrderedJson::object()}};
+  OrderedJson parameters = function.value("parameters", empty);
+  if (parameters.is_null()) parameters = empty;
+  return {name, parameters, place + ".parameters"};
+}
+
+// Reads the tools and which of them the answer may or has to call; `body` has them in order.
+void ReadTools(const json& table, std::string_view body, ApiRequest* request) {
+  const std::string field = "tools";
+  if (!table[field].is_array()) Refuse(field, "must be a list");
+  if (table[field].size() > kMostTools) {
+    Refuse(field, "has more than " + std::to_string(kMostTools) + " tools");
+  }
+  const OrderedJson tools = Ordered(field, body);
+  for (size_t i = 0; i < tools.size(); ++i) {
+    request->tools.push_back(ReadTool(field + "[" + std::to_string(i) + "]", tools[i]));
+  }
+  request->chat_input.tools = tools;
+}
+
+void ReadChoice(const json& choice, ApiRequest* request) {
+  const std::string field = "tool_choice";
+  std::vector<Tool>& tools = request->tools;
+  if (choice == "none") {
+    tools.clear();
+  } else if (choice.is_object()) {
+    const json function = choice.value("function", json::object());
+    const std::string name =
+        Text(field, function.is_object() ? function.value("name", json()) : json());
+    std::erase_if(tools, [&](const Tool& tool) { return tool.name != name; });
+    if (tools.empty()) Refuse(field, "names no function of tools");
+  } else if (choice != "auto" && choice != "required") {
+    Refuse(field, "must be none, auto, required, or an object that names a function");
+  }
+  request->must_call = choice.is_object() || choice == "required";
+  if (request->must_call && tools.empty()) Refuse(field, "needs tools");
 }
 
 void ReadStreamOptions(const json& value, ApiRequest* request) {
@@ -190,7 +318,7 @@ constexpr int64_t kMostTop = 20;
 
 Readers CommonReaders() {
   const Reader ignored = [](const json&, ApiRequest*) {};
-  const char* no_tools = "is not supported here: the model calls no tools";
+  const char* old = "is not supported here: use tools and tool_choice";
   Readers readers = {
       {"model", [](const json& v, ApiRequest* r) { r->model = Text("model", v); }},
       {"temperature", Number("temperature", &Sampling::temperature)},
@@ -218,18 +346,21 @@ Readers CommonReaders() {
     readers.emplace(field, ignored);
   }
   readers.emplace("store", Only("store", false, "must be false: no answer is stored"));
-  readers.emplace("tools", Only("tools", json::array(), no_tools));
-  readers.emplace("functions", Only("functions", json::array(), no_tools));
-  readers.emplace("tool_choice", Only("tool_choice", "none", no_tools));
-  readers.emplace("function_call", Only("function_call", "none", no_tools));
-  readers.emplace("parallel_tool_calls", ignored);
+  readers.emplace("functions", Only("functions", json::array(), old));
+  readers.emplace("function_call", Only("function_call", "none", old));
   return readers;
 }
 
 Readers ChatReaders() {
   Readers readers = CommonReaders();
   readers["messages"] = ReadMessages;
-  readers["response_format"] = ReadFormat;
+  // ParseApiRequest reads them.
+  for (const char* field : {"response_format", "tools", "tool_choice"}) {
+    readers[field] = [](const json&, ApiRequest*) {};
+  }
+  readers["parallel_tool_calls"] = [](const json& v, ApiRequest* r) {
+    r->parallel = Boolean("parallel_tool_calls", v);
+  };
   readers["max_completion_tokens"] =
       Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens);
   readers["modalities"] =
@@ -270,6 +401,9 @@ void CheckTogether(const json& body, const ApiRequest& request) {
   if (request.chat && Named(body, "top_logprobs") && body.value("logprobs", json()) != true) {
     Refuse("top_logprobs", "needs logprobs to be true");
   }
+  if (request.schema && !request.tools.empty()) {
+    Refuse("response_format", "cannot be used beside tools");
+  }
   if (request.answers() > static_cast<size_t>(kMostAnswers)) {
     Refuse("n",
            "times the number of prompts is more than " + std::to_string(kMostAnswers) + " answers");
@@ -278,7 +412,8 @@ void CheckTogether(const json& body, const ApiRequest& request) {
 
 }  // namespace
 
-ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& defaults) {
+ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& defaults,
+                           bool strict) {
   static const Readers kChat = ChatReaders();
   static const Readers kCompletion = CompletionReaders();
   const json table = ParseBody(body);
@@ -293,10 +428,21 @@ ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& def
     const auto reader = readers.find(field);
     // null is the same as no field.
     if (value.is_null() && field != "messages" && field != "prompt") continue;
-    if (reader == readers.end()) Refuse(field, "is not supported here");
-    reader->second(value, &request);
+    if (reader != readers.end()) {
+      reader->second(value, &request);
+    } else if ((chat ? kCompletion : kChat).contains(field)) {
+      Refuse(field, "is not supported here: it belongs to the other kind of completions");
+    } else {
+      request.ignored.push_back(field);
+    }
   }
+  if (chat && Named(table, "response_format")) {
+    request.schema = ReadFormat(table["response_format"], body);
+  }
+  if (chat && Named(table, "tools")) ReadTools(table, body, &request);
+  if (chat && Named(table, "tool_choice")) ReadChoice(table["tool_choice"], &request);
   CheckTogether(table, request);
+  if (strict && !request.ignored.empty()) Refuse(request.ignored.front(), "is not supported here");
   if (request.sampling.top_k < 0) request.sampling.top_k = 0;  // both mean all
   return request;
 }

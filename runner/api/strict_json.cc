@@ -15,4 +15,47 @@ Json ParseBody(std::string_view body) {
   }
 }
 
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
+
+size_t EndOfString(std::string_view text, size_t at) {
+  for (++at; text[at] != '"'; ++at) {
+    if (text[at] == '\\') ++at;
+  }
+  return at + 1;
+}
+
+// The end of a value of valid JSON that begins at `at`.
+size_t EndOfValue(std::string_view text, size_t at) {
+  if (text[at] == '"') return EndOfString(text, at);
+  int depth = 0;
+  while (true) {
+    const char c = text[at];
+    if (depth == 0 && (c == ',' || c == '}' || c == ']')) return at;
+    if (c == '"') {
+      at = EndOfString(text, at);
+      continue;
+    }
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    ++at;
+    if (depth == 0 && (c == '}' || c == ']')) return at;
+  }
+}
+
+}  // namespace
+
+std::string_view FieldText(std::string_view body, std::string_view name) {
+  size_t at = body.find('{') + 1;
+  while ((at = body.find_first_of("\"}", at)) < body.size() && body[at] == '"') {
+    const size_t end = EndOfString(body, at);
+    const bool found = Json::parse(body.substr(at, end - at)) == name;
+    const size_t value = body.find_first_not_of(kBlanks, body.find(':', end) + 1);
+    at = EndOfValue(body, value);
+    if (found) return body.substr(value, at - value);
+  }
+  return {};
+}
+
 }  // namespace rvv_runner

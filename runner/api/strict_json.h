@@ -15,4 +15,7 @@ constexpr size_t kMostValues = size_t{1} << 18;
 // 32 deep, if it has more than kMostValues values, or if it names a field twice.
 Json ParseBody(std::string_view body);
 
+// The text of a field of a body that ParseBody accepted as an object; empty if it is not there.
+std::string_view FieldText(std::string_view body, std::string_view name);
+
 }  // namespace rvv_runner

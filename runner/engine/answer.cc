@@ -12,6 +12,7 @@ Answer::Answer(uint64_t id, Request request, int64_t longest, const Tokenizer* t
       longest_(longest),
       sampler_(request_.sampling),
       text_(tokenizer, request_.sampling.stop) {
+  if (request_.grammar) grammar_.emplace(request_.grammar);
   ended_.prompt_tokens = std::ssize(request_.tokens);
 }
 
@@ -35,7 +36,7 @@ void Answer::Read(int64_t tokens, double seconds) {
 
 std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
   if (request_.on_logits) request_.on_logits(logits);
-  last_ = sampler_.Next(logits);
+  last_ = Choose(logits);
   piece_.tokens.push_back(last_);
   ++ended_.answer_tokens;
   if (std::count(request_.stop.begin(), request_.stop.end(), last_) > 0) return Finish::kStop;
@@ -43,9 +44,18 @@ std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
     piece_.logprobs.push_back(LogprobOf(logits, last_, request_.sampling.top_logprobs));
   }
   Tell(text_.Next(last_));
-  if (text_.stopped()) return Finish::kStop;
+  if (text_.stopped() || (grammar_ && grammar_->done())) return Finish::kStop;
   if (ended_.prompt_tokens + ended_.answer_tokens == longest_) return Finish::kLength;
   return std::nullopt;
+}
+
+int32_t Answer::Choose(const std::vector<float>& logits) {
+  if (!grammar_) return sampler_.Next(logits);
+  std::vector<float> allowed = logits;
+  grammar_->Mask(&allowed);
+  const int32_t token = sampler_.Next(allowed);
+  grammar_->Accept(token);
+  return token;
 }
 
 void Answer::Tell(const std::string& text) {

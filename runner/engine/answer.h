@@ -11,6 +11,7 @@
 #include "engine/answer_text.h"
 #include "engine/request.h"
 #include "engine/sampling.h"
+#include "grammar/grammar.h"
 
 namespace rvv_runner {
 
@@ -50,12 +51,14 @@ class Answer {
   void End(Finish finish, const std::string& error);
 
  private:
+  int32_t Choose(const std::vector<float>& logits);
   void Tell(const std::string& text);
 
   uint64_t id_;
   Request request_;
   int64_t longest_;
   Sampler sampler_;
+  std::optional<GrammarState> grammar_;
   StoppedText text_;
   std::optional<int64_t> sequence_;
   int64_t read_ = 0;

@@ -113,21 +113,21 @@ class Engine::State {
     const auto prompt = std::ssize(request.tokens);
     const auto text = [](int64_t number) { return std::to_string(number); };
     if (prompt >= limits_.tokens) {
-      throw InputError("the prompt of " + text(prompt) +
-                       " tokens leaves no room for an answer in the longest sequence, " +
-                       text(limits_.tokens) + " tokens");
+      throw ContextError("the prompt of " + text(prompt) +
+                         " tokens leaves no room for an answer in the longest sequence, " +
+                         text(limits_.tokens) + " tokens");
     }
     const int64_t most = request.sampling.max_tokens;
     if (prompt + most > limits_.tokens) {
-      throw InputError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
-                       text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
-                       " tokens");
+      throw ContextError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
+                         text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
+                         " tokens");
     }
     const int64_t longest = most > 0 ? prompt + most : limits_.tokens;
     if (!room_.Fits(longest)) {
-      throw InputError("a sequence of " + text(longest) +
-                       " tokens does not fit into the KV cache of " +
-                       text(model_->pages() * Model::kPageTokens));
+      throw ContextError("a sequence of " + text(longest) +
+                         " tokens does not fit into the KV cache of " +
+                         text(model_->pages() * Model::kPageTokens));
     }
     return longest;
   }

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "engine/request.h"
+#include "input/errors.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -75,8 +76,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Queues a request and returns its id, which is unique. Throws InputError for a request that can
-  // never work (no token, a token outside the vocabulary, a prompt that leaves no room for an
-  // answer, sampling out of range) and QueueFull when the queue is full. Then it calls no callback.
+  // never work (no token, a token outside the vocabulary, sampling out of range; ContextError for a
+  // prompt that leaves no room for an answer) and QueueFull when the queue is full. Then it calls no callback.
   uint64_t Submit(Request request);
 
   // Ends a request: the next Step() calls on_finish with kCancelled before it computes anything.

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/sampling.h"
+#include "grammar/grammar.h"
 
 namespace rvv_runner {
 
@@ -46,6 +48,7 @@ struct Request {
   std::function<void(const Ended&)> on_finish;  // called once, after the last piece; may be empty
   // Called with each row of logits that a token is chosen from; may be empty.
   std::function<void(const std::vector<float>&)> on_logits;
+  std::shared_ptr<const Grammar> grammar = nullptr;  // of the answer; null: any text
 };
 
 }  // namespace rvv_runner

@@ -145,10 +145,12 @@ const std::vector<float>& Sampler::Adjusted(std::span<const float> logits) {
 // Sorts only as many candidates as needed, by popping them from a heap.
 int32_t Sampler::Draw(std::span<const float> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
-  std::vector<Candidate> heap(logits.size());
-  for (size_t i = 0; i < heap.size(); ++i) {
+  std::vector<Candidate> heap;
+  heap.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isinf(logits[i])) continue;  // a grammar forbids it
     const double weight = std::exp((logits[i] - largest) / sampling_.temperature);
-    heap[i] = {weight, static_cast<int32_t>(i)};
+    heap.push_back({weight, static_cast<int32_t>(i)});
   }
   std::make_heap(heap.begin(), heap.end());
   std::vector<Candidate> sorted;

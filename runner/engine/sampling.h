@@ -73,7 +73,8 @@ class Sampler {
   // `sampling` must have been checked, and outlive the sampler.
   explicit Sampler(const Sampling& sampling);
 
-  // The next token of the answer. Finite logits [vocabulary].
+  // The next token of the answer. Logits [vocabulary]: finite, or minus infinity for a token that
+  // must not come; at least one is finite.
   int32_t Next(std::span<const float> logits);
 
  private:

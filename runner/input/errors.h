@@ -12,6 +12,12 @@ class InputError : public std::runtime_error {
   explicit InputError(const std::string& what) : std::runtime_error(what) {}
 };
 
+// The prompt, or the answer behind it, is longer than a sequence may be.
+class ContextError : public InputError {
+ public:
+  explicit ContextError(const std::string& what) : InputError(what) {}
+};
+
 // A failure of the library or the runtime: exit code 1.
 class RunError : public std::runtime_error {
  public:

@@ -10,6 +10,8 @@
 namespace rvv_runner {
 
 using Json = nlohmann::json;
+// JSON that keeps the order of fields.
+using OrderedJson = nlohmann::ordered_json;
 
 struct JsonBounds {
   int deepest = 64;               // lists and tables inside each other, counted before parsing

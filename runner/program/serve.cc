@@ -9,6 +9,7 @@
 
 #include "engine/defaults.h"
 #include "engine/engine.h"
+#include "grammar/grammar.h"
 #include "input/available_bytes.h"
 #include "input/errors.h"
 #include "input/heap.h"
@@ -40,6 +41,9 @@ const char kServeUsage[] =
     "  --queue N            most answers that wait; further requests get status 429 (64)\n"
     "  --temperature and the other sampling options: defaults for requests that do not set them\n"
     "  --name NAME          name of the model (the name of the folder that holds --params)\n"
+    "  --alias NAME         another name of the model, for clients that ask for it (none)\n"
+    "  --strict             refuse unknown fields of requests, instead of listing them in the\n"
+    "                       header X-Ignored-Fields\n"
     "  --help               this text\n";
 
 namespace {
@@ -55,6 +59,8 @@ struct ServeArguments {
   int64_t queue = 64;
   std::string key_file;
   std::string name;
+  std::string alias;
+  bool strict = false;
   std::vector<std::string> rest;  // options of the model
 };
 
@@ -77,6 +83,7 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   const std::map<std::string, std::string*> texts = {{"--host", &a.server.host},
                                                      {"--cors", &a.server.cors},
                                                      {"--api-key-file", &a.key_file},
+                                                     {"--alias", &a.alias},
                                                      {"--name", &a.name}};
   struct Number {
     int64_t* target;
@@ -86,6 +93,10 @@ ServeArguments Parse(const std::vector<std::string>& words) {
                                                  {"--parallel", {&a.parallel, 1, kMostParallel}},
                                                  {"--queue", {&a.queue, 1, kMostQueued}}};
   for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--strict") {
+      a.strict = true;
+      continue;
+    }
     const auto text = texts.find(words[i]);
     const auto number = numbers.find(words[i]);
     if (text == texts.end() && number == numbers.end()) {
@@ -183,8 +194,11 @@ int Serve(const std::vector<std::string>& words) {
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
-  ServeUntilStopped(&server, {name, &tokenizer, &thread, defaults, limits.tokens}, &signals,
-                    std::cout);
+  GrammarCompiler grammars(tokenizer, weights.vocabulary);
+  ServeUntilStopped(
+      &server,
+      {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, own.alias, own.strict},
+      &signals, std::cout);
   return 0;
 }
 

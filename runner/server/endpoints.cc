@@ -81,6 +81,10 @@ class EventStream {
     if (!chunk.is_null()) pending_ += "data: " + Written(chunk) + "\n\n";
   }
 
+  void NoteAll(const std::vector<json>& chunks) {
+    for (const json& chunk : chunks) Note(chunk);
+  }
+
   void Close() {
     pending_ += "data: [DONE]\n\n";
     over_ = true;
@@ -94,9 +98,9 @@ class EventStream {
       quiet_ = 0;
     }
     if (!event) return;
-    if (!event->ended) return Note(writer_.Chunk(event->answer, event->piece));
+    if (!event->ended) return NoteAll(writer_.Chunks(event->answer, event->piece));
     if (Failed(*event->ended)) return Break(Failure(*event->ended));
-    Note(writer_.Last(event->answer, *event->ended));
+    NoteAll(writer_.Last(event->answer, *event->ended));
     if (!answers_->done()) return;
     if (tail_) Note(writer_.Tail());
     Close();
@@ -109,6 +113,25 @@ class EventStream {
   double quiet_ = 0;
   std::string pending_;
 };
+
+// The field that an error of the engine names before a colon, or that of the prompt.
+std::string FieldOf(const std::string& message, bool chat) {
+  const std::string field = message.substr(0, message.find(':'));
+  const bool named = field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
+  return named ? field : chat ? "messages" : "prompt";
+}
+
+// Names for a header: of printable ASCII alone, and not too many.
+std::string Listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 1000;
+  std::string list;
+  for (const std::string& name : names) {
+    list += list.empty() ? "" : ", ";
+    for (const char c : name) list += c > ' ' && c < 127 && c != ',' ? c : '?';
+    if (list.size() > kMost) return list.substr(0, kMost) + "...";
+  }
+  return list;
+}
 
 void SendStream(std::shared_ptr<EventStream> stream, const std::atomic<bool>& stopping,
                 const httplib::Request& request, httplib::Response& response) {
@@ -163,7 +186,8 @@ void Endpoints::Models(const httplib::Request&, httplib::Response& response) con
 }
 
 void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
-  if (request.path_params.at("model") != served_.name) {
+  const std::string& asked = request.path_params.at("model");
+  if (asked != served_.name && asked != served_.alias) {
     throw ApiError(404, "this server does not have that model; its model is " + served_.name,
                    "model", "model_not_found");
   }
@@ -177,9 +201,10 @@ Endpoints::Asked Endpoints::Read(bool chat, Body* body) {
   if (large) alone.lock();
   const TrimmedHeap trimmed(large);
   Asked asked;
-  asked.api = ParseApiRequest(chat, body->text(), served_.defaults);
+  asked.api = ParseApiRequest(chat, body->text(), served_.defaults, served_.strict);
   body->Drop();
-  if (!asked.api.model.empty() && asked.api.model != served_.name) {
+  const std::string& model = asked.api.model;
+  if (!model.empty() && model != served_.name && model != served_.alias) {
     throw ApiError(404, "this server does not have that model; its model is " + served_.name,
                    "model", "model_not_found");
   }
@@ -196,7 +221,10 @@ void Endpoints::MakeRequests(Asked* asked) const {
     prompts.push_back(std::move(encoded.ids));
   };
   ApiRequest& api = asked->api;
-  if (api.chat) add(EncodeChat(tokenizer, api.messages, "messages", most));
+  if (api.chat) {
+    asked->thoughts = Thoughts(api);
+    add(EncodeChat(tokenizer, api.chat_input, "messages", most));
+  }
   for (const ApiPrompt& prompt : api.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       add(EncodePrompt(tokenizer, *text, true, "prompt", most));
@@ -204,8 +232,14 @@ void Endpoints::MakeRequests(Asked* asked) const {
       prompts.push_back(std::get<std::vector<int32_t>>(prompt));
     }
   }
-  api.messages = {};
+  api.chat_input = {};
   api.prompts.resize(prompts.size());
+  std::shared_ptr<const Grammar> grammar;
+  if (api.schema) grammar = served_.grammars->OfSchema(*api.schema, kSchemaField);
+  if (!api.tools.empty()) {
+    const int64_t calls = api.parallel ? kMostCalls : 1;
+    grammar = served_.grammars->OfCalls(api.tools, calls, !api.must_call);
+  }
   for (const auto& prompt : prompts) {
     for (int64_t i = 0; i < api.n; ++i) {
       Request request;
@@ -214,9 +248,17 @@ void Endpoints::MakeRequests(Asked* asked) const {
       // Answers to the same prompt get different seeds, and the same seeds each time.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.stop = tokenizer.stop();
+      request.grammar = grammar;
       asked->requests.push_back(std::move(request));
     }
   }
+}
+
+AnswerParts::Thoughts Endpoints::Thoughts(const ApiRequest& asked) const {
+  if (!asked.chat || !served_.tokenizer->chat().thinks()) return AnswerParts::Thoughts::kNone;
+  const std::string prompt = served_.tokenizer->chat().Text(asked.chat_input);
+  const bool begun = Stripped(prompt).ends_with("<think>");
+  return begun ? AnswerParts::Thoughts::kBegun : AnswerParts::Thoughts::kMay;
 }
 
 void Endpoints::Complete(bool chat, const httplib::Request& request, Body* body,
@@ -227,8 +269,12 @@ void Endpoints::Complete(bool chat, const httplib::Request& request, Body* body,
     asked = Read(chat, body);
     if (stopping_) throw ApiError(503, "the server is stopping");
     answers = std::make_unique<Answers>(served_.answerer, std::move(asked.requests));
+  } catch (const GrammarError& error) {
+    throw ApiError(400, error.what(), error.field(), "unsupported_schema");
+  } catch (const ContextError& error) {
+    throw ApiError(400, error.what(), chat ? "messages" : "prompt", "context_length_exceeded");
   } catch (const InputError& error) {
-    throw ApiError(400, error.what());
+    throw ApiError(400, error.what(), FieldOf(error.what(), chat));
   } catch (const QueueFull& error) {
     throw ApiError(429, error.what(), "", "queue_full");
   }
@@ -236,7 +282,10 @@ void Endpoints::Complete(bool chat, const httplib::Request& request, Body* body,
   if (asked.dropped > 0) response.set_header("X-Dropped-Bytes", std::to_string(asked.dropped));
   const std::string id =
       (chat ? "chatcmpl-" : "cmpl-") + prefix_ + std::to_string(answered_.fetch_add(1));
-  AnswerWriter writer(asked.api, *served_.tokenizer, id, served_.name, Now());
+  if (!asked.api.ignored.empty()) {
+    response.set_header("X-Ignored-Fields", Listed(asked.api.ignored));
+  }
+  AnswerWriter writer(asked.api, *served_.tokenizer, id, served_.name, Now(), asked.thoughts);
   if (asked.api.stream) {
     auto stream = std::make_shared<EventStream>(asked.api, std::move(writer), std::move(answers));
     return SendStream(std::move(stream), stopping_, request, response);

@@ -11,6 +11,7 @@
 
 #include "api/api_answer.h"
 #include "api/api_request.h"
+#include "grammar/grammar.h"
 #include "server/answering.h"
 #include "server/body.h"
 #include "server/metrics.h"
@@ -23,8 +24,11 @@ struct Served {
   std::string name;  // of the model, as in requests
   const Tokenizer* tokenizer = nullptr;
   Answerer* answerer = nullptr;
+  GrammarCompiler* grammars = nullptr;
   Sampling defaults;
-  int64_t context = 0;  // tokens of one sequence
+  int64_t context = 0;     // tokens of one sequence
+  std::string alias = {};  // another name of the model; may be empty
+  bool strict = false;     // refuse unknown fields
 };
 
 // Answers requests that passed the checks of HttpServer. Each function throws ApiError.
@@ -50,11 +54,13 @@ class Endpoints {
   struct Asked {
     ApiRequest api;  // without its prompts
     std::vector<Request> requests;
+    AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone;
     size_t dropped = 0;  // bytes of the prompts that have no token in the model
   };
 
   Asked Read(bool chat, Body* body);
   void MakeRequests(Asked* asked) const;
+  AnswerParts::Thoughts Thoughts(const ApiRequest& asked) const;
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
   Served served_;

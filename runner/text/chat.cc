@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat.h"
 
+#include <jinja/parser.h>
+#include <jinja/runtime.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "input/errors.h"
 #include "input/utf8.h"
@@ -12,43 +16,31 @@ namespace {
 
 bool IsBlank(uint32_t code) { return IsSpace(code) || (code >= 0x1C && code <= 0x1F); }
 
-void CheckTurns(const ChatFrame& frame, std::span<const Message> messages) {
-  if (!frame.known) throw InputError("this model has no chat template; use --raw");
-  auto expected = Message::Role::kUser;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const Message& message = messages[i];
-    if (i == 0 && message.role == Message::Role::kSystem) {
-      if (!frame.takes_system) throw InputError("this model's chat takes no system message");
-      continue;
+jinja::value Value(const OrderedJson& json) {
+  using jinja::mk_val;
+  switch (json.type()) {
+    case OrderedJson::value_t::boolean: return mk_val<jinja::value_bool>(json.get<bool>());
+    case OrderedJson::value_t::number_integer:
+    case OrderedJson::value_t::number_unsigned:
+      return mk_val<jinja::value_int>(json.get<int64_t>());
+    case OrderedJson::value_t::number_float: return mk_val<jinja::value_float>(json.get<double>());
+    case OrderedJson::value_t::string: return mk_val<jinja::value_string>(json.get<std::string>());
+    case OrderedJson::value_t::array: {
+      const auto list = mk_val<jinja::value_array>();
+      for (const OrderedJson& item : json) list->push_back(Value(item));
+      return list;
     }
-    if (message.role != expected) {
-      throw InputError("message " + std::to_string(i + 1) +
-                       " is out of turn: after at most one system message, user and assistant "
-                       "take turns");
+    case OrderedJson::value_t::object: {
+      const auto table = mk_val<jinja::value_object>();
+      for (const auto& [key, item] : json.items()) table->insert(key, Value(item));
+      return table;
     }
-    const bool user = expected == Message::Role::kUser;
-    if (user && Stripped(message.content).empty()) throw InputError("the prompt is blank");
-    expected = user ? Message::Role::kAssistant : Message::Role::kUser;
-  }
-  if (expected == Message::Role::kUser) {
-    throw InputError("a user's message has to be the last one");
+    default: return mk_val<jinja::value_none>();
   }
 }
 
-bool Strips(const ChatFrame& frame, Message::Role role) {
-  if (role == Message::Role::kSystem) return frame.strips_system;
-  return role == Message::Role::kUser ? frame.strips_user : frame.strips_assistant;
-}
-
-// Removes the thoughts (up to </think>) from an earlier answer.
-std::string_view Said(const ChatFrame& frame, std::string_view answer) {
-  constexpr std::string_view kThought = "</think>";
-  const size_t thought = answer.rfind(kThought);
-  if (!frame.drops_thoughts || thought == std::string_view::npos) return answer;
-  answer.remove_prefix(thought + kThought.size());
-  while (frame.drops_breaks && answer.starts_with('\n')) answer.remove_prefix(1);
-  return answer;
-}
+// The engine's message, without the lines of the template below it.
+std::string FirstLine(const std::string& message) { return message.substr(0, message.find('\n')); }
 
 }  // namespace
 
@@ -66,24 +58,66 @@ std::string_view Stripped(std::string_view text) {
   return first < end ? text.substr(first, end - first) : std::string_view();
 }
 
-std::string ChatText(const ChatFrame& frame, std::span<const Message> messages) {
-  CheckTurns(frame, messages);
-  const bool system = messages.front().role == Message::Role::kSystem;
-  std::string text = system ? frame.system_start : frame.start;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const Message& message = messages[i];
-    std::string_view content = message.content;
-    if (message.role == Message::Role::kAssistant) content = Said(frame, content);
-    text += Strips(frame, message.role) ? Stripped(content) : content;
-    if (message.role == Message::Role::kSystem) {
-      text += frame.system_end;
-    } else if (message.role == Message::Role::kAssistant) {
-      text += frame.to_user;
-    } else {
-      text += i + 1 < messages.size() ? frame.to_assistant : frame.end;
-    }
+ChatInput ChatInputOf(std::span<const Message> messages) {
+  ChatInput conversation{OrderedJson::array(), nullptr};
+  for (const Message& message : messages) {
+    const char* role = message.role == Message::Role::kSystem ? "system"
+                       : message.role == Message::Role::kUser ? "user"
+                                                              : "assistant";
+    conversation.messages.push_back({{"role", role}, {"content", message.content}});
   }
-  return text;
+  return conversation;
+}
+
+struct ChatTemplate::Program {
+  jinja::program code;
+  std::string source;
+  OrderedJson variables;
+};
+
+ChatTemplate::ChatTemplate(const std::string& source, const OrderedJson& variables) {
+  try {
+    auto code = jinja::parse_from_tokens(jinja::lexer().tokenize(source));
+    program_ = std::make_shared<const Program>(Program{std::move(code), source, variables});
+  } catch (const std::exception& error) {
+    throw InputError("the model's chat template is malformed: " + FirstLine(error.what()));
+  }
+}
+
+bool ChatTemplate::thinks() const {
+  return known() && program_->source.find("</think>") != std::string::npos;
+}
+
+std::string ChatTemplate::Rendered(const ChatInput& conversation, bool prompts) const {
+  jinja::context context(program_->source);
+  for (const auto& [name, value] : program_->variables.items()) {
+    context.set_val(name, Value(value));
+  }
+  context.set_val("messages", Value(conversation.messages));
+  if (!conversation.tools.empty()) context.set_val("tools", Value(conversation.tools));
+  context.set_val("add_generation_prompt", jinja::mk_val<jinja::value_bool>(prompts));
+  try {
+    const auto results = jinja::runtime(context).execute(program_->code);
+    return jinja::runtime::gather_string_parts(results)->as_string().str();
+  } catch (const jinja::raised_exception& refusal) {
+    throw InputError("the model's chat template refuses the messages: " + refusal.message);
+  } catch (const std::exception& error) {
+    throw InputError("the model's chat template fails: " + FirstLine(error.what()));
+  }
+}
+
+std::string ChatTemplate::Text(const ChatInput& conversation) const {
+  if (!known()) throw InputError("this model has no chat template; use --raw");
+  const OrderedJson& messages = conversation.messages;
+  const bool continues = !messages.empty() && messages.back().value("role", "") == "assistant";
+  std::string text = Rendered(conversation, !continues);
+  if (!continues) return text;
+  const std::string said = messages.back().value("content", "");
+  const size_t found = text.rfind(Stripped(said));
+  if (found == std::string::npos || Stripped(said).empty()) {
+    throw InputError("the model's chat template does not let an answer be continued");
+  }
+  return text.substr(0, found + Stripped(said).size());
 }
 
 }  // namespace rvv_runner

@@ -48,7 +48,8 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
 }
 
 void CheckRoom(size_t tokens, size_t most) {
-  if (tokens > most) throw InputError("the text has more than " + std::to_string(most) + " tokens");
+  if (tokens > most)
+    throw ContextError("the text has more than " + std::to_string(most) + " tokens");
 }
 
 // The begin of the blanks before a byte of a text, and the end of those behind it.
@@ -301,12 +302,20 @@ Encoded NotEmpty(Encoded encoded, const std::string& what) {
 Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
                    const std::string& what, size_t most) {
   for (const Message& message : messages) CheckUtf8(message.content, what);
-  return NotEmpty(tokenizer.Encode(ChatText(tokenizer.chat(), messages), most), what);
+  return EncodeChat(tokenizer, ChatInputOf(messages), what, most);
+}
+
+Encoded EncodeChat(const Tokenizer& tokenizer, const ChatInput& conversation,
+                   const std::string& what, size_t most) {
+  const std::string text = tokenizer.chat().Text(conversation);
+  CheckUtf8(text, what);
+  return NotEmpty(tokenizer.Encode(text, most), what);
 }
 
 Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
                      const std::string& what, size_t most) {
   if (!raw) {
+    if (Stripped(prompt).empty()) throw InputError("the prompt is blank");
     const Message message{Message::Role::kUser, prompt};
     return EncodeChat(tokenizer, std::span(&message, 1), what, most);
   }

@@ -46,7 +46,8 @@ class Tokenizer {
   size_t size() const { return file_.tokens.size(); }
   const std::vector<int32_t>& stop() const { return file_.stop; }
   const std::vector<int32_t>& first() const { return file_.first; }
-  const ChatFrame& chat() const { return file_.chat; }
+  const ChatTemplate& chat() const { return file_.chat; }
+  const std::optional<ToolFormat>& calls() const { return file_.calls; }
 
  private:
   // Markers by their first byte, the longest first.
@@ -93,7 +94,9 @@ class AnswerText {
 };
 
 // The ids of a conversation in the model's chat. `what` names it in messages. Throws InputError as
-// ChatText does, when a message is not UTF-8, and for more than `most` tokens.
+// ChatTemplate::Text does, when a message is not UTF-8, and for more than `most` tokens.
+Encoded EncodeChat(const Tokenizer& tokenizer, const ChatInput& conversation,
+                   const std::string& what, size_t most = SIZE_MAX);
 Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
                    const std::string& what, size_t most = SIZE_MAX);
 

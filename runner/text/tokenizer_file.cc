@@ -13,28 +13,20 @@ namespace rvv_runner {
 namespace {
 
 constexpr std::string_view kMagic = "RVVTOKEN";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint32_t kWholeWords = 1;
 constexpr uint32_t kHasChat = 2;
-constexpr uint32_t kStripsUser = 4;
 constexpr uint32_t kNfc = 8;
-constexpr uint32_t kTakesSystem = 16;
-constexpr uint32_t kStripsSystem = 32;
-constexpr uint32_t kStripsAssistant = 64;
 constexpr uint32_t kByCharacter = 128;
 constexpr uint32_t kDropsBlank = 256;
 constexpr uint32_t kPrefixShift = 9;  // two bits
-constexpr uint32_t kDropsThoughts = 2048;
-constexpr uint32_t kDropsBreaks = 4096;
-constexpr uint32_t kFlags = 0x1FFF;
-constexpr std::string ChatFrame::* kTexts[] = {&ChatFrame::start,      &ChatFrame::system_start,
-                                               &ChatFrame::system_end, &ChatFrame::to_assistant,
-                                               &ChatFrame::to_user,    &ChatFrame::end};
+constexpr uint32_t kFlags = 0x78B;
+constexpr size_t kTexts = 3;
 constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight;
 
 struct Counts {
   uint32_t tokens, merges, token_bytes, stop, first;
-  std::array<uint32_t, std::size(kTexts)> texts;
+  std::array<uint32_t, kTexts> texts;
 
   // Bytes that follow the counts. Sums of products of 32-bit numbers: no 64-bit overflow.
   uint64_t Bytes() const {
@@ -147,6 +139,22 @@ void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
   }
 }
 
+void ReadChat(Reader* reader, const Counts& counts, bool known, TokenizerFile* file) {
+  std::array<std::string, kTexts> texts;
+  for (size_t i = 0; i < kTexts; ++i) {
+    texts[i] = reader->Bytes(counts.texts[i]);
+    if (FirstBroken(texts[i])) reader->Fail("the chat template is not UTF-8");
+  }
+  if (!known) return;
+  try {
+    file->chat = ChatTemplate(texts[0], OrderedJson::parse(texts[1]));
+    const auto calls = OrderedJson::parse(texts[2]);
+    if (!calls.is_null()) file->calls = ReadToolFormat(calls);
+  } catch (const OrderedJson::exception&) {
+    reader->Fail("what belongs to the chat template is not JSON");
+  }
+}
+
 }  // namespace
 
 std::optional<unsigned char> ByteOf(std::string_view token) {
@@ -190,20 +198,13 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   const uint32_t rule = reader.Number();
   const uint32_t flags = reader.Number();
   if (!IsWordRule(rule)) reader.Fail("unknown rule for words: " + std::to_string(rule));
-  if (flags > kFlags) reader.Fail("unknown flags");
+  if ((flags & ~kFlags) != 0) reader.Fail("unknown flags");
   file.rule = static_cast<WordRule>(rule);
   file.whole_words = flags & kWholeWords;
   file.nfc = flags & kNfc;
   file.by_character = flags & kByCharacter;
   file.drops_blank = flags & kDropsBlank;
   file.prefix_blank = static_cast<Prefix>(flags >> kPrefixShift & 3);
-  file.chat.known = flags & kHasChat;
-  file.chat.takes_system = flags & kTakesSystem;
-  file.chat.strips_system = flags & kStripsSystem;
-  file.chat.strips_user = flags & kStripsUser;
-  file.chat.strips_assistant = flags & kStripsAssistant;
-  file.chat.drops_thoughts = flags & kDropsThoughts;
-  file.chat.drops_breaks = flags & kDropsBreaks;
   const Counts counts = ReadCounts(&reader);
   std::vector<uint32_t> ends;
   for (uint32_t i = 0; i < counts.tokens; ++i) ends.push_back(reader.Number());
@@ -220,11 +221,7 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   }
   ReadTokens(&reader, counts, ends, &file);
   CheckSpelling(reader, file);
-  for (size_t i = 0; i < counts.texts.size(); ++i) {
-    std::string& text = file.chat.*kTexts[i];
-    text = reader.Bytes(counts.texts[i]);
-    if (FirstBroken(text)) reader.Fail("the chat template is not UTF-8");
-  }
+  ReadChat(&reader, counts, flags & kHasChat, &file);
   return file;
 }
 

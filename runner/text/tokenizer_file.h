@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "text/chat.h"
+#include "text/tool_format.h"
 #include "text/words.h"
 
 namespace rvv_runner {
@@ -44,12 +45,13 @@ enum class Prefix : uint8_t {
 
 // The content of `tokenizer.bin`: a BPE tokenizer, byte-level or with bytes for characters that
 // have no token. The layout, all numbers little-endian uint32:
-//   "RVVTOKEN", version (2), CRC-32 of all that follows,
+//   "RVVTOKEN", version (3), CRC-32 of all that follows,
 //   word rule, flags, counts of tokens, merges, bytes of all tokens, stop ids, first ids, bytes
-//   of each of the chat's six texts,
+//   of each of the chat's three texts,
 //   for each token the end of its bytes, for each byte its token, merges (left, right, merged,
 //   rank) in ascending order of their pairs, stop ids, first ids,
-//   one byte a token: its kind; the tokens' bytes; the chat's texts, in ChatFrame's order.
+//   one byte a token: its kind; the tokens' bytes; the chat's texts: the template, its
+//   variables and the form of its calls of tools, both as JSON.
 struct TokenizerFile {
   WordRule rule = WordRule::kGpt2;
   bool whole_words = false;  // a word that is a token is not built from merges
@@ -65,7 +67,8 @@ struct TokenizerFile {
   std::vector<Merge> merges;
   std::vector<int32_t> stop;
   std::vector<int32_t> first;  // what a text without the chat starts with
-  ChatFrame chat;
+  ChatTemplate chat;
+  std::optional<ToolFormat> calls;  // nullopt: the model calls no tools
 };
 
 // Reads and checks a file. Throws InputError that starts with `where`. It takes at most a small

@@ -18,7 +18,7 @@ import pytest
 from support import shared_builds, tiny_model
 from support.shared_builds import CACHE, PROJECT
 
-from crosslab.build.libraries import httplib_sources
+from crosslab.build.libraries import httplib_sources, jinja_sources, xgrammar_sources
 from crosslab.build.runtime import build_runtime
 from crosslab.models.sources.gguf_import import import_gguf
 
@@ -108,7 +108,12 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
         copy_backwards(PROJECT / part, place / "project" / part)
     shutil.copyfile(PROJECT / "VERSIONS.lock", place / "project" / "VERSIONS.lock")
     copy_backwards(tree, place / "tvm")
-    for folder in (shared.folder, httplib_sources(CACHE)):
+    for folder in (
+        shared.folder,
+        httplib_sources(CACHE),
+        jinja_sources(CACHE),
+        xgrammar_sources(CACHE),
+    ):
         shutil.copytree(folder, place / "cache" / folder.name)
     scratch = place / "scratch"
     scratch.mkdir()

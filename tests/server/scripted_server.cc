@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY [CORS]]; any free port.
+// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY [CORS [strict]]];
+// any free port.
 #include <iostream>
 #include <string>
 
@@ -22,9 +23,11 @@ int main(int argc, char** argv) {
     if (argc > 6) options.cors = argv[6];
     options.connections = 64;
     ScriptedAnswerer answerer(tokenizer, std::stoul(argv[2]), std::stod(argv[3]));
+    GrammarCompiler grammars(tokenizer, static_cast<int64_t>(tokenizer.size()));
     HttpServer server(options);
     server.Bind();
-    ServeUntilStopped(&server, {"scripted", &tokenizer, &answerer, {}, 4096}, &signals, std::cout);
+    const Served served{"scripted", &tokenizer, &answerer, &grammars, {}, 4096, "other", argc > 7};
+    ServeUntilStopped(&server, served, &signals, std::cout);
   } catch (const std::exception& error) {
     std::cerr << "scripted_server: " << error.what() << "\n";
     return 2;

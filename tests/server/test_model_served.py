@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Literal
 
+import jsonschema
 import pytest
 import served
 from served import CHAT, TEXT, Served
-from support import shared_builds, text_probe, tiny_runner
+from support import shared_builds, text_probe, tiny_runner, tool_templates
 from support.tiny_runner import LONG, VLEN
 
 from crosslab.build.link import link_runner
@@ -39,7 +41,8 @@ def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "params"
     folder.mkdir()
     write_params(random_weights(LONG, 3), folder)
-    (folder.parent / "tokenizer.bin").write_bytes(pack(text_probe.tiny(LONG.vocab)))
+    tokenizer = text_probe.tiny(LONG.vocab, tool_templates.HERMES)
+    (folder.parent / "tokenizer.bin").write_bytes(pack(tokenizer))
     return folder
 
 
@@ -58,6 +61,86 @@ def server(
     command = [str(host_runner), *words(params, "--parallel", "4")]
     with served.serving(command, tmp_path_factory.mktemp("log"), about) as running:
         yield running
+
+
+def test_answers_match_a_schema(server: Served) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "word": {"type": "string", "maxLength": 5},
+            "kind": {"enum": ["cab", "bed", 3]},
+            "counts": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+        },
+        "required": ["word", "kind", "counts"],
+    }
+    format_ = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    asked = {"messages": [{"role": "user", "content": "a cab"}], "response_format": format_}
+    asked |= {"temperature": 1, "seed": 1, "n": 8}
+    choices = server.post(CHAT, asked).json()["choices"]
+    said = [json.loads(c["message"]["content"]) for c in choices]
+    for one in said:
+        jsonschema.validate(one, schema)
+        assert list(one) == ["word", "kind", "counts"]
+    assert len({json.dumps(one) for one in said}) > 4
+    assert {c["finish_reason"] for c in choices} == {"stop"}
+    streamed = server.stream(CHAT, **{**asked, "n": 1})
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in streamed)
+    assert text == choices[0]["message"]["content"]
+    asked["response_format"] = {"type": "json_object"}
+    whole = server.post(CHAT, {**asked, "max_tokens": 200}).json()["choices"]
+    ended = [c for c in whole if c["finish_reason"] == "stop"]
+    assert ended
+    assert all(type(json.loads(c["message"]["content"])) is dict for c in ended)
+
+
+def function(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def test_answers_call_tools(server: Served) -> None:
+    tools = [
+        function("cab", count={"enum": [1, 22, 333]}),
+        function("bed", to={"enum": ["a", "b"]}),
+    ]
+    messages = [{"role": "user", "content": "a cab"}]
+    asked = {"messages": messages, "tools": tools, "temperature": 1, "max_tokens": 600}
+    whole = 0
+    for seed in range(8):
+        more = {"tool_choice": "required", "seed": seed}
+        (choice,) = server.post(CHAT, {**asked, **more}).json()["choices"]
+        if choice["finish_reason"] == "length":
+            continue  # many blanks, or many calls
+        whole += 1
+        assert choice["finish_reason"] == "tool_calls"
+        calls = choice["message"]["tool_calls"]
+        assert choice["message"]["content"] is None and calls
+        for call in calls:
+            said = call["function"]
+            schema = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
+            jsonschema.validate(json.loads(said["arguments"]), schema[said["name"]])
+        assert len({call["id"] for call in calls}) == len(calls)
+        events = [e["choices"][0] for e in server.stream(CHAT, **asked, **more)]
+        streamed: list[dict[str, Any]] = []
+        for part in (d for e in events for d in e["delta"].get("tool_calls", [])):
+            if "id" in part:
+                streamed.append(part["function"])
+            else:
+                streamed[part["index"]]["arguments"] += part["function"]["arguments"]
+        assert streamed == [call["function"] for call in calls]
+        assert events[-1]["finish_reason"] == "tool_calls"
+    assert whole >= 3
+    chosen = {"tool_choice": {"type": "function", "function": {"name": "bed"}}}
+    more = {**chosen, "parallel_tool_calls": False}
+    (choice,) = server.post(CHAT, {**asked, **more}).json()["choices"]
+    assert [c["function"]["name"] for c in choice["message"]["tool_calls"]] == ["bed"]
+    answered = [
+        *messages,
+        choice["message"],
+        {"role": "tool", "tool_call_id": "x", "content": "it is"},
+    ]
+    (free,) = server.post(CHAT, {**asked, "messages": answered, "max_tokens": 9}).json()["choices"]
+    assert free["message"]["content"] and "tool_calls" not in free["message"]
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_read(
@@ -98,7 +181,8 @@ def test_a_server_for_other_machines_needs_a_key(
 @pytest.fixture(scope="module")
 def expected(params: Path) -> dict[str, str]:
     """The reference's greedy answers to the prompts, in the model's chat."""
-    tokenizer, weights = text_probe.tiny(LONG.vocab), read_params(params)
+    tokenizer = text_probe.tiny(LONG.vocab, tool_templates.HERMES)
+    weights = read_params(params)
     said = {}
     for prompt in PROMPTS:
         ids = tokenizer.chat_ids(prompt)
@@ -243,3 +327,53 @@ def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str
     with served.serving([*qemu, *words(params)], tmp_path, {"TVM_NUM_THREADS": "1"}) as server:
         assert streamed(server, PROMPTS[0]) == expected[PROMPTS[0]]
         assert server.post(TEXT, {"prompt": "", "max_tokens": 1}).status == 400
+
+
+def test_openais_client_parses_and_calls(server: Served) -> None:
+    openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    trip = pydantic.create_model("trip", to=(Literal["a", "b"], ...), days=(Literal[1, 22], ...))
+    messages = [{"role": "user", "content": "a cab"}]
+    asked = {"model": "tiny", "messages": messages, "seed": 3, "max_tokens": 600}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        parsed = client.chat.completions.parse(**asked, response_format=trip)
+        said = parsed.choices[0].message.parsed
+        assert said.to in ("a", "b")
+        tool = openai.pydantic_function_tool(trip, name="trip")
+        more = {"tools": [tool], "tool_choice": "required"}
+        (call, *_) = client.chat.completions.parse(**asked, **more).choices[0].message.tool_calls
+        assert call.function.name == "trip"
+        assert type(call.function.parsed_arguments) is trip
+
+
+def test_langchain_binds_tools_and_structures(server: Served) -> None:
+    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    trip = pydantic.create_model("trip", to=(Literal["a", "b"], ...), days=(Literal[1, 22], ...))
+    chat = langchain.ChatOpenAI(
+        base_url=f"{server.url}/v1", api_key="none", model="tiny", seed=3, max_retries=0
+    )
+    calls = chat.bind_tools([trip], tool_choice="required").invoke("a cab").tool_calls
+    assert calls and {call["name"] for call in calls} == {"trip"}
+    for method in ("json_schema", "function_calling"):
+        said = chat.with_structured_output(trip, method=method).invoke("a cab")
+        assert type(said) is trip
+
+
+def test_litellm_streams_calls(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no network
+    litellm = pytest.importorskip("litellm", reason="litellm is not installed")
+    stream = litellm.completion(
+        model="openai/tiny",
+        api_base=f"{server.url}/v1",
+        api_key="none",
+        messages=[{"role": "user", "content": "a cab"}],
+        tools=[function("cab", count={"enum": [1, 22, 333]})],
+        tool_choice="required",
+        stream=True,
+        seed=3,
+        max_tokens=600,
+    )
+    whole = litellm.stream_chunk_builder(list(stream))
+    (call, *_) = whole.choices[0].message.tool_calls
+    assert (call.function.name, type(json.loads(call.function.arguments)["count"])) == ("cab", int)

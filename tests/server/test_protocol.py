@@ -112,6 +112,40 @@ def test_text_offsets_count_characters(program: Path, tmp_path: Path) -> None:
         assert [offset for piece in pieces for offset in piece] == [0, 1, 2]
 
 
+MORE = {"surprise": 1, "reasoning_effort": "high", "\u00e9\n": [1]}
+
+
+def test_unknown_fields_are_listed(server: Served) -> None:
+    odd = [{"role": "user", "content": "abc", "mood": "good"}]
+    reply = server.post(CHAT, {**ASKED, **MORE, "messages": odd, "model": "other"})
+    assert reply.status == 200
+    listed = reply.headers["X-Ignored-Fields"].split(", ")
+    assert sorted(listed) == ["???", "messages[0].mood", "reasoning_effort", "surprise"]
+    assert "X-Ignored-Fields" not in server.post(CHAT, ASKED).headers
+
+
+def test_a_strict_server_refuses_unknown_fields(start: Callable[..., Served]) -> None:
+    server = start(4, 0.0, "127.0.0.1", "", "", "strict")
+    assert server.post(CHAT, ASKED).status == 200
+    reply = server.post(CHAT, {**ASKED, "surprise": 1})
+    assert (reply.status, reply.error["param"]) == (400, "surprise")
+
+
+def test_messages_come_as_the_template_takes_them(server: Served) -> None:
+    def tokens(*messages: dict[str, Any]) -> int:
+        reply = server.post(CHAT, {"messages": [*messages], "max_tokens": 1})
+        assert reply.status == 200, reply.body
+        return int(reply.json()["usage"]["prompt_tokens"])
+
+    user = {"role": "user", "content": "abc"}
+    one = tokens(user)
+    assert tokens(user, user) > one
+    assert tokens(user, {"role": "system", "content": "b"}, user) > tokens(user, user)
+    assert tokens(user, {"role": "assistant", "content": "ab"}) > one
+    empty = {"role": "assistant", "content": None, "tool_calls": []}
+    assert tokens(user, empty, user) == tokens(user, {**empty, "content": ""}, user)
+
+
 def test_what_changes_nothing_is_taken(server: Served) -> None:
     neutral = {"n": 1, "stop": None, "user": "me", "metadata": {"a": "b"}, "store": False}
     neutral |= {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}}
@@ -123,14 +157,25 @@ def test_what_changes_nothing_is_taken(server: Served) -> None:
     assert said == server.post(CHAT, ASKED).json()["choices"]
 
 
+SCHEMA = "response_format.json_schema.schema"
+
+
+def _schema(schema: Any) -> dict[str, Any]:
+    about = {"name": "n", **({} if schema is None else {"schema": schema})}
+    return {"response_format": {"type": "json_schema", "json_schema": about}}
+
+
+def _tools(name: str = "f") -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": name}}]}
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"surprise": 1}, "surprise"),
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"content": "a"}]}, "messages[0].role"),
-    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": "a"}] * 1025}, "messages"),
     (
@@ -139,16 +184,30 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]},
-        "messages[0].tool_calls",
+        "messages[0].tool_calls[0]",
     ),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"response_format": "json"}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_object", "more": 1}}, "response_format.more"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    (_schema(None), "response_format.json_schema.schema"),
+    (_schema(3), "response_format.json_schema.schema"),
+    (_schema({"properties": {"a": {"not": {}}}}), f"{SCHEMA}.properties.a.not"),
+    (_schema({"type": "array", "uniqueItems": True}), f"{SCHEMA}.uniqueItems"),
+    (_schema({"type": "string", "pattern": "(?=a)b"}), SCHEMA),
+    (_schema({"enum": ["x" * 70_000]}), "response_format"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "search"}]}, "tools[0].type"),
+    (_tools(name="a b"), "tools[0].function.name"),
+    ({**_tools(), "response_format": {"type": "json_object"}}, "response_format"),
+    ({**_tools(), "tool_choice": "maybe"}, "tool_choice"),
+    ({**_tools(), "tool_choice": {"function": {"name": "other"}}}, "tool_choice"),
+    # This model's template has no calls.
+    (_tools(), "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{}]}, "functions"),
     ({"modalities": ["audio"]}, "modalities"),
     ({"store": True}, "store"),
-    ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"n": 0}, "n"),
     ({"n": 17}, "n"),
     ({"n": 1.5}, "n"),
@@ -234,7 +293,7 @@ def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
 def test_paths_and_methods(server: Served) -> None:
     for method, path, status in (
         ("GET", "/nothing", 404),
-        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/models/none", 404),
         ("GET", "/v1/chat/completions", 405),
         ("POST", "/v1/models", 405),
         ("DELETE", "/health", 405),

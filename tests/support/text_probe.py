@@ -22,7 +22,13 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.build.libraries import httplib_object, include_folders, json_headers
+from crosslab.build.libraries import (
+    include_folders,
+    jinja_sources,
+    json_headers,
+    library_objects,
+    template_objects,
+)
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.runtime import LANGUAGE_FLAGS, sanitizer_flags
 from crosslab.cached_build import cached_build
@@ -49,6 +55,7 @@ TEXT_SOURCES = (
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
 SERVER_SOURCES = (
+    *sorted(RUNNER_SOURCES.glob("grammar/*.cc")),
     *sorted(RUNNER_SOURCES.glob("api/*.cc")),
     *(p for p in sorted(RUNNER_SOURCES.glob("server/*.cc")) if p.stem != "engine_thread"),
 )
@@ -73,16 +80,18 @@ def build_probe(
     """The program around ``main``, with the server or without; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
     covered = ("fuzzer-no-link", *SANITIZERS)
-    folders = [runner_tables(cache), json_headers()]
+    folders = [runner_tables(cache), json_headers(), jinja_sources(cache)]
     kinds = (covered if "fuzzer" in sanitizers else SANITIZERS) if host else ()
     command, text = _objects(tools, cache, ("text", "-O1"), TEXT_SOURCES, folders, kinds)
     ready = [*sorted(text.glob("*.o"))]
-    if server:
+    if not server:
+        ready += template_objects(tools, cache)
+    else:
         # Most of their compiler's time would go into optimising what sanitizers add.
         folders += include_folders(cache).values()
         how = ("server", "-O0")
         command, more = _objects(tools, cache, how, SERVER_SOURCES, folders, covered)
-        ready += [*sorted(more.glob("*.o")), httplib_object(tools, cache)]
+        ready += [*sorted(more.glob("*.o")), *library_objects(tools, cache)]
     link = sanitizer_flags(sanitizers) if host else ("-static",)
     made = [f"{path.parent.name}/{path.name}" for path in ready]
     key = digest(*made, shlex.join(link), main, *sorted(SCRIPTED.glob("*.h")))
@@ -273,11 +282,12 @@ def by_character(blanks: str, *, strips: bool) -> ChatTokenizer:
     return ChatTokenizer(tokenizer, {"bos_token": "<|start|>", "add_bos_token": True})
 
 
-def tiny(size: int) -> ChatTokenizer:
+def tiny(size: int, template: str = TEMPLATE) -> ChatTokenizer:
     """A tokenizer of exactly ``size`` tokens, whose alphabet is a few ASCII and other bytes."""
     alphabet = {byte: char for char, byte in byte_alphabet().items()}
     markers = [t for t in MARKERS if t.special]
     words = b" abcdefghijklmnopqrstuvwxyz?\n\x00" + "\u00e9\U0001f600".encode()
+    words += b'0123456789+-."\\/{}[]:,<>_ABCDEF'
     vocab = {alphabet[byte]: n for n, byte in enumerate(dict.fromkeys(words))}
     merges = []
     for left in "abcdefghijkl":
@@ -290,4 +300,4 @@ def tiny(size: int) -> ChatTokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens(markers)
     assert tokenizer.get_vocab_size() == size
-    return ChatTokenizer(tokenizer, {"chat_template": TEMPLATE, "eos_token": "<|end|>"})
+    return ChatTokenizer(tokenizer, {"chat_template": template, "eos_token": "<|end|>"})

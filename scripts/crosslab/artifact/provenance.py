@@ -205,7 +205,7 @@ class Provenance:
     def parts(self) -> list[Part]:
         """The components of the bill of materials."""
         own = [self._own("kernels"), self._own("runner")]
-        shipped = [*map(self._upstream, self.origins), *own, _dlpack(), _httplib(), self._model()]
+        shipped = [*map(self._upstream, self.origins), *own, *_libraries(), self._model()]
         return [*shipped, *self._c(), *self.packages]
 
     def _upstream(self, origin: TreeOrigin) -> Part:
@@ -305,9 +305,32 @@ def _dlpack() -> Part:
     return Part("dlpack", ".".join(version), "Apache-2.0", shipped=True, sha256=sha256_of(header))
 
 
+def _libraries() -> tuple[Part, ...]:
+    """The libraries that are compiled into the runner, apart from Python packages."""
+    return (_dlpack(), _httplib(), _jinja(), _xgrammar())
+
+
+def _jinja() -> Part:
+    """The engine of chat templates."""
+    library = libraries.read_library(libraries.JINJA)
+    purl = f"pkg:github/ggml-org/llama.cpp@{library.version}"
+    sha256 = library.files["jinja/runtime.cpp"]
+    name = "llama.cpp-jinja"
+    return Part(name, library.version, library.licence, shipped=True, purl=purl, sha256=sha256)
+
+
+def _xgrammar() -> Part:
+    """The library of grammars, with picojson in it."""
+    archive, licence = libraries.xgrammar_archive()
+    purl = f"pkg:pypi/{archive.package}@{archive.version}"
+    return Part(
+        libraries.XGRAMMAR, archive.version, licence, shipped=True, purl=purl, sha256=archive.sha256
+    )
+
+
 def _httplib() -> Part:
     """The HTTP library of the runner's server."""
-    library = libraries.read_library()
+    library = libraries.read_library(libraries.HTTPLIB)
     return Part(
         libraries.HTTPLIB,
         library.version,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from crosslab.build.libraries import httplib_object, include_folders
+from crosslab.build.libraries import include_folders, library_objects
 from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import prefix_of
@@ -187,7 +187,8 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
         UserError: the file is not a model library.
         LabError: compiling fails.
     """
-    runner, httplib = _runner_objects(request, cache), httplib_object(request.toolchain, cache)
+    runner = _runner_objects(request, cache)
+    libraries = library_objects(request.toolchain, cache)
     about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
     run_compiler(
@@ -195,7 +196,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     )
     model = _unpack(request.library, scratch / "model") if request.library else []
     return Objects(
-        first=(*sorted(runner.glob("*.o")), httplib, scratch / "about.o", *request.objects),
+        first=(*sorted(runner.glob("*.o")), *libraries, scratch / "about.o", *request.objects),
         model=tuple(model),
         last=request.runtime.objects,
     )

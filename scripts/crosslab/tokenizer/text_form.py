@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import Normalizer
 
-from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 from crosslab.tokenizer.word_rules import rule_of, word_rules
 
 BLANK = "\u2581"
@@ -28,18 +28,12 @@ class Flag(enum.IntFlag):
 
     WHOLE_WORDS = 1
     CHAT = 2
-    STRIPS_USER = 4
     NFC = 8
-    TAKES_SYSTEM = 16
-    STRIPS_SYSTEM = 32
-    STRIPS_ASSISTANT = 64
     BY_CHARACTER = 128
     DROPS_BLANK = 256
     PREFIX_ALWAYS = 512
     PREFIX_UNLESS_THERE = 1024
     PREFIX_AT_BEGINNING = 1536
-    DROPS_THOUGHTS = 2048
-    DROPS_BREAKS = 4096
 
 
 @dataclass(frozen=True)

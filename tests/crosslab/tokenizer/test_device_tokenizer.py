@@ -24,13 +24,9 @@ from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.pins import read_pins
 from crosslab.tokenizer import nfc_tables, unicode_tables
-from crosslab.tokenizer.chat_frame import (
-    UnsupportedTokenizerError,
-    chat_frame,
-    with_usable_chat,
-)
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import MAGIC, device_tokenizer, pack
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 RULES = text_probe.BYTE_LEVEL
 TRICKY = [
@@ -306,16 +302,6 @@ CHATS = [
     [("user", "a"), ("assistant", ""), ("user", "b"), ("assistant", "<|end|>"), ("user", "c")],
     [("system", ""), ("user", "x")],
 ]
-OUT_OF_TURN = [
-    ("", "a user's message has to be the last one"),
-    ("Ss\0", "a user's message has to be the last one"),
-    ("Uu\0Aa\0", "a user's message has to be the last one"),
-    ("Uu\0Uu\0", "message 2 is out of turn"),
-    ("Aa\0Uu\0", "message 1 is out of turn"),
-    ("Uu\0Ss\0Uu\0", "message 2 is out of turn"),
-    ("Uu\0Aa\0U \0", "the prompt is blank"),
-    ("Uu\0A\0U\0", "the prompt is blank"),
-]
 
 
 def test_a_chat_of_several_turns_is_the_templates(
@@ -331,20 +317,16 @@ def test_a_chat_of_several_turns_is_the_templates(
             text = tokenizer.chat_text([{"role": role, "content": text} for role, text in chat])
             ids = tokenizer.tokenizer.encode(text, add_special_tokens=False).ids
             assert answer["ids"] == ids, chat
-        wrong = [text.encode() for text, _ in OUT_OF_TURN]
-        refused = text_probe.ask(sanitized_probe, path, "turns", wrong)
-        for (_, message), answer in zip(OUT_OF_TURN, refused, strict=True):
-            assert message in answer["error"]
 
 
-def test_a_chat_without_system_messages_says_so(sanitized_probe: list[str], tmp_path: Path) -> None:
+def test_a_template_may_refuse_messages(sanitized_probe: list[str], tmp_path: Path) -> None:
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
     settings = {"chat_template": refuses + text_probe.TEMPLATE}
     tokenizer = ChatTokenizer(text_probe.trained("gpt2").tokenizer, settings)
     path = table_of(tokenizer, tmp_path)
     asked = [b"Ss\0Uu\0", b"Uu\0"]
     refused, answer = text_probe.ask(sanitized_probe, path, "turns", asked)
-    assert refused == {"error": "this model's chat takes no system message"}
+    assert refused == {"error": "the model's chat template refuses the messages: no"}
     assert answer["ids"] == tokenizer.chat_ids("u")
 
 
@@ -363,8 +345,6 @@ def test_earlier_answers_go_without_their_thoughts_where_the_template_says_so(
     """Qwen 3's way, which drops the line ends behind them too, and DeepSeek R1's."""
     settings = {"chat_template": THINKS.replace("CUT", cut)}
     tokenizer = ChatTokenizer(text_probe.trained("qwen2").tokenizer, settings)
-    frame = chat_frame(tokenizer)
-    assert frame is not None and (frame.drops_thoughts, frame.drops_breaks) == (True, bool(cut))
     path = table_of(tokenizer, tmp_path)
     for answer in ("<think>\na</think> b\n</think>\n\n c", "plain", "\nx", "</think>", "<think> a"):
         messages = [("user", "hi </think> "), ("assistant", answer), ("user", "so?")]
@@ -374,14 +354,12 @@ def test_earlier_answers_go_without_their_thoughts_where_the_template_says_so(
         assert told["ids"] == tokenizer.tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def test_a_template_that_is_no_frame_costs_the_chat_alone(tmp_path: Path) -> None:
+def test_a_template_that_fails_costs_the_chat_alone(tmp_path: Path) -> None:
     """Text of one's own still works: the device gets the tokenizer without a chat."""
-    settings = {"chat_template": "{{ strftime_now('%d %b') }}" + text_probe.TEMPLATE}
+    settings = {"chat_template": "{{ raise_exception('not today') }}" + text_probe.TEMPLATE}
     tokenizer = ChatTokenizer(text_probe.trained("qwen2").tokenizer, settings)
-    with pytest.raises(LabError, match="strftime_now"):
-        chat_frame(tokenizer)
-    plain, why = with_usable_chat(tokenizer)
-    assert "strftime_now" in why and not plain.has_chat
+    plain, why = tokenizer.with_usable_chat()
+    assert "not today" in why and not plain.has_chat
     model = tmp_path / "model"
     model.mkdir()
     tokenizer.tokenizer.save(str(model / "tokenizer.json"))
@@ -486,22 +464,6 @@ def test_what_the_device_cannot_do_is_refused_by_name() -> None:
         pack(composing)
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{{ messages[0].content }}{{ messages[0].content }}", "does not hold the message once"),
-        ("{{ messages[0].content | upper }}", "does not hold the message once"),
-        ("{{ messages[0].content }}", "does not hold the assistant message once"),
-        (EACH.format("{{ m.content | length }}{{ m.content }}"), "depends on the message"),
-        (EACH.format("{{ m.content.split('</think>')[-1] }}"), "depends on the message"),
-    ],
-)
-def test_a_chat_that_is_no_frame_is_refused(template: str, message: str) -> None:
-    tokenizer = ChatTokenizer(text_probe.trained("gpt2").tokenizer, {"chat_template": template})
-    with pytest.raises(UnsupportedTokenizerError, match=message):
-        pack(tokenizer)
-
-
 def test_a_model_without_chat_takes_raw_text(sanitized_probe: list[str], tmp_path: Path) -> None:
     path = table_of(ChatTokenizer(text_probe.trained("gpt2").tokenizer, {}), tmp_path)
     (answer,) = text_probe.ask(sanitized_probe, path, "chat", [b"hello"])
@@ -543,7 +505,7 @@ def number(data: bytes, at: int, value: int) -> bytes:
         (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not match its size"),
         (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
         (lambda d: with_checksum(number(d, 20, 1 << 30)), "unknown flags"),
-        (lambda d: with_checksum(number(d, 68, 0xFFFF)), "its tokens are not in order"),
+        (lambda d: with_checksum(number(d, 56, 0xFFFF)), "its tokens are not in order"),
         (lambda d: with_checksum(d[:-1] + b"\xff"), "the chat template is not UTF-8"),
     ],
 )

@@ -64,7 +64,8 @@ class Unbound final : public HttpServer {
 struct World {
   Tokenizer tokenizer{ParseTokenizerFile(ReadFile(std::getenv("RUNNER_FUZZ_TABLE")), "table")};
   ScriptedAnswerer answerer{tokenizer, 8, -1.0};
-  Endpoints endpoints{{"model", &tokenizer, &answerer, {}, 4096}};
+  GrammarCompiler grammars(tokenizer, static_cast<int64_t>(tokenizer.size()));
+  Endpoints endpoints{{"model", &tokenizer, &answerer, &grammars, {}, 4096}};
   Unbound server{{}, &endpoints};
 };
 

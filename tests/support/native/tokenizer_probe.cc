@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the runner's tokenizer alone. Arguments: tokenizer.bin, and "raw", "chat", "turns" (a chat
-// of several messages, each after an S, U or A and before a NUL) or "decode" (ids in decimals).
+// of several messages, each after an S, U or A and before a NUL), "conversation" (JSON with messages
+// and tools) or "decode" (ids in decimals).
 // Standard input: texts, each after its length (uint32, little-endian). One line of JSON for each:
 // its ids, how many bytes have no token, and the ids' text as it comes in pieces.
 #include <iostream>
@@ -35,9 +36,15 @@ Encoded Ids(const std::string& text) {
   return encoded;
 }
 
+Encoded Rendered(const Tokenizer& tokenizer, const std::string& text) {
+  const auto asked = OrderedJson::parse(text);
+  return EncodeChat(tokenizer, ChatInput{asked["messages"], asked["tools"]}, "text");
+}
+
 void Answer(const Tokenizer& tokenizer, const std::string& text, const std::string& mode) {
   try {
-    const Encoded encoded = mode == "decode" ? Ids(text)
+    const Encoded encoded = mode == "decode"         ? Ids(text)
+                            : mode == "conversation" ? Rendered(tokenizer, text)
                             : mode == "turns"
                                 ? EncodeChat(tokenizer, Turns(text), "text")
                                 : EncodePrompt(tokenizer, text, mode == "raw", "text");

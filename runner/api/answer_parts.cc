@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/answer_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rvv_runner {
+namespace {
+
+const std::string kThink = "<think>";
+const std::string kThinkEnd = "</think>";
+
+bool Begins(const std::string& whole, std::string_view begin) { return whole.starts_with(begin); }
+
+// Bytes at the end of a text that may be the beginning of a marker.
+size_t Beginning(std::string_view text, std::string_view marker) {
+  for (size_t length = std::min(marker.size() - 1, text.size()); length > 0; --length) {
+    if (text.ends_with(marker.substr(0, length))) return length;
+  }
+  return 0;
+}
+
+}  // namespace
+
+AnswerParts::AnswerParts(const ToolFormat* format, Thoughts thoughts)
+    : format_(format),
+      state_(thoughts == Thoughts::kBegun ? State::kThought
+             : thoughts == Thoughts::kMay ? State::kStart
+                                          : State::kBehindThought) {}
+
+std::vector<AnswerPart> AnswerParts::Next(std::string_view text) {
+  held_ += text;
+  while (Step()) {
+  }
+  return std::exchange(told_, {});
+}
+
+std::vector<AnswerPart> AnswerParts::Finish() {
+  finished_ = true;
+  while (Step()) {
+  }
+  const bool plain = state_ == State::kStart || state_ == State::kBehindThought ||
+                     state_ == State::kText || state_ == State::kOpen || state_ == State::kName;
+  if (state_ == State::kThought) Tell(AnswerPart::Kind::kThought, held_.size());
+  if (plain) Tell(AnswerPart::Kind::kText, held_.size());
+  return std::exchange(told_, {});
+}
+
+bool AnswerParts::Step() {
+  switch (state_) {
+    case State::kStart: return Start();
+    case State::kThought: return Thought();
+    case State::kBehindThought:
+    case State::kText: return Plain();
+    case State::kOpen: return Open();
+    case State::kName: return Name();
+    case State::kArguments: return Arguments();
+    default: return Close();
+  }
+}
+
+bool AnswerParts::Start() {
+  if (Begins(kThink, held_) && held_ != kThink && !finished_) return false;
+  if (Begins(held_, kThink)) {
+    held_.erase(0, kThink.size());
+    state_ = State::kThought;
+  } else {
+    state_ = State::kBehindThought;
+  }
+  return true;
+}
+
+bool AnswerParts::Thought() {
+  breaks_ = true;
+  return UpTo(AnswerPart::Kind::kThought, kThinkEnd, State::kBehindThought);
+}
+
+bool AnswerParts::Plain() {
+  if (breaks_ && state_ == State::kBehindThought) {
+    // Line ends behind a thought belong to neither.
+    held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
+    if (held_.empty() && !finished_) return false;
+  }
+  if (format_ == nullptr) {
+    state_ = State::kText;
+    Tell(AnswerPart::Kind::kText, held_.size());
+    return false;
+  }
+  const bool at_once = format_->begin.empty();
+  if (!at_once) {
+    state_ = State::kText;
+    return UpTo(AnswerPart::Kind::kText, format_->begin, State::kOpen);
+  }
+  // Calls without a marker are the whole answer.
+  const size_t blanks = held_.find_first_not_of(" \n");
+  if (state_ == State::kBehindThought && blanks == std::string::npos && !finished_) return false;
+  if (state_ == State::kBehindThought && blanks != std::string::npos) {
+    const std::string rest = held_.substr(blanks);
+    if (Begins(rest, format_->open)) {
+      held_ = rest;
+      state_ = State::kOpen;
+      return true;
+    }
+    if (Begins(format_->open, rest) && !finished_) return false;
+  }
+  state_ = State::kText;
+  Tell(AnswerPart::Kind::kText, held_.size());
+  return false;
+}
+
+bool AnswerParts::Open() {
+  if (Begins(held_, format_->open)) {
+    held_.erase(0, format_->open.size());
+    state_ = State::kName;
+    return true;
+  }
+  if (Begins(format_->open, held_) && !finished_) return false;
+  // A marker without a call is text.
+  state_ = State::kText;
+  Tell(AnswerPart::Kind::kText, held_.size());
+  return false;
+}
+
+bool AnswerParts::Name() {
+  const size_t found = held_.find(format_->middle);
+  if (found == std::string::npos) return false;
+  ++calls_;
+  told_.push_back({AnswerPart::Kind::kCall, held_.substr(0, found)});
+  held_.erase(0, found + format_->middle.size());
+  state_ = State::kArguments;
+  depth_ = 0;
+  return true;
+}
+
+bool AnswerParts::Arguments() {
+  for (size_t at = 0; at < held_.size(); ++at) {
+    const char c = held_[at];
+    if (quoted_) {
+      quoted_ = c != '"' || escaped_;
+      escaped_ = c == '\\' && !escaped_;
+      continue;
+    }
+    quoted_ = c == '"';
+    if (c == '{' || c == '[') ++depth_;
+    if ((c != '}' && c != ']') || --depth_ > 0) continue;
+    Tell(AnswerPart::Kind::kArguments, at + 1);
+    state_ = State::kClose;
+    return true;
+  }
+  Tell(AnswerPart::Kind::kArguments, held_.size());
+  return false;
+}
+
+bool AnswerParts::Close() {
+  const std::string& between = format_->between;
+  const size_t end =
+      format_->close.size() + static_cast<size_t>(format_->id_length) + format_->after_id.size();
+  if (between.empty() || held_.size() < end + between.size() ||
+      held_.compare(end, between.size(), between) != 0) {
+    return false;  // what ends the calls is not told
+  }
+  held_.erase(0, end + between.size());
+  state_ = State::kOpen;
+  return true;
+}
+
+bool AnswerParts::UpTo(AnswerPart::Kind kind, const std::string& marker, State next) {
+  const size_t found = held_.find(marker);
+  if (found == std::string::npos) {
+    const size_t kept = finished_ ? 0 : Beginning(held_, marker);
+    Tell(kind, held_.size() - kept);
+    return false;
+  }
+  Tell(kind, found);
+  held_.erase(0, marker.size());
+  state_ = next;
+  return true;
+}
+
+void AnswerParts::Tell(AnswerPart::Kind kind, size_t bytes) {
+  if (bytes > 0) told_.push_back({kind, held_.substr(0, bytes)});
+  held_.erase(0, bytes);
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/grammar.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "input/utf8.h"
+
+namespace xgrammar {
+
+// XGrammar's own hooks for its messages; libraries.py compiles it with XGRAMMAR_LOG_CUSTOMIZE.
+[[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
+void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
+
+namespace {
+
+constexpr int kWarning = 2;
+// The first warning on this thread, where one is awaited.
+thread_local std::optional<std::string>* warning = nullptr;
+
+}  // namespace
+
+void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  if (level >= kWarning && warning != nullptr && !*warning) *warning = message;
+}
+
+}  // namespace xgrammar
+
+namespace rvv_runner {
+namespace {
+
+constexpr int64_t kCacheBytes = int64_t{64} << 20;
+constexpr int kThreads = 1;      // the others compute answers
+constexpr int kMostBlanks = 16;  // in a row: a model must not write blanks for ever
+
+// Collects XGrammar's warnings: each says that it ignores a part of a schema.
+class Warnings {
+ public:
+  Warnings() { xgrammar::warning = &first_; }
+  ~Warnings() { xgrammar::warning = nullptr; }
+  const std::optional<std::string>& first() const { return first_; }
+
+ private:
+  std::optional<std::string> first_;
+};
+
+// JSON has line ends between its parts, and no other control character outside of escapes.
+// XGrammar would allow some in strings of bounded length.
+bool HasControls(std::string_view bytes) {
+  return std::any_of(bytes.begin(), bytes.end(),
+                     [](unsigned char c) { return c < 0x20 && c != '\n' && c != '\r'; });
+}
+
+// True if the text is UTF-8, apart from a character at its end that may go on in `rest`.
+bool IsUtf8SoFar(std::string_view text, std::string_view* rest) {
+  for (size_t at = 0; at < text.size();) {
+    const Decoded decoded = DecodeAt(text, at);
+    if (!decoded.whole) {
+      *rest = text.substr(at);
+      return decoded.open;
+    }
+    at += decoded.length;
+  }
+  *rest = {};
+  return true;
+}
+
+}  // namespace
+
+// The tokens of a model as the grammars see them.
+class GrammarCompiler::Vocabulary {
+ public:
+  Vocabulary(const Tokenizer& tokenizer, int64_t size)
+      : tokenizer_(tokenizer),
+        utf8_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(size)))),
+        compiler_(Read(size), kThreads, true, kCacheBytes) {}
+
+  xgrammar::GrammarCompiler& compiler() { return compiler_; }
+  std::string_view Bytes(int32_t token) const { return tokenizer_.Bytes(token); }
+  // Bits of the tokens that may begin a character or follow a whole one.
+  const std::vector<uint32_t>& utf8() const { return utf8_; }
+
+ private:
+  xgrammar::TokenizerInfo Read(int64_t size) {
+    std::vector<std::string> tokens;
+    for (size_t i = 0; i < tokenizer_.size(); ++i) {
+      const std::string_view bytes = Bytes(static_cast<int32_t>(i));
+      std::string_view rest;
+      if (IsUtf8SoFar(bytes, &rest)) utf8_[i / 32] |= uint32_t{1} << (i % 32);
+      tokens.emplace_back(HasControls(bytes) ? std::string_view() : bytes);
+    }
+    return xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, static_cast<int>(size),
+                                   tokenizer_.stop());
+  }
+
+  const Tokenizer& tokenizer_;
+  std::vector<uint32_t> utf8_;
+  xgrammar::GrammarCompiler compiler_;
+};
+
+class Grammar {
+ public:
+  Grammar(std::shared_ptr<const GrammarCompiler::Vocabulary> of, xgrammar::CompiledGrammar made)
+      : vocabulary(std::move(of)), compiled(std::move(made)) {}
+  std::shared_ptr<const GrammarCompiler::Vocabulary> vocabulary;
+  xgrammar::CompiledGrammar compiled;
+  // The grammar begins with this text; before it comes any text, or none if `at_once` is set.
+  std::string trigger = {};
+  bool at_once = false;
+};
+
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary)
+    : tokenizer_(tokenizer), vocabulary_(vocabulary) {}
+
+GrammarCompiler::~GrammarCompiler() = default;
+
+const std::shared_ptr<GrammarCompiler::Vocabulary>& GrammarCompiler::Ready() {
+  std::call_once(once_, [&] { table_ = std::make_shared<Vocabulary>(tokenizer_, vocabulary_); });
+  return table_;
+}
+
+namespace {
+
+// XGrammar's grammar of a schema. Throws GrammarError if it would ignore a part of it.
+xgrammar::Grammar SchemaGrammar(const OrderedJson& prepared, const std::string& where) {
+  try {
+    const Warnings warnings;
+    auto grammar = xgrammar::Grammar::FromJSONSchema(prepared.dump(), true, std::nullopt,
+                                                     std::nullopt, true, kMostBlanks);
+    if (warnings.first()) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
+    return grammar;
+  } catch (const GrammarError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw GrammarError(where, std::string("cannot be expressed: ") + error.what());
+  }
+}
+
+OrderedJson Constant(const std::string& text) {
+  return {{"type", "const_string"}, {"value", text}};
+}
+
+OrderedJson Sequence(const std::vector<OrderedJson>& parts) {
+  return {{"type", "sequence"}, {"elements", parts}};
+}
+
+// A call of a tool as XGrammar's structural tags describe it.
+OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
+  const OrderedJson schema = PreparedSchema(tool.parameters, tool.where);
+  SchemaGrammar(schema, tool.where);  // it would not name the tool
+  std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
+                                    {{"type", "json_schema"}, {"json_schema", schema}},
+                                    Constant(format.close)};
+  if (format.id_length > 0) {
+    const std::string pattern = "[a-zA-Z0-9]{" + std::to_string(format.id_length) + "}";
+    parts.push_back({{"type", "regex"}, {"pattern", pattern}});
+    parts.push_back(Constant(format.after_id));
+  }
+  return Sequence(parts);
+}
+
+OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, int64_t most) {
+  std::vector<OrderedJson> choices;
+  for (const Tool& tool : tools) choices.push_back(CallOf(tool, format));
+  const OrderedJson call = {{"type", "or"}, {"elements", choices}};
+  std::vector<OrderedJson> parts;
+  if (!format.begin.empty()) parts.push_back(Constant(format.begin));
+  parts.push_back(call);
+  if (most > 1) {
+    parts.push_back({{"type", "repeat"},
+                     {"min", 0},
+                     {"max", most - 1},
+                     {"content", Sequence({Constant(format.between), call})}});
+  }
+  if (!format.end.empty()) parts.push_back(Constant(format.end));
+  return {{"type", "structural_tag"}, {"format", Sequence(parts)}};
+}
+
+}  // namespace
+
+std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& schema,
+                                                         const std::string& where) {
+  const auto grammar = SchemaGrammar(PreparedSchema(schema, where), where);
+  const auto& table = Ready();
+  try {
+    auto made = std::make_shared<Grammar>(table, table->compiler().CompileGrammar(grammar));
+    if (!GrammarState(made).Begins()) throw GrammarError(where, "allows no answer");
+    return made;
+  } catch (const GrammarError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw GrammarError(where, std::string("cannot be expressed: ") + error.what());
+  }
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>& tools,
+                                                        int64_t most, bool text) {
+  if (!tokenizer_.calls()) {
+    throw GrammarError("tools", "cannot be called: the model's chat template has no calls");
+  }
+  const ToolFormat& format = *tokenizer_.calls();
+  const std::string tag = CallsOf(tools, format, format.parallel ? most : 1).dump();
+  const auto& table = Ready();
+  try {
+    auto made = std::make_shared<Grammar>(table, table->compiler().CompileStructuralTag(tag));
+    if (text) {
+      made->trigger = format.trigger();
+      made->at_once = format.begin.empty();
+    }
+    return made;
+  } catch (const std::exception& error) {
+    throw GrammarError("tools", std::string("cannot be expressed: ") + error.what());
+  }
+}
+
+class GrammarState::Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const Grammar> grammar)
+      : grammar_(std::move(grammar)),
+        stops_(!grammar_->compiled.GetTokenizerInfo().GetStopTokenIds().empty()),
+        matcher_(grammar_->compiled, std::nullopt, !stops_),
+        waits_(!grammar_->trigger.empty()),
+        size_(grammar_->compiled.GetTokenizerInfo().GetVocabSize()),
+        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(size_))) {}
+
+  // Reads the tokens that may come next into the mask.
+  void Fill() {
+    int64_t shape = std::ssize(mask_);
+    DLTensor tensor{mask_.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &shape, nullptr, 0};
+    std::fill(mask_.begin(), mask_.end(), 0);
+    const bool some = matcher_.FillNextTokenBitmask(&tensor);
+    if (!some) std::fill(mask_.begin(), mask_.end(), ~uint32_t{0});
+    KeepUtf8();
+  }
+
+  bool Begins() {
+    Fill();
+    return std::any_of(mask_.begin(), mask_.end(), [](uint32_t bits) { return bits; });
+  }
+
+  void Mask(std::vector<float>* logits) {
+    if (waits_) return;
+    Fill();
+    bool some = false;
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < logits->size(); i += 32) {
+      const uint32_t bits = i / 32 < mask_.size() ? mask_[i / 32] : 0;
+      const size_t end = std::min(i + 32, logits->size());
+      some = some || bits != 0;
+      if (bits == ~uint32_t{0}) continue;
+      for (size_t at = i; at < end; ++at) {
+        if ((bits >> (at - i) & 1) == 0) (*logits)[at] = kNever;
+      }
+    }
+    if (!some) throw RunError("no token of the model continues the answer as its schema asks");
+  }
+
+  void Accept(int32_t token) {
+    if (waits_) return Look(grammar_->vocabulary->Bytes(token));
+    if (!matcher_.AcceptToken(token)) {
+      throw RunError("the grammar of the answer refuses a token that it allowed");
+    }
+    std::string_view rest;
+    open_ += grammar_->vocabulary->Bytes(token);
+    IsUtf8SoFar(open_, &rest);
+    open_ = std::string(rest);
+  }
+
+  bool done() const { return matcher_.IsTerminated(); }
+
+ private:
+  // Begins the grammar where the text of an answer has its trigger. A text that goes on otherwise
+  // than the grammar says remains any text.
+  void Look(std::string_view bytes) {
+    text_ += bytes;
+    const size_t found = text_.find(grammar_->trigger);
+    if (found == std::string::npos) return;
+    const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
+    if (allowed && matcher_.AcceptString(text_.substr(found))) {
+      waits_ = false;
+    } else {
+      text_.erase(0, found + 1);
+      text_ = grammar_->at_once ? "x" : text_;
+    }
+  }
+
+  // XGrammar counts on vocabularies without broken characters, such as surrogates.
+  void KeepUtf8() {
+    const auto& vocabulary = *grammar_->vocabulary;
+    for (size_t word = 0; word < mask_.size(); ++word) {
+      if (open_.empty()) {
+        mask_[word] &= vocabulary.utf8()[word];
+        continue;
+      }
+      for (uint32_t bits = mask_[word]; bits != 0; bits &= bits - 1) {
+        const int bit = std::countr_zero(bits);
+        const auto token = static_cast<int32_t>(word * 32 + static_cast<size_t>(bit));
+        std::string_view rest;
+        const std::string text = open_ + std::string(vocabulary.Bytes(token));
+        if (!IsUtf8SoFar(text, &rest)) mask_[word] &= ~(uint32_t{1} << bit);
+      }
+    }
+  }
+
+  std::shared_ptr<const Grammar> grammar_;
+  bool stops_;
+  xgrammar::GrammarMatcher matcher_;
+  bool waits_;  // for the trigger
+  int size_;
+  std::vector<uint32_t> mask_;
+  std::string text_;  // while it waits
+  std::string open_;  // bytes of a character that is not complete
+};
+
+GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar)
+    : matcher_(std::make_unique<Matcher>(std::move(grammar))) {}
+GrammarState::~GrammarState() = default;
+GrammarState::GrammarState(GrammarState&&) noexcept = default;
+
+bool GrammarState::Begins() { return matcher_->Begins(); }
+void GrammarState::Mask(std::vector<float>* logits) { matcher_->Mask(logits); }
+void GrammarState::Accept(int32_t token) { matcher_->Accept(token); }
+bool GrammarState::done() const { return matcher_->done(); }
+
+}  // namespace rvv_runner

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/schema.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "grammar/pattern.h"
+
+namespace rvv_runner {
+namespace {
+
+using Names = std::set<std::string_view>;
+
+const Names kRefused = {
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "contains",
+    "$anchor",
+    "dependencies",
+    "additionalItems",
+    "dependentSchemas",
+    "maxContains",
+    "$dynamicRef",
+    "$recursiveRef",
+    "$dynamicAnchor",
+};
+// XGrammar reads the first of these and ignores all other keywords beside it.
+const std::vector<std::string_view> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+const Names kOfObjects = {"properties",        "required",      "additionalProperties",
+                          "patternProperties", "propertyNames", "unevaluatedProperties",
+                          "minProperties",     "maxProperties"};
+const Names kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"};
+const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                          "multipleOf"};
+const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
+// Formats of the standard that XGrammar does not know. Others, such as int32, are annotations.
+const Names kUnknownFormats = {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"};
+
+// Bounds on what XGrammar's compiler, which cannot be interrupted, gets to do.
+constexpr size_t kMostParts = 1000;
+constexpr size_t kMostValues = 500;       // of one enum
+constexpr size_t kMostCounted = 64;       // properties where minProperties or maxProperties counts
+constexpr int64_t kMostOfPatterns = 512;  // characters, see Pattern
+
+class Preparation {
+ public:
+  explicit Preparation(std::string where) : where_(std::move(where)) {}
+
+  OrderedJson Done(OrderedJson schema) {
+    Visit(&schema, "", "");
+    for (const auto& [place, target] : references_) {
+      if (!visited_.contains(target)) Refuse(place + "/$ref", "does not point to a schema in it");
+    }
+    return schema;
+  }
+
+ private:
+  // `place`: the JSON pointer of a keyword in the schema.
+  [[noreturn]] void Refuse(std::string place, const std::string& why) const {
+    std::replace(place.begin(), place.end(), '/', '.');
+    throw GrammarError(where_ + place, why);
+  }
+
+  // `type`: of a schema that names none; may be empty.
+  void Visit(OrderedJson* schema, const std::string& place, const std::string& type) {
+    visited_.insert("#" + place);
+    if (visited_.size() > kMostParts) {
+      Refuse(place, "is one part too many: a schema has at most " + std::to_string(kMostParts));
+    }
+    if (schema->is_boolean()) return;
+    if (!schema->is_object()) Refuse(place, "must be a schema: an object, true or false");
+    schema->erase("minContains");  // means nothing without contains
+    if (schema->value("uniqueItems", OrderedJson()) == false) schema->erase("uniqueItems");
+    for (const auto& [name, value] : schema->items()) {
+      const bool nested = name == "$id" && !place.empty();
+      if (kRefused.contains(name) || name == "uniqueItems" || nested) {
+        Refuse(place + "/" + name, "cannot be expressed by this server's grammars");
+      }
+    }
+    VisitParts(schema, place);
+    const auto alone = std::find_if(kAlone.begin(), kAlone.end(),
+                                    [&](auto name) { return schema->contains(name); });
+    if (alone != kAlone.end()) return CheckAlone(schema, *alone, place);
+    if (!schema->contains("type") && !HasAny(*schema, kOfObjects) && !HasAny(*schema, kOfArrays) &&
+        !HasAny(*schema, kOfNumbers) && !HasAny(*schema, kOfStrings)) {
+      return;
+    }
+    if (!schema->contains("type") && !type.empty()) (*schema)["type"] = type;
+    if (!schema->contains("type")) {
+      (*schema)["type"] = {"object", "array", "string", "number", "boolean", "null"};
+    }
+    if (Permits(*schema, "object")) VisitObject(schema, place);
+    const bool listed = schema->contains("items") || schema->contains("prefixItems") ||
+                        schema->contains("unevaluatedItems");
+    // XGrammar allows no items that the schema does not mention.
+    if (Permits(*schema, "array") && !listed) (*schema)["items"] = true;
+    VisitString(schema, place);
+  }
+
+  void VisitString(OrderedJson* schema, const std::string& place) {
+    const OrderedJson format = schema->value("format", OrderedJson(""));
+    if (!format.is_string() || kUnknownFormats.contains(format.get<std::string>())) {
+      Refuse(place + "/format", "cannot be expressed by this server's grammars");
+    }
+    if (!schema->contains("pattern")) return;
+    if (!(*schema)["pattern"].is_string()) Refuse(place + "/pattern", "must be a string");
+    if (schema->contains("format")) Refuse(place + "/pattern", "cannot be expressed beside format");
+    (*schema)["pattern"] = Expressed((*schema)["pattern"].get<std::string>(), place + "/pattern");
+  }
+
+  std::string Expressed(const std::string& text, const std::string& place) {
+    const Pattern pattern = ReadPattern(text);
+    if (!pattern.wrong.empty()) Refuse(place, pattern.wrong);
+    of_patterns_ += pattern.size;
+    if (of_patterns_ > kMostOfPatterns) {
+      Refuse(place,
+             "matches too many characters: repetitions of all patterns of a schema may add "
+             "up to " +
+                 std::to_string(kMostOfPatterns));
+    }
+    return pattern.text;
+  }
+
+  void VisitParts(OrderedJson* schema, const std::string& place) {
+    for (const char* name : {"properties", "patternProperties", "$defs", "definitions"}) {
+      if (!schema->contains(name)) continue;
+      if (!(*schema)[name].is_object()) Refuse(place + "/" + name, "must be an object");
+      for (auto& [key, part] : (*schema)[name].items()) {
+        Visit(&part, place + "/" + name + "/" + key, "");
+      }
+    }
+    for (const char* name : {"anyOf", "oneOf", "allOf", "prefixItems"}) {
+      if (!schema->contains(name)) continue;
+      OrderedJson& parts = (*schema)[name];
+      if (!parts.is_array()) Refuse(place + "/" + name, "must be a list");
+      for (size_t i = 0; i < parts.size(); ++i) {
+        Visit(&parts[i], place + "/" + name + "/" + std::to_string(i), "");
+      }
+    }
+    for (const char* name : {"additionalProperties", "propertyNames", "items", "unevaluatedItems",
+                             "unevaluatedProperties"}) {
+      const std::string type = name == std::string_view("propertyNames") ? "string" : "";
+      if (schema->contains(name)) Visit(&(*schema)[name], place + "/" + name, type);
+    }
+  }
+
+  // A keyword that has to stand alone, apart from annotations.
+  void CheckAlone(OrderedJson* schema, std::string_view alone, const std::string& place) {
+    const bool listed = alone == "const" || alone == "enum";
+    for (const auto& [name, value] : schema->items()) {
+      const bool other = name != alone && std::count(kAlone.begin(), kAlone.end(), name) > 0;
+      const bool asserts = other || (name == "type" && !listed) || kOfObjects.contains(name) ||
+                           kOfArrays.contains(name) || kOfNumbers.contains(name) ||
+                           (kOfStrings.contains(name) && name != "format");
+      if (asserts) {
+        Refuse(place + "/" + name, "cannot be expressed beside " + std::string(alone));
+      }
+    }
+    if (alone == "$ref") {
+      const OrderedJson& target = (*schema)["$ref"];
+      if (!target.is_string()) Refuse(place + "/$ref", "must be a string");
+      references_.emplace_back(place, target.get<std::string>());
+    }
+    if (alone == "enum" && (*schema)["enum"].size() > kMostValues) {
+      Refuse(place + "/enum", "has more than " + std::to_string(kMostValues) + " values");
+    }
+    if (listed && schema->contains("type")) KeepTyped(schema, alone, place);
+  }
+
+  // Of the values of enum or const, those of the type that stands beside them.
+  void KeepTyped(OrderedJson* schema, std::string_view alone, const std::string& place) const {
+    const OrderedJson given = schema->at(alone);
+    OrderedJson kept = OrderedJson::array();
+    for (const OrderedJson& value : alone == "enum" ? given : OrderedJson::array({given})) {
+      const double real = value.is_number() ? value.get<double>() : 0.5;
+      const bool whole = value.is_number_integer() || real == static_cast<int64_t>(real);
+      const std::string type = value.is_number() ? "number" : value.type_name();
+      if (Permits(*schema, type) || (value.is_number() && whole && Permits(*schema, "integer"))) {
+        kept.push_back(value);
+      }
+    }
+    if (kept.empty()) Refuse(place + "/" + std::string(alone), "has no value of the type");
+    schema->erase("const");
+    schema->erase("type");
+    (*schema)["enum"] = kept;
+  }
+
+  void VisitObject(OrderedJson* schema, const std::string& place) {
+    const bool names = schema->contains("propertyNames");
+    const bool patterns = schema->contains("patternProperties");
+    const bool properties = schema->contains("properties");
+    if (!schema->contains("additionalProperties") && !schema->contains("unevaluatedProperties")) {
+      // XGrammar allows no other properties. A schema that lists none does not mean that.
+      (*schema)["additionalProperties"] = !properties && !patterns;
+    }
+    const OrderedJson others = schema->value(
+        "additionalProperties", schema->value("unevaluatedProperties", OrderedJson(false)));
+    const bool open = others != false;
+    if (patterns && (properties || open || names || (*schema)["patternProperties"].size() > 1)) {
+      Refuse(place + "/patternProperties",
+             "can be expressed only with one pattern, and without other properties");
+    }
+    if (names && properties) {
+      Refuse(place + "/propertyNames", "cannot be expressed beside properties");
+    }
+    if (patterns) {
+      const auto pattern = (*schema)["patternProperties"].items().begin();
+      const std::string read = Expressed(pattern.key(), place + "/patternProperties");
+      (*schema)["patternProperties"] = OrderedJson{{read, pattern.value()}};
+    }
+    const bool counts = schema->contains("minProperties") || schema->contains("maxProperties");
+    if (counts && properties && (*schema)["properties"].size() > kMostCounted) {
+      Refuse(place + "/properties", "has more than " + std::to_string(kMostCounted) +
+                                        " entries beside minProperties or maxProperties");
+    }
+    AddRequired(schema, others, patterns || names, place);
+    const size_t required = schema->value("required", OrderedJson::array()).size();
+    const OrderedJson least = schema->value("minProperties", OrderedJson(0));
+    if ((open || patterns) && least.is_number() && least.get<double>() > 1.0 &&
+        least.get<double>() > static_cast<double>(required)) {
+      // A name may come twice.
+      Refuse(place + "/minProperties", "cannot be expressed for properties without given names");
+    }
+  }
+
+  // Gives each required property a schema of its own.
+  void AddRequired(OrderedJson* schema, const OrderedJson& others, bool unnamed,
+                   const std::string& place) const {
+    if (!schema->contains("required")) return;
+    const OrderedJson required = (*schema)["required"];
+    if (!required.is_array()) Refuse(place + "/required", "must be a list of names");
+    for (const OrderedJson& name : required) {
+      if (!name.is_string()) Refuse(place + "/required", "must be a list of names");
+      const std::string key = name.get<std::string>();
+      if (schema->contains("properties") && (*schema)["properties"].contains(key)) continue;
+      if (unnamed || others == false) {
+        Refuse(place + "/required", "names '" + key + "', which is not in properties");
+      }
+      (*schema)["properties"][key] = others;
+    }
+  }
+
+  static bool HasAny(const OrderedJson& schema, const Names& names) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](std::string_view name) { return schema.contains(name); });
+  }
+
+  static bool Permits(const OrderedJson& schema, const std::string& type) {
+    const OrderedJson& types = schema.at("type");
+    return types.is_array() ? std::count(types.begin(), types.end(), OrderedJson(type)) > 0
+                            : types == type;
+  }
+
+  std::string where_;
+  std::set<std::string> visited_;
+  int64_t of_patterns_ = 0;
+  std::vector<std::pair<std::string, std::string>> references_;
+};
+
+}  // namespace
+
+OrderedJson PreparedSchema(OrderedJson schema, const std::string& where) {
+  return Preparation(where).Done(std::move(schema));
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a model's calls of tools, read from what its chat template writes for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from crosslab.errors import LabError
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+
+FIRST, SECOND = "some_first_tool", "some_second_tool"
+KEY, VALUE = '"some_key"', '"some_value"'
+IDS = ("abcdefghi", "jklmnopqr")  # of nine characters, which Mistral's templates ask for
+SAID = "Some plain answer"
+OTHER = {
+    "type": "function",
+    "function": {"name": "other", "description": "", "parameters": {"type": "object"}},
+}
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """The parts of an answer that calls tools.
+
+    An answer is ``begin call between call end``, and a call is ``open NAME middle ARGUMENTS
+    close``, where ARGUMENTS is JSON.
+
+    Attributes:
+        begin: before the first call; may be empty.
+        open: before the name.
+        middle: between the name and the arguments.
+        close: behind the arguments.
+        id_length: letters of the call's id behind ``close``; 0: calls have no id.
+        after_id: behind the id.
+        between: between two calls.
+        end: behind the last call; may be empty.
+        parallel: an answer may call several tools.
+    """
+
+    begin: str
+    open: str
+    middle: str
+    close: str
+    id_length: int
+    after_id: str
+    between: str
+    end: str
+    parallel: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, as the runner reads them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Places in a text of a call: its begin and end, and its arguments'."""
+
+    text: str
+    begin: int
+    arguments: int
+    behind: int
+    end: int
+
+
+def tool_format(tokenizer: ChatTokenizer) -> ToolFormat | None:
+    """The format of a model's calls; None if the template writes none, or writes them otherwise."""
+    try:
+        plain = _rendered(tokenizer, [])
+        one = _rendered(tokenizer, [FIRST])
+    except LabError:
+        return None
+    call = _find(one, FIRST, IDS[0])
+    stop = _first_stop(tokenizer, call.text[call.end :]) if call else None
+    if call is None or stop is None or SAID not in plain:
+        return None
+    before = plain[: plain.index(SAID)]
+    pairs = enumerate(zip(before, one, strict=False))
+    start = next((at for at, (a, b) in pairs if a != b), min(len(before), len(one)))
+    tail = one[call.behind : call.end]
+    close, _, after_id = tail.partition(IDS[0])
+    head = one[call.begin : call.arguments]
+    opening, _, middle = head.partition(FIRST)
+    between = _between(tokenizer)
+    return ToolFormat(
+        begin=one[start : call.begin],
+        open=opening,
+        middle=middle,
+        close=close,
+        id_length=len(IDS[0]) if IDS[0] in tail else 0,
+        after_id=after_id,
+        between=between or "",
+        end=one[call.end : call.end + stop],
+        parallel=between is not None,
+    )
+
+
+def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
+    """A conversation whose answer calls these tools; without tools it is plain."""
+    calls = [
+        {
+            "id": IDS[number],
+            "type": "function",
+            "function": {"name": name, "arguments": {KEY.strip('"'): VALUE.strip('"')}},
+        }
+        for number, name in enumerate(names)
+    ]
+    answer = {"role": "assistant", "content": "", "tool_calls": calls}
+    results = [
+        {"role": "tool", "name": name, "tool_call_id": IDS[number], "content": "17"}
+        for number, name in enumerate(names)
+    ]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "What is it?"},
+        *([answer, *results] if names else [{"role": "assistant", "content": SAID}]),
+        {"role": "assistant", "content": "It is 17."}
+        if names
+        else {"role": "user", "content": "?"},
+        *([{"role": "user", "content": "?"}] if names else []),
+    ]
+    return tokenizer.chat_text(messages, [OTHER])
+
+
+def _find(text: str, name: str, name_id: str) -> _Call | None:
+    """A call of this name; None if it is not a JSON object with JSON arguments."""
+    if text.count(name) < 1 or KEY not in text:
+        return None
+    named = text.index(name)
+    key = text.find(KEY, named)
+    arguments = text.rfind("{", named, max(key, named))
+    behind = text.find("}", text.find(VALUE, key)) + 1
+    begin = text.rfind("{", 0, named)
+    end = text.find("}", behind) + 1
+    if min(key, arguments, begin) < 0 or not behind or not end:
+        return None
+    if name_id in text[begin:behind]:
+        return None  # an id before the arguments
+    return _Call(text, begin, arguments, behind, end)
+
+
+def _between(tokenizer: ChatTokenizer) -> str | None:
+    """The text between two calls; None if the template allows one call only."""
+    try:
+        text = _rendered(tokenizer, [FIRST, SECOND])
+    except LabError:
+        return None
+    first, second = _find(text, FIRST, IDS[0]), _find(text, SECOND, IDS[1])
+    if first is None or second is None or second.begin < first.end:
+        return None
+    return text[first.end : second.begin]
+
+
+def _first_stop(tokenizer: ChatTokenizer, text: str) -> int | None:
+    """The place of the first token that ends an answer."""
+    names = (tokenizer.tokenizer.id_to_token(index) for index in tokenizer.stop_ids)
+    found = [text.index(name) for name in names if name and name in text]
+    return min(found, default=None)

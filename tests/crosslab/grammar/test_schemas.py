@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers that the grammar of a JSON Schema allows are valid for the schema."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from support import random_schemas, text_probe
+
+from crosslab.tokenizer.device_tokenizer import pack
+
+MOST = 20_000  # tokens of an answer by chance
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("grammar") / "tokenizer.bin"
+    path.write_bytes(pack(text_probe.trained("gpt2")))
+    return path
+
+
+def answers(probe: Path, table: Path, schemas: Sequence[Any], seed: int = 1) -> list[Any]:
+    lines = "".join(f"{json.dumps(schema)}\n" for schema in schemas)
+    command = [str(probe), str(table), str(seed), str(MOST)]
+    done = subprocess.run(
+        command, input=lines, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
+
+
+def test_random_answers_are_valid(probe: Path, table: Path) -> None:
+    random = Random(36)
+    schemas = [random_schemas.whole(random) for _ in range(600)]
+    given = answers(probe, table, schemas)
+    valid = 0
+    for schema, answer in zip(schemas, given, strict=True):
+        if "field" in answer:
+            assert answer["field"].startswith("schema")
+            continue
+        assert answer["done"], schema
+        jsonschema.Draft202012Validator(schema).validate(json.loads(answer["text"]))
+        valid += 1
+    assert valid >= 500
+
+
+EXPRESSED: list[Any] = [
+    {},
+    True,
+    {"minimum": 3},
+    {"required": ["a"]},
+    {"type": "object", "required": ["b"], "properties": {"a": {"type": "null"}}}
+    | {"additionalProperties": {"const": 3}},
+    {"enum": ["a", 2, None], "type": ["string", "null"]},
+    {"enum": [3.0], "type": "integer"},
+    {"type": "array", "maxItems": 1},
+    {"type": "string", "pattern": '^[^"]{3}$'},
+    {"type": "string", "pattern": "^[à-ÿ]{3}$"},
+    {"type": "string", "format": "int32"},
+    {"type": "object", "propertyNames": {"minLength": 2, "maxLength": 3}},
+    {"$defs": {"a b": {"type": "null"}}, "items": {"$ref": "#/$defs/a b"}, "maxItems": 1},
+]
+
+
+def test_what_a_schema_leaves_open_is_allowed(probe: Path, table: Path) -> None:
+    # Answers to some kinds only: other types are allowed, too.
+    given = answers(probe, table, [schema for schema in EXPRESSED for _ in range(5)])
+    for number, answer in enumerate(given):
+        schema = EXPRESSED[number // 5]
+        assert answer.get("done"), (schema, answer)
+        jsonschema.Draft202012Validator(schema).validate(json.loads(answer["text"]))
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (3, ""),
+    (False, ""),
+    ({"not": {}}, ".not"),
+    ({"items": {"if": {}}}, ".items.if"),
+    ({"properties": {"a": {"uniqueItems": True}}}, ".properties.a.uniqueItems"),
+    ({"anyOf": [{}], "minimum": 3}, ".minimum"),
+    ({"$ref": "#", "type": "object"}, ".type"),
+    ({"$ref": "#/$defs/none"}, ".$ref"),
+    ({"$ref": "https://example.org/schema"}, ".$ref"),
+    ({"$ref": "#"}, ""),
+    ({"allOf": [{"type": "string"}, {"minLength": 2}]}, ""),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ""),
+    ({"type": "number", "multipleOf": 0.1}, ""),
+    ({"type": "string", "pattern": 'a"b'}, ".pattern"),
+    ({"type": "string", "pattern": "a\nb"}, ".pattern"),
+    ({"type": "string", "pattern": "\\\\d"}, ".pattern"),
+    ({"type": "string", "pattern": "\\u0022"}, ".pattern"),
+    ({"type": "string", "pattern": "(?!a)b"}, ""),
+    ({"type": "string", "pattern": "(a"}, ""),
+    ({"type": "string", "pattern": "^([a-z]{1,40}-?){1,40}$"}, ".pattern"),
+    ({"type": "string", "pattern": "a", "maxLength": 3}, ""),
+    ({"type": "string", "format": "iri"}, ".format"),
+    ({"enum": list(range(501))}, ".enum"),
+    ({"enum": [1], "type": "string"}, ".enum"),
+    ({"properties": {"a": {}}, "patternProperties": {"b": {}}}, ".patternProperties"),
+    ({"properties": {str(n): {} for n in range(1001)}}, ".properties.999"),
+    ({"additionalProperties": False, "required": ["a"]}, ".required"),
+]
+
+
+@pytest.mark.parametrize(("schema", "field"), REFUSED)
+def test_what_cannot_be_expressed_is_named(
+    probe: Path, table: Path, schema: Any, field: str
+) -> None:
+    (answer,) = answers(probe, table, [schema])
+    assert answer.get("field") == f"schema{field}", answer
