@@ -67,7 +67,10 @@ about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
 write_dist(Dist(out / "tiny", files, about, Part("tiny", "R", "Apache-2.0", shipped=True)))
 print(package(out / "tiny", out))
 """
-PARTS = ("packages/groundwork/src/groundwork", "scripts/crosslab", "kernels", "overlays", "runner")
+PARTS = (
+    *("packages/groundwork/src/groundwork", "scripts/crosslab"),
+    *("kernels", "cores", "overlays", "runner"),
+)
 
 
 def build(places: tuple[Path, ...], umask: int, **other: str) -> Path:

@@ -10,8 +10,12 @@
 # MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
 # (append ,zfh=true,zvfh=true for an artefact whose name contains zvfh)
 set -eu
-self=$(readlink -f -- "$0") # $0 may be a symbolic link
-here=${self%/*}
+self=$0
+if [ -L "$self" ]; then self=$(readlink -f -- "$self"); fi
+case $self in
+*/*) here=${self%/*} ;;
+*) here=. ;;
+esac
 if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
   echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]' >&2
   echo '       ./run.sh chat [options; ./runner --help lists them]' >&2

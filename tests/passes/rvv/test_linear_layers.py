@@ -304,5 +304,5 @@ def test_steps_can_be_chosen(
     assert called(hooks.before_scheduling(riscv64(*VECTORS))(module)["layer"]) == calls("linear")
     assert calls("linear") == calls("-loops", "-noalias") == ["mlc_rvv_gemm_f32"]
     assert calls() == calls("rotary", "loops") == calls("-linear") == []
-    with pytest.raises(RuntimeError, match="unknown fusion; the steps are: attention, widen"):
+    with pytest.raises(RuntimeError, match="unknown fusion; the steps are: rows, attention, widen"):
         calls("linear", "fusion")
