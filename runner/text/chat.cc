@@ -39,8 +39,17 @@ jinja::value Value(const OrderedJson& json) {
   }
 }
 
-// The engine's message, without the lines of the template below it.
 std::string FirstLine(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+// What follows the last `mark` in the engine's message, which quotes the template before it; the
+// whole first line without one.
+std::string After(const std::string& message, std::string_view mark) {
+  const size_t found = message.rfind(mark);
+  return FirstLine(found == std::string::npos ? message : message.substr(found + mark.size()));
+}
+
+// The engine puts this before the words of a template's raise_exception.
+constexpr std::string_view kRaised = "Jinja Exception: ";
 
 }  // namespace
 
@@ -99,10 +108,13 @@ std::string ChatTemplate::Rendered(const ChatInput& conversation, bool prompts) 
   try {
     const auto results = jinja::runtime(context).execute(program_->code);
     return jinja::runtime::gather_string_parts(results)->as_string().str();
-  } catch (const jinja::raised_exception& refusal) {
-    throw InputError("the model's chat template refuses the messages: " + refusal.message);
   } catch (const std::exception& error) {
-    throw InputError("the model's chat template fails: " + FirstLine(error.what()));
+    const std::string message = error.what();
+    if (message.find(kRaised) != std::string::npos) {
+      throw InputError("the model's chat template refuses the messages: " +
+                       After(message, kRaised));
+    }
+    throw InputError("the model's chat template fails: " + After(message, "Error: "));
   }
 }
 
