@@ -64,7 +64,7 @@ class Unbound final : public HttpServer {
 struct World {
   Tokenizer tokenizer{ParseTokenizerFile(ReadFile(std::getenv("RUNNER_FUZZ_TABLE")), "table")};
   ScriptedAnswerer answerer{tokenizer, 8, -1.0};
-  GrammarCompiler grammars(tokenizer, static_cast<int64_t>(tokenizer.size()));
+  GrammarCompiler grammars{tokenizer, static_cast<int64_t>(tokenizer.size())};
   Endpoints endpoints{{"model", &tokenizer, &answerer, &grammars, {}, 4096}};
   Unbound server{{}, &endpoints};
 };
@@ -80,7 +80,7 @@ void FuzzConnection(std::string_view data) {
 void FuzzBody(bool chat, std::string_view data) {
   try {
     const ApiRequest request = ParseApiRequest(chat, data, {});
-    Require(chat ? !request.messages.empty() : !request.prompts.empty());
+    Require(chat ? !request.chat_input.messages.empty() : !request.prompts.empty());
     Require(request.answers() >= 1 && request.answers() <= static_cast<size_t>(kMostAnswers));
     Require(request.sampling.top_logprobs >= -1 && request.sampling.top_logprobs <= 20);
     Require(request.sampling.max_tokens >= 0 && request.sampling.stop.size() <= kMostStops);
