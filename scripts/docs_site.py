@@ -17,7 +17,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE = ("*.md", "cores/*.md", "runner/*.md", "packages/*/*.md", "packages/*/docs/**/*.*")
+FOLDERS = ("cores", "kernels", "runner", "packages/*")
+OUTSIDE = ("*.md", *(f"{folder}/*.md" for folder in FOLDERS), "packages/*/docs/**/*.*")
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>[^]]*)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#\S+?)?\)"
 )
