@@ -58,4 +58,14 @@ MLC_RVV_INLINE float gguf_half(uint16_t half) {
   return value * 0x1p112f;
 }
 
+// A format's kernel: gguf_gemm of the including file, with the format as constants.
+#define MLC_GEMM_GGUF_DEFINE(name, ...)                                                           \
+  void mlc_rvv_gemm_gguf_##name(float *c, const void *ready, const uint8_t *quants,               \
+                                const uint8_t *high, const uint8_t *scales,                       \
+                                const uint16_t *factors, int64_t m, int64_t n, int64_t k,         \
+                                int64_t ld_c, int64_t tile) {                                     \
+    gguf_gemm(c, ready, (gguf_weights){quants, high, scales, factors}, m, n, k, ld_c, tile,       \
+              (gguf_format){__VA_ARGS__});                                                        \
+  }
+
 #endif  // MLC_RVV_GGUF_WEIGHTS_H_

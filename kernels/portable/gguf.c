@@ -80,14 +80,6 @@ MLC_RVV_INLINE void gguf_gemm(float *c, const uint8_t *ready, gguf_weights w, in
   }
 }
 
-#define MLC_GEMM_GGUF_DEFINE(name, ...)                                                           \
-  void mlc_rvv_gemm_gguf_##name(float *c, const void *ready, const uint8_t *quants,               \
-                                const uint8_t *high, const uint8_t *scales,                       \
-                                const uint16_t *factors, int64_t m, int64_t n, int64_t k,         \
-                                int64_t ld_c, int64_t tile) {                                     \
-    gguf_gemm(c, ready, (gguf_weights){quants, high, scales, factors}, m, n, k, ld_c, tile,       \
-              (gguf_format){__VA_ARGS__});                                                        \
-  }
 MLC_RVV_GGUF(MLC_GEMM_GGUF_DEFINE)
 
 void mlc_rvv_quantize_blocks(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x,

@@ -203,7 +203,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
     recipe, offload = read_recipe(args, args.quantization or default), None
     if recipe.quantization == GGUF:
-        # Of GGUF files Llamas are read, which the project's own definition computes.
+        # The project's own definition computes all families that GGUF files are read of.
         recipe = replace(recipe, mlc_tree=None)
     if device := getattr(args, "accelerator", None):
         offload = find_offload(device, args.attention == "device")

@@ -8,7 +8,7 @@ other, and is stored in segments of rows that have one format each: ``<layer>.<p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -164,8 +164,3 @@ def whole_params(arrays: Mapping[str, Any], layout: Layout) -> Iterator[tuple[st
             parts = {part: arrays[f"{stem}.{part}_{i}"] for part in segment.format.parts}
             rows.append(Blocks.of_parts(segment.format, parts).dequantized())
         yield param, np.concatenate(rows)
-
-
-def sources_in(layout: Layout) -> Iterable[str]:
-    """Hugging Face's names of all weights in a layout."""
-    return (name for segments in layout.values() for s in segments for name in s.sources)
