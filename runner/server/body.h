@@ -18,6 +18,7 @@ class BodyBudget {
   // False if there is no room for them. Then it takes none.
   bool Take(size_t bytes);
   void Give(size_t bytes) { held_ -= bytes; }
+  size_t held() const { return held_; }
 
  private:
   std::atomic<size_t> held_{0};

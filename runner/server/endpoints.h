@@ -46,6 +46,7 @@ class Endpoints {
                 httplib::Response& response);
 
   Metrics& metrics() { return metrics_; }
+  BodyBudget& bodies() { return bodies_; }
   // Ends all running answers.
   void Stop() { stopping_ = true; }
 
@@ -70,6 +71,7 @@ class Endpoints {
   std::atomic<bool> stopping_{false};
   std::mutex reading_;  // one body at a time: what is made of it takes many times its size
   Metrics metrics_;
+  BodyBudget bodies_;
 };
 
 }  // namespace rvv_runner

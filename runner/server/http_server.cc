@@ -183,7 +183,7 @@ void HttpServer::AddPost(const std::string& path, const BodyHandler& handler) {
   routes_.push_back({"POST", path, false});
   Post(path, [this, handler](const httplib::Request& request, httplib::Response& response,
                              const httplib::ContentReader& reader) {
-    Body body(&bodies_);
+    Body body(&endpoints_->bodies());
     if (!body.Read(request, reader)) {
       if (response.status == 413) throw TooLarge();
       throw ApiError(400, "the body is not complete");

@@ -68,7 +68,6 @@ class HttpServer : public httplib::Server {
   bool loopback_;
   Endpoints* endpoints_ = nullptr;
   std::vector<Route> routes_;
-  BodyBudget bodies_;
   std::atomic<int> waiting_{0};  // connections without a thread
 };
 

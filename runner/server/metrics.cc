@@ -26,7 +26,7 @@ void Metrics::Count(const std::string& route, int status) {
   ++answered_[{route, status}];
 }
 
-std::string Metrics::Text(const EngineStats& stats) const {
+std::string Metrics::Text(const EngineStats& stats, size_t bodies) const {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const Metric metrics[] = {
       {"mlc_rvv_prompt_tokens_total", "counter", "Prompt tokens that were computed.",
@@ -51,6 +51,8 @@ std::string Metrics::Text(const EngineStats& stats) const {
       {"mlc_rvv_pages_used", "gauge", "Pages of the KV cache in use.", number(stats.pages_used)},
       {"mlc_rvv_pages", "gauge", "Pages of the KV cache.", number(stats.pages_total)},
       {"mlc_rvv_cache_bytes", "gauge", "Bytes of the KV cache.", number(stats.cache_bytes)},
+      {"mlc_rvv_body_bytes", "gauge", "Bytes of request bodies that are being read.",
+       number(static_cast<int64_t>(bodies))},
       {"process_resident_memory_bytes", "gauge", "Bytes of the process that are in memory.",
        number(ResidentBytes())},
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -16,7 +17,8 @@ class Metrics {
  public:
   // `route`: a known path, never a client's text, because it becomes a label.
   void Count(const std::string& route, int status);
-  std::string Text(const EngineStats& stats) const;
+  // `bodies`: bytes of request bodies that the server holds.
+  std::string Text(const EngineStats& stats, size_t bodies) const;
 
  private:
   mutable std::mutex mutex_;

@@ -202,19 +202,17 @@ def test_more_connections_than_it_takes_are_closed(start: Callable[..., Served])
 
 
 def test_long_bodies_share_a_bounded_memory(server: Served) -> None:
-    body = json.dumps({"prompt": "a" * ((4 << 20) - 100)})
+    body = json.dumps({"prompt": "a" * ((4 << 20) - len('{"prompt": ""}'))})
     held = [server.connect() for _ in range(3)]
     for connection in held:
         connection.sendall(raw(TEXT, body)[:-1])
-
-    def is_told_to_wait() -> bool:
-        answer = server.post(TEXT, body)
-        return (answer.status, answer.headers.get("Retry-After")) == (503, "1")
-
-    until(is_told_to_wait)
+    until(lambda: server.numbers()["mlc_rvv_body_bytes"] == 3 * (len(body) - 1))
+    told = server.post(TEXT, SHORT)
+    assert (told.status, told.headers["Retry-After"]) == (503, "1")
     for connection in held:
         connection.close()
-    until(lambda: server.post(TEXT, body).status == 400)
+    until(lambda: server.numbers()["mlc_rvv_body_bytes"] == 0)
+    assert server.post(TEXT, body).status == 400
     assert server.post(TEXT, SHORT).status == 200
 
 

@@ -87,21 +87,27 @@ class ReferenceLlama:
         Raises:
             UserError: no token, or one outside the vocabulary.
         """
-        last: F32 = self._logits(self._hidden(tokens)[-1:])[0]
+        last: F32 = self._logits(self._hidden(tokens, slice(-1, None)))[0]
         return last
 
     def read_all(self, tokens: Sequence[int]) -> F32:
         """The same with logits [len(tokens), vocab] after each of them."""
-        return self._logits(self._hidden(tokens))
+        return self._logits(self._hidden(tokens, slice(None)))
 
-    def _hidden(self, tokens: Sequence[int]) -> F32:
+    def _hidden(self, tokens: Sequence[int], asked: slice) -> F32:
+        """States [asked tokens, hidden] after the last layer.
+
+        As in a compiled model, the others are dropped after the last attention.
+        """
         if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
         x = self.params["model.embed_tokens.weight"][list(tokens)]
         x = x * np.float32(self.family.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
-            x = x + self._attention(layer, self._norm(x, f"{at}.input_layernorm"))
+            kept = asked if layer == self.config.layers - 1 else slice(None)
+            mixed = self._attention(layer, self._norm(x, f"{at}.input_layernorm"))[kept]
+            x = x[kept] + self._linear(mixed, layer, "self_attn.o_proj")
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
         hidden: F32 = x
         return hidden
@@ -138,6 +144,7 @@ class ReferenceLlama:
         return self._linear(gated * up, layer, "mlp.down_proj")
 
     def _attention(self, layer: int, x: F32) -> F32:
+        """Values mixed by attention [rows, heads * head_dim]."""
         c, rows = self.config, len(x)
         start = len(self.keys[layer])
         qkv = self._linear(x, layer, self.qkv)
@@ -154,8 +161,7 @@ class ReferenceLlama:
         self.keys[layer], self.values[layer] = keys, values
         grouped = self._rotate(q, positions).reshape(rows, c.kv_heads, -1, c.head_dim)
         hidden = np.arange(len(keys)) > positions[:, None]
-        mixed = self._mixed(grouped, keys, values, hidden)
-        return self._linear(mixed.reshape(rows, -1), layer, "self_attn.o_proj")
+        return self._mixed(grouped, keys, values, hidden).reshape(rows, -1)
 
     def _mixed(self, grouped: F32, keys: F32, values: F32, hidden: NDArray[np.bool_]) -> F32:
         """Values weighted by attention: [rows, kv_heads, group, head_dim], as queries are."""

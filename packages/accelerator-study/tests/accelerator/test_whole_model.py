@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -119,14 +120,18 @@ def check(
     integer, other = (whole, linear) if attention else (linear, whole)
     plain = answer(config, weights, PROMPT, max_new=NEW)
     assert report["tokens"] == list(integer.tokens)
-    # Each token's products, but for the last layer's, which a prompt has once.
-    head = config.vocab * config.hidden
-    matrices = sum(w.size for w in weights.values() if w.ndim == 2) - head * (2 - config.tied)
+    # Each token's products, but for those after the last attention, which a prompt has once.
+    layer = rf"model\.layers\.{config.layers - 1}\."
+    late = re.compile(rf"{layer}(self_attn\.o_proj|mlp)\.|lm_head")
+    sizes = {name: w.size for name, w in weights.items() if w.ndim == 2 and "embed" not in name}
+    once = sum(size for name, size in sizes.items() if late.match(name))
+    once += config.tied * config.vocab * config.hidden
+    every = sum(size for name, size in sizes.items() if not late.match(name))
     rows = driven.rows if isinstance(driven, MatrixUnit) else driven.batch
     outputs = driven.rows if isinstance(driven, MatrixUnit) else driven.outputs
     block = rows * outputs * driven.inputs
     read = len(PROMPT) + NEW - 1
-    assert report["device"]["gemm_steps"] * block >= read * matrices + NEW * head
+    assert report["device"]["gemm_steps"] * block >= read * every + NEW * once
     # A prompt's tokens come without the cache, and lie in it when the next one is read.
     written = config.layers * config.kv_heads * (len(PROMPT) + read)
     assert report["device"]["tokens_written"] == (written if attention else 0)

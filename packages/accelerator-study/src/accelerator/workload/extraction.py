@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from crosslab.errors import UserError
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import FAMILIES, FamilyConfig, read_family
 
 NAMED = ("gpt2", "smollm2")
 
@@ -46,7 +46,7 @@ def model_workloads(name: str) -> dict[str, Any]:
     if name == "gpt2":
         return extract(_gpt2(GPT2))
     if name == "smollm2":
-        return extract(_llama(LlamaConfig(**SMOLLM2)))
+        return extract(_llama(FamilyConfig(**SMOLLM2)))
     return from_file(Path(name))
 
 
@@ -111,8 +111,8 @@ def _from_config(path: Path, config: dict[str, Any]) -> Any:
     kind = config["model_type"]
     if kind == "gpt2":
         return _gpt2(config)
-    if kind == "llama":
-        return _llama(read_config(path))
+    if kind in FAMILIES:
+        return _llama(read_family(path))
     raise UserError(
         f"{path}: model_type {kind!r} is not supported",
         remedy="give its IRModule, saved by tvm.ir.save_json, instead",
@@ -124,6 +124,6 @@ def _gpt2(config: dict[str, Any]) -> Any:
     return importlib.import_module("accelerator.workload.gpt2").export(config)
 
 
-def _llama(config: LlamaConfig) -> Any:
+def _llama(config: FamilyConfig) -> Any:
     _tvm()
     return importlib.import_module("crosslab.compile.llama").export(config)[0]
