@@ -245,13 +245,15 @@ class Compilation:
         """The objects for a machine, made once."""
         options = (*LANGUAGE_FLAGS, self.optimisation[toolchain.machine], *_FLAGS, *self.flags)
         headers = self.precompiled if toolchain.is_clang else ()
-        what = (toolchain.digest, shlex.join((*options, *headers)), self.folder.name)
-        key = digest(*what, *self.includes)
+        # Headers name themselves in their errors' messages: not by where they lie here.
+        places = {self.folder: self.name} | {path: path.parent.name for path in self.includes}
+        words = shlex.join((*options, *headers, *places.values()))
+        key = digest(toolchain.digest, words, self.folder.name, *self.includes)
 
         def make(out: Path) -> None:
             others = (f"-isystem{folder}" for folder in self.includes)
-            places = (f"-ffile-prefix-map={self.folder}={self.name}",)
-            command = [*toolchain.cxx, *options, *others, *places]
+            maps = (f"-ffile-prefix-map={place}={name}" for place, name in places.items())
+            command = [*toolchain.cxx, *options, *others, *maps]
             compile_objects(self.name, command, self.sources, self.folder, out, precompiled=headers)
 
         made = cached_build(cache, f"{self.name}-{toolchain.machine}", key, make)
