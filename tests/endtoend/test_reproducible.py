@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same bytes from another path, user, time zone, umask, language and order of files.
 
-The runtime is shared: compiling it takes minutes, and `nox -s reproduce` does that too; so are
-the sources of a library, a download.
+The runtime and XGrammar are shared: compiling them takes minutes, and `nox -s reproduce` does that
+too; so are the sources of the other libraries, downloads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ import pytest
 from support import shared_builds, tiny_model
 from support.shared_builds import CACHE, PROJECT
 
-from crosslab.build.libraries import httplib_sources, jinja_sources, xgrammar_sources
+from crosslab.build.libraries import (
+    XGRAMMAR,
+    httplib_sources,
+    jinja_sources,
+    library_objects,
+    xgrammar_sources,
+)
 from crosslab.build.runtime import build_runtime
 from crosslab.models.sources.gguf_import import import_gguf
 
@@ -111,8 +117,10 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
         copy_backwards(PROJECT / part, place / "project" / part)
     shutil.copyfile(PROJECT / "VERSIONS.lock", place / "project" / "VERSIONS.lock")
     copy_backwards(tree, place / "tvm")
+    grammar = {o.parent for o in library_objects(cross, CACHE) if XGRAMMAR in o.parent.name}
     for folder in (
         shared.folder,
+        *grammar,
         httplib_sources(CACHE),
         jinja_sources(CACHE),
         xgrammar_sources(CACHE),
