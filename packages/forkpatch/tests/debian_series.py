@@ -72,8 +72,8 @@ def mirror(dsc: Path, folder: Path) -> MirrorResult:
     patches = pristine / "debian/patches"
     if not (patches / "series").is_file():
         return MirrorResult(dsc.stem, 0, refused="it has no debian/patches/series")
-    wanted = {name: (patches / name).read_bytes() for name in listed(patches)}
-    count = len(wanted) - 1
+    wanted = bytes_below(patches)
+    count = len(listed(patches)) - 1
     shutil.copytree(patches, folder / "patches")
     fork = make_fork(folder, pristine, commit_tree(pristine))
     code, out, err = run(fork, "import-series", "up", "--nearest", str(folder / "patches"))
@@ -90,19 +90,20 @@ def mirror(dsc: Path, folder: Path) -> MirrorResult:
         if code:
             return MirrorResult(dsc.stem, count, refused=f"{words[0]}: {err or out}".strip())
     ours, theirs = (content_of(place) for place in (fork / ".work/r/up", patched))
-    back = {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in output.rglob("*")
-        if path.is_file()
-    }
     return MirrorResult(
         dsc.stem,
         count,
         shifted,
         len(theirs),
         differences(ours, theirs),
-        differences(back, wanted),
+        differences(bytes_below(output), wanted),
     )
+
+
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    """The bytes of each file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def unpack(dsc: Path, target: Path, *options: str) -> None:

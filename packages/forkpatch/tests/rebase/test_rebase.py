@@ -62,6 +62,22 @@ def test_drift_around_the_middle_function_is_followed(one: ForkLab) -> None:
     assert "turn.patch" in (one.patches / "series").read_text()
 
 
+def test_stop_says_that_the_new_version_has_the_commit_of_a_backport(one: ForkLab) -> None:
+    git(one.repo.path, "checkout", "-q", "--detach", "v1.0")
+    commit = one.repo.commit({CORE_PATH: core(sub="(b) - (a)")}, "Turn sub")
+    patch = one.patches / "turn.patch"
+    patch.write_text(patch.read_text().replace("Pending", f"Backport [{commit[:9]}]"))
+    lock = one.root / "VERSIONS.lock"
+    before = lock.read_text()
+    refused = one.run("rebase", "calc", "main", "--commit", commit[:9])
+    assert refused.code == 2 and lock.read_text() == before
+    done = one.run("rebase", "calc", "main", "--commit", commit)
+    assert done.code == 1 and f"VERSIONS.lock: calc main added, commit {commit[:12]}" in done.out
+    assert f"a backport of {commit[:9]}, which calc main has" in done.out
+    done = one.run("rebase", "calc", "main", "--commit", commit)
+    assert done.code == 2 and "the lock has calc main already" in done.err
+
+
 def moved_away() -> tuple[bytes, bytes]:
     """CORE without its middle function, and the file that this went to."""
     start, end = CORE.index(b"def sub"), CORE.index(b"def mul")

@@ -93,6 +93,9 @@ def register(verbs: Registry) -> None:
         help="if VERSION has a series: keep it and add the missing patches, or replace it",
     )
     choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--tag", default="", metavar="TAG", help="tag of a VERSION to add")
+    choice.add_argument("--commit", default="", metavar="ID", help="commit of a VERSION to add")
+    choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
         "--continue", dest="go_on", action="store_true", help="go on after you resolved a conflict"
     )
@@ -326,7 +329,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
-        fork = _pinned(fork, old, options.version, chosen, options.json)
+        fork = _pinned(fork, old, options, chosen)
         new = fork.lock.upstream(name, options.version)
         existing = Existing(options.existing) if options.existing else None
         current = workspace.start(fork, old, new, chosen, existing)
@@ -345,17 +348,16 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     return 0
 
 
-def _pinned(
-    fork: Fork, old: Upstream, version: str, chosen: SourceOptions, target: str | None
-) -> Fork:
+def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: SourceOptions) -> Fork:
     """The fork with a version that its lock may lack as yet."""
     from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - for this verb only
 
-    if version in fork.lock.versions(old.name):
+    named = options.tag or options.commit
+    if options.version in fork.lock.versions(old.name) and not named:
         return fork
-    fork = pin_version(fork, old, version, chosen)
-    new = fork.lock.upstream(old.name, version)
-    if target != "-":
+    fork = pin_version(fork, old, options.version, chosen, tag=options.tag, commit=options.commit)
+    new = fork.lock.upstream(old.name, options.version)
+    if options.json != "-":
         say(f"{fork.settings.lock.name}: {new} added, commit {new.commit[:12]}")
     return fork
 
@@ -406,9 +408,14 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
 
 
 def _say_stopped(current: Rebase, target: str | None) -> None:
+    from forkpatch.rebase.conflicts import backported  # noqa: PLC0415 - for this verb only
+
     again = typed(f"rebase {current.plan.upstream}")
+    patch = current.plan.pending[0].patch
     if target != "-":
         say(*map(str, current.plan.conflicts))
+        if commit := backported(current, patch):
+            say(f"{patch}: its trailer calls it a backport of {commit}, which {current.new} has")
         say(
             f"resolve it in {current.tree}, then: {again} --continue",
             *(

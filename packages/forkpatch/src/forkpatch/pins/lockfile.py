@@ -12,6 +12,7 @@ from typing import Any
 
 import tomlkit
 
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import Lock, Upstream
 from forkpatch.pins.tags import prefix_of, series_of, version_of
@@ -105,11 +106,11 @@ def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) ->
             return found, known[found].commit
         errors.append(f"{place} has none")
     names = tag or " or ".join(dict.fromkeys(named))
-    raise UserError(
-        f"no tag {names} of {like.name} was found: {'; '.join(errors)}",
-        remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH;"
-        " or, if the commit of its wheel is not known: --wheel-only",
-    )
+    remedy = f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH"
+    if like.wheel:
+        alone = typed(f"lock --add {like.name}={version} --wheel-only")
+        remedy += f"; or, if the commit of its wheel is not known: {alone}"
+    raise UserError(f"no tag {names} of {like.name} was found: {'; '.join(errors)}", remedy=remedy)
 
 
 def _key(name: str) -> str:

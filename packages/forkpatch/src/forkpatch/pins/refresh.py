@@ -84,13 +84,21 @@ def with_version(
     return replace(fork, lock=parse_lock(text, path)), text
 
 
-def pin_version(fork: Fork, like: Upstream, version: str, options: SourceOptions) -> Fork:
+def pin_version(
+    fork: Fork,
+    like: Upstream,
+    version: str,
+    options: SourceOptions,
+    *,
+    tag: str = "",
+    commit: str = "",
+) -> Fork:
     """The fork with one more version of an upstream in its lock, looked up and written.
 
     Raises:
         ForkError: it could not be looked up; the lock is as before.
     """
-    fork, text = with_version(fork, like, version, options)
+    fork, text = with_version(fork, like, version, options, tag=tag, commit=commit)
     path, new = fork.settings.lock, fork.lock.upstream(like.name, version)
     text = with_pins(text, relock(fork, options, (new,)).upstreams)
     atomic_write(path, text)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping
 
 from forkpatch.git.merge import merge_data
@@ -73,6 +74,19 @@ def history_of(rebase: Rebase) -> History | None:
     mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]
     known = [one.commit for one in (old, new) if one.commit]
     return History.find(mirrors, *known) if old.commit else None
+
+
+def backported(rebase: Rebase, name: str) -> str:
+    """The upstream commit that a patch is a backport of, if only the new version has it."""
+    named = re.fullmatch(
+        r"Backport \[([0-9a-f]+)\]", rebase.patch(name).trailer("Upstream-Status") or ""
+    )
+    history = history_of(rebase) if named else None
+    if named is None or history is None:
+        return ""
+    versions = (rebase.old.upstream.commit, rebase.new.commit or "HEAD")
+    has_it = [history.contains(version, named[1]) for version in versions]
+    return named[1][:12] if has_it == [False, True] else ""
 
 
 def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:

@@ -60,6 +60,14 @@ class History:
         except GitError:
             return None
 
+    def contains(self, version: str, commit: str) -> bool:
+        """True if ``commit`` is ``version`` or precedes it."""
+        try:
+            self.git.run("merge-base", "--is-ancestor", commit, version)
+        except GitError:
+            return False
+        return True
+
     def dates(self, commits: Sequence[str]) -> dict[str, int]:
         """Date of each commit, in seconds since 1970."""
         out = self.git.text(
