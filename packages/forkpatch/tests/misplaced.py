@@ -117,7 +117,7 @@ def by_git(bench: Bench, folder: Path) -> list[Placed]:
         text = (folder / "tree" / bench.path(number)).read_text()
         if code:
             assert git("am", "--abort") == 0
-        found.append(_judged(bench.cases[number], None if code else text))
+        found.append(judged(bench.cases[number], None if code else text))
     return found
 
 
@@ -140,7 +140,7 @@ def by_merge(bench: Bench) -> list[Placed]:
             text = file.data.decode()
         elif already_there(patch, before, after, base):
             text = case.new
-        found.append(_judged(case, text))
+        found.append(judged(case, text))
     return found
 
 
@@ -190,12 +190,13 @@ def by_verb(bench: Bench, folder: Path) -> list[Placed]:
     succeed("apply")
     texts = [(fork / ".work/r/cases" / bench.path(n)).read_text() for n in range(len(names))]
     return [
-        _judged(case, None if name in stopped else text)
+        judged(case, None if name in stopped else text)
         for case, name, text in zip(bench.cases, names, texts, strict=True)
     ]
 
 
-def _judged(case: MisplacementCase, text: str | None) -> Placed:
+def judged(case: MisplacementCase, text: str | None) -> Placed:
+    """The verdict on a case's file after a merge, None if the merge stopped."""
     if text is None:
         return Placed.STOPPED
     return Placed.RIGHT if text == case.right else Placed.WRONG

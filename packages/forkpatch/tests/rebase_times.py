@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of one rebase by forkpatch, git rebase, stgit and gbp pq, on real commits.
+"""Forkpatch, git rebase, stgit, gbp pq and quilt at the same two rebases, as a table.
 
     uv run --package forkpatch python packages/forkpatch/tests/rebase_times.py CLONE OLD NEW
 
-The series is made of commits of CLONE, a clone of any project with its history: the first ones
-after tag NEW that git puts on both OLD and NEW without a conflict. Each tool moves them from OLD to
-NEW, on files that the page cache has. A tool that is not installed is left out; times are medians.
-Forkpatch goes on where it stops, with ``--accept``, and the time of that counts.
+The first rebase is of the written cases (``heldout.py``, ``lookalikes.py``, ``misplacement.py``),
+whose right results are known. A stop is needless if git's merge of the case is right. Forkpatch's
+merge is called for one case at a time, since it looks into all files of a tree.
+
+The second rebase is of commits of CLONE, a clone of any project with its history: the first ones
+after tag NEW that git puts on both OLD and NEW without a conflict. Its time is the median of some
+runs, on files that the page cache has. Where a tool stops, the patch is skipped, and that time
+counts. A tool that is not installed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -19,43 +24,67 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from forklab import AUTHOR, PACKAGE
+from heldout import heldout
+from lookalikes import lookalikes, renamed
+from misplaced import Bench, Placed, by_merge, judged, make_bench
+from misplacement import MisplacementCase, named
 
 from forkpatch.git.calls import neutral_environment
+from forkpatch.git.merge import merge_data
 
-_MOST_STOPS = 20
 _PATCHED, _OLD, _NEW = "refs/heads/patched", "refs/heads/old", "refs/heads/new"
+_GIT_STOP = ("git", "log", "-1", "--format=%s", "REBASE_HEAD")
+
+
+class Verdict(StrEnum):
+    """Outcome of a written case."""
+
+    RIGHT = "right"
+    CAUGHT = "error caught"
+    STOPPED = "needless stop"
+    MISSED = "silent error"
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work that each tool does.
+    """A series to move.
 
     Attributes:
         clone: a repository with branches: old and new, and patched, which is old with the series.
-        tags: the tags of both versions in the upstream's repository.
+        upstream: a repository with tags of both versions.
+        tags: these tags.
+        source: folder of the forkpatch that is run.
     """
 
     clone: Path
     upstream: Path
     tags: tuple[str, str]
-    folder: Path
+    source: Path
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One run of a tool: its exit code, seconds, and how often it stopped and was continued."""
+class Moved:
+    """One run of a tool.
 
-    tool: str
-    code: int
-    seconds: float
+    Attributes:
+        tree: the folder that has the files afterwards.
+        cpu: seconds, of the tool and all that it starts.
+        stops: the names of the patches at which it stopped.
+    """
+
+    tree: Path
     cpu: float
-    stops: int = 0
+    stops: tuple[str, ...]
+
+
+Tool = Callable[[Work, Path], Moved]
 
 
 def call(place: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
@@ -67,29 +96,162 @@ def call(place: Path, *words: str, check: bool = True) -> subprocess.CompletedPr
     return done
 
 
-def prepare(upstream: Path, tags: tuple[str, str], count: int, folder: Path) -> Work:
-    """Make the clone that has the series."""
+def line(place: Path, *words: str) -> str:
+    """The output of a program that prints one line."""
+    return call(place, *words).stdout.decode().strip()
+
+
+def run_to_end(
+    place: Path, begin: Sequence[str], stopped: Callable[[], str], skip: Sequence[str]
+) -> tuple[float, tuple[str, ...]]:
+    """Run a rebase, and skip each patch at which it stops; its CPU time, and their names."""
+    stops: list[str] = []
+    spent, code = _timed(place, begin)
+    while code:
+        stops.append(stopped())
+        if stops.count(stops[-1]) > 1:
+            raise SystemExit(f"{skip[0]}: {stops[-1]} could not be skipped")
+        more, code = _timed(place, skip)
+        spent += more
+    return spent, tuple(stops)
+
+
+def _timed(place: Path, words: Sequence[str]) -> tuple[float, int]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    code = call(place, *words, check=False).returncode
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, code
+
+
+def forkpatch(work: Work, place: Path) -> Moved:
+    """Forkpatch: the series is read from its files, and the new one is written."""
+    os.environ["XDG_CACHE_HOME"], os.environ["PYTHONPATH"] = str(place / "cache"), str(work.source)
+
+    def command(*words: str) -> tuple[str, ...]:
+        return sys.executable, "-m", "forkpatch", "--root", str(place), *words
+
+    def stopped() -> str:
+        status = call(place, *command("rebase", "up", "--status", "--json", "-")).stdout
+        name: str = json.loads(status)["conflicts"][0]["patch"]
+        return name.removesuffix(".patch")
+
+    old, new = work.tags
+    call(place, *command("init", str(work.upstream), "--name", "up", "--tag", old))
+    call(place, *command("adopt", "up", str(work.clone), "patched", "--no-overlays"))
+    call(place, *command("lock", "--add", "up=new", "--tag", new))
+    skip = command("rebase", "up", "--skip", "it stopped")
+    spent, stops = run_to_end(place, command("rebase", "up", "new"), stopped, skip)
+    call(place, *command("apply", "--release", "new"))
+    return Moved(place / ".work/new/up", spent, stops)
+
+
+def git_rebase(work: Work, place: Path) -> Moved:
+    """Git: ``git rebase --onto NEW OLD``, in a clone that has the series checked out."""
+    clone = _cloned(work, place)
+    begin = ("git", "rebase", "-q", "--onto", _NEW, _OLD, "patched")
+    skip = ("git", "rebase", "--skip")
+    return Moved(clone, *run_to_end(clone, begin, lambda: line(clone, *_GIT_STOP), skip))
+
+
+def stgit(work: Work, place: Path) -> Moved:
+    """StGit: the series as a stack that is pushed on NEW; 0.19's ``stg rebase`` cannot stop."""
+    clone = _cloned(work, place)
+    call(clone, "stg", "init")
+    call(clone, "stg", "uncommit", "--to", _OLD, "--exclusive")
+    go_on = "[ $(stg series --unapplied --count) = 0 ] || stg push --all"
+    skip = ("sh", "-c", f"git reset -q --hard && stg delete --top && {{ {go_on}; }}")
+    begin = ("sh", "-c", f"stg rebase --nopush {_NEW} && stg push --all")
+    return Moved(clone, *run_to_end(clone, begin, lambda: line(clone, "stg", "top"), skip))
+
+
+def gbp(work: Work, place: Path) -> Moved:
+    """git-buildpackage: ``gbp pq rebase``, with the series as the patch queue of NEW."""
+    clone = _cloned(work, place)
+    call(clone, "git", "checkout", "-q", "-b", "patch-queue/new")
+    begin, skip = ("gbp", "pq", "rebase"), ("git", "rebase", "--skip")
+    return Moved(clone, *run_to_end(clone, begin, lambda: line(clone, *_GIT_STOP), skip))
+
+
+def quilt(work: Work, place: Path) -> Moved:
+    """Quilt: ``quilt push -a`` on NEW, with patch(1)'s usual fuzz."""
+    clone = _cloned(work, place)
+    written = line(clone, "git", "format-patch", "--no-numbered", "-o", "patches", f"{_OLD}..")
+    names = [Path(name).name for name in written.splitlines()]
+    (clone / "patches/series").write_text("".join(f"{name}\n" for name in names))
+    call(clone, "git", "checkout", "-q", _NEW)
+    go_on = "! quilt next || quilt push -a"
+    skip = ("sh", "-c", f"quilt delete -n && {{ {go_on}; }}")
+
+    def stopped() -> str:
+        return Path(line(clone, "quilt", "next")).stem.partition("-")[2]
+
+    return Moved(clone, *run_to_end(clone, ("quilt", "push", "-a"), stopped, skip))
+
+
+def _cloned(work: Work, place: Path) -> Path:
+    clone = place / "clone"
+    call(place, "git", "clone", "-q", "-s", "-b", "patched", str(work.clone), str(clone))
+    for ref in (_OLD, _NEW):
+        call(clone, "git", "fetch", "-q", str(work.clone), f"{ref}:{ref}")
+    return clone
+
+
+#: Name, program and function of each tool; the first one's time is the measure of the others.
+TOOLS: tuple[tuple[str, str, Tool], ...] = (
+    ("git rebase", "git", git_rebase),
+    ("stg push --all", "stg", stgit),
+    ("gbp pq rebase", "gbp", gbp),
+    ("quilt push -a", "quilt", quilt),
+    ("forkpatch rebase", sys.executable, forkpatch),
+)
+
+
+def written() -> list[MisplacementCase]:
+    """All written cases."""
+    return [*heldout(), *lookalikes(), *renamed(), *named()]
+
+
+def work_of_cases(bench: Bench, source: Path) -> Work:
+    """The written cases as a series; each is in a folder of its own."""
+    upstream = bench.git.git_dir
+    assert upstream is not None
+    for tag, commit in (("v1", bench.base), ("v2", bench.new)):
+        bench.git.run("update-ref", f"refs/tags/{tag}", commit)
+    clone = upstream.parent / "clone"
+    call(upstream.parent, "git", "clone", "-q", "-n", str(upstream), str(clone))
+    _set_versions(clone, ("v1", "v2"))
+    call(clone, "git", "update-ref", _PATCHED, "origin/main")
+    return Work(clone, upstream, ("v1", "v2"), source)
+
+
+def work_of_commits(
+    upstream: Path, tags: tuple[str, str], count: int, folder: Path, source: Path
+) -> Work:
+    """The first commits after the new tag that go on both versions, as a series."""
     clone = folder / "clone"
     call(folder, "git", "clone", "-q", "-n", "-s", str(upstream), str(clone))
-    for ref, tag in zip((_OLD, _NEW), tags, strict=True):
-        call(clone, "git", "update-ref", ref, f"refs/tags/{tag}^{{commit}}")
-    places = tuple(folder / ref.rpartition("/")[2] for ref in (_NEW, _OLD))
+    _set_versions(clone, tags)
+    places = (folder / "new", folder / "old")
     for place, ref in zip(places, (_NEW, _OLD), strict=True):
         call(clone, "git", "worktree", "add", "-q", "--detach", str(place), ref)
-    listed = call(clone, "git", "rev-list", "--reverse", "--no-merges", f"{_NEW}..HEAD").stdout
+    listed = line(clone, "git", "rev-list", "--reverse", "--no-merges", f"{_NEW}..HEAD")
     found = 0
-    for commit in listed.decode().split():
+    for commit in listed.split():
         found += found < count and _picked(places, commit)
     if found < count:
         raise SystemExit(f"only {found} commits go on both versions without a conflict")
-    head = call(places[1], "git", "rev-parse", "HEAD").stdout.decode().strip()
-    call(clone, "git", "update-ref", _PATCHED, head)
-    return Work(clone, upstream, tags, folder)
+    call(clone, "git", "update-ref", _PATCHED, line(places[1], "git", "rev-parse", "HEAD"))
+    return Work(clone, upstream, tags, source)
+
+
+def _set_versions(clone: Path, tags: tuple[str, str]) -> None:
+    for ref, tag in zip((_OLD, _NEW), tags, strict=True):
+        call(clone, "git", "update-ref", ref, f"refs/tags/{tag}^{{commit}}")
 
 
 def _picked(places: Sequence[Path], commit: str) -> bool:
     """Put a commit on what is checked out at all places, or on none of them."""
-    before = [call(place, "git", "rev-parse", "HEAD").stdout.decode().strip() for place in places]
+    before = [line(place, "git", "rev-parse", "HEAD") for place in places]
     if not any(call(one, "git", "cherry-pick", commit, check=False).returncode for one in places):
         return True
     for place, head in zip(places, before, strict=True):
@@ -97,65 +259,32 @@ def _picked(places: Sequence[Path], commit: str) -> bool:
     return False
 
 
-def timed(tool: str, place: Path, *words: str) -> Measured:
-    """Run the command that is measured."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = call(place, *words, check=False)
-    seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Measured(tool, done.returncode, seconds, cpu)
+def placed(bench: Bench, moved: Moved) -> list[Placed]:
+    """What a tool made of each written case."""
+    stopped = {int(name.rpartition("n")[2]) for name in moved.stops}
+    files = ((moved.tree / bench.path(number)).read_text() for number in range(len(bench.cases)))
+    return [
+        judged(case, None if number in stopped else text)
+        for number, (case, text) in enumerate(zip(bench.cases, files, strict=True))
+    ]
 
 
-def forkpatch(work: Work, place: Path, source: Path) -> Measured:
-    """Forkpatch: the series is read from its files, and the new one is written."""
-    os.environ["XDG_CACHE_HOME"], os.environ["PYTHONPATH"] = str(place / "cache"), str(source)
-
-    def command(*words: str) -> tuple[str, ...]:
-        return sys.executable, "-m", "forkpatch", "--root", str(place), *words
-
-    old, new = work.tags
-    call(place, *command("init", str(work.upstream), "--name", "up", "--tag", old))
-    call(place, *command("adopt", "up", str(work.clone), "patched", "--no-overlays"))
-    call(place, *command("lock", "--add", "up=new", "--tag", new))
-    done = timed("forkpatch", place, *command("rebase", "up", "new"))
-    while done.code == 1 and done.stops < _MOST_STOPS:  # each stop is a run of its own
-        more = timed("forkpatch", place, *command("rebase", "up", "--accept", "as git has it"))
-        seconds, cpu = done.seconds + more.seconds, done.cpu + more.cpu
-        done = Measured(done.tool, more.code, seconds, cpu, done.stops + 1)
-    return done
+def verdicts(cases: Sequence[MisplacementCase], found: Sequence[Placed]) -> Counter[Verdict]:
+    """The number of cases with each outcome."""
+    names = {Placed.RIGHT: Verdict.RIGHT, Placed.WRONG: Verdict.MISSED}
+    return Counter(
+        names.get(one) or (Verdict.STOPPED if _git_is_right(case) else Verdict.CAUGHT)
+        for case, one in zip(cases, found, strict=True)
+    )
 
 
-def git_rebase(work: Work, place: Path) -> Measured:
-    """Git: ``git rebase --onto NEW OLD``, in a clone that has the series checked out."""
-    clone = _cloned(work, place, "patched")
-    return timed("git rebase", clone, "git", "rebase", "-q", "--onto", _NEW, _OLD, "patched")
-
-
-def stgit(work: Work, place: Path) -> Measured:
-    """StGit: ``stg rebase NEW``, with the series as its stack."""
-    clone = _cloned(work, place, "patched")
-    call(clone, "stg", "init")
-    call(clone, "stg", "uncommit", "--to", _OLD, "--exclusive")
-    return timed("stg rebase", clone, "stg", "rebase", _NEW)
-
-
-def gbp(work: Work, place: Path) -> Measured:
-    """git-buildpackage: ``gbp pq rebase``, with the series as the patch queue of NEW."""
-    clone = _cloned(work, place, "patched")
-    call(clone, "git", "checkout", "-q", "-b", "patch-queue/new")
-    return timed("gbp pq rebase", clone, "gbp", "pq", "rebase")
-
-
-def _cloned(work: Work, place: Path, branch: str) -> Path:
-    clone = place / "clone"
-    call(place, "git", "clone", "-q", "-s", "-b", branch, str(work.clone), str(clone))
-    for ref in (_OLD, _NEW):
-        call(clone, "git", "fetch", "-q", str(work.clone), f"{ref}:{ref}")
-    return clone
+def _git_is_right(case: MisplacementCase) -> bool:
+    merged = merge_data(*(text.encode() for text in (case.new, case.base, case.patched)))
+    return merged is not None and merged.decode() == case.right
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table; returns 1 if forkpatch makes a silent error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("clone", type=Path, metavar="CLONE", help="a clone, with its history")
     parser.add_argument("old", metavar="OLD", help="tag to move the series from")
@@ -166,41 +295,41 @@ def main() -> int:
         "--source", type=Path, default=PACKAGE / "src", metavar="DIR", help="another forkpatch"
     )
     options = parser.parse_args()
-    tools: dict[str, Callable[[Work, Path], Measured]] = {
-        "git": git_rebase,
-        sys.executable: lambda work, place: forkpatch(work, place, options.source.resolve()),
-        "stg": stgit,
-        "gbp": gbp,
-    }
-    failed = False
+    source, tags = options.source.resolve(), (options.old, options.new)
     with tempfile.TemporaryDirectory(prefix="rebase-times-") as name:
-        folder, tags = Path(name), (options.old, options.new)
-        work = prepare(options.clone.resolve(), tags, options.count, folder)
-        print(f"{options.count} patches from {options.old} to {options.new}")
-        print(f"{'tool':14} {'seconds':>8} {'of CPU':>8} {'CPU/git':>10}", flush=True)
-        reference = 0.0
-        for program, tool in tools.items():
+        folder = Path(name)
+        bench = make_bench(folder, written())
+        cases = work_of_cases(bench, source)
+        (folder / "real").mkdir()
+        real = work_of_commits(
+            options.clone.resolve(), tags, options.count, folder / "real", source
+        )
+        print(f"{len(bench.cases)} written cases; {options.count} commits, {' to '.join(tags)}\n")
+        print(f"| tool | {' | '.join(Verdict)} | stops in the commits | CPU, s | CPU, of git's |")
+        print(f"|---|{'---|' * (len(Verdict) + 3)}", flush=True)
+        reference = missed = 0.0
+        for title, program, tool in TOOLS:
             if shutil.which(program) is None:
-                print(f"{program:14} not installed")
+                print(f"| {title} | not installed |")
                 continue
+            if tool is forkpatch:
+                counts = verdicts(bench.cases, by_merge(bench))
+            else:
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    counts = verdicts(bench.cases, placed(bench, tool(cases, Path(place))))
             runs = []
-            for number in range(options.runs):
-                place = folder / f"{Path(program).name}-{number}"
-                place.mkdir()
-                runs.append(tool(work, place))
-                shutil.rmtree(place)
-            seconds, cpu = (statistics.median(one) for one in zip(*map(_times, runs), strict=True))
+            for _ in range(options.runs):
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    runs.append(tool(real, Path(place)))
+            cpu = statistics.median(one.cpu for one in runs)
             reference = reference or cpu
-            failed |= any(one.code for one in runs)
-            first = runs[0]
-            note = f"  {first.stops} stops" if first.stops else ""
-            note += f"  exit code {first.code}" if first.code else ""
-            print(f"{first.tool:14} {seconds:8.2f} {cpu:8.2f} {cpu / reference:10.1f}{note}")
-    return int(failed)
-
-
-def _times(run: Measured) -> tuple[float, float]:
-    return run.seconds, run.cpu
+            cells = [counts[one] for one in Verdict] + [len(runs[0].stops)]
+            print(
+                f"| {title} | {' | '.join(map(str, cells))} | {cpu:.1f} | {cpu / reference:.1f} |",
+                flush=True,
+            )
+            missed = counts[Verdict.MISSED]
+    return int(missed > 0)
 
 
 if __name__ == "__main__":
