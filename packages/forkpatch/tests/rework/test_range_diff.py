@@ -57,6 +57,13 @@ def test_renamed_patch_is_paired_by_what_it_changes(lab: ForkLab) -> None:
     assert "-    Forkpatch-Name: turn.patch" in said
 
 
+def test_series_without_patches_is_compared(lab: ForkLab) -> None:
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    second_version(lab, {"LICENSE": b"other\n"})
+    said = lab.ok("range-diff", "calc", "1.0", "2.0").out
+    assert said == "turn.patch: only in the old series\n"
+
+
 def test_unknown_version_is_a_user_mistake(lab: ForkLab) -> None:
     done = lab.run("range-diff", "calc", "1.0", "9.0")
     assert done.code == 2 and "9.0" in done.err

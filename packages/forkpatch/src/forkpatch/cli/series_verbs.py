@@ -340,11 +340,12 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     if current.plan.conflicts:
         _say_stopped(current, options.json)
         return 1
+    release = _released(fork, current.new)  # before the plan goes: a killed run is continued
     report = result.finish(current)
     write_report(
         str(fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"), report
     )
-    _say_rebased(report, _released(fork, current.new), options.json)
+    _say_rebased(report, release, options.json)
     return 0
 
 

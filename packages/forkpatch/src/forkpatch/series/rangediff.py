@@ -92,6 +92,9 @@ def _written(git: Git, plan: TreePlan) -> _Side:
 
 def _compared(git: Git, old: _Side, new: _Side, *options: str) -> list[PatchPair]:
     """The pairs that git prints, each with its diff."""
+    if not (old.patches and new.patches):  # git refuses an empty range
+        gone = [PatchPair(name, "", Fate.GONE) for name in old.patches]
+        return gone + [PatchPair("", name, Fate.NEW) for name in new.patches]
     found: list[PatchPair] = []
     out = git.run(*_COMMAND, *options, old.span, new.span).stdout
     for line in out.splitlines(keepends=True):
