@@ -95,7 +95,9 @@ def _export(model: Path, format_: str, target: Path) -> None:
     config = read_config(model / "config.json")
     writer = GGUFWriter(target, "llama")
     writer.add_file_type(chosen.file_type)
-    _add_sizes(writer, config, chosen.block)
+    add_sizes(writer, config, padded(config.intermediate, chosen.block))
+    writer.add_vocab_size(config.vocab)
+    writer.add_tokenizer_model("none")
     for name, values in _weights(model, config, chosen.block):
         # Llama.cpp stores norms in float32 for every format of the matrices.
         stored = chosen.kind_of(name, config.layers) if values.ndim == 2 else _KIND.F32
@@ -106,11 +108,12 @@ def _export(model: Path, format_: str, target: Path) -> None:
     writer.close()
 
 
-def _add_sizes(writer: GGUFWriter, config: LlamaConfig, block: int) -> None:
+def add_sizes(writer: GGUFWriter, config: LlamaConfig, intermediate: int) -> None:
+    """Write a model's sizes; its feed-forward width may be padded."""
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.hidden)
     writer.add_block_count(config.layers)
-    writer.add_feed_forward_length(padded(config.intermediate, block))
+    writer.add_feed_forward_length(intermediate)
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_dim)
@@ -118,8 +121,6 @@ def _add_sizes(writer: GGUFWriter, config: LlamaConfig, block: int) -> None:
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.eps)
-    writer.add_vocab_size(config.vocab)
-    writer.add_tokenizer_model("none")
 
 
 def padded(intermediate: int, block: int) -> int:
