@@ -23,6 +23,7 @@ MOST = {
     "gemm_q4_tiles": 2.2,
     "gemv_q4_tiles": 2.1,
     "gemm_q4_int8": 1.75,
+    **{"gemm_gguf_q4_0": 3, "gemm_gguf_q8_0": 3, "gemm_gguf_q4_k": 3, "gemm_gguf_q6_k": 3},
     "qk": 1.6,
     "pv": 1.25,
 }

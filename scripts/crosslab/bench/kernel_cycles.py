@@ -30,6 +30,9 @@ from crosslab.run.decode import Unit
 # Rows, outputs, inputs: a prompt's, a few, one.
 SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
 SINGLE = ((1, 768, 256), (1, 576, 1536))
+# Formats of GGUF files, each of another length of sums; their blocks have up to 256 inputs.
+GGUF = ("q4_0", "q8_0", "q4_k", "q6_k")
+GGUF_SIZES = ((128, 768, 256), (7, 960, 768), (1, 768, 256), (1, 576, 1536))
 DEFAULT_CORE = (core_option("spacemit-x60"),)
 # Of attention's heads.
 DIMENSIONS = (48, 64, 128)
@@ -56,6 +59,7 @@ def tiled_cases() -> Iterator[Case]:
         yield from (Case(f"{one}_{weights}_tiles", sizes) for sizes in SINGLE)
     for weights in sorted(int8_kernels()):
         yield from (Case(f"gemm_{weights}_int8", sizes) for sizes in (*SIZES, *SINGLE))
+    yield from (Case(f"gemm_gguf_{name}", sizes) for name in GGUF for sizes in GGUF_SIZES)
     yield from (attention_case(kernel) for kernel in read_kernels() if kernel.d in DIMENSIONS)
 
 
