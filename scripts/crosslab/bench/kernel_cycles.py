@@ -40,10 +40,11 @@ DIMENSIONS = (48, 64, 128)
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Cycles of a case, and the bound of each unit."""
+    """Cycles of a case, the bound of each unit, and executed instructions."""
 
     cycles: Cycles
     bound: CycleBound
+    insns: int
 
     @property
     def ratio(self) -> float:
@@ -81,17 +82,18 @@ def measure_cycles(
     """
     measured = count(program, cases, core.vlen, cache)
     return [
-        (case, KernelCycles(all_cycles(core, measured, [i]), bound_of(case, core)))
-        for i, case in enumerate(cases)
+        (case, KernelCycles(all_cycles(core, measured, [i]), bound_of(case, core), region.insns))
+        for i, (case, region) in enumerate(zip(cases, measured.regions, strict=True))
     ]
 
 
 def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Table:
     """Cycles of each unit a multiply-add, / the bound; and vec-serial ones over theirs."""
-    table = Table(title=f"{core.name}: cycles a multiply-add / at least, by unit")
+    table = Table(title=f"{core.name}: instructions and cycles a multiply-add / at least, by unit")
     table.add_column("kernel", no_wrap=True)
     for title in (
         "sizes",
+        "instructions",
         *(unit.value for unit in Unit),
         "vec-serial",
         "ratio",
@@ -107,7 +109,8 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
         piped = ("", "")
         if (took := got.cycles.pipeline) is not None:
             piped = (f"{took / case.macs:.3f}", f"{took / got.bound.vec_serial:.2f}")
-        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}", *piped)
+        insns = f"{got.insns / case.macs:.3f}"
+        table.add_row(case.product or case.kernel, sizes, insns, *each, f"{got.ratio:.2f}", *piped)
     return table
 
 
@@ -129,5 +132,5 @@ def main(argv: Sequence[str]) -> int:
         program = build(Path(folder), args.cache)
         for core in args.core:
             figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
-            Console(highlight=False, width=140).print(cycles_table(core, figures))
+            Console(highlight=False, width=150).print(cycles_table(core, figures))
     return 0
