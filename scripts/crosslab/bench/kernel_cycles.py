@@ -129,8 +129,8 @@ def main(argv: Sequence[str]) -> int:
     )
     args = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="kernel-cycles-") as folder:
-        program = build(Path(folder), args.cache)
         for core in args.core:
+            program = build(Path(folder), args.cache, core=core)
             figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
             Console(highlight=False, width=150).print(cycles_table(core, figures))
     return 0
