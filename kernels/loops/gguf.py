@@ -82,6 +82,28 @@ def sums_of_blocks(k: Loop, rows: int) -> None:
         k.advance(y, ld_x)
 
 
+def scaled_sums(k: Loop, spans: int) -> None:
+    """t[4, lanes] = sums of groups of ``spans`` spans times the groups' scales, in 32 bits.
+
+    ``rest`` is the number of bytes of the rows of a span that are left out.
+    """
+    t, p, s = k.pointers(t="int32_t *", p="const int16_t *", s="const int8_t *")
+    ld_t, scale_step, row_step, rest = k.parameters("ld_t", "scale_step", "row_step", "rest")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    totals = [e32.make("vmv.v.i", 0) for _ in range(4)]
+    with k.repeat("groups"):
+        scale = e8.make("vwadd.vx", e8.load("vle8.v", s, scale_step), Constant(0))
+        for _ in range(spans):
+            for total in totals:
+                part = e16.load("vle16.v", p, row_step)
+                e16.put("vwmacc.vv", total, part, scale)
+            k.advance(p, rest)
+    for total in totals:
+        e32.store("vse32.v", total, t, ld_t)
+
+
+for count in (2, 4):
+    loops.add(f"mlc_bytes_scaled_{count}", 4)(partial(scaled_sums, spans=count))
 for count in (4, 8, 12):
     for size in (32, 16, 8):
         description = partial(sums_of_spans, rows=count, span=size, block=SMALL[0], inputs=32)

@@ -149,18 +149,14 @@ MLC_RVV_INLINE void gguf_add_scaled(gguf_four rows, gguf_sums_of_rows p, int fir
   const gguf_activations x[GGUF_FOUR] = {gguf_block(rows.ready[0], f), gguf_block(rows.ready[1], f),
                                          gguf_block(rows.ready[2], f),
                                          gguf_block(rows.ready[3], f)};
-  const int16_t *sums = p.spans + first * p.lanes;
-  vint32m4_t t0 = __riscv_vmv_v_x_i32m4(gguf_zero(), vl), t1 = t0, t2 = t0, t3 = t0;
-  for (int group = 0; group < f.block / f.group; ++group) {
-    const int8_t *scales = (const int8_t *)w->scales + group * w->step;
-    const vint16m2_t scale = __riscv_vwcvt_x_x_v_i16m2(__riscv_vle8_v_i8m1(scales, vl), vl);
-    for (int i = 0; i < f.group; i += gguf_span(f), sums += p.rows * p.lanes) {
-#define GGUF_SCALE(i)                                                                          \
-  t##i = __riscv_vwmacc_vv_i32m4(t##i, __riscv_vle16_v_i16m2(sums + i * p.lanes, vl), scale, vl);
-      GGUF_EACH_ROW(GGUF_SCALE)
-    }
-  }
-#define GGUF_ADD_SCALED(i) gguf_add(rows.c[i], x[i].scale, t##i, w->factors, vl);
+  const int64_t row = 2 * p.lanes;  // bytes of a row of sums
+  const int spans = f.group / gguf_span(f);
+  int32_t totals[GGUF_FOUR * p.lanes];
+  (spans == 2 ? mlc_bytes_scaled_2_m4 : mlc_bytes_scaled_4_m4)(
+      totals, p.spans + first * p.lanes, (const int8_t *)w->scales, 2 * row, w->step, row,
+      (p.rows - GGUF_FOUR) * row, vl, f.block / f.group);
+#define GGUF_ADD_SCALED(i)                                                     \
+  gguf_add(rows.c[i], x[i].scale, __riscv_vle32_v_i32m4(totals + i * p.lanes, vl), w->factors, vl);
   GGUF_EACH_ROW(GGUF_ADD_SCALED)
   if (f.minimums) gguf_add_least(rows, x, w, f);
 }
