@@ -27,6 +27,7 @@
 #include <riscv_vector.h>
 #include <stddef.h>
 
+#include "ime.h"
 #include "mlc_rvv_linear.h"
 #include "mlc_rvv_loops.h"
 
@@ -128,17 +129,6 @@ static void many_rows(float *c, const uint8_t *x, const uint8_t *q, const float 
   }
 }
 
-// Scales in 22 bits: what a product by 2^2 + 1 leaves of them (Veltkamp).
-static void round_scales(float *to, const float *s, int64_t groups, int64_t step) {
-  const size_t lanes = __riscv_vsetvlmax_e32m4();
-  for (; groups > 0; --groups, s += step, to += lanes) {
-    const vfloat32m4_t scale = __riscv_vle32_v_f32m4(s, lanes);
-    const vfloat32m4_t more = __riscv_vfmul_vf_f32m4(scale, 5.0f, lanes);
-    const vfloat32m4_t less = __riscv_vfsub_vv_f32m4(more, scale, lanes);
-    __riscv_vse32_v_f32m4(to, __riscv_vfsub_vv_f32m4(more, less, lanes), lanes);
-  }
-}
-
 // m rows, an even number of at least LEAST_ROWS, and as many columns as LMUL 4 has floats: in as few
 // blocks as can be.
 APART void prompt_rows(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
@@ -149,7 +139,7 @@ APART void prompt_rows(float *c, const uint8_t *x, const uint8_t *q, const float
   clear(c, m, by->ld_c, lanes);
   for (int64_t first = 0, groups; first < by->groups; first += groups) {
     groups = by->groups - first < most ? by->groups - first : most;
-    round_scales(scales, s + first * by->step, groups, by->step);
+    round_scales(scales, s + first * by->step, groups, by->step, lanes);
     const uint8_t *bytes = q + first * by->step * (MLC_RVV_Q4_GROUP / 2);
     for (int64_t row = 0, rows; row < m; row += rows) {
       rows = m - row < MOST_ROWS ? m - row : MOST_ROWS;
@@ -161,6 +151,16 @@ APART void prompt_rows(float *c, const uint8_t *x, const uint8_t *q, const float
   }
 }
 
+// The same for a whole tile, by the matrix unit.
+APART void ime_rows_of_q4(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
+                          const tile_shape *by) {
+  const gguf_format f = {4, 0, MLC_RVV_Q4_GROUP, MLC_RVV_Q4_GROUP, MLC_RVV_Q4_ZERO_POINT, 0};
+  // The other parts of weights in blocks are not there.
+  const gguf_weights w = {q, q, q, (const uint16_t *)s};
+  ime_many_rows(c, x, w, s, m, by->ld_x, by->groups * MLC_RVV_Q4_GROUP, by->ld_c,
+                MLC_RVV_INT8_BLOCK, f);
+}
+
 // One tile of `by->step` columns.
 static void int8_tile(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
                       const tile_shape *by) {
@@ -169,12 +169,14 @@ static void int8_tile(float *c, const uint8_t *x, const uint8_t *q, const float 
     wide_rows(c, x, q, s, m, by);
     return;
   }
+  const int by_ime = ime_serves(by->step) && m >= LEAST_ROWS;
+  if (by_ime) ime_rows_of_q4(c, x, q, s, m / 2 * 2, by);
   for (int64_t column = 0; column < by->step; column += most) {
     const int64_t lanes = by->step - column < most ? by->step - column : most;
     int64_t done = 0;
     if (m > MLC_RVV_INT8_FEW_ROWS && m >= LEAST_ROWS && lanes == most) {
       done = m / 2 * 2;
-      prompt_rows(c + column, x, q + column, s + column, done, by);
+      if (!by_ime) prompt_rows(c + column, x, q + column, s + column, done, by);
     }
     narrow_rows(c + done * by->ld_c + column, x + done * MLC_RVV_INT8_BLOCK, q + column, s + column,
                 m - done, (size_t)lanes, by);

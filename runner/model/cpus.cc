@@ -40,6 +40,9 @@ unsigned CoreOf(unsigned id) {
   return stream >> lowest ? lowest : id;
 }
 
+// Work of a CPU with the matrix unit, in that of one without.
+constexpr int64_t kMatrixUnit = 4;
+
 std::string Written(const VectorUnit& unit) {
   if (unit.bits == 0) return "no vector registers";
   return "vector registers of " + std::to_string(unit.bits) + " bits";
@@ -47,21 +50,22 @@ std::string Written(const VectorUnit& unit) {
 
 }  // namespace
 
-std::vector<Cpu> ProbeCpus() {
+std::vector<Cpu> ProbeCpus(bool matrix) {
   std::vector<Cpu> cpus;
   for (const unsigned id : Allowed()) {
     // A thread of its own, so that the caller stays where it is.
     std::thread([&] {
-      if (Pin({id})) cpus.push_back({id, CoreOf(id), ProbeVectorUnit()});
+      if (Pin({id})) cpus.push_back({id, CoreOf(id), ProbeVectorUnit(matrix)});
     }).join();
   }
   // Without leave to move, the CPU under this thread stands for all.
-  if (cpus.empty()) cpus.push_back({0, 0, ProbeVectorUnit()});
+  if (cpus.empty()) cpus.push_back({0, 0, ProbeVectorUnit(matrix)});
   return cpus;
 }
 
 bool Runs(const Cpu& cpu, const VectorUnit& needed) {
-  return cpu.unit.bits >= needed.bits && (cpu.unit.halves || !needed.halves);
+  return cpu.unit.bits >= needed.bits && (cpu.unit.halves || !needed.halves) &&
+         (cpu.unit.ime || !needed.ime);
 }
 
 size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& libraries) {
@@ -70,7 +74,7 @@ size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& 
   for (size_t i = 0; i < libraries.size(); ++i) {
     const auto count = std::count_if(cpus.begin(), cpus.end(),
                                      [&](const Cpu& cpu) { return Runs(cpu, libraries[i]); });
-    const int64_t bits = count * libraries[i].bits;
+    const int64_t bits = count * libraries[i].bits * (libraries[i].ime ? kMatrixUnit : 1);
     if (bits > most || (bits == most && bits > 0 && libraries[i].bits > libraries[best].bits)) {
       best = i;
       most = bits;

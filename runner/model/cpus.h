@@ -17,15 +17,16 @@ struct Cpu {
   VectorUnit unit;
 };
 
-// The CPUs that this process may run on, each probed by a thread on it.
-std::vector<Cpu> ProbeCpus();
+// The CPUs that this process may run on, each probed by a thread on it; `matrix`: also for
+// SpacemiT's matrix unit.
+std::vector<Cpu> ProbeCpus(bool matrix = false);
 
 // True if the CPU can run code that needs this unit.
 bool Runs(const Cpu& cpu, const VectorUnit& needed);
 
 // The best of several libraries, given by what they need: the one with which the CPUs that can run
-// it compute most, counted in bits of vector registers. Among equals, the one for the longer
-// registers. Returns the first library if no CPU can run any of them.
+// it compute most, counted in bits of vector registers, four times with the matrix unit. Among
+// equals, the one for the longer registers. Returns the first library if no CPU can run any of them.
 size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& libraries);
 
 // The CPUs that can run code that needs this unit. Throws InputError if there is none: code for

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
 #include "input/errors.h"
-#include "model/cpus.h"
 #include "model/roi.h"
 
 // The linked-in libraries, defined by the build that links them: bits in a vector register
@@ -24,6 +24,9 @@ struct mlc_rvv_library {
   const char* prefix;
 };
 __attribute__((weak)) extern const mlc_rvv_library mlc_rvv_libraries[];
+
+// The switch of linked-in kernels that have code for SpacemiT's matrix unit; absent without such.
+__attribute__((weak)) extern int mlc_rvv_use_ime;
 }
 
 namespace rvv_runner {
@@ -41,14 +44,31 @@ ffi::Function Global(const std::string& name) {
   return *function;
 }
 
-// The linked-in library that suits these CPUs best (BestLibrary).
-mlc_rvv_library Fitting(const std::vector<Cpu>& cpus) {
-  if (mlc_rvv_libraries == nullptr) return {0, 0, ""};
-  std::vector<VectorUnit> needed;
+// Variable that keeps the matrix unit out of use: MLC_RVV_IME=0.
+bool WithoutMatrixUnit() {
+  const char* text = std::getenv("MLC_RVV_IME");
+  return text != nullptr && std::string(text) == "0";
+}
+
+// A linked-in library, and whether its kernels use the matrix unit.
+struct Variant {
+  mlc_rvv_library library;
+  bool ime;
+
+  VectorUnit Needs() const { return {library.vlen, library.zvfh != 0, ime}; }
+};
+
+// The linked-in libraries; one for registers of 256 bits also with the matrix unit, if its kernels
+// have code for it.
+std::vector<Variant> Variants() {
+  if (mlc_rvv_libraries == nullptr) return {{{0, 0, ""}, false}};
+  const bool has_ime = &mlc_rvv_use_ime != nullptr && !WithoutMatrixUnit();
+  std::vector<Variant> variants;
   for (auto one = mlc_rvv_libraries; one->prefix != nullptr; ++one) {
-    needed.push_back({one->vlen, one->zvfh != 0});
+    variants.push_back({*one, false});
+    if (has_ime && one->vlen == 256) variants.push_back({*one, true});
   }
-  return mlc_rvv_libraries[BestLibrary(cpus, needed)];
+  return variants;
 }
 
 ffi::Module LinkedIn(const char* prefix) {
@@ -74,18 +94,30 @@ ffi::Module FromFile(const std::string& path) {
   return *module;
 }
 
-// Keeps this process on the CPUs that can run code that needs this unit.
-void Settle(const std::vector<Cpu>& cpus, int64_t bits, bool halves) {
-  StayOn(CpusThatRun(cpus, {bits, halves}));
+// Keeps this process on those CPUs that can run code that needs this unit, and returns them.
+std::vector<Cpu> Settle(const std::vector<Cpu>& cpus, const VectorUnit& needed) {
+  std::vector<Cpu> fit = CpusThatRun(cpus, needed);
+  StayOn(fit);
+  return fit;
 }
 
-// Opens the library, and sets `vlen` to the bits in a vector register that it is known to need.
-ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen) {
-  const std::vector<Cpu> cpus = ProbeCpus();
-  const mlc_rvv_library chosen = path.empty() ? Fitting(cpus) : mlc_rvv_library{0, 0, ""};
-  Settle(cpus, std::max<int64_t>(check_vlen, chosen.vlen), chosen.zvfh != 0);
-  *vlen = chosen.vlen;
-  return path.empty() ? LinkedIn(chosen.prefix) : FromFile(path);
+// Opens the library, and sets `vlen` to the bits in a vector register that it is known to need, and
+// `cpus` to those that can run it.
+ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen,
+                 std::vector<Cpu>* cpus) {
+  const std::vector<Variant> variants =
+      path.empty() ? Variants() : std::vector<Variant>{{{0, 0, ""}, false}};
+  std::vector<VectorUnit> needs;
+  for (const Variant& one : variants) needs.push_back(one.Needs());
+  const bool matrix = std::any_of(needs.begin(), needs.end(), [](auto& unit) { return unit.ime; });
+  const std::vector<Cpu> all = ProbeCpus(matrix);
+  const size_t best = BestLibrary(all, needs);
+  VectorUnit needed = needs[best];
+  needed.bits = std::max(check_vlen, needed.bits);
+  *cpus = Settle(all, needed);
+  if (needed.ime) mlc_rvv_use_ime = 1;
+  *vlen = variants[best].library.vlen;
+  return path.empty() ? LinkedIn(variants[best].library.prefix) : FromFile(path);
 }
 
 ffi::Module StartVm(const ffi::Module& library) {
@@ -157,11 +189,11 @@ std::string DeviceCounters() {
 
 Library::Library(const std::string& path, int64_t check_vlen,
                  const std::vector<std::string>& functions)
-    : library_(Open(path, check_vlen, &vlen_)), vm_(StartVm(library_)) {
+    : library_(Open(path, check_vlen, &vlen_, &cpus_)), vm_(StartVm(library_)) {
   metadata_ = ParseJson(Function("_metadata")().cast<std::string>(), "the library's metadata");
   vlen_ = std::max(vlen_, Limit("vlen", 0));
-  // The metadata can name a unit that the link did not: probe the CPUs that are left.
-  Settle(ProbeCpus(), vlen_, Limit("zvfh", 0) != 0);
+  // The metadata can name a unit that the link did not.
+  cpus_ = Settle(cpus_, {vlen_, Limit("zvfh", 0) != 0, false});
   for (const std::string& name : functions) Function(name);
 }
 

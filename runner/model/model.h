@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "input/json.h"
+#include "model/cpus.h"
 #include "model/params.h"
 #include "model/roi.h"
 
@@ -44,7 +45,8 @@ class Library {
   void ArrangeWeights(const tvm::ffi::Array<tvm::ffi::Any>& params) const;
 
  private:
-  int64_t vlen_ = 0;  // declared before library_, whose initializer sets it
+  int64_t vlen_ = 0;       // these are declared before library_, whose initializer sets them
+  std::vector<Cpu> cpus_;  // that can run it
   tvm::ffi::Module library_;
   tvm::ffi::Module vm_;
   Json metadata_;

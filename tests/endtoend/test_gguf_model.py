@@ -22,13 +22,11 @@ from crosslab.models.compare import compare
 from crosslab.models.config import FamilyConfig, read_family
 from crosslab.models.gguf_params import (
     Layout,
-    part_names,
     rows_and_blocks,
     tables,
-    whole_params,
 )
 from crosslab.models.llama_params import convert_gguf, gguf_layout
-from crosslab.models.params import read_index
+from crosslab.models.params import ReadParams
 from crosslab.models.reference import answer
 from crosslab.models.weights_file import F32
 from crosslab.run.emulator import GuestMachine, run_guest
@@ -108,10 +106,7 @@ class Made:
 
     def values(self) -> dict[str, F32]:
         """The stored parameters as float32."""
-        stored = read_index(self.params)
-        arrays = {name: stored[name].read() for name in part_names(self.layout)}
-        floats = {name: one.read() for name, one in stored.items() if name not in arrays}
-        return {**floats, **dict(whole_params(arrays, self.layout))}
+        return dict(ReadParams(self.params, layout=self.layout))
 
 
 QUICK = ("gemma", "qwen2")

@@ -23,6 +23,8 @@ MOST = {
     "gemm_q4_tiles": 2.2,
     "gemv_q4_tiles": 2.1,
     "gemm_q4_int8": 1.75,
+    # Seven rows are computed as eight, and a prompt's panel is unpacked for them.
+    **{"gemm_gguf_q4_0": 2.6, "gemm_gguf_q8_0": 3.6, "gemm_gguf_q4_k": 2.7, "gemm_gguf_q6_k": 3.1},
     "qk": 1.6,
     "pv": 1.25,
 }

@@ -20,6 +20,7 @@ from support.patched_trees import trees
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()
+VMADOT = Path(__file__).with_name("native") / "vmadot.c"
 
 
 def need_emulator(*, plugins: bool = False) -> None:

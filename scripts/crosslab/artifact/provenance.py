@@ -111,6 +111,7 @@ class Provenance:
         targets: what code was generated for.
         linking: what the runner was linked from and with.
         with_mlc: MLC-LLM took part.
+        kernel_flags: options that the kernels alone were compiled with.
     """
 
     project: Path
@@ -120,6 +121,7 @@ class Provenance:
     targets: tuple[LabTarget, ...]
     linking: link.LinkRequest
     with_mlc: bool
+    kernel_flags: tuple[str, ...] = ()
 
     @property
     def toolchain(self) -> Toolchain:
@@ -181,7 +183,7 @@ class Provenance:
                     *link.BUILD_FLAGS,
                     *link.WARNINGS,
                 ],
-                "kernels": [*_plain(self._kernel_compiler), *COMMON_FLAGS],
+                "kernels": [*_plain(self._kernel_compiler), *COMMON_FLAGS, *self.kernel_flags],
                 "link": _plain(link.link_options(self.linking)),
             },
         }

@@ -29,6 +29,7 @@ from crosslab.build.kernels import (
     read_kernels,
 )
 from crosslab.build.recipe_options import DEFAULT_VLEN, recipe_options
+from crosslab.cores.core import Core
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
@@ -126,14 +127,22 @@ def count(program: Path, cases: Sequence[Case], vlen: int, cache: Path) -> Measu
     return count_guest(program, [str(vlen // 4), *words], GuestMachine(vlen), cache)[1]
 
 
-def build(folder: Path, cache: Path, parameters: Mapping[str, int] | None = None) -> Path:
+def build(
+    folder: Path,
+    cache: Path,
+    parameters: Mapping[str, int] | None = None,
+    core: Core | None = None,
+) -> Path:
     """Link the program with the kernels, with other parameters' values or the list's.
+
+    They are compiled for a core as ``--core`` compiles them, or for any.
 
     Raises:
         LabError: it does not compile.
     """
     toolchain, program = find_cross(), folder / "bench"
-    kernels = cached_kernels(KernelTarget.RISCV64, cache, parameters) / OBJECT
+    tune = core.llvm if core else ""
+    kernels = cached_kernels(KernelTarget.RISCV64, cache, parameters, core=core, tune=tune) / OBJECT
     (folder / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()), encoding="utf-8")
     include = [f"-I{folder}", f"-I{KERNELS / 'include'}"]
     command = [*toolchain.cc, *toolchain.link, "-O1", "-static", *include]

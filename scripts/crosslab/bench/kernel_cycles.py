@@ -30,6 +30,9 @@ from crosslab.run.decode import Unit
 # Rows, outputs, inputs: a prompt's, a few, one.
 SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
 SINGLE = ((1, 768, 256), (1, 576, 1536))
+# Formats of GGUF files, each of another length of sums; their blocks have up to 256 inputs.
+GGUF = ("q4_0", "q8_0", "q4_k", "q6_k")
+GGUF_SIZES = ((128, 768, 256), (7, 960, 768), (1, 768, 256), (1, 576, 1536))
 DEFAULT_CORE = (core_option("spacemit-x60"),)
 # Of attention's heads.
 DIMENSIONS = (48, 64, 128)
@@ -37,10 +40,11 @@ DIMENSIONS = (48, 64, 128)
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Cycles of a case, and the bound of each unit."""
+    """Cycles of a case, the bound of each unit, and executed instructions."""
 
     cycles: Cycles
     bound: CycleBound
+    insns: int
 
     @property
     def ratio(self) -> float:
@@ -56,6 +60,7 @@ def tiled_cases() -> Iterator[Case]:
         yield from (Case(f"{one}_{weights}_tiles", sizes) for sizes in SINGLE)
     for weights in sorted(int8_kernels()):
         yield from (Case(f"gemm_{weights}_int8", sizes) for sizes in (*SIZES, *SINGLE))
+    yield from (Case(f"gemm_gguf_{name}", sizes) for name in GGUF for sizes in GGUF_SIZES)
     yield from (attention_case(kernel) for kernel in read_kernels() if kernel.d in DIMENSIONS)
 
 
@@ -77,17 +82,18 @@ def measure_cycles(
     """
     measured = count(program, cases, core.vlen, cache)
     return [
-        (case, KernelCycles(all_cycles(core, measured, [i]), bound_of(case, core)))
-        for i, case in enumerate(cases)
+        (case, KernelCycles(all_cycles(core, measured, [i]), bound_of(case, core), region.insns))
+        for i, (case, region) in enumerate(zip(cases, measured.regions, strict=True))
     ]
 
 
 def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Table:
     """Cycles of each unit a multiply-add, / the bound; and vec-serial ones over theirs."""
-    table = Table(title=f"{core.name}: cycles a multiply-add / at least, by unit")
+    table = Table(title=f"{core.name}: instructions and cycles a multiply-add / at least, by unit")
     table.add_column("kernel", no_wrap=True)
     for title in (
         "sizes",
+        "instructions",
         *(unit.value for unit in Unit),
         "vec-serial",
         "ratio",
@@ -103,7 +109,8 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
         piped = ("", "")
         if (took := got.cycles.pipeline) is not None:
             piped = (f"{took / case.macs:.3f}", f"{took / got.bound.vec_serial:.2f}")
-        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}", *piped)
+        insns = f"{got.insns / case.macs:.3f}"
+        table.add_row(case.product or case.kernel, sizes, insns, *each, f"{got.ratio:.2f}", *piped)
     return table
 
 
@@ -122,8 +129,8 @@ def main(argv: Sequence[str]) -> int:
     )
     args = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="kernel-cycles-") as folder:
-        program = build(Path(folder), args.cache)
         for core in args.core:
+            program = build(Path(folder), args.cache, core=core)
             figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
-            Console(highlight=False, width=140).print(cycles_table(core, figures))
+            Console(highlight=False, width=150).print(cycles_table(core, figures))
     return 0

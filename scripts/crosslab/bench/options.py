@@ -16,8 +16,9 @@ from crosslab.compile.driver import MAX_BATCH
 from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
 from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
-from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS
+from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.peers import openblas
+from crosslab.peers.gguf_export import IN_BLOCKS
 from crosslab.remote import add_options
 
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class Bench:
         core: count this core's cycles; None: instructions alone.
         peer: another program that is measured as well; empty: none.
         caches: simulate the core's caches.
+        gguf: format of the file that weights in blocks are read of.
         together: sequences that are decoded in one batch, beside one alone; 1: no batch.
         report: where the JSON goes.
         cache: folder of builds that clones share.
@@ -130,6 +132,7 @@ class Bench:
     peer: str = ""
     caches: bool = False
     together: int = 1
+    gguf: str = IN_BLOCKS[0]
 
     @property
     def cache_option(self) -> str:
@@ -144,10 +147,15 @@ class Bench:
 
     def path_of(self, quantization: str) -> str:
         """The definition of the model that is compiled for a quantization."""
-        return self.path or (OWN if quantization in OWN_FORMATS else MLC)
+        return self.path or (OWN if quantization in (*OWN_FORMATS, GGUF) else MLC)
 
     def variants_of(self, quantization: str) -> list[Variant]:
-        """The variants on the quantization's path."""
+        """The variants on the quantization's path.
+
+        Weights in blocks have no other code than the kernels.
+        """
+        if quantization == GGUF:
+            return [v for v in self.variants if v.kernels and v.steps is None]
         through_mlc = self.path_of(quantization) == MLC
         return [v for v in self.variants if v.mlc_tree or not through_mlc]
 
@@ -175,7 +183,11 @@ def parser() -> argparse.ArgumentParser:
         tvm_tree={"help": "tree that the runtime is built from"},
         core={"help": "count cycles of this core as well, by the name of its file in cores/"},
         vlen=several,
-        quantization={**several, "help": f"formats of the weights ({DEFAULT_FORMAT})"},
+        quantization={
+            **several,
+            "choices": FORMATS,
+            "help": f"formats of the weights ({DEFAULT_FORMAT})",
+        },
     )
     options = argparse.ArgumentParser(
         prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False
@@ -206,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-zvfh", action="store_true", help="compile without half-precision vectors (Zvfh)")
     add("--caches", action="store_true", help="simulate the core's caches as well; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
+    add("--gguf", choices=IN_BLOCKS, help=f"format in --quantization {GGUF} ({IN_BLOCKS[0]})")
     add("--peer", choices=PEERS, help="count another program beside ours; openblas: its sgemm")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add_options(add)
@@ -253,6 +266,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
         peer=args.peer or "",
         caches=args.caches,
         together=args.together,
+        gguf=args.gguf or IN_BLOCKS[0],
     )
     _check_paths(made)
     _check_caches(made)
@@ -317,7 +331,7 @@ def _check_together(bench: Bench) -> None:
 def _check_paths(bench: Bench) -> None:
     for quantization in bench.quantizations:
         path = bench.path_of(quantization)
-        if path == OWN and quantization not in OWN_FORMATS:
+        if path == OWN and quantization not in (*OWN_FORMATS, GGUF):
             raise UserError(
                 f"the project's own model definition supports {', '.join(OWN_FORMATS)} only, "
                 f"not {quantization}",

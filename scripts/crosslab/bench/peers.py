@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from crosslab.bench.rows import Row, cost_of, measured_row
 from crosslab.bench.subject import Subject
 from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
-from crosslab.models.formats import weight_formats
+from crosslab.models.formats import GGUF, weight_formats
 from crosslab.peers.gguf_export import export_gguf, fits
 from crosslab.peers.llama_cpp import PeerRun, run_llama_cpp
 from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp
@@ -20,6 +20,13 @@ from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp
 # What products with weights in the peer's formats take for activations.
 ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}
 ACTIVATIONS |= dict.fromkeys(("IQ4_NL", "Q4_K_M"), "int8")
+
+
+def formats_beside(subject: Subject, quantization: str) -> Sequence[str]:
+    """The peer's formats that compare with ours."""
+    if quantization == GGUF:
+        return (subject.bench.gguf,)
+    return weight_formats()[quantization].llama_cpp
 
 
 def check_peer(subject: Subject) -> None:
@@ -31,7 +38,7 @@ def check_peer(subject: Subject) -> None:
     if subject.bench.threads > 1:
         raise UserError(f"--peer {NAME} runs in one thread only", remedy="leave out --threads")
     for quantization in subject.bench.quantizations:
-        if not weight_formats()[quantization].llama_cpp:
+        if not formats_beside(subject, quantization):
             others = [name for name, f in weight_formats().items() if f.llama_cpp]
             raise UserError(
                 f"--peer {NAME} has no format that compares with {quantization}",
@@ -61,7 +68,7 @@ def peer_rows(
     bench = subject.bench
     source = read_archive(bench.project)
     builds = build_llama_cpp(source, bench.cache, bench.core)
-    for format_ in weight_formats()[quantization].llama_cpp:
+    for format_ in formats_beside(subject, quantization):
         if not fits(subject.config, format_):
             say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
             continue

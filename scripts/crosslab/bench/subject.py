@@ -12,10 +12,12 @@ from crosslab.build.recipe import Recipe
 from crosslab.build.runner import store_params
 from crosslab.compile.modes import KernelMode
 from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
+from crosslab.models.formats import GGUF
 from crosslab.models.llama_params import random_model
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.pins import read_pins
+from crosslab.peers.gguf_export import store_in_blocks
 
 SEED = 0
 
@@ -36,6 +38,11 @@ class Subject:
         return import_gguf(fetch_asset(asset, bench.cache), bench.cache)
 
     @cached_property
+    def in_blocks(self) -> Path:
+        """The same model, its weights in the blocks of a GGUF file."""
+        return store_in_blocks(self.folder, self.bench.gguf, self.bench.cache)
+
+    @cached_property
     def config(self) -> LlamaConfig:
         """The model's sizes."""
         return self.bench.config or read_config(self.folder / "config.json")
@@ -50,7 +57,7 @@ class Subject:
         context = min(self.config.context, DEFAULT_CONTEXT)
         return replace(
             shared,
-            model=self.folder,
+            model=self.in_blocks if quantization == GGUF else self.folder,
             quantization=quantization,
             vlens=(vlen,),
             tvm_tree=variant.tree,

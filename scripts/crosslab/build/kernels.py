@@ -53,6 +53,8 @@ COMMON_FLAGS = (
     "-Wextra",
     "-Werror",
 )
+# Kernels for SpacemiT's matrix unit, too: kernels/rvv/ime.h.
+IME_FLAGS = ("-DMLC_RVV_IME",)
 
 
 class KernelTarget(enum.StrEnum):
@@ -323,19 +325,21 @@ def cached_kernels(
     zvfh: bool = False,
     core: Core | None = None,
     tune: str = "",
+    ime: bool = False,
 ) -> Path:
     """The folder of compiled kernels, made once for these sources, values and this compiler.
 
     Loops are in the order that suits the core, or the one in ``ORDERED_FOR``. The compiler is that
-    of :func:`compiler_for`.
+    of :func:`compiler_for`. With ``ime`` they also have code for SpacemiT's matrix unit.
     """
     values = with_values(parameters or {})
+    flags = IME_FLAGS if ime else ()
     command = compiler_for(target, zvfh=zvfh, tune=tune)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
     key = digest(
         toolchain.digest,
         str(clang_version(command[0])),
-        " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
+        " ".join((*command, *COMMON_FLAGS, *flags, *(f"{name}={values[name]}" for name in values))),
         KERNELS,
         *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),
         Path(__file__),
@@ -344,7 +348,9 @@ def cached_kernels(
     )
 
     def make(folder: Path) -> None:
-        build_kernels(target, folder, compiler=command, parameters=values, core=core)
+        build_kernels(
+            target, folder, compiler=command, extra_flags=flags, parameters=values, core=core
+        )
 
     return cached_build(cache, f"kernels-{target}", key, make)
 

@@ -110,6 +110,11 @@ class Recipe:
         return names.pop() if len(names) == 1 else ""
 
     @property
+    def ime(self) -> bool:
+        """True if a core's chip has SpacemiT's matrix unit."""
+        return any(core.ime for core in self.cores)
+
+    @property
     def label(self) -> str:
         """Name of the CPUs, like ``riscv64-rvv128-rvv256``."""
         halves = ["zvfh"] * self.zvfh

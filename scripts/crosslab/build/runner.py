@@ -125,6 +125,7 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
                 zvfh=recipe.zvfh,
                 core=recipe.cores[0] if len(recipe.cores) == 1 else None,
                 tune=recipe.tune,
+                ime=recipe.ime,
             )
     several = len(recipe.vlens) > 1
     with clock.step("compile"):

@@ -90,6 +90,7 @@ class Core:
         pipeline: how it executes instructions; None: not known.
         llvm: LLVM's name of the core, or of the nearest that LLVM has a scheduling model of; empty:
             no such model.
+        ime: a chip with this core has SpacemiT's matrix unit (``vmadot``) on some of its CPUs.
     """
 
     key: str
@@ -100,6 +101,7 @@ class Core:
     memory: MemorySystem | None = None
     pipeline: Pipeline | None = None
     llvm: str = ""
+    ime: bool = False
 
     def __str__(self) -> str:
         """The core's key, as ``--core`` accepts it."""
@@ -256,7 +258,8 @@ def read_core(folder: Path, key: str) -> Core:
         pipeline = _pipeline(folder, table["pipeline"]) if "pipeline" in table else None
         name, vlen = table["name"], int(table["vlen"])
         llvm = str(table.get("llvm", ""))
-        return Core(key, name, vlen, cycles, assumptions, memory, pipeline, llvm)
+        ime = bool(table.get("ime", False))
+        return Core(key, name, vlen, cycles, assumptions, memory, pipeline, llvm, ime)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder / key}.toml or its {ASSUMPTIONS} is malformed: {error!r}",

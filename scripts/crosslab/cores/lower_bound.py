@@ -23,9 +23,11 @@ from crosslab.cores.core import Core
 from crosslab.cores.cycles import vec_serial
 from crosslab.errors import UserError
 from crosslab.models.formats import packings
+from crosslab.models.gguf_formats import GgufFormat, gguf_formats
 from crosslab.run.decode import Unit
 
 LMULS = (1, 2, 4, 8)
+GGUF = "_gguf_"
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:
 
     Args:
         core: by whose table.
-        kernel: by kind and weights, as gemm_q4_tiles or gemm_q4_int8.
+        kernel: by kind and weights, as gemm_q4_tiles, gemm_q4_int8 or gemm_gguf_q4_k.
         m: rows.
         n: outputs.
         k: inputs.
     """
+    if GGUF in kernel:
+        return _blocks(core, gguf_formats()[kernel.partition(GGUF)[2].upper()], m, n, k)
     packing, int8 = packings()[kernel.split("_")[1]], kernel.endswith("_int8")
     multiply = _least(core, ["vwmacc.vx"], 8) if int8 else _least(core, ["vfmacc.vf"], 32)
     arithmetic, memory = m * n * k * multiply, m * n * _least(core, ["vse32.v"], 32)
@@ -78,6 +82,17 @@ def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:
         memory += n * k * packing.bits / 8 * _least(core, ["vle8.v"], 8)
         memory += n * math.ceil(k / packing.group) * _least(core, ["vle32.v"], 32)
     return CycleBound(memory, arithmetic, _scalars(core, m, n, k, int8=int8))
+
+
+def _blocks(core: Core, f: GgufFormat, m: int, n: int, k: int) -> CycleBound:
+    """A linear layer with int8 activations whose weights are in blocks of a GGUF file."""
+    arithmetic = m * n * k * _least(core, ["vwmacc.vx"], 8)
+    if f.low < 8:
+        arithmetic += n * k * _least(core, ["vmulhu.vx", "vsrl.vi", "vand.vi"], 8) / 2
+    memory = m * n * _least(core, ["vse32.v"], 32) + n * k * f.bits / 8 * _least(
+        core, ["vle8.v"], 8
+    )
+    return CycleBound(memory, arithmetic, _scalars(core, m, n, k, int8=True))
 
 
 def attention(core: Core, rows: int, columns: int, depth: int) -> CycleBound:

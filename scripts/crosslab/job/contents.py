@@ -19,6 +19,7 @@ from crosslab.artifact.provenance import (
 )
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
+from crosslab.build.kernels import IME_FLAGS
 from crosslab.build.libraries import (
     httplib_sources,
     json_licence,
@@ -83,6 +84,7 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
         targets=recipe.targets,
         linking=runner.linking,
         with_mlc=recipe.mlc_tree is not None,
+        kernel_flags=IME_FLAGS if job.recipe.ime else (),
     )
     name = f"{job.name}-{recipe.label}"
     whole = Part(name, job.release, OURS, shipped=True, kind="application")

@@ -27,9 +27,9 @@ from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
 from crosslab.models.formats import GGUF
-from crosslab.models.gguf_params import part_names, rows_and_blocks, whole_params
+from crosslab.models.gguf_params import rows_and_blocks
 from crosslab.models.llama_params import FileWeights, param_widths
-from crosslab.models.params import ReadParams, read_index
+from crosslab.models.params import ReadParams
 from crosslab.models.reference import Answer, ReferenceLlama, answer, rounding_error
 from crosslab.models.sources.model_folder import CONFIG_FILE
 from crosslab.models.weights_file import F32
@@ -118,13 +118,9 @@ def ask_reference(
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None
     config = read_family(model / CONFIG_FILE)
-    values: Mapping[str, F32] = ReadParams(params, param_widths(config), job.recipe.weights.packing)
     layout = layout_of(job.recipe.of(model))
-    if layout:
-        stored = read_index(params)
-        arrays = {name: stored[name].read() for name in part_names(layout)}
-        floats = {name: values[name] for name in values if name not in arrays}
-        values = {**floats, **dict(whole_params(arrays, layout))}
+    packing = job.recipe.weights.packing
+    values = ReadParams(params, param_widths(config), packing, layout=layout)
     device = job.offload.arithmetic(None) if job.offload else None
     said = answer(
         config,

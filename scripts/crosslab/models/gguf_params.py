@@ -8,7 +8,7 @@ other, and is stored in segments of rows that have one format each: ``<layer>.<p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,12 +155,10 @@ def rows_and_blocks(layout: Layout) -> dict[str, tuple[tuple[int, int], ...]]:
     }
 
 
-def whole_params(arrays: Mapping[str, Any], layout: Layout) -> Iterator[tuple[str, F32]]:
-    """The parameters of a layout as float32, from the parts that a library reads."""
-    for param, segments in layout.items():
-        stem = param.removesuffix(WEIGHT)
-        rows = []
-        for i, segment in enumerate(segments):
-            parts = {part: arrays[f"{stem}.{part}_{i}"] for part in segment.format.parts}
-            rows.append(Blocks.of_parts(segment.format, parts).dequantized())
-        yield param, np.concatenate(rows)
+def whole_param(param: str, segments: Sequence[Segment], read: Callable[[str], Any]) -> F32:
+    """A parameter in blocks as float32; ``read`` gives a part that the library reads, by name."""
+    stem, rows = param.removesuffix(WEIGHT), []
+    for i, segment in enumerate(segments):
+        parts = {part: read(f"{stem}.{part}_{i}") for part in segment.format.parts}
+        rows.append(Blocks.of_parts(segment.format, parts).dequantized())
+    return np.concatenate(rows)

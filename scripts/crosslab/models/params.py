@@ -21,6 +21,7 @@ from rich.console import Console
 
 from crosslab.errors import UserError
 from crosslab.models.formats import Packing
+from crosslab.models.gguf_params import Layout, part_names, whole_param
 from crosslab.models.weights_file import F32
 from groundwork.files import atomic_write
 
@@ -293,6 +294,7 @@ class ReadParams(Mapping[str, F32]):
         folder: where ``tensor-cache.json`` is.
         widths: number of inputs of quantized weights whose last group is not full.
         packing: layout of quantized weights, see :mod:`crosslab.models.formats`.
+        layout: the parameters that are in blocks of a GGUF file.
         kept_bytes: bound of what is kept.
 
     Raises:
@@ -306,8 +308,9 @@ class ReadParams(Mapping[str, F32]):
         widths: Mapping[str, int] | None = None,
         packing: Packing | None = None,
         kept_bytes: int = KEPT_BYTES,
+        layout: Layout | None = None,
     ) -> None:
-        self._stored = read_index(folder)
+        self._stored, self._layout = read_index(folder), layout or {}
         self._folder, self._widths, self._packing = folder, widths or {}, packing
         self._left, self._kept = kept_bytes, dict[str, F32]()
         self._names = {
@@ -315,6 +318,9 @@ class ReadParams(Mapping[str, F32]):
             for n in self._stored
             if not n.endswith(".q_scale")
         }
+        for part in part_names(self._layout):
+            del self._names[part]
+        self._names |= {name: name for name in self._layout}
         for name in self._names.values():
             if name.endswith(".q_weight"):
                 self._check(name)
@@ -348,6 +354,8 @@ class ReadParams(Mapping[str, F32]):
         return self._packing
 
     def _read(self, stored: str, name: str) -> F32:
+        if name in self._layout:
+            return whole_param(name, self._layout[name], lambda part: self._stored[part].read())
         values = self._stored[stored].read()
         if not stored.endswith(".q_weight"):
             plain: F32 = values.astype(np.float32, copy=False)

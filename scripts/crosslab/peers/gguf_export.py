@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
+from numpy.typing import NDArray
 from safetensors import safe_open
 
 from crosslab.cached_build import cached_build
 from crosslab.models import params
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import LlamaConfig, read_config, write_config
+from crosslab.models.gguf_params import TYPES
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources import gguf_import
 from crosslab.models.sources.gguf_families import gguf_name
-from crosslab.models.weights_file import F32, WEIGHTS_FILE
+from crosslab.models.weights_file import F32, WEIGHTS_FILE, save_weights
 from crosslab.peers import quantize as quantize_module
 from crosslab.peers.quantize import quantize
 from groundwork.hashing import digest
@@ -69,6 +72,9 @@ FORMATS = {
     "Q4_K_M": Format(_KIND.Q4_K, LlamaFileType.MOSTLY_Q4_K_M, 256, better=_KIND.Q6_K),
 }
 
+IN_BLOCKS = ("Q4_0", "Q8_0", "Q4_K_M")
+"""Formats of which ours multiply the blocks as they are stored."""
+
 
 def fits(config: LlamaConfig, format_: str) -> bool:
     """True if a format's blocks divide the widths of a model's matrices."""
@@ -95,8 +101,10 @@ def _export(model: Path, format_: str, target: Path) -> None:
     config = read_config(model / "config.json")
     writer = GGUFWriter(target, "llama")
     writer.add_file_type(chosen.file_type)
-    _add_sizes(writer, config, chosen.block)
-    for name, values in _weights(model, config, chosen.block):
+    add_sizes(writer, config, padded(config.intermediate, chosen.block))
+    writer.add_vocab_size(config.vocab)
+    writer.add_tokenizer_model("none")
+    for name, values in _gguf_weights(model, config, chosen.block):
         # Llama.cpp stores norms in float32 for every format of the matrices.
         stored = chosen.kind_of(name, config.layers) if values.ndim == 2 else _KIND.F32
         writer.add_tensor(name, quantize(values, stored), raw_dtype=stored)
@@ -106,11 +114,44 @@ def _export(model: Path, format_: str, target: Path) -> None:
     writer.close()
 
 
-def _add_sizes(writer: GGUFWriter, config: LlamaConfig, block: int) -> None:
+def store_in_blocks(model: Path, format_: str, cache: Path) -> Path:
+    """The folder that an import of the model's GGUF file leaves, made once: weights in blocks.
+
+    Args:
+        model: see :func:`export_gguf`.
+        format_: one of :data:`IN_BLOCKS`.
+        cache: folder of finished builds.
+    """
+    sources = [Path(str(module.__file__)) for module in (params, quantize_module)]
+    key = digest(model.name, format_, Path(__file__), *sources)
+    return cached_build(cache, "in-blocks", key, lambda out: _store(model, format_, out))
+
+
+def _store(model: Path, format_: str, folder: Path) -> None:
+    chosen, types = FORMATS[format_], dict[str, str]()
+    config = read_config(model / "config.json")
+
+    def stored() -> Iterator[tuple[str, NDArray[Any]]]:
+        for name, values in _weights(model, config, chosen.block):
+            if values.ndim == 2:
+                kind = chosen.kind_of(gguf_name(name), config.layers)
+                types[name] = kind.name
+                yield name, quantize(values, kind)
+            else:
+                yield name, values
+
+    save_weights(stored(), folder, metadata={"format": "pt"})
+    width = padded(config.intermediate, chosen.block)
+    whole = replace(config, intermediate=width)
+    write_config(whole, folder / "config.json", **{TYPES: types})
+
+
+def add_sizes(writer: GGUFWriter, config: LlamaConfig, intermediate: int) -> None:
+    """Write a model's sizes; its feed-forward width may be padded."""
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.hidden)
     writer.add_block_count(config.layers)
-    writer.add_feed_forward_length(padded(config.intermediate, block))
+    writer.add_feed_forward_length(intermediate)
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_dim)
@@ -118,8 +159,6 @@ def _add_sizes(writer: GGUFWriter, config: LlamaConfig, block: int) -> None:
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.eps)
-    writer.add_vocab_size(config.vocab)
-    writer.add_tokenizer_model("none")
 
 
 def padded(intermediate: int, block: int) -> int:
@@ -132,16 +171,19 @@ def _weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str
     with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
         for name in weights.keys():  # noqa: SIM118 -- no mapping
             values = from_bfloat16(to_bfloat16(weights.get_tensor(name).astype(np.float32)))
-            target = gguf_name(name)
-            if "attn_q." in target:
-                values = rotary_pairs(values, config.heads)
-            elif "attn_k." in target:
-                values = rotary_pairs(values, config.kv_heads)
-            elif "ffn_down." in target:
+            if ".down_proj." in name:
                 values = np.pad(values, ((0, 0), (0, more)))
-            elif "ffn_gate." in target or "ffn_up." in target:
+            elif ".gate_proj." in name or ".up_proj." in name:
                 values = np.pad(values, ((0, more), (0, 0)))
-            yield target, np.ascontiguousarray(values)
+            yield name, np.ascontiguousarray(values)
+
+
+def _gguf_weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:
+    """The weights by llama.cpp's names, rotary pairs in neighbouring rows."""
+    heads = {".q_proj.": config.heads, ".k_proj.": config.kv_heads}
+    for name, values in _weights(model, config, block):
+        pairs = next((count for part, count in heads.items() if part in name), 0)
+        yield gguf_name(name), rotary_pairs(values, pairs) if pairs else values
 
 
 def rotary_pairs(weight: F32, heads: int) -> F32:

@@ -13,6 +13,7 @@ from support import shared_builds, text_probe
 from crosslab.host.toolchain import Toolchain
 
 K3 = ",".join(["256h"] * 8 + ["1024h"] * 8)
+K1 = ",".join(["256m"] * 4 + ["256"] * 4)
 ALL, LARGE = list(range(16)), list(range(8, 16))
 
 
@@ -42,6 +43,11 @@ def choose(probe: Path, cpus: str, libraries: str) -> subprocess.CompletedProces
         ("256,256", "256,256h", 0, [0, 1]),
         ("0,0,256,256", "128,256", 1, [2, 3]),
         ("0,0", "0", 0, [0, 1]),
+        # K1: eight CPUs, of which four have the matrix unit.
+        (K1, "256,256m", 1, [0, 1, 2, 3]),
+        (K1, "256", 0, list(range(8))),
+        ("256m,256,256,256,256", "256,256m", 0, [0, 1, 2, 3, 4]),
+        ("256,256", "256,256m", 0, [0, 1]),
     ],
 )
 def test_the_library_with_which_the_chip_computes_most(

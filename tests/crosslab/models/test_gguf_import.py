@@ -19,6 +19,7 @@ from crosslab.models.gguf_params import TYPES, GgufWeights
 from crosslab.models.reference import scaled_frequencies
 from crosslab.models.sources.gguf_import import import_into
 from crosslab.models.weights_file import StoredWeights
+from crosslab.peers.gguf_export import add_sizes
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer
 
 ARCHITECTURES = {
@@ -42,7 +43,8 @@ def write_gguf(folder: Path, path: Path, family: str) -> None:
     """A model's folder as GGUF by the package's names; matrices are Q8_0."""
     config, architecture = read_family(folder / "config.json"), ARCHITECTURES[family]
     writer = GGUFWriter(path, "llama" if family == "plain" else family)
-    add_sizes(writer, config)
+    add_sizes(writer, config, config.intermediate)
+    add_tokens(writer, config)
     names = get_tensor_name_map(architecture, config.layers)
     weights = StoredWeights.of_model(folder)
     for name in weights.places:
@@ -68,16 +70,7 @@ def write_gguf(folder: Path, path: Path, family: str) -> None:
     writer.close()
 
 
-def add_sizes(writer: GGUFWriter, config: FamilyConfig) -> None:
-    writer.add_context_length(config.context)
-    writer.add_embedding_length(config.hidden)
-    writer.add_block_count(config.layers)
-    writer.add_feed_forward_length(config.intermediate)
-    writer.add_head_count(config.heads)
-    writer.add_head_count_kv(config.kv_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_layer_norm_rms_eps(config.eps)
+def add_tokens(writer: GGUFWriter, config: FamilyConfig) -> None:
     tokens = ["a", "b", "ab", *(f"token {i}" for i in range(3, config.vocab))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")

@@ -16,12 +16,20 @@ from crosslab.bench.cli import main
 from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
+from crosslab.models.gguf_params import GgufWeights
 from crosslab.models.llama_params import random_model
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources.gguf_families import gguf_name
 from crosslab.models.sources.gguf_import import rotary_halves
 from crosslab.models.weights_file import WEIGHTS_FILE
-from crosslab.peers.gguf_export import export_gguf, fits, padded, rotary_pairs
+from crosslab.peers.gguf_export import (
+    IN_BLOCKS,
+    export_gguf,
+    fits,
+    padded,
+    rotary_pairs,
+    store_in_blocks,
+)
 from crosslab.peers.llama_cpp import PeerRun
 from crosslab.peers.llama_cpp_build import WITHOUT_POLICY
 from crosslab.peers.quantize import quantize
@@ -67,6 +75,23 @@ def test_the_mix_gives_some_matrices_more_bits(tmp_path: Path) -> None:
     assert better - {"output.weight"} == layers
     assert {kind for name, kind in kinds.items() if "ffn_up" in name} == {"Q4_K"}
     assert reader.fields["llama.feed_forward_length"].contents() == padded(80, 256) == 256
+
+
+@pytest.mark.parametrize("format_", IN_BLOCKS)
+def test_a_model_in_blocks_has_the_numbers_of_its_file(tmp_path: Path, format_: str) -> None:
+    config = replace(CONFIG, hidden=256, heads=4, kv_heads=2, head_dim=64)
+    model = random_model(config, 3, tmp_path)
+    reader = GGUFReader(export_gguf(model, format_, tmp_path))
+    file = {str(t.name): dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    weights = GgufWeights(store_in_blocks(model, format_, tmp_path))
+    with safe_open(model / WEIGHTS_FILE, framework="numpy") as names:
+        for name in names.keys():  # noqa: SIM118 -- no mapping
+            want = file.pop(gguf_name(name))
+            for part, heads in (("q_proj", config.heads), ("k_proj", config.kv_heads)):
+                if part in name:
+                    want = rotary_halves(want, heads)
+            assert np.array_equal(weights.read(name), want), name
+    assert file == {}
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("Q4_K", 0.11), ("Q6_K", 0.035), ("IQ4_NL", 0.12)])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses CPUs and a library. Arguments: the CPUs' units, the libraries' needs, each as BITS or
-// BITSh (with vectors of halves), separated by commas. Prints the library's index and the numbers
+// BITSh (with vectors of halves) or BITSm (with the matrix unit), separated by commas. Prints the library's index and the numbers
 // of the CPUs that run it; then how many CPUs this machine has, and how many it stays on when it
 // stays on the first.
 #include <iostream>
@@ -17,7 +17,8 @@ std::vector<rvv_runner::VectorUnit> Units(const std::string& text) {
   std::vector<rvv_runner::VectorUnit> units;
   std::istringstream stream(text);
   for (std::string word; std::getline(stream, word, ',');) {
-    units.push_back({std::stoll(word), word.back() == 'h'});
+    const auto has = [&](char mark) { return word.find(mark) != std::string::npos; };
+    units.push_back({std::stoll(word), has('h'), has('m')});
   }
   return units;
 }

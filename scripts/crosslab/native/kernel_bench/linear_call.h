@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "mlc_rvv_gguf.h"
 #include "mlc_rvv_linear.h"
 
 struct linear_sizes {
@@ -16,6 +17,7 @@ struct linear_sizes {
 
 // Floats of scratch memory that a call takes: a panel, or x prepared.
 static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
+  if (strstr(kind, "_gguf_")) return s->m * s->k / 32 * MLC_RVV_GGUF_BLOCK(32) / 4;
   if (strstr(kind, "_tiles") || strstr(kind, "_int8")) {
     const int64_t blocks = s->m * MLC_RVV_GROUPS(s->k, MLC_RVV_INT8_GROUP);
     return s->panel_columns * (s->k + 64) + s->panel_rows * s->panel_columns +
@@ -61,6 +63,13 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
   }                                                                                             \
   CALL(name, __VA_ARGS__)
 
+// Weights in blocks; all parts but the first are where scales are. They must be in tiles already.
+#define CALL_GGUF(name, low, high, block, ...)                                                   \
+  CALL("gemm_gguf_" #name, mlc_rvv_quantize_blocks(scratch, a, s.m, s.k, s.ld_a, s.m, block);    \
+       mlc_rvv_gemm_gguf_##name(c, scratch, b, (const uint8_t *)scales, (const uint8_t *)scales, \
+                                (const uint16_t *)scales, s.m, s.n, s.k, s.ld_c,                 \
+                                s.panel_columns))
+
 // Returns 0 if there is no such kernel.
 static int call_linear(const char *kind, const struct linear_sizes *sizes, float *c, const float *a,
                        void *b, float *scales, float *scratch) {
@@ -75,6 +84,7 @@ static int call_linear(const char *kind, const struct linear_sizes *sizes, float
   CALL("gemv_f32", mlc_rvv_gemv_f32(c, a, b, s.n, s.k, s.ld_b))
   MLC_RVV_PACKED(CALL_PACKED)
   MLC_RVV_PACKED_INT8(CALL_INT8)
+  MLC_RVV_GGUF(CALL_GGUF)
   return 0;
 }
 
