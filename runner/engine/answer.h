@@ -27,6 +27,7 @@ class Answer {
 
   uint64_t id() const { return id_; }
   const Tokens& prompt() const { return request_.tokens; }
+  size_t owner() const { return request_.owner; }
   int64_t longest() const { return longest_; }
 
   // Notes its sequence in the cache, which already holds `ready` tokens of the prompt.

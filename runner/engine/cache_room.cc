@@ -18,11 +18,11 @@ int64_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 
 }  // namespace
 
-std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt,
-                                                int64_t longest) {
-  const auto [like, common] = Likest(prompt);
+std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt, int64_t longest,
+                                                size_t owner) {
+  const auto [like, common] = Likest(prompt, owner);
   if (like == sequences_.end()) {
-    return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+    return MakeRoom(Pages(longest), kNobody) ? Fresh(longest, owner) : kNoPlace;
   }
   const bool running = like->second.running;
   const bool whole = common == std::ssize(like->second.tokens);
@@ -34,7 +34,7 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
     model_->Fork(like->first, sequence, common);
     like->second.used = ++taken_;
     std::vector<int32_t> tokens(prompt.begin(), prompt.begin() + common);
-    sequences_.emplace(sequence, Sequence{std::move(tokens), longest, true, taken_});
+    sequences_.emplace(sequence, Sequence{owner, std::move(tokens), longest, true, taken_});
     return Place{sequence, common};
   }
   if (running) return kNoPlace;
@@ -43,17 +43,18 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
   if (surplus > 0) model_->Drop(like->first, surplus);
   like->second.tokens.resize(static_cast<size_t>(common));
   if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
-  return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+  return MakeRoom(Pages(longest), kNobody) ? Fresh(longest, owner) : kNoPlace;
 }
 
-// The sequence with the longest common beginning with a prompt, and its length. The last token of
+// The owner's sequence with the longest common beginning with a prompt, and its length. The last token of
 // the prompt does not count, because only a call gives its logits.
 std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
-    const std::vector<int32_t>& prompt) {
+    const std::vector<int32_t>& prompt, size_t owner) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   auto best = sequences_.end();
   int64_t common = 0;
   for (auto it = sequences_.begin(); it != sequences_.end() && model_->shares(); ++it) {
+    if (it->second.owner != owner) continue;
     const int64_t same = std::min(most, CommonTokens(it->second.tokens, prompt));
     // Sharing less than a page is not worth a block.
     if (same < Model::kPageTokens || same < common) continue;
@@ -65,10 +66,10 @@ std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
   return {best, common};
 }
 
-CacheRoom::Place CacheRoom::Fresh(int64_t longest) {
+CacheRoom::Place CacheRoom::Fresh(int64_t longest, size_t owner) {
   const int64_t sequence = next_++;
   model_->Add(sequence);
-  sequences_.emplace(sequence, Sequence{{}, longest, true, ++taken_});
+  sequences_.emplace(sequence, Sequence{owner, {}, longest, true, ++taken_});
   return {sequence, 0};
 }
 

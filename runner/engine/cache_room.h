@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -23,8 +24,9 @@ class CacheRoom {
     int64_t ready;     // tokens of the prompt that the cache already holds, fewer than all
   };
 
-  // Takes a place for a prompt that may grow to `longest` tokens; nullopt if pages are lacking.
-  std::optional<Place> Take(const std::vector<int32_t>& prompt, int64_t longest);
+  // Takes a place for a prompt that may grow to `longest` tokens; nullopt if pages are lacking. It
+  // shares beginnings only with sequences of the same owner.
+  std::optional<Place> Take(const std::vector<int32_t>& prompt, int64_t longest, size_t owner);
   // Notes tokens that were appended to a sequence.
   void Computed(int64_t sequence, std::vector<int32_t>::const_iterator first,
                 std::vector<int32_t>::const_iterator last);
@@ -42,6 +44,7 @@ class CacheRoom {
 
  private:
   struct Sequence {
+    size_t owner;
     std::vector<int32_t> tokens;  // in the cache
     int64_t longest;
     bool running;
@@ -53,8 +56,8 @@ class CacheRoom {
   static int64_t Pages(int64_t tokens) {
     return (tokens + Model::kPageTokens - 1) / Model::kPageTokens;
   }
-  std::pair<Sequences::iterator, int64_t> Likest(const std::vector<int32_t>& prompt);
-  Place Fresh(int64_t longest);
+  std::pair<Sequences::iterator, int64_t> Likest(const std::vector<int32_t>& prompt, size_t owner);
+  Place Fresh(int64_t longest, size_t owner);
   Place GoOn(Sequences::iterator kept, int64_t ready, int64_t longest);
   int64_t Promised() const;
   void Forget(Sequences::iterator sequence);

@@ -162,7 +162,7 @@ class Engine::State {
       Answer& first = *waiting_.front();
       std::optional<CacheRoom::Place> place;
       try {
-        place = room_.Take(first.prompt(), first.longest());
+        place = room_.Take(first.prompt(), first.longest(), first.owner());
       } catch (...) {
         // End it with the others: it would make each later step fail.
         running_.splice(running_.end(), waiting_, waiting_.begin());

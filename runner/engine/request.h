@@ -49,6 +49,9 @@ struct Request {
   // Called with each row of logits that a token is chosen from; may be empty.
   std::function<void(const std::vector<float>&)> on_logits;
   std::shared_ptr<const Grammar> grammar = nullptr;  // of the answer; null: any text
+  // Prompts share the cache of common beginnings only with those of the same owner, so that the time
+  // of an answer does not show what others have asked.
+  size_t owner = 0;
 };
 
 }  // namespace rvv_runner

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <set>
 
@@ -99,6 +100,7 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<Wan
   ffi::Array<ffi::Any> params;
   std::map<std::string, int64_t> open;
   ShardReader reader(check);
+  std::set<std::string> without_digest;
   for (const WantedParam& param : wanted) {
     const std::string where = folder + ", parameter " + param.name;
     const auto found = index.find(param.name);
@@ -106,12 +108,18 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<Wan
       throw InputError(where + ": missing from " + kIndexFile + ", but the model library needs it");
     }
     const ParamRecord& record = found->second;
+    if (check && record.shard_md5.empty()) without_digest.insert(record.shard);
     if (record.dtype != param.dtype) {
       throw InputError(where + ": its dtype is " + record.dtype + ", but the model library needs " +
                        param.dtype);
     }
     CheckShape(param, record, &open, where);
     params.push_back(LoadParam(record, &reader, where));
+  }
+  if (!without_digest.empty()) {
+    std::cerr << "runner: " << kIndexFile << " has no md5sum for " << *without_digest.begin()
+              << (without_digest.size() > 1 ? " and other shards" : "")
+              << ": damaged parameters would not be noticed\n";
   }
   return params;
 }

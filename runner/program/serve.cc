@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -34,7 +35,7 @@ const char kServeUsage[] =
     "  --host ADDRESS       address to listen at (127.0.0.1: this machine only; 0.0.0.0: all\n"
     "                       networks, needs --api-key-file)\n"
     "  --port N             port to listen at; 0: any free port (8000)\n"
-    "  --api-key-file FILE  file with the key that clients must send (none)\n"
+    "  --api-key-file FILE  file of keys, one a line; clients must send one of them (none)\n"
     "  --cors ORIGIN        allow requests from pages of this origin, such as https://example.org\n"
     "                       (none)\n"
     "  --parallel N         most answers computed at the same time (4)\n"
@@ -51,7 +52,7 @@ namespace {
 constexpr int64_t kMostParallel = 64;
 constexpr int64_t kMostQueued = 1024;
 constexpr size_t kSpareConnections = 32;  // for the page, /health and /metrics
-constexpr size_t kLongestKey = 4096;
+constexpr size_t kLongestKeys = size_t{64} << 10;
 
 struct ServeArguments {
   ServerOptions server;
@@ -121,15 +122,22 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   return a;
 }
 
-std::string ReadKey(const std::string& file) {
-  std::string key = ReadFile(file, kLongestKey);
-  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
-  const bool plain = std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
-  if (key.empty() || !plain) {
-    throw InputError("--api-key-file: " + file +
-                     " must hold one line with the key: ASCII characters without blanks");
+// The keys of a file, one a line.
+std::vector<std::string> ReadKeys(const std::string& file) {
+  std::istringstream lines(ReadFile(file, kLongestKeys));
+  std::vector<std::string> keys;
+  for (std::string key; std::getline(lines, key);) {
+    if (key.ends_with('\r')) key.pop_back();
+    const bool plain =
+        std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
+    if (key.empty() || !plain) {
+      throw InputError("--api-key-file: line " + std::to_string(keys.size() + 1) + " of " + file +
+                       " must be a key: ASCII characters without blanks");
+    }
+    keys.push_back(key);
   }
-  return key;
+  if (keys.empty()) throw InputError("--api-key-file: " + file + " has no key");
+  return keys;
 }
 
 std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -168,7 +176,7 @@ int Serve(const std::vector<std::string>& words) {
   if (arguments.json)
     throw InputError("--json is not an option of serve; runner serve --help lists the options");
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
-  if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
+  if (!own.key_file.empty()) own.server.keys = ReadKeys(own.key_file);
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
   // Bind before the model is read, which takes long, to report a port that is in use at once.
   HttpServer server(own.server);

@@ -52,6 +52,18 @@ bool Failed(const Ended& ended) {
   return ended.finish == Finish::kCancelled || ended.finish == Finish::kError;
 }
 
+// Holds one of a semaphore's places.
+class Turn {
+ public:
+  explicit Turn(std::counting_semaphore<>* places) : places_(places) { places_->acquire(); }
+  ~Turn() { places_->release(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::counting_semaphore<>* places_;
+};
+
 // One stream of server-sent events.
 class EventStream {
  public:
@@ -197,8 +209,7 @@ void Endpoints::Model(const httplib::Request& request, httplib::Response& respon
 // What is made of a body (values, words, tokens) takes many times its size, and is dropped here.
 Endpoints::Asked Endpoints::Read(bool chat, Body* body) {
   const bool large = body->text().size() > kLargeBody;
-  std::unique_lock<std::mutex> alone(reading_, std::defer_lock);
-  if (large) alone.lock();
+  const Turn turn(large ? &long_bodies_ : &short_bodies_);
   const TrimmedHeap trimmed(large);
   Asked asked;
   asked.api = ParseApiRequest(chat, body->text(), served_.defaults, served_.strict);
@@ -261,13 +272,14 @@ AnswerParts::Thoughts Endpoints::Thoughts(const ApiRequest& asked) const {
   return begun ? AnswerParts::Thoughts::kBegun : AnswerParts::Thoughts::kMay;
 }
 
-void Endpoints::Complete(bool chat, const httplib::Request& request, Body* body,
+void Endpoints::Complete(bool chat, const httplib::Request& request, size_t owner, Body* body,
                          httplib::Response& response) {
   Asked asked;
   std::unique_ptr<Answers> answers;
   try {
     asked = Read(chat, body);
     if (stopping_) throw ApiError(503, "the server is stopping");
+    for (Request& one : asked.requests) one.owner = owner;
     answers = std::make_unique<Answers>(served_.answerer, std::move(asked.requests));
   } catch (const GrammarError& error) {
     throw ApiError(400, error.what(), error.field(), "unsupported_schema");

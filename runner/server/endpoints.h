@@ -5,7 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -42,7 +42,7 @@ class Endpoints {
   void Models(const httplib::Request& request, httplib::Response& response) const;
   void Model(const httplib::Request& request, httplib::Response& response) const;
   // Drops the body when it has been read.
-  void Complete(bool chat, const httplib::Request& request, Body* body,
+  void Complete(bool chat, const httplib::Request& request, size_t owner, Body* body,
                 httplib::Response& response);
 
   Metrics& metrics() { return metrics_; }
@@ -69,7 +69,9 @@ class Endpoints {
   std::string prefix_;  // of the ids of this run's answers
   std::atomic<uint64_t> answered_{0};
   std::atomic<bool> stopping_{false};
-  std::mutex reading_;  // one body at a time: what is made of it takes many times its size
+  // What is made of a body takes many times its size.
+  std::counting_semaphore<> long_bodies_{1};
+  std::counting_semaphore<> short_bodies_{4};
   Metrics metrics_;
   BodyBudget bodies_;
 };

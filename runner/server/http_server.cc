@@ -137,7 +137,7 @@ HttpServer::HttpServer(const ServerOptions& options) : options_(options) {
   if (options_.host == "localhost") options_.host = "127.0.0.1";
   set_address_family(Family(options_.host));
   loopback_ = IsLoopback(options_.host);
-  if (loopback_ || !options_.key.empty()) return;
+  if (loopback_ || !options_.keys.empty()) return;
   throw InputError("--host " + options_.host + " needs --api-key-file FILE: without a key, every " +
                    "machine and every web page in its networks could use the server");
 }
@@ -149,10 +149,12 @@ void HttpServer::Offer(Endpoints* endpoints) {
   AddGet("/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
   AddGet("/v1/models", false, [=](const auto& q, auto& r) { endpoints->Models(q, r); });
   AddGet("/v1/models/:model", false, [=](const auto& q, auto& r) { endpoints->Model(q, r); });
-  AddPost("/v1/chat/completions",
-          [=](const auto& q, Body* b, auto& r) { endpoints->Complete(true, q, b, r); });
-  AddPost("/v1/completions",
-          [=](const auto& q, Body* b, auto& r) { endpoints->Complete(false, q, b, r); });
+  AddPost("/v1/chat/completions", [=](const auto& q, size_t o, Body* b, auto& r) {
+    endpoints->Complete(true, q, o, b, r);
+  });
+  AddPost("/v1/completions", [=](const auto& q, size_t o, Body* b, auto& r) {
+    endpoints->Complete(false, q, o, b, r);
+  });
   set_pre_routing_handler([this](const auto& q, auto& r) { return Guard(q, r); });
   set_error_handler([](const auto& q, auto& r) { ExplainError(q, r); });
   set_exception_handler(ExplainException);
@@ -188,7 +190,7 @@ void HttpServer::AddPost(const std::string& path, const BodyHandler& handler) {
       if (response.status == 413) throw TooLarge();
       throw ApiError(400, "the body is not complete");
     }
-    handler(request, &body, response);
+    handler(request, KeyOf(request).value_or(0), &body, response);
   });
 }
 
@@ -272,14 +274,23 @@ void HttpServer::CheckHost(const httplib::Request& request) const {
     throw ApiError(403, "this server accepts requests to its own machine only: use localhost");
 }
 
-void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
-  if (options_.key.empty()) return;
+std::optional<size_t> HttpServer::KeyOf(const httplib::Request& request) const {
   const std::string given = request.get_header_value("Authorization");
   // The scheme's case does not count, and blanks may follow it (RFC 9110, 11.1 and 11.4).
   const std::string scheme = "bearer ";
   const bool bearer = Lower(given.substr(0, scheme.size())) == scheme;
-  const size_t key = bearer ? given.find_first_not_of(' ', scheme.size()) : std::string::npos;
-  if (SameKey(key == std::string::npos ? "" : given.substr(key), options_.key)) return;
+  const size_t begin = bearer ? given.find_first_not_of(' ', scheme.size()) : std::string::npos;
+  const std::string key = begin == std::string::npos ? "" : given.substr(begin);
+  std::optional<size_t> found;
+  // All of them, so that the time does not show which it is.
+  for (size_t i = 0; i < options_.keys.size(); ++i) {
+    if (SameKey(key, options_.keys[i])) found = i;
+  }
+  return found;
+}
+
+void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
+  if (options_.keys.empty() || KeyOf(request)) return;
   response.set_header("WWW-Authenticate", "Bearer");
   throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
                  "invalid_api_key");

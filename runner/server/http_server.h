@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace rvv_runner {
 struct ServerOptions {
   std::string host = "127.0.0.1";  // a number, or localhost
   int port = 8000;                 // 0: any that is free
-  std::string key;                 // that clients must send; empty: no key
+  std::vector<std::string> keys;   // one of which clients must send; empty: no key
   std::string cors;                // origin whose pages may send requests; empty: none
   size_t connections = 128;        // served at once; as many wait, further ones are closed
 };
@@ -46,7 +47,9 @@ class HttpServer : public httplib::Server {
 
  protected:
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
-  using BodyHandler = std::function<void(const httplib::Request&, Body*, httplib::Response&)>;
+  // `owner`: the number of the client's key.
+  using BodyHandler =
+      std::function<void(const httplib::Request&, size_t owner, Body*, httplib::Response&)>;
   struct Route {
     std::string method;
     std::string path;  // as httplib matches it
@@ -58,6 +61,8 @@ class HttpServer : public httplib::Server {
   HandlerResponse Guard(const httplib::Request& request, httplib::Response& response) const;
   void CheckHost(const httplib::Request& request) const;
   void CheckKey(const httplib::Request& request, httplib::Response& response) const;
+  // The number of the request's key; nullopt if it is not one of the server's.
+  std::optional<size_t> KeyOf(const httplib::Request& request) const;
   void CheckBody(const httplib::Request& request, httplib::Response& response) const;
   const Route* Find(const httplib::Request& request, httplib::Response& response) const;
   void AddGet(const std::string& path, bool open, const Handler& handler);

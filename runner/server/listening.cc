@@ -2,13 +2,21 @@
 #include "server/listening.h"
 
 #include <pthread.h>
+#include <time.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
 #include "input/errors.h"
 
 namespace rvv_runner {
+namespace {
+
+// With the exit code that a shell reports for this signal.
+[[noreturn]] void Exit(int signal) { std::_Exit(128 + signal); }
+
+}  // namespace
 
 StopSignals::StopSignals() {
   sigemptyset(&set_);
@@ -18,7 +26,11 @@ StopSignals::StopSignals() {
   waiter_ = std::thread([this] { Wait(); });
 }
 
-StopSignals::~StopSignals() { Forget(); }
+StopSignals::~StopSignals() {
+  over_ = true;
+  pthread_kill(waiter_.native_handle(), SIGUSR1);
+  waiter_.join();
+}
 
 void StopSignals::Wait() {
   int signal = SIGUSR1;
@@ -26,22 +38,24 @@ void StopSignals::Wait() {
     sigwait(&set_, &signal);
     if (over_) return;
   }
-  const std::lock_guard guard(mutex_);
-  // The exit code that a shell reports for this signal. No request is running that needs an end.
-  if (!stop_) std::_Exit(128 + signal);
-  stop_();
+  {
+    const std::lock_guard guard(mutex_);
+    // No request is running that needs an end.
+    if (!stop_) Exit(signal);
+    stop_();
+  }
+  // The model may be in the middle of a long call.
+  const timespec patience = {kMostSeconds, 0};
+  int again = -1;
+  do {
+    again = sigtimedwait(&set_, nullptr, &patience);
+  } while (again < 0 && errno == EINTR);
+  if (!over_) Exit(signal);
 }
 
 void StopSignals::Await(std::function<void()> stop) {
   const std::lock_guard guard(mutex_);
   stop_ = std::move(stop);
-}
-
-void StopSignals::Forget() {
-  if (!waiter_.joinable()) return;
-  over_ = true;
-  pthread_kill(waiter_.native_handle(), SIGUSR1);
-  waiter_.join();
 }
 
 void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
@@ -55,7 +69,7 @@ void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* si
   });
   out << served.name << " listens at " << server->address() << std::endl;
   const bool good = server->Listen();
-  signals->Forget();
+  signals->Await(nullptr);
   if (!good && !stopped) throw RunError("the server cannot accept more connections");
 }
 

@@ -22,12 +22,14 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // From now on, the first signal calls `stop` on a separate thread.
+  // From now on, the first signal calls `stop` on a separate thread; with null, it ends the program
+  // again. After a signal the object must be destroyed within kMostSeconds: later, or at a second
+  // signal, it ends the program, whatever the other threads do.
   void Await(std::function<void()> stop);
-  // Stops waiting for signals.
-  void Forget();
 
  private:
+  static constexpr int kMostSeconds = 4;
+
   void Wait();
 
   sigset_t set_;

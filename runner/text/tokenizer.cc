@@ -164,7 +164,7 @@ void Tokenizer::EncodePart(std::string_view part, bool first, size_t most, Encod
   const bool here = file_.prefix_blank == Prefix::kUnlessThere ||
                     (file_.prefix_blank == Prefix::kAtBeginning && first);
   if (here && !text.starts_with(blank)) text.insert(0, blank);
-  for (const std::string_view word : SplitWords(file_.rule, text)) EncodeWord(word, most, out);
+  SplitWords(file_.rule, text, [&](std::string_view word) { EncodeWord(word, most, out); });
 }
 
 const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
@@ -177,22 +177,21 @@ const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
   return same ? &*found : nullptr;
 }
 
-// The tokens that a word is merged from: its bytes; or its characters, and the bytes of characters
-// that have no token.
-std::vector<uint32_t> Tokenizer::Beginnings(std::string_view word) const {
-  std::vector<uint32_t> tokens;
+// Calls `take` with each token that a word is merged from: its bytes; or its characters, and the
+// bytes of characters that have no token.
+template <typename Take>
+void Tokenizer::Beginnings(std::string_view word, const Take& take) const {
   for (size_t at = 0; at < word.size();) {
     const size_t length = file_.by_character ? DecodeAt(word, at).length : 1;
     const std::string_view character = word.substr(at, length);
     const auto known = file_.by_character ? words_.find(character) : words_.end();
     if (known != words_.end()) {
-      tokens.push_back(known->second);
+      take(known->second);
     } else {
-      for (const char c : character) tokens.push_back(file_.bytes[static_cast<unsigned char>(c)]);
+      for (const char c : character) take(file_.bytes[static_cast<unsigned char>(c)]);
     }
     at += length;
   }
-  return tokens;
 }
 
 // Merges neighbours in the order of ranks. It takes n log n steps, because a word may be very long.
@@ -201,20 +200,21 @@ void Tokenizer::EncodeWord(std::string_view word, size_t most, Encoded* out) con
     out->ids.push_back(static_cast<int32_t>(whole->second));
     return;
   }
-  std::vector<Part> parts;
-  const std::vector<uint32_t> beginnings = Beginnings(word);
   // To merge a very long word takes seconds, and more memory than the text.
-  const auto bytes = std::ranges::count_if(beginnings, [](uint32_t t) { return t != kNoToken; });
-  CheckRoom(out->ids.size() + static_cast<size_t>(bytes) / longest_, most);
-  for (const uint32_t token : beginnings) {
+  size_t count = 0;
+  Beginnings(word, [&](uint32_t token) { count += token != kNoToken; });
+  CheckRoom(out->ids.size() + count / longest_, most);
+  std::vector<Part> parts;
+  parts.reserve(count);
+  Beginnings(word, [&](uint32_t token) {
     if (token == kNoToken) {
       ++out->dropped;
-      continue;
+      return;
     }
     const auto at = static_cast<uint32_t>(parts.size());
     if (at > 0) parts[at - 1].after = at;
     parts.push_back({token, at > 0 ? at - 1 : kNone, kNone});
-  }
+  });
   std::priority_queue<Candidate> queue;
   const auto note = [&](uint32_t at) {
     if (at == kNone || parts[at].after == kNone) return;

@@ -59,7 +59,8 @@ class Tokenizer {
                     const Rest& rest) const;
   void EncodePart(std::string_view part, bool first, size_t most, Encoded* out) const;
   void EncodeWord(std::string_view word, size_t most, Encoded* out) const;
-  std::vector<uint32_t> Beginnings(std::string_view word) const;
+  template <typename Take>
+  void Beginnings(std::string_view word, const Take& take) const;
   const Merge* FindMerge(uint32_t left, uint32_t right) const;
 
   TokenizerFile file_;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
-#include <vector>
 
 namespace rvv_runner {
 
@@ -25,7 +25,8 @@ enum class WordRule : uint32_t {
 
 bool IsWordRule(uint32_t number);
 
-// Cuts a UTF-8 text into words. Joined, the words are the text.
-std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text);
+// Cuts a UTF-8 text into words, and calls `take` with each. Joined, the words are the text.
+void SplitWords(WordRule rule, std::string_view text,
+                const std::function<void(std::string_view)>& take);
 
 }  // namespace rvv_runner

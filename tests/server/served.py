@@ -95,6 +95,16 @@ class Served:
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGESIZE")
 
+    def peak(self) -> int:
+        """The most bytes of the process that were in memory at once."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"^VmHWM:\s*(\d+) kB$", text, re.MULTILINE)[0]) << 10
+
+    def computed(self) -> float:
+        """Seconds that the process has computed."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> None:
     """Wait for something to come true."""

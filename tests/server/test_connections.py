@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from served import CHAT, JSON_TYPE, TEXT, Served, until
+from served import CHAT, JSON_TYPE, TEXT, Served, serving, until
 from support import text_probe
 
 from crosslab.tokenizer.device_tokenizer import pack
@@ -201,6 +204,27 @@ def test_more_connections_than_it_takes_are_closed(start: Callable[..., Served])
     assert server.post(TEXT, SHORT).status == 200
 
 
+def test_many_long_bodies_at_once_take_bounded_memory_and_time(
+    program: Path, tmp_path: Path
+) -> None:
+    tokenizer = tmp_path / "tokenizer.bin"
+    tokenizer.write_bytes(pack(text_probe.tiny(97)))
+    size = (4 << 20) - 100
+    bodies = [
+        json.dumps({"prompt": "ab " * (size // 3)}),
+        json.dumps({"prompt": "a" * size}),
+    ]
+    # The sanitizer would keep what is freed. It adds its own to each value of a list.
+    about = {"ASAN_OPTIONS": "quarantine_size_mb=0:thread_local_quarantine_size_kb=0"}
+    words = [str(program), str(tokenizer), "64", "0", "127.0.0.1"]
+    with serving(words, tmp_path, about) as server, ThreadPoolExecutor(24) as clients:
+        before, spent = server.peak(), server.computed()
+        statuses = set(clients.map(lambda n: server.post(TEXT, bodies[n % 2]).status, range(24)))
+        assert statuses <= {200, 400, 503}
+        assert server.peak() - before < 64 << 20
+        assert server.computed() - spent < 12
+
+
 def test_long_bodies_share_a_bounded_memory(server: Served) -> None:
     body = json.dumps({"prompt": "a" * ((4 << 20) - len('{"prompt": ""}'))})
     held = [server.connect() for _ in range(3)]
@@ -279,3 +303,18 @@ def test_stopping_ends_streams(program: object, start: Callable[..., Served]) ->
         server.process.terminate()
         assert server.process.wait(20) == 0, server.log.read_text()
         received(connection)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_ends_it_also_in_a_long_call(program: Path, tmp_path: Path, signals: int) -> None:
+    """After four seconds, or at the second signal."""
+    tokenizer = tmp_path / "tokenizer.bin"
+    tokenizer.write_bytes(pack(text_probe.tiny(97)))
+    words = [str(program), str(tokenizer), "4", "0", "127.0.0.1", "key", "", "stuck"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "listens at" in process.stdout.readline()
+    for _ in range(signals):
+        process.terminate()
+        time.sleep(0.5)  # two at once would be one
+    assert process.wait(20) == 128 + signal.SIGTERM

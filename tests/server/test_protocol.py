@@ -350,7 +350,7 @@ def test_a_page_of_another_site_is_kept_out(server: Served) -> None:
 
 def test_a_key_and_another_origin(start: Callable[..., Served]) -> None:
     key, origin = "secret-key-of-16", "https://friend.example"
-    server = start(4, 0.0, "127.0.0.1", key, origin)
+    server = start(4, 0.0, "127.0.0.1", f"another,{key}", origin)
     for given in ("", key, f"Basic {key}", "Bearer", "Bearer ", f"Bearer {key}x", "Bearer secret"):
         headers = JSON_TYPE | ({"Authorization": given} if given else {})
         for method, path in (("GET", "/v1/models"), ("POST", CHAT), ("GET", "/metrics")):

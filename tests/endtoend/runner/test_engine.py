@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,22 @@ def test_damaged_parameters_are_refused(probe: Path, params: Path, tmp_path: Pat
             run_plan(probe, folder, requests=[request(PROMPTS[1])])
 
 
+def test_parameters_without_digests_are_named(probe: Path, params: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "params"
+    shutil.copytree(params, folder)
+    index = folder / "tensor-cache.json"
+    index.write_text(re.sub('"md5sum": "[0-9a-f]+",?', "", index.read_text()))
+    done = subprocess.run(
+        [str(probe), "", str(folder), '{"requests": []}'],
+        env=tiny_runner.host_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "tensor-cache.json has no md5sum for " in done.stderr
+    assert "and other shards: damaged parameters would not be noticed" in done.stderr
+
+
 def test_as_many_as_are_allowed_run_at_once(probe: Path, params: Path) -> None:
     """Though each fills but a half of its last page."""
     prompts = [[first, *range(10, 40)] for first in range(4)]
@@ -96,6 +113,13 @@ def test_the_second_turn_of_a_chat_computes_what_is_new(probe: Path, params: Pat
     # All that was in the cache: the answer's last token never was.
     assert told["answers"][1]["cached"] == len(PROMPTS[3]) + MAX_NEW - 1
     assert told["steps"][-1]["kept"] == 1
+
+
+def test_owners_share_no_beginning(probe: Path, params: Path) -> None:
+    asked = [request([*SYSTEM, n], 30 * n, owner=n % 2) for n in range(4)]
+    told = run_plan(probe, params, sequences=4, requests=asked, steps=100)
+    assert [got["tokens"] for got in told["answers"]] == [alone(params, a["tokens"]) for a in asked]
+    assert [got["cached"] for got in told["answers"]] == [0, 0, len(SYSTEM), len(SYSTEM)]
 
 
 @pytest.mark.parametrize("steps_between", [0, 2, 30])

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the engine by a plan. Arguments: a library's file, a folder of parameters, the plan in JSON:
 // sequences, tokens, total, chunk, queue; requests: tokens, step (of its Submit), cancel (step),
-// max_tokens, stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
+// max_tokens, owner, stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
 // answers (or "refused" and why), in the plan's order; the stats after each step.
 #include <iostream>
 #include <map>
@@ -46,6 +46,7 @@ struct Told {
 Request RequestOf(const Json& about, Told* told) {
   Request request{Ids(about, "tokens"), {}, Ids(about, "stop"), {}, {}, {}};
   request.sampling.max_tokens = Number(about, "max_tokens", 0);
+  request.owner = static_cast<size_t>(Number(about, "owner", 0));
   request.sampling.temperature = static_cast<double>(Number(about, "temperature", 0));
   request.sampling.seed = static_cast<uint64_t>(Number(about, "seed", 1));
   request.sampling.top_logprobs = Number(about, "top_logprobs", -1);
