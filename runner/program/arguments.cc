@@ -43,6 +43,8 @@ const char kUsage[] =
     "  --system TEXT        the chat's system message\n"
     "  --context-full WHAT  refuse: refuse a message that does not fit; slide: drop the oldest\n"
     "                       turns (refuse)\n"
+    "  --history FILE       messages that were typed, for the arrow keys; none: keep none\n"
+    "                       (~/.mlc_rvv_history)\n"
     "sampling (a prompt: greedy; a chat: the values of the model's mlc-chat-config.json):\n"
     "  --temperature X      0 always chooses the likeliest token\n"
     "  --top-p X  --min-p X  --top-k N\n"
@@ -180,6 +182,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--threads", number("--threads", 1, kMostThreads, &a->threads)},
       {"--vocab", number("--vocab", 1, kMany, &a->vocab)},
       {"--system", [a](const std::string& v) { a->system = v; }},
+      {"--history", [a](const std::string& v) { a->history = v; }},
       {"--context-full", [a](const std::string& v) { ParseFull(v, &a->slide); }},
       {"--roi", [a](const std::string& v) { ParseRegion(v, &a->region); }},
       {"--roi-span", [a](const std::string& v) { ParseSpan(v, &a->region); }},
@@ -207,8 +210,8 @@ void CheckChat(const Arguments& arguments) {
 
 // Checks that there is one prompt, and that its options fit together.
 void CheckPrompt(const Arguments& arguments) {
-  if (!arguments.system.empty() || arguments.slide) {
-    throw InputError("--system and --context-full need --chat");
+  if (!arguments.system.empty() || arguments.slide || !arguments.history.empty()) {
+    throw InputError("--system, --context-full and --history need --chat");
   }
   const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
   const int prompts =
@@ -279,6 +282,7 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
       {!arguments.logits.empty(), "--logits"},
       {!arguments.system.empty(), "--system"},
       {arguments.slide, "--context-full"},
+      {!arguments.history.empty(), "--history"},
       {arguments.raw, "--raw"},
       {arguments.chat, "--chat"},
   };

@@ -33,9 +33,10 @@ struct Arguments {
   int64_t threads = 0;        // 0: SetThreads chooses
   int64_t vocab = 0;          // 0: from the embedding's shape
   Region region;
-  bool chat = false;   // chat turn by turn
-  std::string system;  // the chat's system message; empty: no message
-  bool slide = false;  // drop the oldest turns when the context is full
+  bool chat = false;    // chat turn by turn
+  std::string system;   // the chat's system message; empty: no message
+  bool slide = false;   // drop the oldest turns when the context is full
+  std::string history;  // file of the chat's earlier messages; empty: HistoryFile; "none": not kept
   // Changes that the sampling options make to the default Sampling.
   std::vector<std::function<void(Sampling*)>> sampling;
 };

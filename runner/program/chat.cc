@@ -29,13 +29,16 @@ namespace rvv_runner {
 namespace {
 
 constexpr char kHelp[] =
+    "  /regen       answer the last message again\n"
+    "  /edit        change the last message and send it again; /edit TEXT: send TEXT instead\n"
     "  /reset       clear the conversation (the system message stays)\n"
     "  /save FILE   write the conversation as JSON\n"
     "  /read FILE   send a file's text as the message\n"
     "  /stats       show speed and memory\n"
     "  /help        this text\n"
     "  /exit        leave (or Ctrl-D)\n"
-    "To send a message that begins with /, type //. Ctrl-C ends an answer.\n";
+    "To send a message that begins with /, type //. Ctrl-C ends an answer.\n"
+    "In a terminal, Alt-Enter, or \\ at the end of a line, begins another line of the message.\n";
 constexpr size_t kLongestMessage = size_t{16} << 20;
 // Tokens that a sliding context keeps free for an answer.
 constexpr int64_t kAnswerRoom = 256;
@@ -70,13 +73,26 @@ void WriteFile(const std::string& path, const std::string& text) {
 class Conversation {
  public:
   Conversation(Engine* engine, const Tokenizer& tokenizer, const Arguments& arguments,
-               const Sampling& sampling)
-      : engine_(engine), tokenizer_(tokenizer), arguments_(arguments), sampling_(sampling) {
+               const Sampling& sampling, bool edits)
+      : engine_(engine),
+        tokenizer_(tokenizer),
+        arguments_(arguments),
+        sampling_(sampling),
+        edits_(edits) {
     Reset();
   }
 
+  // The last message while /edit waits for what replaces it; else empty.
+  const std::string& edited() const { return edited_; }
+  void LeaveEdited() { edited_.clear(); }
+
   // Returns false when the user leaves.
   bool Line(const std::string& line) {
+    if (!edited_.empty()) {
+      edited_.clear();
+      if (!Stripped(line).empty()) Replace(line);
+      return true;
+    }
     if (line.starts_with("//") || !line.starts_with("/")) {
       const std::string text = line.starts_with("/") ? line.substr(1) : line;
       if (!Stripped(text).empty()) Say(text);
@@ -91,6 +107,14 @@ class Conversation {
     } else if (command == "/reset") {
       Reset();
       std::cerr << "conversation cleared\n";
+    } else if (command == "/regen" && rest.empty()) {
+      Replace(LastMessage());
+    } else if (command == "/edit" && !rest.empty()) {
+      Replace(rest);
+    } else if (command == "/edit" && edits_) {
+      edited_ = LastMessage();
+    } else if (command == "/edit") {
+      throw InputError("there is no line editor here: type /edit TEXT");
     } else if (command == "/stats") {
       Stats();
     } else if (command == "/save" && !rest.empty()) {
@@ -109,6 +133,28 @@ class Conversation {
     messages_.clear();
     if (!arguments_.system.empty()) {
       messages_.push_back({Message::Role::kSystem, arguments_.system});
+    }
+  }
+
+  std::string LastMessage() const {
+    const auto last = std::find_if(messages_.rbegin(), messages_.rend(), [](const Message& one) {
+      return one.role == Message::Role::kUser;
+    });
+    if (last == messages_.rend()) throw InputError("there is no message yet");
+    return last->content;
+  }
+
+  // Sends a message in place of the last one. The answer is drawn with other random numbers.
+  void Replace(const std::string& text) {
+    LastMessage();  // there is one
+    const std::vector<Message> before = messages_;
+    messages_.erase(messages_.end() - 2, messages_.end());  // with its answer
+    if (sampling_.seed) ++*sampling_.seed;
+    try {
+      Say(text);
+    } catch (const InputError&) {
+      messages_ = before;
+      throw;
     }
   }
 
@@ -216,13 +262,15 @@ class Conversation {
   Engine* engine_;
   const Tokenizer& tokenizer_;
   const Arguments& arguments_;
-  const Sampling sampling_;
+  Sampling sampling_;
+  const bool edits_;
+  std::string edited_;
   std::vector<Message> messages_;
   Ended last_;
 };
 
-// Throws InputError for a line that the terminal changed: it drops what is longer, and it sends the
-// codes of keys that it does not know, such as arrows.
+// Throws InputError for a line that a terminal without the editor changed: it drops what is longer,
+// and it sends the codes of keys that it does not know, such as arrows.
 void CheckTyped(const std::string& line) {
   if (line.size() >= LineReader::kTerminalLine) {
     throw InputError("not sent: the terminal cut this line after " + std::to_string(line.size()) +
@@ -230,7 +278,25 @@ void CheckTyped(const std::string& line) {
   }
   if (line.find('\x1B') != std::string::npos) {
     throw InputError("not sent: the line holds the code of a key, such as an arrow; only " +
-                     std::string("Backspace, Ctrl-W and Ctrl-U edit a line"));
+                     std::string("Backspace, Ctrl-W and Ctrl-U edit a line where TERM is dumb"));
+  }
+}
+
+// Returns false when the user leaves.
+bool Turn(LineReader* reader, Conversation* conversation) {
+  const auto line = reader->Next(conversation->edited());
+  if (!line) return false;
+  if (line->interrupted) {
+    conversation->LeaveEdited();
+    std::cerr << "\n(type /exit or Ctrl-D to leave)\n";
+    return true;
+  }
+  try {
+    if (LineReader::terminal() && !reader->edits()) CheckTyped(line->text);
+    return conversation->Line(line->text);
+  } catch (const InputError& error) {
+    std::cerr << error.what() << "\n";
+    return true;
   }
 }
 
@@ -252,27 +318,14 @@ int Chat(const Arguments& arguments) {
   CheckSampling(sampling, weights.vocabulary);
   Model model(library, weights.params, {1, limits.max_seq, limits.chunk}, arguments.region);
   Engine engine(&model, &tokenizer, weights.vocabulary, {1, limits.max_seq, limits.chunk, 1});
-  Conversation conversation(&engine, tokenizer, arguments, sampling);
-  LineReader reader;
-  const bool asks = LineReader::terminal();
-  if (asks) std::cerr << "/help lists the commands\n";
-  while (true) {
-    if (asks) std::cerr << "> " << std::flush;
-    const auto line = reader.Next();
-    if (!line) break;
-    if (line->interrupted) {
-      std::cerr << "\n(type /exit or Ctrl-D to leave)\n";
-      continue;
-    }
-    try {
-      if (asks) CheckTyped(line->text);
-      if (!conversation.Line(line->text)) break;
-    } catch (const InputError& error) {
-      std::cerr << error.what() << "\n";
-    }
+  const std::string history = arguments.history.empty() ? HistoryFile() : arguments.history;
+  LineReader reader(history == "none" ? "" : history);
+  Conversation conversation(&engine, tokenizer, arguments, sampling, reader.edits());
+  if (LineReader::terminal()) std::cerr << "/help lists the commands\n";
+  while (Turn(&reader, &conversation)) {
     if (!std::cout) return 1;
   }
-  if (asks) std::cerr << "\n";
+  if (LineReader::terminal()) std::cerr << "\n";
   return 0;
 }
 

@@ -10,7 +10,10 @@ import pty
 import select
 import signal
 import subprocess
+import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -232,13 +235,13 @@ def until_held(program: subprocess.Popen[bytes], stream: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system calls of x86-64")
-def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
-    """The terminal's flow control holds the answer still while Ctrl-C comes."""
+@contextmanager
+def in_terminal(command: list[str], term: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The program in a terminal of its own, which has asked for a line."""
     terminal, side = pty.openpty()
     program = subprocess.Popen(
         ["setsid", "--ctty", *command, "--temperature", "0"],
-        env={**os.environ, **tiny_runner.host_environment()},
+        env={**os.environ, **tiny_runner.host_environment(), "TERM": term},
         stdin=side,
         stdout=side,
         stderr=side,
@@ -246,6 +249,77 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
     try:
         os.close(side)
         read_until(terminal, b"> ")
+        yield program, terminal
+    finally:
+        if program.poll() is None:
+            program.send_signal(signal.SIGKILL)
+            program.wait()
+        os.close(terminal)
+
+
+def test_a_terminal_edits_lines(command: list[str], tmp_path: Path) -> None:
+    history, saved = tmp_path / "history", tmp_path / "saved.json"
+    command = [*command, "--history", str(history), "--max-new", "2"]
+    left, up, home, delete, paste = b"\x1b[D", b"\x1b[A", b"\x1b[H", b"\x1b[3~", b"\x1b[200~"
+    typed = (
+        (b"acd" + left * 2 + b"b", "abcd"),
+        (b"a\xc3\xa9b" + left * 2 + b"\x7fx" + b"\x05y", "x\u00e9by"),
+        (b"one two three" + b"\x17" + home + delete, "ne two "),
+        (paste + b"1\r2\r\n3\n4\x1b[201~", "1\n2\n3\n4"),
+        (b"a\\\rb\x1b\rc" + up + b"x", "a\nbx\nc"),
+        (up, "a\nbx\nc"),  # the last message
+        (up * 5 + b"\x1b[B", "1\n2\n3\n4"),  # its lines, one of the message before, and back
+    )
+    long = b"a" * 5000  # more than a terminal's own line takes
+    with in_terminal(command, "xterm") as (program, terminal):
+        for keys, _ in typed:
+            os.write(terminal, keys + b"\r")
+            read_until(terminal, b"\x1b[?2004h")  # of the next prompt
+        os.write(terminal, long + b"\r")
+        read_until(terminal, b"drops the oldest turns\r\n\x1b[?2004h")
+        os.write(terminal, b"dropped\x03")
+        read_until(terminal, b"(type /exit or Ctrl-D to leave)")
+        os.write(terminal, f"/save {saved}\r".encode())
+        read_until(terminal, b"saved ")
+        os.write(terminal, CTRL_D)
+        assert program.wait(timeout=60) == 0
+    said = [m["content"] for m in json.loads(saved.read_text()) if m["role"] == "user"]
+    assert said == [text for _, text in typed]
+    assert history.stat().st_mode & 0o777 == 0o600
+    with in_terminal(command, "xterm") as (program, terminal):
+        os.write(terminal, up * 3 + b"z\r")  # what was typed before the long text and /save
+        read_until(terminal, b"\x1b[?2004l")
+        # To edit the message, and its answer again.
+        os.write(terminal, b"/edit\r" + b"\x15only\r/regen\r" + f"/save {saved}\r".encode())
+        read_until(terminal, b"saved 2 messages")
+        program.terminate()
+        program.wait(timeout=60)
+        settings = termios.tcgetattr(terminal)
+        assert settings[3] & termios.ICANON
+        assert settings[3] & termios.ECHO
+    assert [m["content"] for m in json.loads(saved.read_text())][0] == "1\n2\n3\nonly"
+    kept = history.read_text().splitlines()
+    assert long.decode() in kept
+    assert kept[-5].endswith("4z")
+
+
+def test_edit_and_regen_without_a_terminal(command: list[str], tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    lines = ("/regen", "abc", "/edit", "/edit xyz", "b", "/regen", f"/save {saved}")
+    done = talk([*command, "--temperature", "1", "--seed", "3", "--max-new", "9"], *lines)
+    assert done.stderr.count("there is no message yet") == 1
+    assert "there is no line editor here: type /edit TEXT" in done.stderr
+    answers = done.stdout.splitlines()
+    assert len(answers) == 4
+    assert answers[2] != answers[3]
+    said = json.loads(saved.read_text())
+    assert [m["content"] for m in said] == ["xyz", answers[1], "b", answers[3]]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system calls of x86-64")
+def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
+    """The terminal's flow control holds the answer still while Ctrl-C comes."""
+    with in_terminal(command, "dumb") as (program, terminal):
         os.write(terminal, CTRL_C)
         read_until(terminal, b"(type /exit or Ctrl-D to leave)\r\n> ")
         os.write(terminal, b"a\x1b[Db\n")
@@ -267,8 +341,3 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
         read_until(terminal, b"(type /exit or Ctrl-D to leave)\r\n> ")
         os.write(terminal, CTRL_D)
         assert program.wait(timeout=60) == 0
-    finally:
-        if program.poll() is None:
-            program.send_signal(signal.SIGKILL)
-            program.wait()
-        os.close(terminal)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -85,7 +86,10 @@ def test_parameters_without_digests_are_named(probe: Path, params: Path, tmp_pat
     folder = tmp_path / "params"
     shutil.copytree(params, folder)
     index = folder / "tensor-cache.json"
-    index.write_text(re.sub('"md5sum": "[0-9a-f]+",?', "", index.read_text()))
+    about = json.loads(index.read_text())
+    for shard in about["records"]:
+        del shard["md5sum"]
+    index.write_text(json.dumps(about))
     done = subprocess.run(
         [str(probe), "", str(folder), '{"requests": []}'],
         env=tiny_runner.host_environment(),
