@@ -29,6 +29,8 @@ KV_TILE = 16
 # Most elements which are summed in order when a score's products are added up: cores take a cycle
 # and more for each, so that few are left by adding up vectors.
 MOST_SUMMED = 8
+# Keys whose scores are worked out at once: a score is a chain of sums, which in-order cores wait for.
+ABREAST = 4
 
 
 def _dot(left, left_row, right, right_row: tuple, d: int):
@@ -158,20 +160,24 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     kv_begin: T.let[T.int32] = tile * KV_TILE
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, KV_TILE)
                     kv_row = T.meta_var(keys.row(page_begin, kv_begin))
-                    place = T.meta_var(keys.places(b, page_begin, h, kv_begin, kv_row))
+                    place = T.meta_var(keys.places_of_tile(b, page_begin, h, kv_begin, KV_TILE))
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             k_table.turn_row(K_tile, (j,), pages, place(j)[0], kv_row + j)
                         # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
                         # registers, in vectors of other lengths than they are read in.
-                        for j in T.serial(num_keys):
-                            for g in T.unroll(group):
-                                S_tile[g, j] = _dot(Q_tile, g, K_tile, (j,), d)
+                        for some in T.serial(T.ceildiv(num_keys, ABREAST)):
+                            for one in T.unroll(ABREAST):
+                                j = T.meta_var(T.min(some * ABREAST + one, num_keys - 1))
+                                for g in T.unroll(group):
+                                    S_tile[g, some * ABREAST + one] = _dot(Q_tile, g, K_tile, (j,), d)
                     else:
-                        for j in T.serial(num_keys):
-                            key = T.meta_var(place(j)[0])
-                            for g in T.unroll(group):
-                                S_tile[g, j] = _dot(Q_tile, g, pages, key, d)
+                        for some in T.serial(T.ceildiv(num_keys, ABREAST)):
+                            for one in T.unroll(ABREAST):
+                                # Those behind the last key are masked below.
+                                key = T.meta_var(place(T.min(some * ABREAST + one, num_keys - 1))[0])
+                                for g in T.unroll(group):
+                                    S_tile[g, some * ABREAST + one] = _dot(Q_tile, g, pages, key, d)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))

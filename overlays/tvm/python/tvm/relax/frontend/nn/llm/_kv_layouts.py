@@ -111,6 +111,20 @@ class PagedKeys:
 
         return place
 
+    def places_of_tile(self, b: Any, begin: Any, h_kv: Any, kv_begin: Any, tile: int) -> Any:
+        """As places, for `tile` keys from a multiple of that number on.
+
+        Without a window they are in one page, which is looked up once.
+        """
+        if self.sliding_window or self.page_size % tile:
+            return self.places(b, begin, h_kv, kv_begin, None)
+        page, slot = self.find(b, begin, kv_begin)
+
+        def place(j: Any) -> tuple:
+            return (page, 0, h_kv, slot + j), (page, 1, h_kv, slot + j)
+
+        return place
+
     def find(self, b: Any, begin: Any, key: Any) -> tuple:
         """The page of a key, and its slot there."""
         slot = _get_seq_offset(key, b, self.length_info, self.sliding_window)
