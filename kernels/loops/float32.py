@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loops of float32 products: a few rows of a times a panel of b, as a sum of outer products.
 
-A step loads a row of the panel and multiplies it by a number of each row of a. On real cores a load takes
-as long as one or two multiply-adds of its LMUL, so that what counts is how many rows share it. Six rows
-at LMUL 4 leave registers for two rows of the panel, one of which is loaded while the other is
-multiplied; seven would wait for each load.
+A step loads a row of the panel and multiplies it by a number of each row of a. On real cores a load
+takes as long as one or two multiply-adds of its LMUL, so that what counts is how many rows share it.
+Six rows at LMUL 4 leave registers for two rows of the panel: one is loaded while the other
+is multiplied; seven would wait for each load.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ loops = Library()
 
 
 def product(k: Loop, rows: int, fetch: str) -> None:
-    """to[rows, lanes] = c[rows, lanes] + a[rows, depth] * b; c counts in its first ``kept`` columns.
+    """to[rows, lanes] = c[rows, lanes] + a[rows, depth] * b; ``kept``: lanes, or 0 where c is 0.
 
     Args:
         k: the loop.

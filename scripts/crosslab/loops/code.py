@@ -236,9 +236,8 @@ class Width:
         ``memory`` names what is read: a load waits for stores to the same name.
         """
         reads = (pointer, memory or pointer.memory)
-        operands, text = (to, pointer), "{}, ({})"
-        if stride is not None:
-            operands, text = (*operands, stride), text + ", {}"
+        operands: tuple[Operand, ...] = (to, pointer) if stride is None else (to, pointer, stride)
+        text = "{}, ({})" + ", {}" * (stride is not None)
         self._loop.add(mnemonic, text, operands, reads, (to,), self.type)
         if step is not None:
             self._loop.advance(pointer, step)

@@ -29,8 +29,8 @@ KV_TILE = 16
 # Most elements which are summed in order when a score's products are added up: cores take a cycle
 # and more for each, so that few are left by adding up vectors.
 MOST_SUMMED = 8
-# Keys whose scores are worked out at once: a score is a chain of sums, which in-order cores wait for.
-ABREAST = 4
+# Scores that are worked out at once: each is a chain of sums, which in-order cores wait for.
+MOST_ABREAST = 4
 
 
 def _dot(left, left_row, right, right_row: tuple, d: int):
@@ -65,6 +65,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     group = h_q // h_kv
+    abreast = max(1, MOST_ABREAST // group)  # keys
     # Queries stay in registers, and are written in the vectors in which they are read.
     in_registers = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
     as_read = {"lanes": lanes_of(d, MOST_SUMMED), "blocks": T.unroll}
@@ -166,18 +167,17 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             k_table.turn_row(K_tile, (j,), pages, place(j)[0], kv_row + j)
                         # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
                         # registers, in vectors of other lengths than they are read in.
-                        for some in T.serial(T.ceildiv(num_keys, ABREAST)):
-                            for one in T.unroll(ABREAST):
-                                j = T.meta_var(T.min(some * ABREAST + one, num_keys - 1))
-                                for g in T.unroll(group):
-                                    S_tile[g, some * ABREAST + one] = _dot(Q_tile, g, K_tile, (j,), d)
-                    else:
-                        for some in T.serial(T.ceildiv(num_keys, ABREAST)):
-                            for one in T.unroll(ABREAST):
+                        for some in T.serial(T.ceildiv(num_keys, abreast)):
+                            for one in T.unroll(abreast):
                                 # Those behind the last key are masked below.
-                                key = T.meta_var(place(T.min(some * ABREAST + one, num_keys - 1))[0])
                                 for g in T.unroll(group):
-                                    S_tile[g, some * ABREAST + one] = _dot(Q_tile, g, pages, key, d)
+                                    S_tile[g, some * abreast + one] = _dot(Q_tile, g, K_tile, (some * abreast + one,), d)
+                    else:
+                        for some in T.serial(T.ceildiv(num_keys, abreast)):
+                            for one in T.unroll(abreast):
+                                key = T.meta_var(place(keys.readable(some * abreast + one, num_keys, KV_TILE))[0])
+                                for g in T.unroll(group):
+                                    S_tile[g, some * abreast + one] = _dot(Q_tile, g, pages, key, d)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))
