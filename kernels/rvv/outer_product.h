@@ -10,11 +10,22 @@
 #ifndef MLC_RVV_OUTER_PRODUCT_H_
 #define MLC_RVV_OUTER_PRODUCT_H_
 
-#include "gemm_rows.h"
+#include <riscv_vector.h>
+#include <stddef.h>
+#include <stdint.h>
 
-enum { MLC_RVV_ROWS = 16 };  // of a tile
+#include "mlc_rvv_loops.h"
 
-// The depth is a multiple of MLC_GEMM_STEPS.
+enum {
+  MLC_RVV_ROWS = 16,  // of a tile
+  MLC_RVV_STEPS = 16  // of an iteration
+};
+
+typedef void mlc_tile_loop(const float *acc, const float *lhs, const float *rhs, float *to,
+                           int64_t ld_acc, int64_t ld_lhs, int64_t step, size_t lanes,
+                           int64_t times);
+
+// The depth is a multiple of MLC_RVV_STEPS.
 __attribute__((noinline)) static void mlc_outer_product(float *acc, const float *lhs,
                                                         const float *rhs, int64_t ld_acc,
                                                         int64_t ld_lhs, int64_t ld_rhs,
@@ -24,11 +35,11 @@ __attribute__((noinline)) static void mlc_outer_product(float *acc, const float 
     const int wide = lanes > __riscv_vsetvlmax_e32m2();
     for (int64_t row = 0, rows; row < MLC_RVV_ROWS; row += rows) {
       rows = !wide ? 8 : row == 0 ? 6 : 5;
-      mlc_gemm_loop *run = wide ? row == 0 ? mlc_f32_rows_6_m4 : mlc_f32_rows_5_m4
-                           : lanes > __riscv_vsetvlmax_e32m1() ? mlc_f32_rows_8_m2
-                                                               : mlc_f32_rows_8_m1;
+      mlc_tile_loop *run = wide ? row == 0 ? mlc_f32_tile_6_m4 : mlc_f32_tile_5_m4
+                           : lanes > __riscv_vsetvlmax_e32m1() ? mlc_f32_tile_8_m2
+                                                               : mlc_f32_tile_8_m1;
       run(acc + row * ld_acc, lhs + row * ld_lhs, rhs, acc + row * ld_acc, ld_acc * 4, ld_lhs * 4,
-          ld_rhs * 4, lanes, lanes, depth / MLC_GEMM_STEPS);
+          ld_rhs * 4, lanes, depth / MLC_RVV_STEPS);
     }
     acc += lanes;
     rhs += lanes;

@@ -7,7 +7,7 @@
 
 #define PV_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \
-  _Static_assert((kv_tile) % MLC_GEMM_STEPS == 0, "kv_tile is not a whole number of steps");   \
+  _Static_assert((kv_tile) % MLC_RVV_STEPS == 0, "kv_tile is not a whole number of steps");   \
   void symbol(float *acc, const float *lhs, const float *rhs, int64_t ld_acc, int64_t ld_lhs,  \
               int64_t ld_rhs) {                                                                \
     for (int row = 0; row < (q_tile); row += MLC_RVV_ROWS) {                                   \

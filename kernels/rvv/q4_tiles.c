@@ -9,7 +9,7 @@
 // byte's way to floats as long as four. The error of an activation is that of a float32 as large as
 // the group's largest. A group whose largest is not above MLC_RVV_INT8_LEAST is zeros; NaN and infinity stay.
 //
-// Up to MLC_RVV_Q4_FEW_ROWS rows are done one by one. Of more rows, a part of a tile is unpacked to
+// Up to MLC_RVV_Q4_FEW_ROWS rows are done so, two of them together. Of more rows, a part of a tile is unpacked to
 // float32 once and multiplied as any panel is.
 
 #include "gemm_rows.h"
@@ -23,14 +23,14 @@ _Static_assert(DIGITS == 144 && PLACES * MLC_RVV_INT8_BLOCK <= DIGITS,
 // The largest integer, whose digits are 127, 0, 0.
 #define FULL (127 * 65536.0f)
 
-// The digits of a group at LMUL M, which holds 32 floats; H and Q are a half and a quarter of it.
+// The digits of groups, `distance` bytes apart, at LMUL M, which holds 32 floats; H and Q are a half and a quarter of it.
 #define DIGITS_DEFINE(M, H, Q)                                                                     \
-  __attribute__((noinline)) static void digits_m##M(uint8_t *ready, const float *x, int64_t k) {   \
+  __attribute__((noinline)) static void digits_m##M(uint8_t *ready, const float *x, int64_t k, int64_t distance) {   \
     const size_t lanes = MLC_RVV_Q4_GROUP;                                                         \
     const vfloat32m##M##_t pad = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);                            \
     const vuint32m1_t none = __riscv_vmv_s_x_u32m1(0, 1);                                          \
     const vint16m1_t zero = __riscv_vmv_s_x_i16m1(0, 1);                                           \
-    for (; k > 0; k -= MLC_RVV_Q4_GROUP, x += MLC_RVV_Q4_GROUP, ready += DIGITS) {                 \
+    for (; k > 0; k -= MLC_RVV_Q4_GROUP, x += MLC_RVV_Q4_GROUP, ready += distance) {                 \
       const size_t some = k < MLC_RVV_Q4_GROUP ? (size_t)k : lanes;                                \
       const vfloat32m##M##_t group = __riscv_vle32_v_f32m##M##_tu(pad, x, some);                   \
       const float scale = group_scale(__riscv_vmv_x_s_u32m1_u32(__riscv_vredmaxu_vs_u32m##M##_u32m1( \
@@ -69,32 +69,56 @@ DIGITS_DEFINE(4, m2, m1)
 DIGITS_DEFINE(2, m1, mf2)
 DIGITS_DEFINE(1, mf2, mf4)
 
-void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
+static void digits(uint8_t *ready, const float *x, int64_t k, int64_t distance) {
   const size_t words = __riscv_vsetvlmax_e32m1();
   (words >= 32   ? digits_m1
    : words == 16 ? digits_m2
    : words == 8  ? digits_m4
-                 : digits_m8)((uint8_t *)ready, x, k);
+                 : digits_m8)(ready, x, k, distance);
+}
+
+void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
+  digits((uint8_t *)ready, x, k, DIGITS);
+}
+
+typedef void row_loop(float *y, const uint8_t *x, const uint8_t *q, const float *s, int64_t ld_y,
+                      int64_t step, int64_t scale_step, size_t lanes, int64_t groups);
+
+// What is left at the end of a matrix is done at the smallest LMUL that holds it.
+static row_loop *row_of(size_t lanes) {
+  return lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_row_1_m8
+         : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_row_1_m4
+         : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_row_1_m2
+                                             : mlc_q4_row_1_m1;
+}
+
+static row_loop *two_rows_of(size_t lanes) {
+  return lanes > __riscv_vsetvlmax_e32m2()   ? mlc_q4_row_2_m4
+         : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_row_2_m2
+                                             : mlc_q4_row_2_m1;
+}
+
+// One or two rows of c, whose digits are ready. Two are done in parts of LMUL 4.
+static void few_rows(float *c, int64_t ld_c, const uint8_t *ready, const uint8_t *q,
+                     const float *scales, int64_t rows, int64_t n, int64_t groups, int64_t tile) {
+  const int64_t most = rows == 1 ? tile : (int64_t)__riscv_vsetvlmax_e32m4();
+  for (int64_t step; n > 0; n -= step) {
+    step = n < tile ? n : tile;
+    for (int64_t column = 0; column < step; column += most) {
+      const size_t lanes = (size_t)(step - column < most ? step - column : most);
+      (rows == 1 ? row_of : two_rows_of)(lanes)(c + column, ready, q + column, scales + column,
+                                                ld_c * 4, step, step * 4, lanes, groups);
+    }
+    c += step;
+    q += step * groups * (MLC_RVV_Q4_GROUP / 2);
+    scales += step * groups;
+  }
 }
 
 void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
                            const float *scales, int64_t n, int64_t k, int64_t tile) {
-  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
-  const uint8_t *q = (const uint8_t *)quants;
-  while (n > 0) {
-    const int64_t step = n < tile ? n : tile;
-    const size_t lanes = (size_t)step;
-    // What is left at the end of a matrix is done at the smallest LMUL that holds it.
-    (lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_row_m8
-     : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_row_m4
-     : lanes > __riscv_vsetvlmax_e32m1()
-         ? mlc_q4_row_m2
-         : mlc_q4_row_m1)(y, (const uint8_t *)ready, q, scales, step, step * 4, lanes, groups);
-    y += step;
-    q += step * groups * (MLC_RVV_Q4_GROUP / 2);
-    scales += step * groups;
-    n -= step;
-  }
+  few_rows(y, n, (const uint8_t *)ready, (const uint8_t *)quants, scales, 1, n,
+           MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP), tile);
 }
 
 // panel[depth, lanes] of a tile's inputs, which begin and end with groups or with the last of them.
@@ -125,12 +149,16 @@ void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, con
                            float *panel, int64_t panel_rows, int64_t tile) {
   const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
   const uint8_t *q = (const uint8_t *)quants;
+  const int64_t ready = MLC_RVV_READY(k, MLC_RVV_Q4_GROUP), room = panel_rows * tile / ready;
   // For a few rows, unpacking in registers takes less than writing a panel; the panel's memory holds
-  // a prepared row, if it fits.
-  if (m <= MLC_RVV_Q4_FEW_ROWS && MLC_RVV_READY(k, MLC_RVV_Q4_GROUP) <= panel_rows * tile) {
-    for (; m > 0; --m, a += ld_a, c += ld_c) {
-      mlc_rvv_gemv_q4_prepare_tiles(panel, a, k);
-      mlc_rvv_gemv_q4_tiles(c, panel, quants, scales, n, k, tile);
+  // the digits of two rows, if they fit.
+  if (m <= MLC_RVV_Q4_FEW_ROWS && room > 0) {
+    for (int64_t rows; m > 0; m -= rows, a += rows * ld_a, c += rows * ld_c) {
+      rows = m > 1 && room > 1 ? 2 : 1;
+      for (int64_t row = 0; row < rows; ++row) {
+        digits((uint8_t *)panel + row * DIGITS, a + row * ld_a, k, rows * DIGITS);
+      }
+      few_rows(c, ld_c, (const uint8_t *)panel, q, scales, rows, n, groups, tile);
     }
     return;
   }

@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) void qk_transpose(float *out, const
 
 #define QK_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \
-  _Static_assert((d) % MLC_GEMM_STEPS == 0, "d is not a whole number of steps");               \
+  _Static_assert((d) % MLC_RVV_STEPS == 0, "d is not a whole number of steps");               \
   _Static_assert((kv_tile) % 4 == 0, "K is transposed by four rows");                          \
   void symbol(float *acc, const float *lhs, const float *rhs, int64_t ld_acc, int64_t ld_lhs,  \
               int64_t ld_rhs) {                                                                \
