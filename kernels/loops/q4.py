@@ -20,26 +20,33 @@ loops = Library()
 
 
 def multiply(
-    k: Loop, e8: Width, sums: Sequence[Vector], x: Argument, q: Argument, step: Argument
+    k: Loop,
+    e8: Width,
+    sums: Sequence[Vector],
+    x: Argument,
+    q: Argument,
+    step: Argument,
+    blocks: Sequence[int] | None = None,
 ) -> None:
-    """Sums of a group's products, one for each row, in 16 bits."""
+    """Sums of a group's products in 16 bits, one for each block of ``x``: where these begin."""
+    blocks = blocks or [BLOCK * row for row in range(len(sums))]
     sixteen = Constant(16)
     for pair in range(PAIRS):
         low = e8.load("vle8.v", q, step)
         high = e8.make("vmulhu.vx", low, sixteen)
         e8.put("vnmsac.vx", low, sixteen, high)
         for odd, weights in enumerate((low, high)):
-            for row, part in enumerate(sums):
-                value = k.scalar("lb", x, BLOCK * row + 2 * pair + odd)
+            for block, part in zip(blocks, sums, strict=True):
+                value = k.scalar("lb", x, block + 2 * pair + odd)
                 if pair + odd == 0:
                     e8.put("vwmul.vx", part, weights, value)
                 else:
                     e8.put("vwmacc.vx", part, value, weights)
 
 
-def take_zero_point(k: Loop, e16: Width, part: Vector, x: Argument, row: int) -> None:
+def take_zero_point(k: Loop, e16: Width, part: Vector, x: Argument, block: int) -> None:
     """What remains of a sum when weights count from -7 to 8."""
-    e16.put("vadd.vx", part, part, k.scalar("lw", x, BLOCK * row + BIAS))
+    e16.put("vadd.vx", part, part, k.scalar("lw", x, block + BIAS))
 
 
 @loops.add("mlc_i8_row", 8, 4, 2, 1)
@@ -65,27 +72,38 @@ def one_row(k: Loop) -> None:
 BASE, PLACES, DIGITS = Constant(256.0), 3, 144
 
 
-@loops.add("mlc_q4_row", 8, 4, 2, 1)
-def row_of_digits(k: Loop) -> None:
-    """y[lanes] = a row of float32 activations times the weights of a tile."""
+def rows_of_digits(k: Loop, rows: int) -> None:
+    """y[rows, lanes] = rows of float32 activations times the weights of a tile.
+
+    A group has the digits of each row, one after another.
+    """
     y, x, q, s = k.pointers(y="float *", x=BYTES, q=BYTES, s="const float *")
-    step, scale_step = k.parameters("step", "scale_step")
+    ld_y, step, scale_step = k.parameters("ld_y", "step", "scale_step")
     e8, e16, e32 = k.widths("lanes", 8, 16, 32)
-    total = e32.make("vmv.v.i", 0)
+    totals = [e32.make("vmv.v.i", 0) for _ in range(rows)]
+    blocks = [DIGITS * row + BLOCK * place for row in range(rows) for place in range(PLACES)]
     with k.repeat("groups"):
-        sums = [e16.vector() for _ in range(PLACES)]
-        multiply(k, e8, sums, x, q, step)
-        for place, part in enumerate(sums):
-            take_zero_point(k, e16, part, x, place)
-        number = e16.make("vfwcvt.f.x.v", sums[-1])
-        for part in reversed(sums[:-1]):
-            lower = e16.make("vfwcvt.f.x.v", part)
-            e32.put("vfmacc.vf", lower, BASE, number)
-            number = lower
-        e32.put("vfmul.vv", number, number, e32.load("vle32.v", s, scale_step))
-        e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
-        k.advance(x, DIGITS)
-    e32.store("vse32.v", total, y)
+        sums = [e16.vector() for _ in blocks]
+        multiply(k, e8, sums, x, q, step, blocks)
+        for part, block in zip(sums, blocks, strict=True):
+            take_zero_point(k, e16, part, x, block)
+        scales = e32.load("vle32.v", s, scale_step)
+        for row, total in enumerate(totals):
+            first, *others = reversed(sums[PLACES * row : PLACES * (row + 1)])
+            number = e16.make("vfwcvt.f.x.v", first)
+            for part in others:
+                lower = e16.make("vfwcvt.f.x.v", part)
+                e32.put("vfmacc.vf", lower, BASE, number)
+                number = lower
+            e32.put("vfmul.vv", number, number, scales)
+            e32.put("vfmacc.vf", total, k.scalar("flw", x, DIGITS * row + SCALE), number)
+        k.advance(x, DIGITS * rows)
+    for total in totals:
+        e32.store("vse32.v", total, y, ld_y)
+
+
+loops.add("mlc_q4_row_1", 8, 4, 2, 1)(partial(rows_of_digits, rows=1))
+loops.add("mlc_q4_row_2", 4, 2, 1)(partial(rows_of_digits, rows=2))
 
 
 def some_rows(k: Loop, rows: int) -> None:
@@ -99,7 +117,7 @@ def some_rows(k: Loop, rows: int) -> None:
         multiply(k, e8, sums, x, q, step)
         scales = e32.load("vle32.v", s, scale_step)
         for row, (total, part) in enumerate(zip(totals, sums, strict=True)):
-            take_zero_point(k, e16, part, x, row)
+            take_zero_point(k, e16, part, x, BLOCK * row)
             number = e16.make("vfwcvt.f.x.v", part)
             e32.put("vfmul.vv", number, number, scales)
             e32.put("vfmacc.vf", total, k.scalar("flw", x, BLOCK * row + SCALE), number)
@@ -123,7 +141,7 @@ def wide_rows(k: Loop, rows: int) -> None:
         sums = [e16.vector() for _ in range(rows)]
         multiply(k, e8, sums, x, q, step)
         for row, part in enumerate(sums):
-            take_zero_point(k, e16, part, x, row)
+            take_zero_point(k, e16, part, x, BLOCK * row)
         for half, (h16, h32) in enumerate(halves):
             scales = h32.load("vle32.v", s, rest_step if half else half_step)
             parts = [part.part(2 * half) for part in sums]
@@ -154,7 +172,7 @@ def sums_of_rows(k: Loop, rows: int) -> None:
         sums = [pair.part(first) for pair in pairs for first in (0, 2)]
         multiply(k, e8, sums, x, q, step)
         for row, part in enumerate(sums):
-            take_zero_point(k, e16, part, x, row)
+            take_zero_point(k, e16, part, x, BLOCK * row)
         for pair in pairs:
             e8.store("vse32.v", pair, p, pair_step)
         k.advance(x, ld_x)

@@ -7,38 +7,58 @@
 #include "gemm_rows.h"
 #include "mlc_rvv_linear.h"
 
-MLC_GEMM_DEFINE(mlc_gemm_3xm8_strided, 3, 8, MLC_GEMM_STRIDED)
-MLC_GEMM_DEFINE(mlc_gemm_2xm8_strided, 2, 8, MLC_GEMM_STRIDED)
-
-MLC_GEMM_DEFINE(mlc_gemm_3xm8_packing, 3, 8, MLC_GEMM_PACKING)
-MLC_GEMM_DEFINE(mlc_gemm_7xm4_packing, 7, 4, MLC_GEMM_PACKING)
-MLC_GEMM_DEFINE(mlc_gemm_3xm4_packing, 3, 4, MLC_GEMM_PACKING)
-MLC_GEMM_DEFINE(mlc_gemm_7xm2_packing, 7, 2, MLC_GEMM_PACKING)
-MLC_GEMM_DEFINE(mlc_gemm_3xm2_packing, 3, 2, MLC_GEMM_PACKING)
-
 // Up to three rows: b is read once only, so it is used straight from where it lies.
 static void mlc_gemm_few_rows(float *c, const float *a, const float *b, int64_t m, int64_t n,
                               int64_t k, int64_t ld_c, int64_t ld_a, int64_t ld_b) {
-  mlc_gemm_rows *run = m == 3 ? mlc_gemm_3xm8_strided : mlc_gemm_2xm8_strided;
+  mlc_gemm_loop *run = m == 3 ? mlc_f32_strided_3_m8 : mlc_f32_strided_2_m8;
   while (n > 0) {
     const size_t lanes = __riscv_vsetvl_e32m8((size_t)n);
     const mlc_gemm_by by = {k, ld_c, ld_a, ld_b * (int64_t)sizeof(float), lanes, 1, NULL};
-    run(c, a, b, &by);
+    if (k >= MLC_GEMM_STEPS) {
+      run(c, a, b, c, ld_c * 4, ld_a * 4, by.step, lanes, 0, k / MLC_GEMM_STEPS);
+    }
+    if (k % MLC_GEMM_STEPS) mlc_gemm_rest(c, a, b, m, &by, sizeof(float), by.step);
     c += lanes;
     b += (int64_t)lanes * ld_b;
     n -= (int64_t)lanes;
   }
 }
 
+typedef void packing_loop(const float *c, const float *a, const float *b, float *to, int64_t ld_c,
+                          int64_t ld_a, int64_t step, size_t lanes, size_t kept, float *panel,
+                          int64_t width, int64_t times);
+typedef struct {
+  int64_t rows;
+  packing_loop *run;
+} packing_block;
+
 // The block that packs a panel of `lanes` columns; m is at least 3.
-static mlc_gemm_block mlc_gemm_first(int64_t m, size_t lanes) {
-  if (lanes > __riscv_vsetvlmax_e32m4()) return (mlc_gemm_block){3, mlc_gemm_3xm8_packing};
+static packing_block first_block(int64_t m, size_t lanes) {
+  const int many = m >= MLC_GEMM_MOST;
+  if (lanes > __riscv_vsetvlmax_e32m4()) return (packing_block){3, mlc_f32_packing_3_m8};
   if (lanes > __riscv_vsetvlmax_e32m2()) {
-    return m >= 7 ? (mlc_gemm_block){7, mlc_gemm_7xm4_packing}
-                  : (mlc_gemm_block){3, mlc_gemm_3xm4_packing};
+    return many ? (packing_block){MLC_GEMM_MOST, mlc_f32_packing_6_m4}
+                : (packing_block){3, mlc_f32_packing_3_m4};
   }
-  return m >= 7 ? (mlc_gemm_block){7, mlc_gemm_7xm2_packing}
-                : (mlc_gemm_block){3, mlc_gemm_3xm2_packing};
+  return many ? (packing_block){MLC_GEMM_MOST, mlc_f32_packing_6_m2}
+              : (packing_block){3, mlc_f32_packing_3_m2};
+}
+
+// Rows of c, while columns of b, `stride` bytes apart, are written to the panel.
+static void pack_panel(packing_block block, float *c, const float *a, const float *b,
+                       int64_t stride, const mlc_gemm_by *by) {
+  const size_t lanes = by->lanes, kept = by->fresh ? 0 : lanes;
+  const int64_t done = by->k - by->k % MLC_GEMM_STEPS;
+  if (done > 0) {
+    block.run(c, a, b, c, by->ld_c * 4, by->ld_a * 4, stride, lanes, kept, by->panel, by->step,
+              done / MLC_GEMM_STEPS);
+  }
+  if (done == by->k) return;
+  for (int64_t i = done; i < by->k; ++i) {
+    __riscv_vse32_v_f32m8(by->panel + i * (int64_t)lanes,
+                          __riscv_vlse32_v_f32m8(b + i, stride, lanes), lanes);
+  }
+  mlc_gemm_rest(c, a, by->panel, block.rows, by, by->step, sizeof(float));
 }
 
 void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k,
@@ -55,12 +75,12 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
   const int64_t width = mlc_gemm_width(panel_columns, m);
   while (n > 0) {
     const size_t lanes = __riscv_vsetvl_e32m8((size_t)(n < width ? n : width));
-    const mlc_gemm_block block = mlc_gemm_first(m, lanes);
+    const packing_block block = first_block(m, lanes);
     for (int64_t first = 0; first < k; first += panel_rows) {
       const int64_t depth = k - first < panel_rows ? k - first : panel_rows;
-      mlc_gemm_by by = {depth, ld_c, ld_a, ld_b * (int64_t)sizeof(float), lanes, first == 0, panel};
-      block.run(c, a + first, b + first, &by);
-      by.step = (int64_t)(lanes * sizeof(float));
+      const mlc_gemm_by by = {depth, ld_c,       ld_a, (int64_t)(lanes * sizeof(float)),
+                              lanes, first == 0, panel};
+      pack_panel(block, c, a + first, b + first, ld_b * (int64_t)sizeof(float), &by);
       mlc_gemm_panel(c + block.rows * ld_c, a + first + block.rows * ld_a, panel, m - block.rows,
                      &by);
     }

@@ -5,20 +5,14 @@
 #include "mlc_rvv_kernels.h"
 #include "outer_product.h"
 
-MLC_OUTER_DEFINE(pv_16, 16)
-MLC_OUTER_DEFINE(pv_32, 32)
-
 #define PV_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \
-  _Static_assert((kv_tile) == 16 || (kv_tile) == 32, "there is no code for this kv_tile");     \
+  _Static_assert((kv_tile) % MLC_RVV_STEPS == 0, "kv_tile is not a whole number of steps");   \
   void symbol(float *acc, const float *lhs, const float *rhs, int64_t ld_acc, int64_t ld_lhs,  \
               int64_t ld_rhs) {                                                                \
     for (int row = 0; row < (q_tile); row += MLC_RVV_ROWS) {                                   \
-      if ((kv_tile) == 16) {                                                                   \
-        pv_16(acc + row * ld_acc, lhs + row * ld_lhs, rhs, ld_acc, ld_lhs, ld_rhs, d, 16);     \
-      } else {                                                                                 \
-        pv_32(acc + row * ld_acc, lhs + row * ld_lhs, rhs, ld_acc, ld_lhs, ld_rhs, d, 32);     \
-      }                                                                                        \
+      mlc_outer_product(acc + row * ld_acc, lhs + row * ld_lhs, rhs, ld_acc, ld_lhs, ld_rhs,   \
+                        d, kv_tile);                                                           \
     }                                                                                          \
   }
 

@@ -8,8 +8,6 @@
 #include "mlc_rvv_kernels.h"
 #include "outer_product.h"
 
-MLC_OUTER_DEFINE(qk_any, ANY)
-
 // out[d, kv] = transpose(rhs[kv, d]), for a multiple of four keys.
 static inline __attribute__((always_inline)) void qk_transpose(float *out, const float *rhs,
                                                                int64_t ld_rhs, int64_t kv,
@@ -31,15 +29,15 @@ static inline __attribute__((always_inline)) void qk_transpose(float *out, const
 
 #define QK_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \
-  _Static_assert((d) % MLC_RVV_UNROLL == 0, "d is not a whole number of steps");               \
+  _Static_assert((d) % MLC_RVV_STEPS == 0, "d is not a whole number of steps");               \
   _Static_assert((kv_tile) % 4 == 0, "K is transposed by four rows");                          \
   void symbol(float *acc, const float *lhs, const float *rhs, int64_t ld_acc, int64_t ld_lhs,  \
               int64_t ld_rhs) {                                                                \
     float columns[(d) * (kv_tile)];                                                            \
     qk_transpose(columns, rhs, ld_rhs, kv_tile, d);                                            \
     for (int row = 0; row < (q_tile); row += MLC_RVV_ROWS) {                                   \
-      qk_any(acc + row * ld_acc, lhs + row * ld_lhs, columns, ld_acc, ld_lhs, kv_tile,         \
-             kv_tile, d);                                                                      \
+      mlc_outer_product(acc + row * ld_acc, lhs + row * ld_lhs, columns, ld_acc, ld_lhs,       \
+                        kv_tile, kv_tile, d);                                                  \
     }                                                                                          \
   }
 

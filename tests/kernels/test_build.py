@@ -16,6 +16,7 @@ from crosslab.build.kernels import (
     INDEX,
     KERNELS,
     OBJECT,
+    ORDERED_FOR,
     Kernel,
     KernelTarget,
     build_kernels,
@@ -24,9 +25,13 @@ from crosslab.build.kernels import (
     main,
     read_kernels,
 )
+from crosslab.cores.core import CORES, read_core
+from crosslab.cores.object_loops import cycles_of_loop, loops_of
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Toolchain
+from crosslab.loops.library import read_loops
 from crosslab.models.formats import packings
+from crosslab.run.decode import Unit
 
 GOOD = '[[kernel]]\nproduct = "qk"\ndtype = "float32"\nq_tile = [8]\nkv_tile = [16]\nd = [64]\n'
 
@@ -70,16 +75,39 @@ def test_nothing_but_the_result_is_left(library: Path) -> None:
     assert {path.name for path in library.iterdir()} == {INDEX, OBJECT}
 
 
-def test_the_kernels_spill_no_vector_register(cross: Toolchain, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def objects(cross: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels for riscv64, with the targets of branches."""
+    directory = tmp_path_factory.mktemp("objects")
+    build_kernels(KernelTarget.RISCV64, directory, extra_flags=["-mno-relax"])
+    return directory / OBJECT
+
+
+def test_ordered_loops_are_near_what_their_units_take(objects: Path) -> None:
+    """Those as wide as their description; narrower ones wait for the chains of their sums."""
+    core, widest = read_core(CORES, ORDERED_FOR), dict[str, int]()
+    for one in read_loops(KERNELS / "loops"):
+        if not one.needs:
+            widest[f"{one.name}_m{one.lmuls[0]}"] = 0
+    for loop in loops_of(objects):
+        if loop.symbol in widest:
+            widest[loop.symbol] += 1
+            units = dict.fromkeys(Unit, 0.0)
+            for _, kind in loop.instructions:
+                units[kind.instruction.unit] += core.cost(kind).cycles
+            assert cycles_of_loop(core, loop) <= 1.25 * max(units.values()), loop.symbol
+    assert set(widest.values()) == {1}
+
+
+def test_the_kernels_spill_no_vector_register(objects: Path) -> None:
     """Whole-register loads and stores are what a spill compiles to; the kernels use none.
 
     In what is written without intrinsics, the compiler's own loops copy with them.
     """
     if shutil.which("llvm-objdump-19") is None:
         pytest.skip("not installed: llvm-objdump-19")
-    build_kernels(KernelTarget.RISCV64, tmp_path)
     listing = subprocess.run(
-        ["llvm-objdump-19", "-d", "--no-show-raw-insn", str(tmp_path / OBJECT)],
+        ["llvm-objdump-19", "-d", "--no-show-raw-insn", str(objects)],
         capture_output=True,
         text=True,
         check=True,

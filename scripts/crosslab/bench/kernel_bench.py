@@ -37,7 +37,8 @@ from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
 
 SOURCE = Path(__file__).parents[1] / "native" / "kernel_bench" / "bench.c"
-MOST = 1.15
+# Instructions over the fewest; the loops' order has the fewest cycles instead.
+MOST = 1.25
 # Outputs, inputs of layers, with widths that no tile divides.
 LAYERS = [(768, 256), (1376, 256), (256, 688), (960, 576), (576, 1536), (900, 320), (2048, 2048)]
 # Rows of prompts: whole tiles, remainders, and so few that a panel of weights hardly pays.

@@ -10,6 +10,7 @@ those of its steady state.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from crosslab.run.symbols import Symbols
 
 # Instructions before a pair of segments that the machine executes first.
 HISTORY = 150
+# Instructions with a group that is twice as long as the others.
+_TWICE = re.compile(r"vf?w|vnsr|vnclip|vfncvt")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,9 @@ class Translator:
         if memory:
             # The first part of a load comes after the shortest latency, the others follow.
             found = self._load
+            if "seg" in kind.instruction.mnemonic:
+                # Each register has an element of every segment: even the first waits for the last.
+                found += self.core.aligned_cycles(kind) * (parts - 1) / parts
         return found + pipeline.to_scalar * scalar
 
 
@@ -102,7 +108,7 @@ def _parts(
     sources: list[int], results: tuple[int, ...], kind: Kind
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """The work on single registers, in order: those of each group share it out evenly."""
-    longest = max(1, math.ceil(kind.lmul) * (2 if ".w" in kind.instruction.mnemonic else 1))
+    longest = max(1, math.ceil(kind.lmul) * (2 if _TWICE.match(kind.instruction.mnemonic) else 1))
     groups = _groups(sources, longest)
     wide = [r for r in results if r >= VECTOR]
     count = max(1, len(wide), *(len(group) for group in groups), 1)

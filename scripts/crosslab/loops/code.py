@@ -27,11 +27,13 @@ class Value:
         bank: the register file.
         size: registers of its group.
         cuts: where its parts begin, if instructions use them one by one.
+        memory: what is reached by it, in dependences, if it is a pointer.
     """
 
     bank: Bank
     size: int = 1
     cuts: set[int] = field(default_factory=set)
+    memory: str = ""
 
     def part(self, first: int) -> View:
         """The part that begins with a register of the group."""
@@ -115,6 +117,7 @@ class Type:
 
 
 Vector = Value | View
+Pointer = Argument | Value
 Operand = Value | View | Argument | Constant | int | str
 
 
@@ -202,13 +205,21 @@ class Width:
         self._loop.add(mnemonic, text, (to, *sources), reads, (to,), self.type)
 
     def load(
-        self, mnemonic: str, pointer: Argument, step: Operand | None = None, memory: str = ""
+        self,
+        mnemonic: str,
+        pointer: Argument,
+        step: Operand | None = None,
+        memory: str = "",
+        stride: Operand | None = None,
     ) -> Value:
-        """The vector at a pointer; then the pointer advances by ``step`` bytes."""
+        """The vector at a pointer; then the pointer advances by ``step`` bytes.
+
+        ``stride``: bytes between its elements, of ``vlse*``.
+        """
         match = _MEMORY.match(mnemonic)
         assert match is not None, mnemonic
         made = self._group(int(match[1]))
-        self.load_to(made, mnemonic, pointer, step, memory)
+        self.load_to(made, mnemonic, pointer, step, memory, stride)
         return made
 
     def load_to(
@@ -218,13 +229,16 @@ class Width:
         pointer: Argument,
         step: Operand | None = None,
         memory: str = "",
+        stride: Operand | None = None,
     ) -> None:
         """Load a vector into registers that exist; then the pointer advances.
 
         ``memory`` names what is read: a load waits for stores to the same name.
         """
         reads = (pointer, memory or pointer.memory)
-        self._loop.add(mnemonic, "{}, ({})", (to, pointer), reads, (to,), self.type)
+        operands: tuple[Operand, ...] = (to, pointer) if stride is None else (to, pointer, stride)
+        text = "{}, ({})" + ", {}" * (stride is not None)
+        self._loop.add(mnemonic, text, operands, reads, (to,), self.type)
         if step is not None:
             self._loop.advance(pointer, step)
 
@@ -295,13 +309,23 @@ class Loop:
         yield
         self._section = self.after
 
-    def advance(self, pointer: Argument, step: Operand) -> None:
+    def rows(self, first: Argument, distance: Operand, count: int) -> list[Pointer]:
+        """Pointers to so many rows, ``distance`` bytes apart; each advances by itself."""
+        found: list[Pointer] = [first]
+        for _ in range(1, count):
+            made = Value(Bank.INTEGER, memory=first.memory)
+            reads = _registers((found[-1], distance))
+            self.add("add", "{}, {}, {}", (made, found[-1], distance), reads, (made,))
+            found.append(made)
+        return found
+
+    def advance(self, pointer: Pointer, step: Operand) -> None:
         """Add bytes to a pointer."""
         mnemonic = "addi" if isinstance(step, int) else "add"
         reads = _registers((pointer, step))
         self.add(mnemonic, "{}, {}, {}", (pointer, pointer, step), reads, (pointer,))
 
-    def scalar(self, mnemonic: str, pointer: Argument, offset: int) -> Value:
+    def scalar(self, mnemonic: str, pointer: Pointer, offset: int) -> Value:
         """The number at an offset of a pointer: ``lb``, ``lw`` or ``flw``."""
         made = Value(Bank.FLOAT if mnemonic.startswith("f") else Bank.INTEGER)
         reads = (pointer, pointer.memory)

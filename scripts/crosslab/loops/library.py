@@ -33,11 +33,13 @@ class Described:
         name: of the C functions, each with ``_m8`` and the like.
         lmuls: registers of a group of 32-bit elements, the most first.
         describe: writes the description.
+        needs: the C compiler's name of an extension; without it the functions are left out.
     """
 
     name: str
     lmuls: tuple[int, ...]
     describe: Describe
+    needs: str = ""
 
 
 @dataclass
@@ -46,11 +48,11 @@ class Library:
 
     loops: list[Described] = field(default_factory=list)
 
-    def add(self, name: str, *lmuls: int) -> Callable[[Describe], Describe]:
+    def add(self, name: str, *lmuls: int, needs: str = "") -> Callable[[Describe], Describe]:
         """Decorate a description."""
 
         def added(describe: Describe) -> Describe:
-            self.loops.append(Described(name, lmuls, describe))
+            self.loops.append(Described(name, lmuls, describe, needs))
             return describe
 
         return added
@@ -84,10 +86,12 @@ def functions(described: Described, core: Core) -> str:
     scheduler = Scheduler(loop.body, Machine(core), pinned(loop), registers)
     for order in scheduler.orders(HEADS, WINDOWS):
         if placed := allocate(loop, order):
-            return "".join(
+            text = "".join(
                 function(f"{described.name}_m{m}", loop, order, placed, described.lmuls[0] // m)
                 for m in described.lmuls
             )
+            needs = described.needs
+            return f"#if defined({needs})\n{text}#endif\n" if needs else text
     raise LabError(f"the loop {described.name} needs more registers than there are")
 
 

@@ -7,22 +7,18 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from crosslab.cores.core import Core
+from crosslab.cores.core import CORES, Core
+from crosslab.cores.latencies import Latencies, read_latencies
 from crosslab.loops.code import Op, Type
 
 ISSUE_WIDTH = 2
 SCALAR, MEMORY, ARITHMETIC = range(3)
-# Least latency, and latency as a multiple of the cycles that the unit is taken: LLVM 22.1's model
-# of the SpacemiT X60.
-_LATENCIES = (
-    (r"v[ls]s?e\d+\.v", 3, 1),
-    (r"v(mul|mulhu|macc|nmsac)\.v[vx]", 7, 4),
-    (r"vf(macc|msub|wmacc)\S*", 5, 1),
-    (r"v\S+", 4, 1),
-    (r"l[bhwd]u?|fl[hwd]", 4, 1),
-    (r"\S+", 1, 1),
-)
+# Classes of scalar instructions in a core's latencies.
+_SCALAR = ((r"l[bhwd]u?", "load"), (r"fl[hwd]", "fload"), (r"\S+", "add"))
+# The latencies of cores that have none of their own.
+_USUAL = "spacemit-x60"
 _OWN_WIDTH = re.compile(r"v[ls]s?e(\d+)\.v")
 
 
@@ -43,7 +39,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Machine:
-    """Timings of instructions on a core."""
+    """Timings of instructions on a core: units by its table, latencies by LLVM's model."""
 
     core: Core
     _known: dict[tuple[str, Type | None], Timing] = field(default_factory=dict, compare=False)
@@ -55,17 +51,26 @@ class Machine:
             self._known[key] = self._look_up(*key)
         return self._known[key]
 
+    @cached_property
+    def _latencies(self) -> Latencies:
+        pipeline = self.core.pipeline
+        return pipeline.latencies if pipeline else read_latencies(CORES, _USUAL)
+
     def _look_up(self, mnemonic: str, of: Type | None) -> Timing:
-        least, times = next((n, t) for p, n, t in _LATENCIES if re.fullmatch(p, mnemonic))
         if of is None:
-            return Timing(SCALAR, 0, least)
+            kind = next(kind for text, kind in _SCALAR if re.fullmatch(text, mnemonic))
+            return Timing(SCALAR, 0, self._latencies.scalar[kind].latency)
         own = _OWN_WIDTH.fullmatch(mnemonic)
         bits = int(own[1]) if own else of.bits
         cycles = self.core.cycles.get(mnemonic, {}).get(of.column(bits), math.nan)
         if math.isnan(cycles):
             # What nobody measured takes a cycle for each register.
             cycles = max(1.0, float(of.group(bits)))
-        return Timing(MEMORY if own else ARITHMETIC, cycles, max(least, times * cycles))
+        if own:
+            # As soon as the first register is there; the others follow.
+            return Timing(MEMORY, cycles, max(self._latencies.shortest(mnemonic, bits), cycles))
+        latency, _ = self._latencies.of(mnemonic, of.column(bits))
+        return Timing(ARITHMETIC, cycles, max(latency, cycles))
 
 
 class Program:

@@ -32,18 +32,20 @@ from crosslab.errors import LabError, UserError
 from crosslab.job.job_options import parse_job
 
 CORE = "spacemit-x60"
-KEPT = KernelValues(CORE, 256, sources(), {"gemm_steps": 64}, [Timed("gemm_f32", (1, 2, 3), 9, 8)])
+KEPT = KernelValues(
+    CORE, 256, sources(), {"gemm_wide_rest": 2}, [Timed("gemm_f32", (1, 2, 3), 9, 8)]
+)
 
 
 def test_what_the_list_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="gemm_steps = 48: its values are"):
-        with_values({"gemm_steps": 48})
+    with pytest.raises(UserError, match="gemm_wide_rest = 9: its values are"):
+        with_values({"gemm_wide_rest": 9})
     with pytest.raises(UserError, match="gemm_stops = 32: unknown parameter"):
         with_values({"gemm_stops": 32})
     text = LIST.read_text(encoding="utf-8")
     for changed, message in (
         (text + '\n[unit.fast]\nuse = "x"\n', "it has unknown tables: unit"),
-        (text.replace("value = 32", "value = 33"), "gemm_steps: value, values or kernels is wrong"),
+        (text.replace("value = 3\n", "value = 5\n"), "gemm_wide_rows: value, values or kernels is"),
     ):
         (tmp_path / "kernels.toml").write_text(changed, encoding="utf-8")
         with pytest.raises(UserError, match=message):
@@ -68,9 +70,9 @@ def test_a_compile_for_one_core_takes_its_values(tmp_path: Path) -> None:
 
 
 def test_values_reach_the_sources(tmp_path: Path) -> None:
-    write_sources(KernelTarget.RISCV64, tmp_path, parameters={"gemm_steps": 64})
+    write_sources(KernelTarget.RISCV64, tmp_path, parameters={"gemm_wide_rest": 2})
     header = (tmp_path / "mlc_rvv_kernel_list.h").read_text(encoding="utf-8")
-    assert "#define MLC_RVV_GEMM_STEPS 64\n" in header
+    assert "#define MLC_RVV_GEMM_WIDE_REST 2\n" in header
     assert f"#define MLC_RVV_Q4_FEW_ROWS {read_parameters()['q4_few_rows'].value}\n" in header
 
 
@@ -81,8 +83,8 @@ def test_a_compile_takes_values_of_its_kernels_and_vectors_alone(tmp_path: Path)
     # There are no schedules in it: the pass is not asked to read any.
     assert database_in(tmp_path / CORE) is None
     values = find_values(tmp_path / CORE, (256,))
-    assert values == {"gemm_steps": 64}
-    assert told(values) == "kernels with tuned values: gemm_steps = 64"
+    assert values == {"gemm_wide_rest": 2}
+    assert told(values) == "kernels with tuned values: gemm_wide_rest = 2"
     with pytest.raises(UserError, match="tuned for VLEN 256, but this build is for 128, 256"):
         find_values(tmp_path / CORE, (128, 256))
     replace(KEPT, sources="others").write(tmp_path / CORE)
@@ -99,7 +101,7 @@ class MadeUp(KernelTuner):
 
     def cycles(
         self, values: Mapping[str, int], cases: Sequence[Case]
-    ) -> dict[Case, tuple[int, int]]:
+    ) -> dict[Case, tuple[int, ...]]:
         value = values.get("q4_few_rows", 6)
         if value == 2:
             raise LabError("the guest was ended by signal 11")
@@ -148,5 +150,5 @@ def test_a_value_that_is_better_is_found_and_kept(
     kept = json.loads((tmp_path / CORE / FILE).read_text(encoding="utf-8"))
     timed = [Timed(**{**case, "sizes": tuple(case["sizes"])}) for case in kept["cases"]]
     assert all(case.after < case.before for case in timed)
-    assert "4 calls, 0 slower, 0 as before: 1.0" in table(timed)[-1]
+    assert "4 calls, 0 slower, 0 as before: 1." in table(timed)[-1]
     assert find_values(tmp_path / CORE, (256,)) == {"gemm_narrow_rows": 8}

@@ -2,8 +2,9 @@
 """``crosslab farm tune-kernels``: search the best values of the kernels' parameters for a core.
 
 The search tries one parameter after the other. It keeps a value if no call of a kernel needs more
-of the core's cycles (serial, or the larger of vector and scalar), and if the geometric mean of all
-calls falls. The kept values give the same results as before on random input.
+of the core's cycles (those of its pipeline; where that is not known serial, or the larger of vector
+and scalar), and if the geometric mean of all calls falls. The kept values give the same results as
+before on random input.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from crosslab.bench.options import MODEL_S
 from crosslab.build.kernel_list import Parameter, read_parameters, with_values
 from crosslab.build.kernel_values import KernelValues, Timed, sources
 from crosslab.cores.core import Core
-from crosslab.cores.cycles import cycles_of
+from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import weight_formats
@@ -73,19 +74,19 @@ class KernelTuner:
         vlen: bits in its vector registers.
         cases: the calls.
         cache: folder of finished builds.
-        known: cycles by values, serial and by the larger sum.
+        known: cycles by values.
     """
 
     core: Core
     vlen: int
     cases: Sequence[Case]
     cache: Path
-    known: dict[tuple[int, ...], dict[Case, tuple[int, int]]] = field(default_factory=dict)
+    known: dict[tuple[int, ...], dict[Case, tuple[int, ...]]] = field(default_factory=dict)
 
     def cycles(
         self, values: Mapping[str, int], cases: Sequence[Case]
-    ) -> dict[Case, tuple[int, int]]:
-        """Cycles of calls, serial and by the larger of vector and scalar ones."""
+    ) -> dict[Case, tuple[int, ...]]:
+        """Cycles of calls: of the pipeline, or else serial and by the larger of two sums."""
         found = self.known.setdefault(tuple(with_values(values).values()), {})
         if missing := [case for case in cases if case not in found]:
             with tempfile.TemporaryDirectory(prefix="tune-") as folder:
@@ -93,8 +94,9 @@ class KernelTuner:
                 machine = GuestMachine(self.vlen, timeout=SECONDS)
                 _, measured = count_guest(program, self._words(missing), machine, self.cache)
             for i, case in enumerate(missing):
-                cycles = cycles_of(self.core, measured.histogram([i]), 1)
-                found[case] = (cycles.serial, cycles.vec_serial)
+                cycles = all_cycles(self.core, measured, [i])
+                sums = (cycles.serial, cycles.vec_serial)
+                found[case] = sums if cycles.pipeline is None else (cycles.pipeline,)
         return {case: found[case] for case in cases}
 
     def results(

@@ -29,6 +29,8 @@ KV_TILE = 16
 # Most elements which are summed in order when a score's products are added up: cores take a cycle
 # and more for each, so that few are left by adding up vectors.
 MOST_SUMMED = 8
+# Scores that are worked out at once: each is a chain of sums, which in-order cores wait for.
+MOST_ABREAST = 4
 
 
 def _dot(left, left_row, right, right_row: tuple, d: int):
@@ -63,6 +65,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     group = h_q // h_kv
+    abreast = max(1, MOST_ABREAST // group)  # keys
     # Queries stay in registers, and are written in the vectors in which they are read.
     in_registers = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
     as_read = {"lanes": lanes_of(d, MOST_SUMMED), "blocks": T.unroll}
@@ -158,20 +161,23 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     kv_begin: T.let[T.int32] = tile * KV_TILE
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, KV_TILE)
                     kv_row = T.meta_var(keys.row(page_begin, kv_begin))
-                    place = T.meta_var(keys.places(b, page_begin, h, kv_begin, kv_row))
+                    place = T.meta_var(keys.places_of_tile(b, page_begin, h, kv_begin, KV_TILE))
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             k_table.turn_row(K_tile, (j,), pages, place(j)[0], kv_row + j)
                         # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
                         # registers, in vectors of other lengths than they are read in.
-                        for j in T.serial(num_keys):
-                            for g in T.unroll(group):
-                                S_tile[g, j] = _dot(Q_tile, g, K_tile, (j,), d)
+                        for some in T.serial(T.ceildiv(num_keys, abreast)):
+                            for one in T.unroll(abreast):
+                                # Those behind the last key are masked below.
+                                for g in T.unroll(group):
+                                    S_tile[g, some * abreast + one] = _dot(Q_tile, g, K_tile, (some * abreast + one,), d)
                     else:
-                        for j in T.serial(num_keys):
-                            key = T.meta_var(place(j)[0])
-                            for g in T.unroll(group):
-                                S_tile[g, j] = _dot(Q_tile, g, pages, key, d)
+                        for some in T.serial(T.ceildiv(num_keys, abreast)):
+                            for one in T.unroll(abreast):
+                                key = T.meta_var(place(keys.readable(some * abreast + one, num_keys, KV_TILE))[0])
+                                for g in T.unroll(group):
+                                    S_tile[g, some * abreast + one] = _dot(Q_tile, g, pages, key, d)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))

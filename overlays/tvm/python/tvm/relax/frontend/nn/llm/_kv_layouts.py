@@ -111,6 +111,25 @@ class PagedKeys:
 
         return place
 
+    def _in_pages(self, tile: int) -> bool:
+        """Whether tiles of so many keys lie in one page each."""
+        return not self.sliding_window and self.page_size % tile == 0
+
+    def places_of_tile(self, b: Any, begin: Any, h_kv: Any, kv_begin: Any, tile: int) -> Any:
+        """As places, for `tile` keys from a multiple of that number on."""
+        if not self._in_pages(tile):
+            return self.places(b, begin, h_kv, kv_begin, None)
+        page, slot = self.find(b, begin, kv_begin)
+
+        def place(j: Any) -> tuple:
+            return (page, 0, h_kv, slot + j), (page, 1, h_kv, slot + j)
+
+        return place
+
+    def readable(self, j: Any, count: Any, tile: int) -> Any:
+        """Key `j` of a tile's first `count`; if it is not, one that can be read in its place."""
+        return j if self._in_pages(tile) else T.min(j, count - 1)
+
     def find(self, b: Any, begin: Any, key: Any) -> tuple:
         """The page of a key, and its slot there."""
         slot = _get_seq_offset(key, b, self.length_info, self.sliding_window)
