@@ -297,7 +297,7 @@ def test_a_terminal_edits_lines(command: list[str], tmp_path: Path) -> None:
         settings = termios.tcgetattr(terminal)
         assert settings[3] & termios.ICANON
         assert settings[3] & termios.ECHO
-    assert [m["content"] for m in json.loads(saved.read_text())][0] == "1\n2\n3\nonly"
+    assert next(m["content"] for m in json.loads(saved.read_text())) == "1\n2\n3\nonly"
     kept = history.read_text().splitlines()
     assert long.decode() in kept
     assert kept[-5].endswith("4z")
