@@ -66,6 +66,9 @@ MLC_RVV_INLINE void gguf_sum_spans(int16_t *p, const uint8_t *ready, const gguf_
                         (size_t)lanes, inputs / each);
 }
 
+// The compiler moves no load before this point: there are no registers for what comes later.
+MLC_RVV_INLINE void gguf_in_order(void) { __asm__ volatile("" ::: "memory"); }
+
 // The sum over a block of 32 of row `row`, as floats.
 MLC_RVV_INLINE vfloat32m4_t gguf_number(gguf_sums_of_rows p, int block, int row, size_t vl,
                                         gguf_format f) {
@@ -97,6 +100,7 @@ MLC_RVV_INLINE void gguf_add_plain(gguf_four rows, gguf_sums_of_rows p, int firs
     const vfloat32m4_t factor = __riscv_vle32_v_f32m4(factors, vl);
 #define GGUF_ADD(i)                                                                       \
   {                                                                                       \
+    gguf_in_order();                                                                      \
     const gguf_activations x = gguf_block(rows.ready[i] + block * next, f);               \
     const vfloat32m4_t number = gguf_number(p, block, first + i, vl, f);                  \
     const vfloat32m4_t part = __riscv_vfmul_vv_f32m4(number, factor, vl);                 \
@@ -117,6 +121,7 @@ MLC_RVV_INLINE void gguf_add_plain(gguf_four rows, gguf_sums_of_rows p, int firs
 // c += scale * (sum * factors)
 MLC_RVV_INLINE void gguf_add(float *c, float scale, vint32m4_t sum, const float *factors,
                              size_t vl) {
+  gguf_in_order();
   const vfloat32m4_t factor = __riscv_vle32_v_f32m4(factors, vl);
   const vfloat32m4_t scaled =
       __riscv_vfmul_vv_f32m4(__riscv_vfcvt_f_x_v_f32m4(sum, vl), factor, vl);
@@ -131,6 +136,7 @@ MLC_RVV_INLINE void gguf_add_least(gguf_four rows, const gguf_activations x[GGUF
   const int groups = f.block / f.group;
   vint32m4_t t0 = __riscv_vmv_v_x_i32m4(gguf_zero(), vl), t1 = t0, t2 = t0, t3 = t0;
   for (int group = 0; group < groups; ++group) {
+    gguf_in_order();
     const vuint8m1_t least = __riscv_vle8_v_u8m1(w->scales + (groups + group) * w->step, vl);
     const vint16m2_t words =
         __riscv_vreinterpret_v_u16m2_i16m2(__riscv_vwcvtu_x_x_v_u16m2(least, vl));
