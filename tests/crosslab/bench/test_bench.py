@@ -309,7 +309,7 @@ def test_a_small_model_is_counted(
         assert memory["misses_l2"] <= memory["misses_l1"]
         slowest, fastest = memory["tokens_per_second"]
         assert 0 < slowest < fastest
-    kernels = {f["symbol"] for f in rows[1]["functions"] if f["symbol"].startswith("mlc_gemm_")}
+    kernels = {f["symbol"] for f in rows[1]["functions"] if f["symbol"].startswith("mlc_f32_")}
     assert kernels
     assert not kernels & {f["symbol"] for f in rows[0]["functions"]}
     printed = capsys.readouterr().out
