@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         serve_worker(machine, label(__name__, args), args, _say)
         return 0
     subject = Subject(bench)
-    bench.check_context(subject.config)
+    bench.context(subject.config)
     if bench.peer:
         (check_openblas if bench.peer == openblas.NAME else check_peer)(subject)
     rows = _computed(machine, args, bench) if machine else list(measure_all(subject))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,14 @@ FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
 MODEL_S = LlamaConfig(
-    hidden=256, intermediate=688, heads=4, kv_heads=4, head_dim=64, layers=2, vocab=512
+    hidden=256,
+    intermediate=688,
+    heads=4,
+    kv_heads=4,
+    head_dim=64,
+    layers=2,
+    vocab=512,
+    context=32768,
 )
 # Names of models whose weights are pinned, and which asset of VERSIONS.lock each is.
 PINNED = {"smollm2": "smollm2-135m", "smollm2-135m": "smollm2-135m"}
@@ -159,19 +167,20 @@ class Bench:
         through_mlc = self.path_of(quantization) == MLC
         return [v for v in self.variants if v.mlc_tree or not through_mlc]
 
-    def check_context(self, config: LlamaConfig) -> None:
-        """Make sure that the longest prompt and its answer fit.
+    def context(self, config: LlamaConfig) -> int:
+        """Tokens of the cache: the usual number, or what the longest prompt and its answer need.
 
         Raises:
-            UserError: they do not.
+            UserError: the model cannot take them.
         """
-        wanted, room = max(self.prompts) + self.decode, min(config.context, DEFAULT_CONTEXT)
-        if wanted > room:
+        wanted = max(self.prompts) + self.decode
+        if wanted > config.context:
             raise UserError(
                 f"a prompt of {max(self.prompts)} tokens and {self.decode} generated ones do not "
-                f"fit a context of {room}",
+                f"fit a context of {config.context}",
                 remedy="give less to --prefill or --decode",
             )
+        return min(config.context, math.ceil(wanted / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -272,7 +281,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
     _check_caches(made)
     _check_together(made)
     if made.config:
-        made.check_context(made.config)
+        made.context(made.config)
     return made
 
 

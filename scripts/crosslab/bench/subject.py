@@ -11,7 +11,7 @@ from crosslab.bench.options import MLC, Bench, Variant
 from crosslab.build.recipe import Recipe
 from crosslab.build.runner import store_params
 from crosslab.compile.modes import KernelMode
-from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
+from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import GGUF
 from crosslab.models.llama_params import random_model
 from crosslab.models.sources.asset import fetch_asset
@@ -54,7 +54,7 @@ class Subject:
     def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
         """The inputs of one variant's runner."""
         bench, shared = self.bench, self.bench.recipe
-        context = min(self.config.context, DEFAULT_CONTEXT)
+        context = bench.context(self.config)
         return replace(
             shared,
             model=self.in_blocks if quantization == GGUF else self.folder,

@@ -104,7 +104,7 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--model", "L"], "config.json"),
         (["--against", "llama.cpp"], "there are: upstream, step"),
         (["--prefill", "128", "0"], "--prefill"),
-        (["--prefill", "2041"], "2048"),
+        (["--prefill", "32761"], "32768"),
         (["--decode", "2"], "--decode"),
         (["--threads", "0"], "--threads"),
         (["--variant", "more=T,fast"], "NAME=TREE"),
