@@ -25,6 +25,7 @@ from crosslab.bench.predict import (
 from crosslab.bench.rows import Row, cost_of, name_of
 from crosslab.bench.subject import Subject
 from crosslab.errors import UserError
+from crosslab.models.formats import GGUF
 
 CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 NOTE = (
@@ -76,10 +77,10 @@ def boards_of(bench: Bench) -> tuple[Board, ...]:
     known = ", ".join(dict.fromkeys(one.core for one in boards))
     if bench.core is None or not (found := [b for b in boards if b.core == bench.core.key]):
         raise UserError("--predict needs the core of a board", remedy=f"give --core {known}")
-    if len(bench.quantizations) > 1 or len(bench.prompts) > 1 or bench.threads > 1:
+    if bench.quantizations != (GGUF,) or len(bench.prompts) > 1 or bench.threads > 1:
         raise UserError(
-            "--predict takes one quantization, one prompt and one thread",
-            remedy="give one value to --quantization and --prefill, and leave out --threads",
+            "--predict takes weights in GGUF's blocks, one prompt and one thread",
+            remedy=f"give --quantization {GGUF}, one value to --prefill, and leave out --threads",
         )
     return tuple(found)
 

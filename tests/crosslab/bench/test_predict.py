@@ -20,6 +20,7 @@ CONFIG = LlamaConfig(
 )
 BOARD = Board("b", "B", "spacemit-x60", clock=1e9, cores=4, one_core=1e9, all_cores=3e9, source="")
 OPTIONS = ["--project", str(shared_builds.PROJECT), "--tvm-tree", "T", "--variant", "o=T,kernels"]
+BLOCKS = ["--quantization", "gguf", "--activations", "int8"]
 
 
 def test_costs_in_a_straight_line_are_scaled_exactly() -> None:
@@ -72,8 +73,9 @@ def test_a_malformed_board_is_refused(tmp_path: Path) -> None:
     [
         ([], "needs the core of a board"),
         (["--core", "sifive-x280", "--vlen", "512"], "needs the core of a board"),
-        (["--core", "spacemit-x60", "--threads", "2"], "one thread"),
-        (["--core", "spacemit-x60", "--prefill", "8", "16"], "one prompt"),
+        (["--core", "spacemit-x60"], "weights in GGUF's blocks"),
+        (["--core", "spacemit-x60", *BLOCKS, "--threads", "2"], "one thread"),
+        (["--core", "spacemit-x60", *BLOCKS, "--prefill", "8", "16"], "one prompt"),
     ],
 )
 def test_a_prediction_without_its_options_is_refused(options: list[str], said: str) -> None:
