@@ -20,6 +20,7 @@ from crosslab.address import Address
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
 from crosslab.bench.options import Bench, Variant, bench_of, parser
 from crosslab.bench.peers import check_peer, peer_rows
+from crosslab.bench.predict_table import boards_of, predictions, whole_costs
 from crosslab.bench.products import check_openblas, product_rows
 from crosslab.bench.remote import cells_of, check_remote, label
 from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
@@ -96,6 +97,11 @@ def main(argv: Sequence[str]) -> int:
     bench.context(subject.config)
     if bench.peer:
         (check_openblas if bench.peer == openblas.NAME else check_peer)(subject)
+    if args.predict:
+        boards = boards_of(bench)
+        for part in predictions(bench, boards, whole_costs(bench, measure_all)):
+            _results.print(part)
+        return 0
     rows = _computed(machine, args, bench) if machine else list(measure_all(subject))
     show(rows, _results, bench.core)
     if bench.together > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,8 @@ MODEL_S = LlamaConfig(
     vocab=512,
     context=32768,
 )
+# Sizes of real models by name.
+SHAPES = Path(__file__).with_name("shapes.toml")
 # Names of models whose weights are pinned, and which asset of VERSIONS.lock each is.
 PINNED = {"smollm2": "smollm2-135m", "smollm2-135m": "smollm2-135m"}
 
@@ -210,7 +213,7 @@ def parser() -> argparse.ArgumentParser:
         help="a way to compile the model; the table shows them in this order",
     )
     add("--against", metavar="NAME", help="compare only this variant (upstream) with the last one")
-    add("--model", default="S", help="S, smollm2, or a config.json, which gets random weights (S)")
+    add("--model", default="S", help="S, smollm2, a name in shapes.toml, or a config.json (S)")
     add(
         "--path",
         choices=(OWN, MLC),
@@ -228,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     add("--caches", action="store_true", help="simulate the core's caches as well; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
     add("--gguf", choices=IN_BLOCKS, help=f"format in --quantization {GGUF} ({IN_BLOCKS[0]})")
+    add("--predict", action="store_true", help="predict tokens a second of boards with --core")
     add("--peer", choices=PEERS, help="count another program beside ours; openblas: its sgemm")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add_options(add)
@@ -292,10 +296,14 @@ def _unique(values: Sequence[T]) -> tuple[T, ...]:
 def _config(model: str) -> LlamaConfig:
     if model == "S":
         return MODEL_S
+    shapes = tomllib.loads(SHAPES.read_text(encoding="utf-8"))
+    if model in shapes:
+        return LlamaConfig(**shapes[model])
     if not Path(model).is_file():
         raise UserError(
             f"--model {model} is neither the name of a model nor a file",
-            remedy="give S, smollm2, or the path of a Llama-like model's config.json",
+            remedy=f"give S, smollm2, {', '.join(shapes)}, or the path of a Llama-like model's "
+            "config.json",
         )
     return read_config(Path(model))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.bench.options import Bench
+from crosslab.bench.thread_work import ThreadWork, thread_work
 from crosslab.cores.cycles import Cycles
 from crosslab.cores.pipeline import all_cycles
 from crosslab.cores.traffic import MemoryReport, memory_report
@@ -65,6 +66,7 @@ class Row:
         cycles_pipeline: cycles of its pipeline; None when that is not known.
         cycles: the same by unit and kind, and what was assumed.
         memory: misses of the core's caches and tokens a second, when they were asked for.
+        work: of each thread, without waiting; None with one thread.
     """
 
     model: str
@@ -92,6 +94,7 @@ class Row:
     cycles_pipeline: int | None = None
     cycles: Cycles | None = None
     memory: MemoryReport | None = None
+    work: ThreadWork | None = None
 
 
 def name_of(row: Row) -> str:
@@ -120,13 +123,17 @@ def measured_row(
         regions: those of the phase.
         program: with symbols, which functions are named by.
     """
-    symbols = Symbols.of(program) if bench.profile or bench.core else None
+    named = bench.profile or bench.core or common["threads"] > 1
+    symbols = Symbols.of(program) if named else None
     counts = asdict(regions.counts(measured.regions))
     del counts["unknown_lmul"]
     row = Row(**counts, **common)
     if bench.profile and symbols:
         functions = top_functions(measured.functions(symbols, regions.regions), regions.calls)
         row = replace(row, functions=functions)
+    if row.threads > 1 and symbols:
+        work = thread_work(measured, regions, row.threads, symbols, bench.core)
+        row = replace(row, work=work)
     if bench.core:
         cycles = all_cycles(bench.core, measured, regions.regions, symbols, regions.calls)
         if bench.caches and bench.core.memory and symbols:
@@ -168,7 +175,7 @@ def write_rows(rows: Sequence[Row], report: Path) -> None:
     """
     table = [asdict(row) for row in rows]
     for entry in table:
-        for name in ("functions", "cycles", "memory"):
+        for name in ("functions", "cycles", "memory", "work"):
             if not entry[name]:
                 del entry[name]
     atomic_write_json(report, table)

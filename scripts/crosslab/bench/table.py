@@ -12,6 +12,7 @@ from rich.text import Text
 
 from crosslab.bench.cycles_table import cycles_tables
 from crosslab.bench.rows import PHASES, PRODUCTS, Function, Row, name_of
+from crosslab.bench.thread_work import ThreadWork
 from crosslab.cores.core import Core
 
 LEFT = ("variant", "phase", "function")
@@ -76,7 +77,17 @@ def _notes(rows: Iterable[Row]) -> list[Text]:
         notes.append(Text("* as shipped: the last layer after its attention for the last token"))
     if any(row.threads > 1 for row in rows):
         notes.append(Text("with several threads, waiting counts too and differs from run to run"))
+    notes += [Text(_work(row, row.work)) for row in rows if row.work]
     return notes
+
+
+def _work(row: Row, work: ThreadWork) -> str:
+    serial = ", ".join(symbol for symbol, _ in work.serial) or "nothing"
+    return (
+        f"{name_of(row)}, {row.phase}: the largest of {row.threads} threads does "
+        f"{work.imbalance:.3f} times their mean; {work.serial_share:.1%} of the work is the main "
+        f"thread's alone, most of it {serial}"
+    )
 
 
 def profile_table(where: str, functions: Iterable[Function]) -> Table:

@@ -8,7 +8,7 @@ import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from itertools import chain
@@ -192,8 +192,8 @@ class Segment:
 
 # Segment, vtype at its entry, instruction whose elements these are, number. In place of the
 # instruction: INDEX_RUNS, runs of all; INDEX_TRAFFIC and below, lines that caches missed. Of runs
-# also the segment that ran before (-1: none), and the vtype at its entry.
-Record = tuple[int, int, int, int, int, int]
+# also the segment that ran before (-1: none), the vtype at its entry, and the thread.
+Record = tuple[int, int, int, int, int, int, int]
 # A segment's number and the vtype at its entry.
 Node = tuple[int, int]
 INDEX_RUNS, INDEX_TRAFFIC = -1, -2
@@ -244,6 +244,14 @@ class Measurement:
         """All regions together."""
         return sum(self.regions, Counts())
 
+    def of_thread(self, thread: int) -> Measurement:
+        """The runs of one thread in the regions; 0 is the main thread."""
+        of_it = tuple(
+            [one for one in records if one[2] == INDEX_RUNS and one[6] == thread]
+            for records in self.records
+        )
+        return replace(self, records=of_it)
+
     def histogram(
         self, regions: Iterable[int] | None = None, symbols: Symbols | None = None
     ) -> Histogram:
@@ -267,7 +275,7 @@ class Measurement:
     def edges(self, regions: Iterable[int] | None = None) -> dict[tuple[Node, Node], int]:
         """How often one segment ran right after another, in some regions (all) together."""
         found: dict[tuple[Node, Node], int] = defaultdict(int)
-        for segment, vtype, index, times, before, its_vtype in self._records(regions):
+        for segment, vtype, index, times, before, its_vtype, _ in self._records(regions):
             if index == INDEX_RUNS:
                 found[(before, its_vtype), (segment, vtype)] += times
         return dict(found)

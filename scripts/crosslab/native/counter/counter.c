@@ -4,7 +4,8 @@
 // It counts runs of straight-line segments, by the vtype that the CPU has when it enters one: only
 // vset* change it, so that segment and vtype say of every instruction at which SEW and LMUL it
 // worked. What the instructions are is decoded by who reads the report (crosslab/run/decode.py).
-// Runs are counted by the segment that ran before, so that the report has the order of execution.
+// Runs are counted by the segment that ran before, so that the report has the order of execution,
+// and by thread.
 // The elements that strided, indexed and segment loads and stores move are counted one by one.
 //
 // With `caches`, every load and store between marks goes through two data caches of one core, and
@@ -44,10 +45,12 @@ struct access {
 
 struct edge;
 
-// A segment entered with a vtype.
+// A segment that a thread entered with a vtype.
 struct node {
+  struct node *next;
   struct segment *segment;
-  int vtype;           // 0 if the segment does not depend on it
+  int vtype;  // 0 if the segment does not depend on it
+  unsigned thread;
   struct edge *edges;  // from the nodes that ran before it
 };
 
@@ -68,8 +71,8 @@ struct segment {
   bool typed;  // an instruction depends on vtype at its entry
   bool sets;   // it changes vtype, to `vtype`
   unsigned vtype;
-  enum kind mark;  // OTHER when it is no mark
-  struct node *nodes[VTYPES];
+  enum kind mark;              // OTHER when it is no mark
+  struct node *nodes[VTYPES];  // one for each thread that entered it
   struct access *accesses;
   uint64_t traffic[TRAFFIC];
   bool recorded;  // a record of the next report names it
@@ -82,13 +85,14 @@ struct vcpu {
 } __attribute__((aligned(128)));
 
 // One figure of the report: a segment's runs after `from`, or (`index` not negative) an
-// instruction's elements.
+// instruction's elements, which are those of all threads.
 struct record {
-  const struct segment *segment;
+  struct segment *segment;
   int vtype;
   int64_t index;
   uint64_t number;
   const struct node *from;
+  unsigned thread;
 };
 
 struct records {
@@ -126,19 +130,20 @@ static void *zeroed(size_t count, size_t size) {
   return items;
 }
 
-static void take(struct segment *segment, int vtype, int64_t index, uint64_t *number,
-                 const struct node *from) {
+static void take(struct record record, uint64_t *number) {
   if (*number == 0) return;
-  segment->recorded = true;
-  if (from) from->segment->recorded = true;
+  record.number = *number;
+  record.segment->recorded = true;
+  if (record.from) record.from->segment->recorded = true;
   records.items = grown(records.items, &records.room, records.count, sizeof(struct record));
-  records.items[records.count++] = (struct record){segment, vtype, index, *number, from};
+  records.items[records.count++] = record;
   *number = 0;
 }
 
 static void take_runs(struct node *node) {
   for (struct edge *e = node->edges; e; e = e->next) {
-    take(node->segment, node->vtype, INDEX_RUNS, &e->times, e->from);
+    take((struct record){node->segment, node->vtype, INDEX_RUNS, 0, e->from, node->thread},
+         &e->times);
   }
 }
 
@@ -148,11 +153,16 @@ static void end_stretch(void) {
   starts[start_count++] = records.count;
   for (struct segment *s = segments; s; s = s->next) {
     for (int v = 0; v < VTYPES; ++v) {
-      if (s->nodes[v]) take_runs(s->nodes[v]);
+      for (struct node *n = s->nodes[v]; n; n = n->next) take_runs(n);
     }
-    for (int t = 0; t < TRAFFIC; ++t) take(s, 0, INDEX_TRAFFIC - t, &s->traffic[t], NULL);
+    for (int t = 0; t < TRAFFIC; ++t) {
+      take((struct record){.segment = s, .index = INDEX_TRAFFIC - t}, &s->traffic[t]);
+    }
     for (struct access *a = s->accesses; a; a = a->next) {
-      for (int v = 0; v < VTYPES; ++v) take(s, v, (int64_t)a->index, &a->elements[v], NULL);
+      for (int v = 0; v < VTYPES; ++v) {
+        take((struct record){.segment = s, .vtype = v, .index = (int64_t)a->index},
+             &a->elements[v]);
+      }
     }
   }
 }
@@ -177,17 +187,20 @@ static void bump(uint64_t *value) {
   }
 }
 
+static struct node *find_node(struct segment *segment, int vtype, unsigned thread) {
+  struct node *node = __atomic_load_n(&segment->nodes[vtype], __ATOMIC_ACQUIRE);
+  while (node && node->thread != thread) node = node->next;
+  return node;
+}
+
 // Other threads may look at a list while one extends it at its head.
-static struct node *node_of(struct segment *segment, int vtype) {
-  struct node *found = __atomic_load_n(&segment->nodes[vtype], __ATOMIC_ACQUIRE);
+static struct node *node_of(struct segment *segment, int vtype, unsigned thread) {
+  struct node *found = find_node(segment, vtype, thread);
   if (found) return found;
+  found = zeroed(1, sizeof(*found));
   pthread_mutex_lock(&lock);
-  found = segment->nodes[vtype];
-  if (!found) {
-    found = zeroed(1, sizeof(*found));
-    *found = (struct node){segment, vtype, NULL};
-    __atomic_store_n(&segment->nodes[vtype], found, __ATOMIC_RELEASE);
-  }
+  *found = (struct node){segment->nodes[vtype], segment, vtype, thread, NULL};
+  __atomic_store_n(&segment->nodes[vtype], found, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&lock);
   return found;
 }
@@ -198,29 +211,26 @@ static struct edge *find_edge(struct node *node, const struct node *from) {
   return edge;
 }
 
+// A node's edges are extended by its own thread, and read by the one that passes a mark.
 static struct edge *edge_of(struct node *node, const struct node *from) {
   struct edge *found = find_edge(node, from);
   if (found) return found;
-  pthread_mutex_lock(&lock);
-  found = find_edge(node, from);
-  if (!found) {
-    found = zeroed(1, sizeof(*found));
-    *found = (struct edge){node->edges, from, 0};
-    __atomic_store_n(&node->edges, found, __ATOMIC_RELEASE);
-  }
-  pthread_mutex_unlock(&lock);
+  found = zeroed(1, sizeof(*found));
+  *found = (struct edge){node->edges, from, 0};
+  __atomic_store_n(&node->edges, found, __ATOMIC_RELEASE);
   return found;
 }
 
-static void account(struct vcpu *cpu, struct segment *segment) {
-  struct node *node = node_of(segment, segment->typed ? (int)cpu->vtype : 0);
+static void account(unsigned thread, struct segment *segment) {
+  struct vcpu *cpu = &vcpus[thread];
+  struct node *node = node_of(segment, segment->typed ? (int)cpu->vtype : 0, thread);
   bump(&edge_of(node, cpu->node)->times);
   cpu->entry = cpu->vtype;
   cpu->node = node;
   if (segment->sets) cpu->vtype = segment->vtype;
 }
 
-static void on_segment(unsigned int index, void *data) { account(&vcpus[index], data); }
+static void on_segment(unsigned int index, void *data) { account(index, data); }
 
 static void write_report(void);
 
@@ -228,7 +238,7 @@ static void write_report(void);
 static void on_mark(unsigned int index, void *data) {
   struct segment *segment = data;
   if (segment->mark == MARK_END) pass_mark(false);
-  account(&vcpus[index], segment);
+  account(index, segment);
   if (segment->mark == MARK_BEGIN) pass_mark(true);
   if (segment->mark == MARK_REPORT) write_report();
 }
@@ -366,9 +376,9 @@ static void print_segments(FILE *file) {
 static void print_stretch(FILE *file, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     const struct record *r = &records.items[i];
-    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 ",%" PRId64 ",%d]", i > from ? "," : "",
-            r->segment->id, r->vtype, r->index, r->number,
-            r->from ? (int64_t)r->from->segment->id : -1, r->from ? r->from->vtype : 0);
+    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 ",%" PRId64 ",%d,%u]",
+            i > from ? "," : "", r->segment->id, r->vtype, r->index, r->number,
+            r->from ? (int64_t)r->from->segment->id : -1, r->from ? r->from->vtype : 0, r->thread);
   }
 }
 

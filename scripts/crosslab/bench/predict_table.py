@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bench --predict``: counts the small models, and prints what the boards of a core would do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from crosslab.bench.options import Bench
+from crosslab.bench.predict import (
+    SMALL,
+    Board,
+    Published,
+    Size,
+    bytes_of_token,
+    read_boards,
+    small,
+    whole,
+)
+from crosslab.bench.rows import Row, cost_of, name_of
+from crosslab.bench.subject import Subject
+from crosslab.errors import UserError
+from crosslab.models.formats import GGUF
+
+CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
+NOTE = (
+    "tokens a second, from nothing overlaps (computing + reading weights) to all does (the longer "
+    "of both), with even shares of the threads. Counted with {sizes} layers and rows of lm_head, "
+    "and scaled to {layers} and {vocab}. No IME. {read:.0f} MB are read for a token"
+)
+HEADINGS = ("board", "program", "threads", "prefill", "decode", "outside")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Cycles of a token of a whole model by program and phase."""
+
+    prefill: float
+    decode: float
+
+
+def whole_costs(bench: Bench, measure: Callable[[Subject], Iterable[Row]]) -> Mapping[str, Costs]:
+    """Count the small models, and scale: cycles of a token by program.
+
+    Args:
+        bench: the whole model's options.
+        measure: counts the rows of a model.
+    """
+    config = Subject(bench).config
+    found: dict[tuple[str, str], dict[Size, float]] = defaultdict(dict)
+    for size in SMALL:
+        for row in measure(Subject(replace(bench, config=small(config, size), asset=""))):
+            tokens = row.tokens if row.phase == "prefill" else 1
+            found[name_of(row), row.phase][size] = cost_of(row) / tokens
+    scaled = {key: whole(costs, config) for key, costs in found.items()}
+    decode = {name: cost for (name, phase), cost in scaled.items() if phase == "decode"}
+    # A peer's prefill as shipped has a name of its own, and no decode.
+    return {
+        name: Costs(cost, decode[name.rstrip("*")])
+        for (name, phase), cost in scaled.items()
+        if phase == "prefill"
+    }
+
+
+def boards_of(bench: Bench) -> tuple[Board, ...]:
+    """The boards with the core of a bench.
+
+    Raises:
+        UserError: there is none, or options that do not go with predictions.
+    """
+    boards = read_boards()
+    known = ", ".join(dict.fromkeys(one.core for one in boards))
+    if bench.core is None or not (found := [b for b in boards if b.core == bench.core.key]):
+        raise UserError("--predict needs the core of a board", remedy=f"give --core {known}")
+    if bench.quantizations != (GGUF,) or len(bench.prompts) > 1 or bench.threads > 1:
+        raise UserError(
+            "--predict takes weights in GGUF's blocks, one prompt and one thread",
+            remedy=f"give --quantization {GGUF}, one value to --prefill, and leave out --threads",
+        )
+    return tuple(found)
+
+
+def predictions(
+    bench: Bench, boards: Iterable[Board], costs: Mapping[str, Costs]
+) -> Iterator[RenderableType]:
+    """The table of predictions beside published speeds, and what it rests on."""
+    config, (prompt,) = Subject(bench).config, bench.prompts
+    read = bytes_of_token(config, bench.gguf, prompt, CACHE_ITEM)
+    title = f"{bench.model}, {bench.gguf}, prompt of {prompt}: predicted"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
+    for heading in HEADINGS:
+        table.add_column(heading, overflow="fold", justify="left")
+    for board in boards:
+        published = [p for p in board.published if (p.model, p.format) == (bench.model, bench.gguf)]
+        counts = sorted({1, 4, board.cores, *(p.threads for p in published)})
+        for program, cost in costs.items():
+            for threads in counts:
+                prefill = board.speed(cost.prefill, read / prompt, threads)
+                decode = board.speed(cost.decode, read, threads)
+                table.add_row(board.key, program, str(threads), _range(prefill), _range(decode))
+                for one in published:
+                    if one.threads == threads and program.startswith("llama.cpp"):
+                        table.add_row(*_beside(board, one, prefill, decode))
+    yield table
+    sizes = ", ".join(f"{layers}/{rows}" for layers, rows in SMALL)
+    about = {"layers": config.layers, "vocab": config.vocab, "read": read / 1e6}
+    yield Text(NOTE.format(sizes=sizes, **about))
+    for board in boards:
+        yield Text(f"{board.key}: {board.name}. {board.source}")
+        yield from (Text(f"{board.key}, {p.program}: {p.source}") for p in board.published)
+
+
+def _beside(
+    board: Board, one: Published, prefill: tuple[float, float], decode: tuple[float, float]
+) -> tuple[str, ...]:
+    """The line of a published speed."""
+    stated = "" if one.prefill is None else f"{one.prefill:g}"
+    errors = [] if one.prefill is None else [outside(one.prefill, prefill)]
+    errors.append(outside(one.decode, decode))
+    words = " / ".join(f"{error:+.0%}" for error in errors)
+    cells = (board.key, f"published: {one.program}", str(one.threads))
+    return (*cells, stated, f"{one.decode:g}", words)
+
+
+def outside(truth: float, predicted: tuple[float, float]) -> float:
+    """Error of the nearer end of a range; 0 for a truth inside."""
+    low, high = predicted
+    nearest = min(max(truth, low), high)
+    return nearest / truth - 1
+
+
+def _range(speeds: tuple[float, float]) -> str:
+    return "-".join(f"{speed:.3g}" for speed in speeds)

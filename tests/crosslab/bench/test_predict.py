@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of predictions for boards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import shared_builds
+
+from crosslab.bench.options import SHAPES, parse_bench
+from crosslab.bench.predict import SMALL, Board, bytes_of_token, read_boards, small, whole
+from crosslab.bench.predict_table import boards_of, outside
+from crosslab.cores.core import core_option
+from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig
+
+CONFIG = LlamaConfig(
+    hidden=256, intermediate=512, heads=4, kv_heads=2, head_dim=64, layers=16, vocab=9000
+)
+BOARD = Board("b", "B", "spacemit-x60", clock=1e9, cores=4, one_core=1e9, all_cores=3e9, source="")
+OPTIONS = ["--project", str(shared_builds.PROJECT), "--tvm-tree", "T", "--variant", "o=T,kernels"]
+BLOCKS = ["--quantization", "gguf", "--activations", "int8"]
+
+
+def test_costs_in_a_straight_line_are_scaled_exactly() -> None:
+    def cost(config: LlamaConfig) -> float:
+        return 7 + 11 * config.layers + 0.5 * config.vocab
+
+    assert whole({size: cost(small(CONFIG, size)) for size in SMALL}, CONFIG) == cost(CONFIG)
+
+
+def test_bytes_of_a_token_are_those_of_the_weights_and_the_cache() -> None:
+    layer = 256 * 256 * 2 + 2 * 128 * 256 + 3 * 512 * 256
+    weights = 16 * layer + 9000 * 256
+    cache = 2 * 16 * 128 * 100 * 2
+    assert bytes_of_token(CONFIG, "Q8_0", 100, 2) == weights * 34 / 32 + cache
+    # Half of the layers have values and down projections in 6.5625 bits, lm_head too.
+    better = 8 * (128 * 256 + 512 * 256) + 9000 * 256
+    mixed = (weights - better) * 4.5 / 8 + better * 6.5625 / 8
+    assert bytes_of_token(CONFIG, "Q4_K_M", 100, 2) == mixed + cache
+
+
+def test_a_speed_is_between_no_overlap_and_all() -> None:
+    # Two seconds of one core, a second of memory at the most that four reach.
+    assert BOARD.speed(2e9, 3e9, 4) == (1 / 1.5, 1.0)
+    assert BOARD.speed(2e9, 1e9, 1) == (1 / 3, 1 / 2)
+    # More threads than cores compute no faster.
+    assert BOARD.speed(8e9, 0, 8) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(("truth", "error"), [(4.0, -0.5), (1.5, 0.0), (0.5, 1.0)])
+def test_an_error_is_that_of_the_nearer_end(truth: float, error: float) -> None:
+    assert outside(truth, (1.0, 2.0)) == error
+
+
+def test_each_board_has_a_core_and_a_source_for_each_speed() -> None:
+    for board in read_boards():
+        assert core_option(board.core).key == board.core
+        assert board.source
+        assert board.one_core <= board.all_cores
+        assert all(one.source.startswith("https://") for one in board.published)
+
+
+def test_a_malformed_board_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text('name = "X"\nspeed = 1\n')
+    with pytest.raises(UserError, match=r"x\.toml is malformed"):
+        read_boards(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "needs the core of a board"),
+        (["--core", "sifive-x280", "--vlen", "512"], "needs the core of a board"),
+        (["--core", "spacemit-x60"], "weights in GGUF's blocks"),
+        (["--core", "spacemit-x60", *BLOCKS, "--threads", "2"], "one thread"),
+        (["--core", "spacemit-x60", *BLOCKS, "--prefill", "8", "16"], "one prompt"),
+    ],
+)
+def test_a_prediction_without_its_options_is_refused(options: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        boards_of(parse_bench([*OPTIONS, *options]))
+
+
+def test_a_shape_is_a_model_by_name() -> None:
+    assert SHAPES.is_file()
+    config = parse_bench([*OPTIONS, "--model", "qwen3-0.6b"]).config
+    assert config is not None
+    assert (config.layers, config.vocab) == (28, 151936)
