@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The survey judges modules by our passes on this machine, keeps outcomes, and goes on from them."""
+"""The survey judges modules by our passes on this machine, and goes on from kept outcomes."""
 
 from __future__ import annotations
 
