@@ -34,6 +34,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
 from crosslab.models.params import write_params
+from torchroad import libraries
 from torchroad.causal_attention import POSITIONS, TOKENS
 from torchroad.causal_lm import read_causal_lm
 from torchroad.conversion.converters import KEPT, converters
@@ -259,6 +260,7 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
     """
     file, bounds = Path(spec["file"]), spec["dynamic"]
     torch.manual_seed(0)
+    libraries.prepare()
     if spec["factory"]:
         example = make_example(load_factory(file, spec["factory"]), file)
     else:

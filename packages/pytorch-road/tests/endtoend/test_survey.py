@@ -12,6 +12,7 @@ from support import shared_builds
 
 from crosslab.errors import UserError
 from torchroad.cli import main
+from torchroad.survey.cli import made_from
 from torchroad.survey.outcome import Outcome, Report, Verdict
 
 pytestmark = pytest.mark.slow
@@ -24,23 +25,31 @@ def survey(report: Path, *words: str) -> int:
     return main(["survey", *where, "--json", str(report), "--kind", "module", *words])
 
 
-def test_modules_are_right_on_kernels_and_are_not_run_twice(
+def test_a_survey_goes_on_and_finds_a_module_right_on_kernels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = tmp_path / "survey.json"
-    names = ("Conv2d 2", "ConvTranspose2d 2")
-    assert survey(report, *names, "--first", "1") == 0
-    assert survey(report, *names) == 0
+    file = tmp_path / "survey.json"
+    report = Report.read(file, made_from(shared_builds.tvm_tree()))
+    report.add(Outcome("Conv2d 2", "module", Verdict.REFUSED))
+    assert survey(file, "Conv2d 2", "ConvTranspose2d 2") == 0
     told = capsys.readouterr().out
-    assert told.count("Conv2d 2 ") == told.count("ConvTranspose2d 2 ") == 1
-    outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
-    assert [(one["verdict"], one["share"]) for one in outcomes] == [("right", 1.0)] * 2
-    assert max(one["error"] for one in outcomes) < 1e-6
+    assert "ConvTranspose2d 2 " in told
+    assert "Conv2d 2 " not in told
+    first, second = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+    assert first["verdict"] == "refused"
+    assert (second["verdict"], second["share"]) == ("right", 1.0)
+    assert second["error"] < 1e-6
 
 
-def test_an_unknown_case_is_a_users_mistake(tmp_path: Path) -> None:
+def test_names_choose_modules_or_their_settings() -> None:
+    pytest.importorskip("torch")
+    from torchroad.survey.worker import chosen  # noqa: PLC0415 - it imports torch
+
+    cases = dict.fromkeys(("Linear 1", "Linear 2", "T5 encoder"))
+    spec = {"names": ["Linear", "T5 encoder"], "done": ["Linear 1"], "first": None}
+    assert chosen(spec, cases) == ["Linear 2", "T5 encoder"]
     with pytest.raises(UserError, match="'Linea' is no case of the survey"):
-        survey(tmp_path / "survey.json", "Linea")
+        chosen({**spec, "names": ["Linea"]}, cases)
 
 
 def test_a_report_of_other_sources_is_not_taken(tmp_path: Path) -> None:

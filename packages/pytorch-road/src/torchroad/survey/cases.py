@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchroad.survey import libraries
+from torchroad import libraries
 from torchroad.survey.architectures.outputs import Factory, Made
 
 MODULES = Path(__file__).with_name("modules.toml")

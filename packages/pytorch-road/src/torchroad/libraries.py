@@ -8,6 +8,7 @@ for CPUs does not have. Their models need none of the operators in these.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +22,12 @@ OF_TORCHVISION = {
 }
 
 
+@cache
 def prepare() -> None:
-    """Make torchvision and torchaudio importable where their native libraries do not load."""
+    """Make torchvision and torchaudio importable where their native libraries do not load.
+
+    transformers imports torchvision where it is installed, also for models that do not need it.
+    """
     if not _loads("torchvision", "_C*.so"):
         for name, signature in OF_TORCHVISION.items():
             torch.library.define(f"torchvision::{name}", signature)
