@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -20,18 +19,16 @@ from crosslab.compile.driver import tree_environment
 from crosslab.compile.overlaypass import PASSES
 from crosslab.errors import LabError, UserError
 from groundwork.hashing import digest
-from torchroad.survey.board import judge_on_board
-from torchroad.survey.outcome import MARK, Outcome, Report, Verdict
+from torchroad.survey.outcome import KINDS, MARK, Outcome, Report
 
 PACKAGES = ("torchvision", "torchaudio", "diffusers", "transformers")
-KINDS = ("module", "architecture")
 SECONDS = 300.0
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     shared = recipe_options(
-        *("project", "release", "tvm-tree", "mlc-tree", "applied", "vlen", "cache"),
+        *("project", "release", "tvm-tree", "mlc-tree", "applied", "cache"),
         mlc_tree={"help": argparse.SUPPRESS},
         applied={"help": argparse.SUPPRESS},
     )
@@ -50,14 +47,10 @@ def parser() -> argparse.ArgumentParser:
     add("--first", type=int, metavar="N", help="stop after N cases; call again for the others")
     add("--again", action="store_true", help="run cases again that have an outcome")
     add(
-        "--board", type=int, default=0, metavar="N",
-        help="run each N-th case in the emulator, too (none)",
-    )  # fmt: skip
-    add(
         "--seconds", type=float, default=SECONDS, metavar="N",
         help=f"most seconds that a case may take ({SECONDS:.0f})",
     )  # fmt: skip
-    add("--convolutions", action="store_true", help="print the shares of convolutional cases, too")
+    add("--table", action="store_true", help="print a row for each module and architecture, too")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch-survey.json)")
     return options
 
@@ -80,8 +73,8 @@ def main(argv: Sequence[str]) -> int:
             print(outcome.line, flush=True)
             report.add(outcome)
     print(report.summary())
-    if args.convolutions:
-        print(report.convolutions())
+    if args.table:
+        print(report.table())
     return 1 if report.faults else 0
 
 
@@ -117,7 +110,6 @@ def run_cases(args: argparse.Namespace, report: Report, scratch: Path) -> Iterat
         "names": args.names,
         "done": [] if args.again else list(report.outcomes),
         "first": args.first,
-        "board": args.board,
         "seconds": args.seconds,
         "kernels": str(cached_kernels(KernelTarget.HOST, args.cache)),
     }
@@ -137,10 +129,6 @@ def run_cases(args: argparse.Namespace, report: Report, scratch: Path) -> Iterat
             told = json.loads(line.removeprefix(MARK))
             if "what" in told:
                 raise UserError(told["what"])
-            on_board = told.pop("on_board")
-            outcome = Outcome(**told)
-            if on_board and outcome.verdict == Verdict.RIGHT:
-                outcome = replace(outcome, board=judge_on_board(outcome.name, args, scratch))
-            yield outcome
+            yield Outcome(**told)
     if process.returncode:
         raise LabError(f"the surveying process ended with {process.returncode}")

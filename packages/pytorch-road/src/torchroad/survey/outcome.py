@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,9 @@ from groundwork.files import atomic_write_json
 
 # Begin of a line in which the surveying process gives an outcome.
 MARK = "survey: "
+
+# Kinds of cases, in words.
+KINDS = {"module": "modules of torch.nn", "architecture": "architectures"}
 
 # Largest difference of an output, as a part of the largest of torch's.
 TOLERANCE = 1e-5
@@ -38,10 +41,8 @@ class Outcome:
         verdict: on the outputs.
         error: largest difference in relation to an output's largest value.
         share: part of the multiply-adds that kernels do; None where nothing was compiled.
-        convolves: some of the multiply-adds are of convolutions.
         told: the refusal, or the fault.
         seconds: from export to the comparison.
-        board: the verdict in the emulator; empty where it was not asked for.
     """
 
     name: str
@@ -49,20 +50,22 @@ class Outcome:
     verdict: Verdict
     error: float = 0.0
     share: float | None = None
-    convolves: bool = False
     told: str = ""
     seconds: float = 0.0
-    board: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The module without the number of its setting, or the architecture."""
+        return self.name.rpartition(" ")[0] if self.kind == "module" else self.name
 
     @property
     def line(self) -> str:
         """One line of text."""
         share = f"{self.share:7.1%}" if self.share is not None else "      -"
         told = " ".join(self.told.split())[:160]
-        board = f"  riscv64: {self.board}" if self.board else ""
         return (
             f"{self.name:28} {self.verdict:8} {self.error:8.1e} {share} {self.seconds:6.1f} s"
-            f"{board}  {told}"
+            f"  {told}"
         ).rstrip()
 
 
@@ -103,9 +106,7 @@ class Report:
     def faults(self) -> list[Outcome]:
         """Outcomes that are wrong, or failed without a name."""
         return [
-            one
-            for one in self.outcomes.values()
-            if one.verdict in (Verdict.WRONG, Verdict.FAILED) or one.board == Verdict.WRONG
+            one for one in self.outcomes.values() if one.verdict in (Verdict.WRONG, Verdict.FAILED)
         ]
 
     def summary(self) -> str:
@@ -114,20 +115,32 @@ class Report:
             "| | cases | right | refused by name | wrong | failed | largest error | seconds |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        for kind, title in (("module", "modules of torch.nn"), ("architecture", "architectures")):
+        for kind, title in KINDS.items():
             if found := [one for one in self.outcomes.values() if one.kind == kind]:
                 lines.append(f"| {' | '.join([title, *_cells(found)])} |")
-        boards = Counter(one.board for one in self.outcomes.values() if one.board)
-        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(boards.items()))
-        return "\n".join([*lines, *([f"\nof these in the emulator: {told}"] if told else [])])
-
-    def convolutions(self) -> str:
-        """A table in Markdown: kernels' share in each architecture that has convolutions."""
-        found = [o for o in self.outcomes.values() if o.kind == "architecture" and o.convolves]
-        lines = ["| architecture | multiply-adds on kernels |", "|---|---|"]
-        for one in sorted(found, key=lambda one: one.share or 0.0):
-            lines.append(f"| {one.name} | {one.share or 0.0:.1%} |")
         return "\n".join(lines)
+
+    def table(self) -> str:
+        """A table in Markdown: what became of each architecture, and of each module's settings."""
+        lines = []
+        for kind, title in KINDS.items():
+            groups = dict[str, list[Outcome]]()
+            for one in self.outcomes.values():
+                if one.kind == kind:
+                    groups.setdefault(one.subject, []).append(one)
+            lines += ["", f"| {title} | verdict | largest error | on kernels | seconds |"]
+            lines.append("|---|---|---|---|---|")
+            lines += [_row(name, found) for name, found in groups.items()]
+        return "\n".join(lines[1:])
+
+
+def _row(name: str, found: Sequence[Outcome]) -> str:
+    count = Counter(one.verdict for one in found)
+    verdict = ", ".join(v if len(count) == 1 else f"{n} {v}" for v, n in count.items())
+    shares = [one.share for one in found if one.share is not None]
+    share = f"{min(shares):.1%}" if shares else ""
+    error = f"{max(one.error for one in found):.1e}" if count[Verdict.RIGHT] else ""
+    return f"| {name} | {verdict} | {error} | {share} | {sum(o.seconds for o in found):.1f} |"
 
 
 def _cells(outcomes: Collection[Outcome]) -> list[str]:

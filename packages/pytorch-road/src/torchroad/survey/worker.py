@@ -70,7 +70,7 @@ def judge(name: str, kind: str, factory: Factory, kernels: Path) -> Outcome:
 
 def _compared(found: Outcome, example: Example, folder: Path) -> Outcome:
     """The outcome of an example that is compiled in a folder, for this machine."""
-    program, module, params = function_of(example, {})
+    _, module, params = function_of(example, {})
     library = compile_for_host(module, folder)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
     inputs = [tvm.runtime.tensor(t.detach().contiguous().numpy()) for t in example.tensors()]
@@ -87,7 +87,6 @@ def _compared(found: Outcome, example: Example, folder: Path) -> Outcome:
         verdict=Verdict.RIGHT if error <= TOLERANCE else Verdict.WRONG,
         error=error,
         share=round(work.share, 4) if work.total else None,
-        convolves=any("convolution" in str(node.target) for node in program.graph.nodes),
         told=", ".join(f"{name}: {amount:,}" for name, amount in work.plain.items()),
     )
 
@@ -169,8 +168,7 @@ def main(arguments: list[str]) -> int:
     for name in names:
         kind, factory = cases[name]
         outcome = judged(name, kind, factory, kernels, spec["seconds"])
-        on_board = bool(spec["board"]) and list(cases).index(name) % spec["board"] == 0
-        print(MARK + json.dumps({**asdict(outcome), "on_board": on_board}), flush=True)
+        print(MARK + json.dumps(asdict(outcome)), flush=True)
     return 0
 
 
