@@ -147,7 +147,9 @@ def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]
         module = translator.from_exported_program(
             program,
             keep_params_as_input=True,
-            custom_convert_map=with_places(converters(cache), known_operators()),
+            custom_convert_map=with_places(
+                converters(cache), known_operators(), program.graph_signature.user_inputs
+            ),
             run_ep_decomposition=False,
         )
     except LabError:

@@ -17,8 +17,10 @@ from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
 from torchroad.conversion import formulas
+from torchroad.conversion.bags import BAGS, embedding_bag
 from torchroad.conversion.convolutions import convolution
 from torchroad.conversion.dtypes import CONSTANTS, dtype_of
+from torchroad.conversion.indexing import at_indices
 from torchroad.conversion.operators import Converter
 from torchroad.conversion.resampling import RESAMPLING, resampled
 
@@ -51,11 +53,15 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "tanh.default": _unary(formulas.tanh),
         "sigmoid.default": _unary(formulas.sigmoid),
         "elu.default": _elu,
-        "index.Tensor": _index,
+        **dict.fromkeys(("index.Tensor", "index_select.default", "embedding.default"), at_indices),
+        "scatter.src": _scattered("update"),
+        "scatter_add.default": _scattered("add"),
         "cumsum.default": _cumulative_sum,
         "cat.default": _concatenated,
         "expand.default": _expand,
         "_trilinear.default": _trilinear,
+        **dict.fromkeys(BAGS, embedding_bag),
+        **dict.fromkeys(("triu_indices.default", "tril_indices.default"), _known),
         **dict.fromkeys(RESAMPLING, resampled),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
         **CONSTANTS,
@@ -301,18 +307,13 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     return made if is_whole else builder.emit(relax.op.trunc(made))
 
 
-def _index(node: Any, importer: Any) -> Any:
-    """Places from the end of an axis are counted from its begin: TVM reads before the tensor."""
-    x, before = importer.env[node.args[0]], {}
-    for axis, place in enumerate(node.args[1]):
-        if place is not None and "int" in str(dtype_of(place)):
-            before[place] = importer.env[place]
-            importer.env[place] = importer.block_builder.emit_te(
-                formulas.from_begin, before[place], x.ty.shape[axis], primfunc_name_hint="places"
-            )
-    made = importer._index_tensor(node)
-    importer.env.update(before)
-    return made
+def _scattered(reduction: str) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        x, axis, places, values = importer.retrieve_args(node)
+        made = relax.op.scatter_elements(x, places, values, axis, reduction)
+        return importer.block_builder.emit(made)
+
+    return convert
 
 
 def _cumulative_sum(node: Any, importer: Any) -> Any:
@@ -351,6 +352,12 @@ def _trilinear(node: Any, importer: Any) -> Any:
             factor = builder.emit(relax.op.expand_dims(factor, place))
         product = factor if product is None else builder.emit(relax.op.multiply(product, factor))
     return builder.emit(relax.op.sum(product, list(node.args[6])))
+
+
+def _known(node: Any, _importer: Any) -> Any:
+    """What an operator makes that reads no tensor, as a constant."""
+    made = node.target(*node.args, **node.kwargs)
+    return relax.const(made.numpy(), dtype_of(node))
 
 
 def _elu(node: Any, importer: Any) -> Any:

@@ -78,16 +78,6 @@ def last_but(x: Any, axis: int, before: int) -> Any:
     return te.compute(shape, lambda *i: x[(*i[:axis], place, *i[axis:])], name="selected")
 
 
-def from_begin(places: Any, size: Any) -> Any:
-    """Places on an axis of a size; negative ones are counted from its end."""
-
-    def place(*i: Any) -> Any:
-        one = places[i]
-        return tirx.Select(one < 0, one + size.astype(places.dtype), one)
-
-    return te.compute(places.shape, place, name="places")
-
-
 def scaled(scores: Any, scale: float, causal: bool) -> Any:
     """Scores [..., queries, keys] times a number; `causal` hides keys behind the query's place."""
 
