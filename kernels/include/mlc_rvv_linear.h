@@ -18,6 +18,10 @@
 // gemv: y[n] = b[n, k] * x[k].
 // gemv_<packed>: the same for packed weights and an x that gemv_<packed>_prepare has put into
 //   `ready`, MLC_RVV_READY(k, group) floats.
+// depthwise_f32: the convolution of one channel, out[rows, columns], with its own kernel
+//   w[kernel_rows, kernel_columns]: out[i, j] is the sum over a and b of w[a, b] *
+//   x[i * row_stride + a * row_dilation, j * column_stride + b * column_dilation]. out and w are
+//   dense; padding is part of x.
 //
 // Weights in tiles. Where a library is asked to, it reorders weights when they are loaded, so that
 // kernels read them one after the other: tile by tile, `tile` rows of b in each (the last may have
@@ -62,6 +66,11 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
                       int64_t panel_columns);
 
 void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64_t k, int64_t ld_b);
+
+void mlc_rvv_depthwise_f32(float *out, const float *x, const float *w, int64_t rows,
+                           int64_t columns, int64_t kernel_rows, int64_t kernel_columns,
+                           int64_t row_stride, int64_t column_stride, int64_t row_dilation,
+                           int64_t column_dilation, int64_t ld_x);
 
 typedef void mlc_rvv_gemm_packed(float *c, const float *a, const uint32_t *quants,
                                  const float *scales, int64_t m, int64_t n, int64_t k, int64_t ld_c,

@@ -4,6 +4,7 @@
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/dtype.h>
+#include <tvm/ffi/error.h>
 
 #include <algorithm>
 #include <cstring>
@@ -48,6 +49,8 @@ namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
 constexpr char kFunction[] = "main";
+// Kind of the error of a model that gets an index beyond the axis it is for.
+constexpr char kBadIndex[] = "IndexError";
 constexpr int64_t kLongestRegister = 65536;
 constexpr int64_t kMostSteps = 1 << 20;
 
@@ -117,12 +120,18 @@ std::vector<Tensor> ReadInputs(const std::string& path, const std::vector<std::s
   return inputs;
 }
 
+// Calls the model, which checks the indices among its inputs.
 ffi::Any Call(const ffi::Function& function, const std::vector<Tensor>& inputs,
               const ffi::Array<ffi::Any>& params) {
   std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
   if (!params.empty()) arguments.emplace_back(params);
   ffi::Any result;
-  function.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
+  try {
+    function.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
+  } catch (const ffi::Error& error) {
+    if (error.kind() != kBadIndex) throw;
+    throw InputError(error.message());
+  }
   return result;
 }
 

@@ -177,7 +177,8 @@ def install_torch_packages(session: nox.Session, *, required: bool = True) -> No
         session: whose environment gets them.
         required: end the session where PyTorch cannot be had; else only warn.
     """
-    install(session, "zoo", "pytorch-road", "accelerator-study")
+    survey = ["survey"] if "survey" in session.posargs else []
+    install(session, "zoo", "pytorch-road", "accelerator-study", *survey)
     install_torch(session, required=required)
 
 

@@ -99,6 +99,7 @@ class Routine:
         kind: "gemm", "gemv" or "gemv_prepare"; the same with "_tiles" for weights in tiles;
             "gemm_int8" for int8 activations, too, of formats that have it; "take", of rows from
             tiles; "pack_tiles" and "quantize_int8" for all weights; "gemv_f16_tiles" of halves;
+            "depthwise", a convolution of one channel;
             "quantize_blocks", "gemm_gguf_<format>" and "take_gguf_<format>" for formats of GGUF.
         packing: layout of the weights; None of float32.
         symbol: the C symbol.
@@ -115,6 +116,7 @@ def linear_routines(table: Path = TABLE, *, zvfh: bool = False) -> Iterator[Rout
         yield Routine("gemv_f16_tiles", None, "mlc_rvv_gemv_f16_tiles")
     yield Routine("pack_tiles", None, "mlc_rvv_pack_tiles")
     yield Routine("quantize_int8", None, "mlc_rvv_quantize_int8")
+    yield Routine("depthwise", None, "mlc_rvv_depthwise_f32")
     for weights, packing in packings(table).items():
         yield Routine("gemm", packing, f"mlc_rvv_gemm_{weights}")
         yield Routine("gemv", packing, f"mlc_rvv_gemv_{weights}")

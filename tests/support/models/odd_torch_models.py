@@ -113,6 +113,61 @@ def places_from_the_end() -> Made:
     return _made(lambda x, i: (x[i], x[:, i], x[i, i + 1]), torch.randn(3, 4), places)
 
 
+def places_on_several_axes() -> Made:
+    """Some axes are left out: first, last, and in between."""
+    row, column = torch.tensor([0, 1, -1]), torch.tensor([[2], [-4]])
+    return _made(
+        lambda x, i, j: (x[:, i, j], x[i, j], x[i, :, j], x[:, :, j], x[None, i]),
+        *(torch.randn(3, 4, 5), row, column),
+    )
+
+
+def bags_of_rows() -> Made:
+    """Bags of different sizes, one of them empty, and a row that counts for none."""
+    rows, begins = torch.tensor([3, 0, 3, 1, 1]), torch.tensor([0, 2, 2])
+    table, bag = torch.randn(4, 6), nn.functional.embedding_bag
+
+    def made(rows: Tensor, begins: Tensor, factors: Tensor) -> list[Tensor]:
+        some = [bag(rows, table, begins, mode=m) for m in ("sum", "mean", "max")]
+        some += [bag(rows, table, begins, mode=m, padding_idx=3) for m in ("mean", "max")]
+        some.append(bag(rows, table, begins, mode="sum", per_sample_weights=factors))
+        return [*some, bag(rows, table, begins, include_last_offset=True)]
+
+    return _made(made, rows, begins, torch.randn(5))
+
+
+def triangles() -> Made:
+    """Places that are known before a run."""
+
+    def made(x: Tensor) -> list[Tensor]:
+        return [x[tuple(f(3, 4, 1))] for f in (torch.triu_indices, torch.tril_indices)]
+
+    return _made(made, torch.randn(3, 4))
+
+
+def places_of_a_table() -> Made:
+    """Rows of a table by inputs."""
+    return _made(nn.Embedding(9, 4), torch.tensor([[1, 8, 0]]))
+
+
+def places_of_rows() -> Made:
+    """A matrix of places for each column."""
+    return _made(lambda x, i: x.gather(0, i), torch.randn(9, 3), torch.tensor([[1, 8, 0]]))
+
+
+def places_of_bags() -> Made:
+    """Two rows in each bag."""
+    return _made(nn.EmbeddingBag(9, 4), torch.tensor([[1, 8]]))
+
+
+def places_that_are_written() -> Made:
+    """Numbers are added where inputs say."""
+    return _made(
+        lambda x, i: torch.zeros(9, 3).scatter(0, i, x).scatter_add(0, i, x),
+        *(torch.randn(2, 3), torch.tensor([[1, 8, 0], [2, 2, 3]])),
+    )
+
+
 def exponential_units() -> Made:
     """Below zero each has factors of its own."""
     functional = nn.functional

@@ -18,8 +18,7 @@ from crosslab.build.kernel_values import told
 from crosslab.build.recipe import Recipe
 from crosslab.build.recipe_options import read_recipe, recipe_options
 from crosslab.build.runner import Clock, build_runner
-from crosslab.compile.driver import IR_FOLDER, ImportedModule
-from crosslab.compile.modes import ESTIMATE
+from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.schedules import Schedules
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
@@ -32,10 +31,13 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from groundwork.files import atomic_write_json
 from torchroad.answer import compare_with_main_job
-from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer
+from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer, recipe_of
 from torchroad.program import LENGTH, ImportedProgram, TorchModel, import_model
+from torchroad.survey import cli as survey
 
 DEFAULT_STEPS = 8
+# In place of a model: many models, by the command of this name.
+SURVEY = "survey"
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -56,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
         "and compare its outputs with torch's. FACTORY is a function without parameters. It "
         "returns (module, inputs[, dynamic[, feeds]]). dynamic is {input: {axis: NAME}} and names "
         "the sizes that may vary. feeds is {input: NUMBER}: the input gets that output in the "
-        "next call.",
+        "next call. `crosslab torch survey` sends many models through the road; it has a --help of "
+        "its own.",
         parents=[shared],
         allow_abbrev=False,
     )
@@ -97,6 +100,8 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option or the model is wrong, or torch or a tool is missing.
         LabError: a step fails.
     """
+    if SURVEY in argv:
+        return survey.main([word for word in argv if word != SURVEY])
     args = parser().parse_args(argv)
     model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():
@@ -118,14 +123,7 @@ def main(argv: Sequence[str]) -> int:
         _progress.print(f"importing {name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
-        recipe = replace(
-            shared.of(program.folder),
-            mlc_tree=None,
-            mode=replace(shared.mode, extras=(ESTIMATE,)),
-            require_tensorize=False,
-            imported=ImportedModule(program.folder),
-            dump_ir=args.dump_ir is not None,
-        )
+        recipe = replace(recipe_of(shared, program), dump_ir=args.dump_ir is not None)
         runner = build_runner(recipe, args.cache, clock)
         if args.dump_ir:
             shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)

@@ -34,6 +34,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
 from crosslab.models.params import write_params
+from torchroad import libraries
 from torchroad.causal_attention import POSITIONS, TOKENS
 from torchroad.causal_lm import read_causal_lm
 from torchroad.conversion.converters import KEPT, converters
@@ -146,7 +147,9 @@ def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]
         module = translator.from_exported_program(
             program,
             keep_params_as_input=True,
-            custom_convert_map=with_places(converters(cache), known_operators()),
+            custom_convert_map=with_places(
+                converters(cache), known_operators(), program.graph_signature.user_inputs
+            ),
             run_ep_decomposition=False,
         )
     except LabError:
@@ -259,6 +262,7 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
     """
     file, bounds = Path(spec["file"]), spec["dynamic"]
     torch.manual_seed(0)
+    libraries.prepare()
     if spec["factory"]:
         example = make_example(load_factory(file, spec["factory"]), file)
     else:

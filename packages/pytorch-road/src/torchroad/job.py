@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from crosslab.build.recipe import Recipe
 from crosslab.build.runner import Runner
+from crosslab.compile.driver import ImportedModule
+from crosslab.compile.modes import ESTIMATE
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.run.counter import Counts, run_counted
@@ -63,6 +66,17 @@ class TorchResult:
     def right(self) -> bool:
         """Every case is."""
         return all(case.right for case in self.cases)
+
+
+def recipe_of(shared: Recipe, program: ImportedProgram) -> Recipe:
+    """The recipe of a program's runner, whose multiply-adds are counted, from that of options."""
+    return replace(
+        shared.of(program.folder),
+        mlc_tree=None,
+        mode=replace(shared.mode, extras=(ESTIMATE,)),
+        require_tensorize=False,
+        imported=ImportedModule(program.folder),
+    )
 
 
 def judge(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,38 @@ def imported(factory: str, bounds: dict[str, tuple[int, int]] | None = None) -> 
     return example, *function_of(example, bounds or {})[1:]
 
 
+def compiled(module: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    """A function of torch's tensors."""
+    machine = relax.VirtualMachine(relax.build(module, tvm.target.Target("llvm")), tvm.cpu())
+    given = [list(params.values())] if params else []
+
+    def call(*tensors: Any) -> Any:
+        inputs = [tvm.runtime.tensor(np.asarray(t.numpy(), order="C")) for t in tensors]
+        return machine["main"](*inputs, *given)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("factory", "least", "most"),
+    [
+        ("places_from_the_end", -3, 2),
+        ("places_of_a_table", 0, 8),
+        ("places_of_rows", 0, 8),
+        ("places_of_bags", 0, 8),
+        ("places_that_are_written", 0, 8),
+    ],
+)
+def test_an_index_beyond_its_axis_is_an_error(factory: str, least: int, most: int) -> None:
+    example, module, params = imported(factory)
+    call = compiled(module, params)
+    *others, places = example.tensors()
+    call(*others, places)
+    for wrong in (least - 1, most + 1, 1 << 32):
+        with pytest.raises(IndexError, match=rf"beyond its axis, whose .* {least} to {most}$"):
+            call(*others, places.clone().fill_(0).index_fill(-1, torch.tensor([1]), wrong))
+
+
 @pytest.mark.parametrize(
     "factory",
     [
@@ -44,15 +77,16 @@ def imported(factory: str, bounds: dict[str, tuple[int, int]] | None = None) -> 
         "numbers_without_an_axis",
         "largest_of_axes",
         "places_from_the_end",
+        "places_on_several_axes",
+        "bags_of_rows",
+        "triangles",
         "exponential_units",
         "resized_images",
     ],
 )
 def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
     example, module, params = imported(factory)
-    machine = relax.VirtualMachine(relax.build(module, tvm.target.Target("llvm")), tvm.cpu())
-    inputs = [tvm.runtime.tensor(np.asarray(t.numpy(), order="C")) for t in example.tensors()]
-    made = machine["main"](*inputs, *([list(params.values())] if params else []))
+    made = compiled(module, params)(*example.tensors())
     made = [made] if isinstance(made, tvm.runtime.Tensor) else list(made)
     expected = {str(i): value.numpy() for i, value in enumerate(example.outputs())}
     error, right = compare({str(i): value.numpy() for i, value in enumerate(made)}, expected)

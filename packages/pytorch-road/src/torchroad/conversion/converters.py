@@ -17,7 +17,10 @@ from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
 from torchroad.conversion import formulas
+from torchroad.conversion.bags import BAGS, embedding_bag
+from torchroad.conversion.convolutions import convolution
 from torchroad.conversion.dtypes import CONSTANTS, dtype_of
+from torchroad.conversion.indexing import at_indices
 from torchroad.conversion.operators import Converter
 from torchroad.conversion.resampling import RESAMPLING, resampled
 
@@ -37,7 +40,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "mm.default": _matmul,
         "addmm.default": _addmm,
         "scaled_dot_product_attention.default": _attention,
-        "convolution.default": _convolution,
+        "convolution.default": convolution,
         "layer_norm.default": _layer_norm,
         "_softmax.default": _softmax,
         "select.int": _select,
@@ -50,7 +53,15 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "tanh.default": _unary(formulas.tanh),
         "sigmoid.default": _unary(formulas.sigmoid),
         "elu.default": _elu,
-        "index.Tensor": _index,
+        **dict.fromkeys(("index.Tensor", "index_select.default", "embedding.default"), at_indices),
+        "scatter.src": _scattered("update"),
+        "scatter_add.default": _scattered("add"),
+        "cumsum.default": _cumulative_sum,
+        "cat.default": _concatenated,
+        "expand.default": _expand,
+        "_trilinear.default": _trilinear,
+        **dict.fromkeys(BAGS, embedding_bag),
+        **dict.fromkeys(("triu_indices.default", "tril_indices.default"), _known),
         **dict.fromkeys(RESAMPLING, resampled),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
         **CONSTANTS,
@@ -228,32 +239,6 @@ def _masked(scores: Any, mask: Any) -> Any:
     return relax.op.add(scores, mask)
 
 
-def _convolution(node: Any, importer: Any) -> Any:
-    """A convolution of images as a matrix product, if every output sees every channel."""
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = importer.retrieve_args(node)
-    if len(weight.ty.shape) != 4 or transposed or groups != 1:
-        return importer._convolution(node)
-    outputs, _, *kernel = (int(size) for size in weight.ty.shape)
-    stride, padding, dilation = (_pair(sizes) for sizes in (stride, padding, dilation))
-    builder = importer.block_builder
-    rows = builder.emit_te(
-        formulas.patches, x, kernel, stride, padding, dilation, primfunc_name_hint="patches"
-    )
-    matrix = builder.emit(relax.op.reshape(weight, [outputs, -1]))
-    made = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="convolution")
-    if bias is not None:
-        made = builder.emit(relax.op.add(made, bias))
-    made = builder.emit(relax.op.permute_dims(made, [0, 2, 1]))
-    batch, _, *image = x.ty.shape
-    sizes = formulas.output_sizes(image, kernel, stride, padding, dilation)
-    return builder.emit(relax.op.reshape(made, [batch, outputs, *sizes]))
-
-
-def _pair(sizes: Any) -> list[int]:
-    """A number for both directions, or one for each."""
-    return [sizes] * 2 if isinstance(sizes, int) else [*sizes] * (2 // len(sizes))
-
-
 def _layer_norm(node: Any, importer: Any) -> Any:
     builder = importer.block_builder
     x, widths = (argument(node, importer, i, name) for i, name in enumerate(("input", "shape")))
@@ -322,18 +307,57 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     return made if is_whole else builder.emit(relax.op.trunc(made))
 
 
-def _index(node: Any, importer: Any) -> Any:
-    """Places from the end of an axis are counted from its begin: TVM reads before the tensor."""
-    x, before = importer.env[node.args[0]], {}
-    for axis, place in enumerate(node.args[1]):
-        if place is not None and "int" in str(dtype_of(place)):
-            before[place] = importer.env[place]
-            importer.env[place] = importer.block_builder.emit_te(
-                formulas.from_begin, before[place], x.ty.shape[axis], primfunc_name_hint="places"
-            )
-    made = importer._index_tensor(node)
-    importer.env.update(before)
-    return made
+def _scattered(reduction: str) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        x, axis, places, values = importer.retrieve_args(node)
+        made = relax.op.scatter_elements(x, places, values, axis, reduction)
+        return importer.block_builder.emit(made)
+
+    return convert
+
+
+def _cumulative_sum(node: Any, importer: Any) -> Any:
+    """Truth values are counted, in torch's integers."""
+    x, axis = importer.env[node.args[0]], node.args[1]
+    return importer.block_builder.emit(relax.op.cumsum(x, axis, dtype_of(node)))
+
+
+def _concatenated(node: Any, importer: Any) -> Any:
+    """Torch leaves out vectors without an element, whatever the others' axes."""
+    parts = [one for one in node.args[0] if tuple(one.meta["val"].shape) != (0,)]
+    axis = argument(node, importer, 1, "dim", 0)
+    found = [importer.env[one] for one in parts or node.args[0]]
+    return importer.block_builder.emit(relax.op.concat(found, axis))
+
+
+def _expand(node: Any, importer: Any) -> Any:
+    """Axes that are new, and come first, have no size of their own to keep."""
+    x = importer.env[node.args[0]]
+    sizes = list(importer._retrieve_args(node.args[1]))
+    new = len(sizes) - len(x.ty.shape)
+    kept = [
+        x.ty.shape[place - new] if isinstance(size, int) and size == -1 else size
+        for place, size in enumerate(sizes)
+    ]
+    return importer.block_builder.emit(relax.op.broadcast_to(x, kept))
+
+
+def _trilinear(node: Any, importer: Any) -> Any:
+    """The sum over some axes of the product of three tensors, with new axes at given places."""
+    builder = importer.block_builder
+    product: Any = None
+    for tensor, places in zip(node.args[:3], node.args[3:6], strict=True):
+        factor = importer.env[tensor]
+        for place in sorted(places):
+            factor = builder.emit(relax.op.expand_dims(factor, place))
+        product = factor if product is None else builder.emit(relax.op.multiply(product, factor))
+    return builder.emit(relax.op.sum(product, list(node.args[6])))
+
+
+def _known(node: Any, _importer: Any) -> Any:
+    """What an operator makes that reads no tensor, as a constant."""
+    made = node.target(*node.args, **node.kwargs)
+    return relax.const(made.numpy(), dtype_of(node))
 
 
 def _elu(node: Any, importer: Any) -> Any:

@@ -9,7 +9,6 @@ compute in vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -77,16 +76,6 @@ def last_but(x: Any, axis: int, before: int) -> Any:
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
     place = x.shape[axis] - before
     return te.compute(shape, lambda *i: x[(*i[:axis], place, *i[axis:])], name="selected")
-
-
-def from_begin(places: Any, size: Any) -> Any:
-    """Places on an axis of a size; negative ones are counted from its end."""
-
-    def place(*i: Any) -> Any:
-        one = places[i]
-        return tirx.Select(one < 0, one + size.astype(places.dtype), one)
-
-    return te.compute(places.shape, place, name="places")
 
 
 def scaled(scores: Any, scale: float, causal: bool) -> Any:
@@ -202,59 +191,3 @@ def _erf(x: Any) -> Any:
         total = total * t + _const(term)
     value = _const(1) - total * t * te.exp(_const(0) - size * size)
     return tirx.Select(x < _const(0), _const(0) - value, value)
-
-
-def output_sizes(
-    image: Sequence[Any],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> list[Any]:
-    """Height and width of a convolution's outputs."""
-    sizes = zip(image, kernel, stride, padding, dilation, strict=True)
-    return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes]
-
-
-def patches(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> Any:
-    """The inputs of each output of a convolution, as rows of a matrix.
-
-    Args:
-        x: [batch, channels, height, width].
-        kernel: height and width of the kernel.
-        stride: in both directions.
-        padding: zeros on both sides, in both directions.
-        dilation: in both directions.
-
-    Returns:
-        [batch, outputs, channels * kernel height * kernel width], outputs by rows.
-    """
-    batch, channels, height, width = x.shape
-    rows, columns = output_sizes((height, width), kernel, stride, padding, dilation)
-    whole = _padded(x, padding) if any(padding) else x
-    area = kernel[0] * kernel[1]
-
-    def element(n: Any, place: Any, k: Any) -> Any:
-        row = place // columns * stride[0] + k % area // kernel[1] * dilation[0]
-        column = place % columns * stride[1] + k % kernel[1] * dilation[1]
-        return whole[n, k // area, row, column]
-
-    return te.compute((batch, rows * columns, channels * area), element, name="patches")
-
-
-def _padded(x: Any, padding: Sequence[int]) -> Any:
-    batch, channels, height, width = x.shape
-    above, left = padding
-
-    def element(n: Any, c: Any, i: Any, j: Any) -> Any:
-        inside = tirx.all(i >= above, i < height + above, j >= left, j < width + left)
-        return tirx.if_then_else(inside, x[n, c, i - above, j - left], _const(0))
-
-    shape = (batch, channels, height + 2 * above, width + 2 * left)
-    return te.compute(shape, element, name="padded")

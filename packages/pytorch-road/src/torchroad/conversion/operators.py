@@ -9,6 +9,7 @@ from typing import Any
 
 from crosslab.errors import UserError
 from torchroad.conversion.dtypes import checked, promoted
+from torchroad.conversion.indexing import checked_places
 
 Converter = Callable[[Any, Any], Any]
 REMEDY = (
@@ -35,12 +36,15 @@ def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
     ]
 
 
-def with_places(own: Mapping[str, Converter], known: Collection[str]) -> dict[str, Converter]:
+def with_places(
+    own: Mapping[str, Converter], known: Collection[str], inputs: Collection[str]
+) -> dict[str, Converter]:
     """Converters that name their operator and its place when they fail.
 
     Args:
         own: the project's, by operator; TVM's convert the others.
         known: operators that have a converter.
+        inputs: names of the model's inputs.
     """
     of_tvm: dict[str, Callable[[Any], Any]] = {}
 
@@ -49,7 +53,8 @@ def with_places(own: Mapping[str, Converter], known: Collection[str]) -> dict[st
         try:
             if not of_tvm:
                 of_tvm.update(importer.create_convert_map())
-            with promoted(node, importer):
+            where = f"{node.target} in {module_of(node)}"
+            with promoted(node, importer), checked_places(node, importer, inputs, where):
                 made = own[name](node, importer) if name in own else of_tvm[name](node)
             return checked(node, made, importer)
         except Exception as error:
@@ -61,11 +66,16 @@ def with_places(own: Mapping[str, Converter], known: Collection[str]) -> dict[st
     return dict.fromkeys([*known, *own], convert)
 
 
-def place_of(node: Any) -> str:
-    """The module that a node belongs to, and the line of source that it is from."""
+def module_of(node: Any) -> str:
+    """The module that a node belongs to."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((entry[0] for entry in reversed(list(stack.values())) if entry[0]), "")
-    module = f"module {path}" if path else "the model itself"
+    return f"module {path}" if path else "the model itself"
+
+
+def place_of(node: Any) -> str:
+    """The module that a node belongs to, and the line of source that it is from."""
+    module = module_of(node)
     lines = [line.strip() for line in (node.stack_trace or "").splitlines()]
     files = [line for line in lines if line.startswith("File ")]
     if not files:

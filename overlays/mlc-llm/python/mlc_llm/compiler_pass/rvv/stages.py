@@ -67,11 +67,15 @@ def staged_functions(
 
 
 def is_product(stage: Stage) -> bool:
-    """True if a block sums up products over one axis; a norm's sum of squares is not one."""
+    """True if a block sums up products; a norm's sum of squares is not one.
+
+    It sums over one axis, or over two, as a convolution of one channel does.
+    """
     value = getattr(stage.block.body, "value", None)
+    kinds = [axis.iter_type for axis in stage.block.iter_vars]
     return (
         stage.block.init is not None
-        and sum(axis.iter_type == tirx.IterVar.CommReduce for axis in stage.block.iter_vars) == 1
+        and kinds.count(tirx.IterVar.CommReduce) in (1, 2)
         and isinstance(value, tirx.Add)
         and isinstance(value.b, tirx.Mul)
         and not same_value(value.b.a, value.b.b)

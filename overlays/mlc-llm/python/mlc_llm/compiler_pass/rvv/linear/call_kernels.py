@@ -36,6 +36,7 @@ from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
 from .batched import BatchedProduct, call_for_each_matrix, match_batched
 from .calls import HALVES, Routines, experts_gemm, product, take
+from .depthwise import Depthwise, call_for_each_channel, match_depthwise
 from .experts import call_for_each, check_experts, find_experts
 from .match import LinearLayer, in_halves, match_linear, stored
 from .stored import fill_in, stored_layer, stored_places
@@ -43,6 +44,8 @@ from .take import match_take, take_rows
 from .tiles import Places, TiledWeights, add_entries, choose_tiles
 
 logger = logging.getLogger(__name__)
+
+Found = LinearLayer | BatchedProduct | Depthwise
 
 
 @tvm.transform.module_pass(opt_level=0, name="CallLinearKernels")
@@ -191,24 +194,24 @@ def call_kernels(
     return new, [BlockReport(name, blocks[0], symbol)]
 
 
-def _product_of(stage: Stage, stages: list[Stage]) -> LinearLayer | BatchedProduct:
-    """A product as a linear layer, or as a batch of products.
+def _product_of(stage: Stage, stages: list[Stage]) -> Found:
+    """A product as a linear layer, a batch of products, or a convolution.
 
     Raises:
-        PatternMismatch: it is neither; with the reason that it is no linear layer.
+        PatternMismatch: it is none of them; with the reason that it is no linear layer.
     """
     try:
         return match_linear(stage, stages)
-    except PatternMismatch as reason:
-        try:
-            return match_batched(stage)
-        except PatternMismatch:
-            raise reason from None
+    except PatternMismatch:
+        for match in (match_batched, match_depthwise):
+            try:
+                return match(stage)
+            except PatternMismatch:
+                continue
+        raise
 
 
-def _call_of(
-    found: LinearLayer | BatchedProduct, routines: Routines, *, tiled: bool
-) -> tuple[str, Callable[[Any], Any]]:
+def _call_of(found: Found, routines: Routines, *, tiled: bool) -> tuple[str, Callable[[Any], Any]]:
     """The kernel of a product, and what gives the statement that calls it.
 
     Raises:
@@ -218,6 +221,9 @@ def _call_of(
         symbol = routines.symbol("gemm", None)
         columns = routines.columns
         return symbol, lambda out: call_for_each_matrix(found, symbol, columns, out)
+    if isinstance(found, Depthwise):
+        symbol = routines.symbol("depthwise", None)
+        return symbol, lambda out: call_for_each_channel(found, symbol, out)
     linear = replace(found, tiled=tiled)
     return routines.product(linear), lambda out: product(linear, out, routines)
 
@@ -225,7 +231,7 @@ def _call_of(
 def replace_product(
     func: tirx.PrimFunc,
     stages: list[Stage],
-    linear: LinearLayer | BatchedProduct,
+    linear: Found,
     make: Callable[[Any], Any],
     lanes: int,
 ) -> tirx.PrimFunc:
@@ -257,7 +263,7 @@ def replace_product(
     return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True})
 
 
-def _in_place(linear: LinearLayer | BatchedProduct, rest: list[Stage]) -> Stage | None:
+def _in_place(linear: Found, rest: list[Stage]) -> Stage | None:
     """The stage that may overwrite the product element by element: its only reader, if any."""
     readers = [s for s in rest if any(r.buffer.same_as(linear.out) for r in s.block.reads)]
     if len(readers) != 1 or not isinstance(readers[0].block.body, tirx.BufferStore):

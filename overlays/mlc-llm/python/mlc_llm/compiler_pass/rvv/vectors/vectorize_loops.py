@@ -188,7 +188,7 @@ def _with_vectors(body: Any, most: int) -> Any:
 def is_contiguous(loop: Any) -> bool:
     """True if each iteration accesses the neighbour of the last one's elements, or the same."""
     calls = nodes_of(loop.body, tvm.ir.Call)
-    if nodes_of(loop.body, (tirx.For, tirx.While)) or any(
+    if nodes_of(loop.body, (tirx.For, tirx.While, tirx.AssertStmt)) or any(
         getattr(call.op, "name", "") in NOT_IN_VECTORS for call in calls
     ):
         return False

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages of models, imported for their Python code alone.
+
+The wheels of torchvision and torchaudio on the package index link CUDA's libraries, which a torch
+for CPUs does not have. Their models need none of the operators in these.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+# Operators that torchvision registers a shape for when it is imported.
+OF_TORCHVISION = {
+    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+}
+
+
+@cache
+def prepare() -> None:
+    """Make torchvision and torchaudio importable where their native libraries do not load.
+
+    transformers imports torchvision where it is installed, also for models that do not need it.
+    """
+    if not _loads("torchvision", "_C*.so"):
+        for name, signature in OF_TORCHVISION.items():
+            torch.library.define(f"torchvision::{name}", signature)
+    if not _loads("torchaudio", "lib/_torchaudio*.so"):
+        stub = ModuleType("torchaudio._extension")
+        vars(stub).update(_IS_TORCHAUDIO_EXT_AVAILABLE=False, fail_if_no_align=lambda made: made)
+        sys.modules[stub.__name__] = stub
+
+
+def _loads(package: str, library: str) -> bool:
+    """True if a package is absent, or its native library can be loaded."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return True
+    try:
+        for file in Path(spec.origin).parent.glob(library):
+            torch.ops.load_library(file)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey's cases by name: modules of torch.nn in three settings each, and architectures."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchroad import libraries
+from torchroad.survey.architectures.outputs import Factory, Made
+
+MODULES = Path(__file__).with_name("modules.toml")
+
+
+def module_cases() -> dict[str, Factory]:
+    """Modules of torch.nn in each setting of the table."""
+    table = tomllib.loads(MODULES.read_text(encoding="utf-8"))
+    return {
+        f"{name} {number}": partial(_module, name, setting)
+        for name, settings in table.items()
+        for number, setting in enumerate(settings, 1)
+    }
+
+
+def architecture_cases() -> dict[str, Factory]:
+    """Small models of torchvision, torchaudio, transformers and diffusers, and a recommender."""
+    libraries.prepare()
+    from torchroad.survey.architectures import audio, language, recommender, vision  # noqa: PLC0415
+
+    models = {
+        **vision.MODELS,
+        **audio.MODELS,
+        **language.MODELS,
+        "recommender": recommender.recommender,
+    }
+    return {name: partial(_lively, make) for name, make in models.items()}
+
+
+KINDS = {"module": module_cases, "architecture": architecture_cases}
+
+
+def all_cases(kinds: Collection[str]) -> dict[str, tuple[str, Factory]]:
+    """The cases of some kinds by name, each with its kind."""
+    return {name: (kind, make) for kind in kinds for name, make in KINDS[kind]().items()}
+
+
+def _lively(make: Factory) -> Made:
+    module, inputs = make()
+    _enliven(module)
+    return module, inputs
+
+
+def _enliven(module: torch.nn.Module) -> None:
+    """Let every weight show in the outputs.
+
+    Norms begin with ones and zeros, and the weights of deep models so small that what comes out
+    hardly depends on the inputs: both hide what is wrong.
+    """
+    for value in (*module.parameters(), *module.buffers()):
+        if value.is_floating_point() and value.dim() > 1:
+            torch.nn.init.kaiming_normal_(value.data)
+        elif value.is_floating_point():
+            value.data.add_(torch.rand_like(value), alpha=0.5)
+
+
+def _module(name: str, setting: dict[str, Any]) -> Made:
+    given = dict(setting)
+    shapes, integers = given.pop("shapes", [[2, 6]]), given.pop("integers", 0)
+    module = getattr(torch.nn, name)(*given.pop("args", []), **given).eval()
+    _enliven(module)
+    if integers:
+        return module, tuple(torch.randint(integers, shape) for shape in shapes)
+    return module, tuple(torch.randn(shape) for shape in shapes)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab torch survey``: many models through the road, and a table of what became of them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.recipe_options import recipe_options
+from crosslab.compile.driver import tree_environment
+from crosslab.compile.overlaypass import PASSES
+from crosslab.errors import LabError, UserError
+from groundwork.hashing import digest
+from torchroad.survey.outcome import KINDS, MARK, Outcome, Report
+
+PACKAGES = ("torchvision", "torchaudio", "diffusers", "transformers")
+SECONDS = 300.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    shared = recipe_options(
+        *("project", "release", "tvm-tree", "mlc-tree", "applied", "cache"),
+        mlc_tree={"help": argparse.SUPPRESS},
+        applied={"help": argparse.SUPPRESS},
+    )
+    options = argparse.ArgumentParser(
+        prog="crosslab torch survey",
+        description="Send the modules of torch.nn, in three settings each, and small "
+        "architectures through the road: exported, imported, compiled for this machine by the "
+        "project's passes and kernels, compared with torch. A case with an outcome in the report "
+        "is not run again.",
+        parents=[shared],
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("names", nargs="*", metavar="NAME", help="cases, or modules in all settings (all cases)")
+    add("--kind", choices=KINDS, action="append", help="only cases of this kind (both)")
+    add("--first", type=int, metavar="N", help="stop after N cases; call again for the others")
+    add("--again", action="store_true", help="run cases again that have an outcome")
+    add(
+        "--seconds", type=float, default=SECONDS, metavar="N",
+        help=f"most seconds that a case may take ({SECONDS:.0f})",
+    )  # fmt: skip
+    add("--table", action="store_true", help="print a row for each module and architecture, too")
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/torch-survey.json)")
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return 1 if a case is wrong, or fails without a name.
+
+    Raises:
+        UserError: an option is wrong, or a package is missing.
+        LabError: the surveying process fails.
+    """
+    args = parser().parse_args(argv)
+    args.kinds = tuple(args.kind or KINDS)
+    _check_packages(args.kinds)
+    path: Path = args.report or args.project / "out" / "torch-survey.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report = Report.read(path, made_from(args.tvm_tree))
+    with tempfile.TemporaryDirectory(prefix="survey-") as scratch:
+        for outcome in run_cases(args, report, Path(scratch)):
+            print(outcome.line, flush=True)
+            report.add(outcome)
+    print(report.summary())
+    if args.table:
+        print(report.table())
+    return 1 if report.faults else 0
+
+
+def _check_packages(kinds: Sequence[str]) -> None:
+    """Make sure that torch is here, and for architectures the packages that define them.
+
+    Raises:
+        UserError: names those that are missing.
+    """
+    wanted = ("torch", *(PACKAGES if "architecture" in kinds else ()))
+    if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
+        raise UserError(
+            f"not installed here: {', '.join(missing)}",
+            remedy="nox -s torch -- survey installs them; --kind module needs torch alone",
+        )
+
+
+def made_from(tvm_tree: Path) -> str:
+    """Digest of what outcomes depend on: the importer, the passes, TVM's tree, torch."""
+    own = Path(__file__).parents[1]
+    return digest(own, PASSES, tvm_tree / "python", metadata.version("torch"))
+
+
+def run_cases(args: argparse.Namespace, report: Report, scratch: Path) -> Iterator[Outcome]:
+    """Outcomes of the cases that the options choose, as they come.
+
+    Raises:
+        UserError: there is no case of a name.
+        LabError: the surveying process fails.
+    """
+    spec = {
+        "kinds": args.kinds,
+        "names": args.names,
+        "done": [] if args.again else list(report.outcomes),
+        "first": args.first,
+        "seconds": args.seconds,
+        "kernels": str(cached_kernels(KernelTarget.HOST, args.cache)),
+    }
+    file = scratch / "spec.json"
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchroad.survey.worker", str(file)],
+        env=tree_environment(args.tvm_tree),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for line in process.stdout or ():
+            # Models print, too.
+            if not line.startswith(MARK):
+                continue
+            told = json.loads(line.removeprefix(MARK))
+            if "what" in told:
+                raise UserError(told["what"])
+            yield Outcome(**told)
+    if process.returncode:
+        raise LabError(f"the surveying process ended with {process.returncode}")

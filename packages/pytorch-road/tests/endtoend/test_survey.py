@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey judges modules by our passes on this machine, and goes on from kept outcomes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from support import shared_builds
+
+from crosslab.errors import UserError
+from torchroad.cli import main
+from torchroad.survey.cli import made_from
+from torchroad.survey.outcome import Outcome, Report, Verdict
+
+pytestmark = pytest.mark.slow
+
+
+def survey(report: Path, *words: str) -> int:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: nox -s torch and nox -s tests install it")
+    where = ["--tvm-tree", str(shared_builds.tvm_tree()), "--cache", str(shared_builds.CACHE)]
+    return main(["survey", *where, "--json", str(report), "--kind", "module", *words])
+
+
+def test_a_survey_goes_on_and_finds_a_module_right_on_kernels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "survey.json"
+    report = Report.read(file, made_from(shared_builds.tvm_tree()))
+    report.add(Outcome("Conv2d 2", "module", Verdict.REFUSED))
+    assert survey(file, "Conv2d 2", "ConvTranspose2d 2") == 0
+    told = capsys.readouterr().out
+    assert "ConvTranspose2d 2 " in told
+    assert "Conv2d 2 " not in told
+    first, second = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+    assert first["verdict"] == "refused"
+    assert (second["verdict"], second["share"]) == ("right", 1.0)
+    assert second["error"] < 1e-6
+
+
+def test_names_choose_modules_or_their_settings() -> None:
+    pytest.importorskip("torch")
+    from torchroad.survey.worker import chosen  # noqa: PLC0415 - it imports torch
+
+    cases = dict.fromkeys(("Linear 1", "Linear 2", "T5 encoder"))
+    spec = {"names": ["Linear", "T5 encoder"], "done": ["Linear 1"], "first": None}
+    assert chosen(spec, cases) == ["Linear 2", "T5 encoder"]
+    with pytest.raises(UserError, match="'Linea' is no case of the survey"):
+        chosen({**spec, "names": ["Linea"]}, cases)
+
+
+def test_a_report_of_other_sources_is_not_taken(tmp_path: Path) -> None:
+    report = Report.read(tmp_path / "survey.json", "these")
+    report.add(Outcome("Linear 1", "module", Verdict.WRONG, 0.5))
+    assert [one.name for one in Report.read(report.file, "these").faults] == ["Linear 1"]
+    assert not Report.read(report.file, "others").outcomes
+    assert "| modules of torch.nn | 1 | 0 (0.0%) | 0 | 1 | 0 |" in report.summary()
