@@ -23,7 +23,7 @@ class NewBase:
 
     Attributes:
         read: the content of a file, None when it has none of that path.
-        find: the paths of the files that contain a word.
+        find: the paths of the files that contain a word, and are not as on the patch's own base.
         was: the content of a file on the patch's own base, None when that has none.
         find_renames: gives the new path by old path of the files that were renamed.
     """
