@@ -118,8 +118,11 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
     cycles = duration(delayed, _core_cycles(whole, layer, device), dram, overlap, 1)
     moved = whole.read + whole.write
     if overlap:
-        begin = (delayed.first * dram.cycles(delayed.fetched, 0)).sum(axis=0)
-        cycles = np.maximum(cycles, _storing(layer, device, tiled, moved / bits, begin))
+        begin, second = (
+            (delayed.first * dram.cycles(moves, 0)).sum(axis=0)
+            for moves in (delayed.fetched, delayed.following)
+        )
+        cycles = np.maximum(cycles, _storing(layer, device, tiled, moved / bits, begin, second))
     element = device.element(MemoryId.MICRO_OP)
     return [
         MappingCost(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
@@ -128,7 +131,7 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
 
 
 def _storing(
-    layer: LinearLayer, device: Device, tiles: Array, moving: Array, begin: Array
+    layer: LinearLayer, device: Device, tiles: Array, moving: Array, begin: Array, second: Array
 ) -> Array:
     """Cycles where STORE is never idle but for the shifts between the bytes of a tile's sums.
 
@@ -141,18 +144,22 @@ def _storing(
         tiles: of the result, for each mapping.
         moving: cycles in which the memory moves all bytes, for each mapping.
         begin: cycles of the first fetch, for each mapping.
+        second: cycles of the second fetch, for each mapping.
     """
     down, across, deep = layer.blocks(device)
     sums, width = down * across, layer.requantisation.width
     stored = sums * device.element(MemoryId.OUTPUT) * width / device.dram_bandwidth
-    shifts = sums * alu_steps(layer) * device.alu_immediate
+    shifts = sums * (width - 1) * device.alu_immediate
+    rounding = sums * alu_steps(layer) * device.alu_immediate - shifts
     multiplies = sums * deep * device.gemm_interval
     # Two that move at once have half each: nothing is slowed to less than that. Loads come evenly,
     # also while the core multiplies.
     later = np.maximum(moving - stored - begin, 0)
     waits = tiles * width * device.dram_latency
     shared = np.minimum(later * stored / (stored + shifts + waits + multiplies), stored)
-    first = begin + multiplies / tiles
+    # The core multiplies the second tile before it shifts the first one's sums.
+    ahead = np.where(tiles * deep > 1, second - stored / (tiles * width) - device.dram_latency, 0)
+    first = begin + (multiplies + rounding) / tiles + (width > 1) * np.maximum(ahead, 0)
     found: Array = stored + waits + shifts + shared + first
     return found
 
