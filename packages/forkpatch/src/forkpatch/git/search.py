@@ -23,12 +23,17 @@ class ChangedFiles:
         self._trees = old, new
         self._texts: list[tuple[str, bytes]] | None = None
 
-    def find(self, word: str) -> tuple[str, ...]:
-        """The paths of the text files that contain a word; it may be any text of one line."""
-        text = word.encode("utf-8", "surrogateescape")
-        alone = re.compile(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % re.escape(text))
-        known = self._read() if self._texts is None else self._texts
-        return tuple(path for path, data in known if text in data and alone.search(data))
+    def find(self, *words: str) -> tuple[str, ...]:
+        """The paths of the text files that contain all words; one may be any text of one line."""
+        wanted = [word.encode("utf-8", "surrogateescape") for word in words]
+        alone = [
+            re.compile(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % re.escape(word)) for word in wanted
+        ]
+        return tuple(
+            path
+            for path, data in (self._read() if self._texts is None else self._texts)
+            if all(word in data for word in wanted) and all(one.search(data) for one in alone)
+        )
 
     def _read(self) -> Iterator[tuple[str, bytes]]:
         """Path and content of each text file; all are kept unless they are very many."""
