@@ -27,7 +27,7 @@ from forkpatch.git.calls import Git, init_repository, neutral_environment
 from forkpatch.git.objects import Commit, TreeFile, write_commits
 from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.patchfile import Patch, parse_patch
-from forkpatch.rebase.merging import HeadFiles, merge_patch
+from forkpatch.rebase.merging import HeadFiles, merge_patches
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
@@ -132,10 +132,10 @@ def by_merge(bench: Bench) -> list[Placed]:
         was = {path: case.base, bench.other(number): case.elsewhere_before}
         files = {name: text.encode() for name, text in now.items() if text}
         known = {name: text.encode() for name, text in was.items() if text}
-        base = NewBase(files.get, lambda _, names=tuple(files): names, known.get)
-        merged, text = merge_patch(step, HeadFiles(bench.git, bench.new), base), None
-        if merged is not None:
-            file = merged[path]
+        base = NewBase(files.get, lambda *_, names=tuple(files): names, known.get)
+        merged, text = merge_patches([step], HeadFiles(bench.git, bench.new), base), None
+        if merged:
+            file = merged[0][path]
             assert file is not None
             text = file.data.decode()
         elif already_there(patch, before, after, base):

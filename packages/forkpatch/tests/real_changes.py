@@ -44,7 +44,7 @@ from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.output import counted
-from forkpatch.rebase.merging import HeadFiles, merge_patch
+from forkpatch.rebase.merging import HeadFiles, merge_patches
 from forkpatch.rebase.workspace import new_base
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
@@ -179,7 +179,7 @@ class History:
         step = PatchStep(patch, Commit(b""), before, after)
         new = f"{change.commit}^"
         base = new_base(self.git, new, change.old)
-        if merge_patch(step, HeadFiles(self.git, new), base) is not None:
+        if merge_patches([step], HeadFiles(self.git, new), base):
             return None
         return self._by_verb(change, exported.data)
 

@@ -126,6 +126,9 @@ def _timed(place: Path, words: Sequence[str]) -> tuple[float, int]:
 def forkpatch(work: Work, place: Path) -> Moved:
     """Forkpatch: the series is read from its files, and the new one is written."""
     os.environ["XDG_CACHE_HOME"], os.environ["PYTHONPATH"] = str(place / "cache"), str(work.source)
+    # An installed program is compiled once.
+    os.environ["PYTHONPYCACHEPREFIX"] = str(place / "compiled")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def command(*words: str) -> tuple[str, ...]:
         return sys.executable, "-m", "forkpatch", "--root", str(place), *words

@@ -351,11 +351,11 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 
 def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: SourceOptions) -> Fork:
     """The fork with a version that its lock may lack as yet."""
-    from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - for this verb only
-
     named = options.tag or options.commit
     if options.version in fork.lock.versions(old.name) and not named:
         return fork
+    from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - rarely needed
+
     fork = pin_version(fork, old, options.version, chosen, tag=options.tag, commit=options.commit)
     new = fork.lock.upstream(old.name, options.version)
     if options.json != "-":

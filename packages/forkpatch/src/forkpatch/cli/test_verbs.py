@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from forkpatch.cli.options import Registry, add_source_options, known_sources
+from forkpatch.cli.options import Registry, add_source_options, known_sources, plans_of_release
 from forkpatch.errors import UserError
 from forkpatch.output import console, counted, print_table, say, warn, write_report
 from forkpatch.regression.comparison import ComparedTest, TestChange, compare_files, counts
@@ -25,9 +25,8 @@ from forkpatch.regression.suite import (
     make_side,
     open_suite,
 )
-from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.derive import record_of
-from forkpatch.tree.fork import Fork, TreePlan, plan_tree
+from forkpatch.tree.fork import Fork, TreePlan
 
 RESULTS = "out/upstream-tests"
 _REASON = 110  # characters of a reason that a table shows
@@ -110,33 +109,24 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
         NoSuiteError: no upstream's tests are.
     """
     chosen = known_sources(fork, options)
-    release, upstreams = fork.lock.release(options.release)
-    plans: dict[str, TreePlan] = {}
+    plans = plans_of_release(fork, options)
     suites: dict[str, tuple[Suite, Choice]] = {}
     missing: list[NoSuiteError] = []
-    for upstream in upstreams:
-        try:
-            pristine = obtain(upstream, fork.cache, chosen).pristine
-        except MissingUpstreamError as error:
-            if not upstream.optional or upstream.name in options.require:
-                raise
-            warn(f"{upstream} was left out: {error.attempts[-1]}")
-            continue
-        plan = plans[upstream.name] = plan_tree(fork, upstream, pristine)
-        table = read_table(fork, upstream.name)
+    for name, plan in plans.items():
+        table = read_table(fork, name)
         if table is None:
             continue
         try:
-            suite = open_suite(fork, upstream, table, chosen)
+            suite = open_suite(fork, plan.upstream, table, chosen)
         except NoSuiteError as error:
-            if upstream.name in options.require:
+            if name in options.require:
                 raise
             warn(f"not run: {error}")
             missing.append(error)
             continue
         places = [one for group in record_of(fork, plan).patches.values() for one in group]
         choice = choose(table, touched_by_fork(fork, plan, places, table), suite.files)
-        suites[upstream.name] = suite, choice
+        suites[name] = suite, choice
     if missing and not suites:
         raise missing[0]
     if not suites:
@@ -144,7 +134,7 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
             "the fork lists no tests of upstream's",
             remedy=f"write {fork.settings.patches / 'UPSTREAM' / TABLE}",
         )
-    return TestPlan(release, plans, suites)
+    return TestPlan(fork.lock.release(options.release)[0], plans, suites)
 
 
 def _compare(

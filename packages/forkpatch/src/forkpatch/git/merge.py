@@ -13,7 +13,15 @@ from forkpatch.git.calls import Git
 #: The diff by which files are merged everywhere, so that all verbs come to the same merge.
 ALGORITHM = "myers"
 
+#: Numbers, from 1, of the lines of a file that go, and of those that come.
+ChangedLines = tuple[list[int], list[int]]
+
 _CONFLICTS = range(128)  # exit codes of git merge-file: the number of conflicts
+_DIFF = (
+    *("diff", "--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--text"),
+    *("--no-renames", "-U0", f"--diff-algorithm={ALGORITHM}"),
+)
+_FILE = re.compile(rb'^diff --git .*/(\d+)"?$', re.MULTILINE)
 _RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
@@ -45,21 +53,27 @@ def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
     return done.stdout if done.returncode in _CONFLICTS else None
 
 
-def changed_lines(before: bytes, after: bytes) -> tuple[list[int], list[int]]:
-    """Numbers, from 1, of the lines of ``before`` that go, and of those of ``after`` that come."""
-    if before == after:
-        return [], []
-    command = ("diff", "--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--text")
+def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[ChangedLines]:
+    """The lines of files that go, and those that come; one git compares all of them."""
+    found: list[ChangedLines] = [([], []) for _ in pairs]
+    changed = [number for number, (before, after) in enumerate(pairs) if before != after]
+    if not changed:
+        return found
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
-        files = _written(name, before, after)
-        done = Git().run(*command, f"--diff-algorithm={ALGORITHM}", "-U0", *files, ok=(0, 1))
-    old: list[int] = []
-    new: list[int] = []
-    for found in _RANGES.findall(done.stdout):
-        first, count, start, length = (int(text or 1) for text in found)
-        old += range(first, first + count)
-        new += range(start, start + length)
-    return old, new
+        sides = [Path(name, side) for side in ("a", "b")]
+        for side, contents in zip(sides, zip(*pairs, strict=True), strict=True):
+            side.mkdir()
+            for number in changed:
+                (side / str(number)).write_bytes(contents[number])
+        done = Git().run(*_DIFF, *map(str, sides), ok=(0, 1))
+    parts = _FILE.split(done.stdout)
+    for pair, diff in zip(parts[1::2], parts[2::2], strict=True):
+        old, new = found[int(pair)]
+        for ranges in _RANGES.findall(diff):
+            first, count, start, length = (int(text or 1) for text in ranges)
+            old += range(first, first + count)
+            new += range(start, start + length)
+    return found
 
 
 def _written(folder: str, *contents: bytes) -> Sequence[str]:

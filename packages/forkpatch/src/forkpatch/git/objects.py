@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -14,11 +16,13 @@ from forkpatch.git.calls import Git
 from groundwork.files import naming
 
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
-_FAST_IMPORT = ("-c", "core.bigFileThreshold=16m", "fast-import")
+# Fast compression: most repositories of ours are gone soon, and a tree grows by a tenth.
+_FAST_IMPORT = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=1", "fast-import")
 IDENTITY = b"forkpatch <forkpatch@localhost>"
 #: The same for git's environment.
 COMMITTER = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
 EPOCH = b"0 +0000"
+_ID = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,18 @@ def tree_id(git: Git, files: Mapping[str, tuple[str, str]]) -> str:
 
 def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]:
     """All files below ``paths`` of a tree: path -> (mode, object id)."""
+    if git.git_dir is not None and not paths and _ID.fullmatch(treeish):
+        return dict(_whole_tree(git.git_dir, treeish))
+    return _listed(git, treeish, paths)
+
+
+@lru_cache(maxsize=4)
+def _whole_tree(git_dir: Path, oid: str) -> dict[str, tuple[str, str]]:
+    """The files of a tree or commit: an id never names another one."""
+    return _listed(Git(git_dir), oid, ())
+
+
+def _listed(git: Git, treeish: str, paths: Sequence[str]) -> dict[str, tuple[str, str]]:
     out = git.run("ls-tree", "-r", "-z", "--full-tree", treeish, "--", *paths).stdout
     files = {}
     for record in out.split(b"\0")[:-1]:

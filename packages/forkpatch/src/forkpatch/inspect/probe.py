@@ -83,7 +83,7 @@ def _fit(
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
             return PatchFit(patch.name, Fit.UNKNOWN, path), {}
-    base = NewBase(state.get, lambda _word: (), series.plan.base.get)
+    base = NewBase(state.get, lambda *_: (), series.plan.base.get)
     changed: dict[str, bytes | None] = {}
     for diff in patch.files:
         fit, detail, files = _fit_file(diff, step, state)

@@ -68,7 +68,8 @@ def _lost(known: Outline, group: Group, now: Outline) -> set[bytes]:
 def _by_name(name: str, line: bytes, base: NewBase, elsewhere: tuple[str | None, ...]) -> str:
     """The place of a symbol with a line in a file that did not have it; empty without one."""
     suffix = PurePosixPath(elsewhere[1] or "").suffix
-    for other in base.find(bare_name(name)):
+    words = bare_name(name), line.decode("utf-8", "surrogateescape")
+    for other in base.find(*filter(None, words)):
         if other in elsewhere or PurePosixPath(other).suffix != suffix:
             continue
         there, was = (outline(other, read(other) or b"") for read in (base.read, base.was))

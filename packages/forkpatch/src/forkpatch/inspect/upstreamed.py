@@ -14,7 +14,7 @@ from forkpatch.symbols.placement import counterpart
 from forkpatch.tree.derive import changed_symbols
 
 Read = Callable[[str], bytes | None]
-Find = Callable[[str], tuple[str, ...]]
+Find = Callable[..., tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class NewBase:
 
     Attributes:
         read: the content of a file, None when it has none of that path.
-        find: the paths of the files that contain a word.
+        find: the paths of the files that contain all words, and are not as on the patch's own base.
         was: the content of a file on the patch's own base, None when that has none.
         find_renames: gives the new path by old path of the files that were renamed.
     """

@@ -281,8 +281,10 @@ class Weave:
 
     def _file_in_folders(self, path: str) -> None:
         assert self._folders is not None
-        for parent in PurePosixPath(path).parents:
-            self._folders.setdefault(parent.as_posix(), set()).add(path)
+        folder = path
+        while folder:
+            folder = folder.rpartition("/")[0]
+            self._folders.setdefault(folder, set()).add(path)
 
     def _is_there(self, path: str) -> bool:
         """True for a file that the base has, or a patch made, and that none has removed."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
-from forkpatch.git.objects import Commit, write_commits
+from forkpatch.git.objects import write_commits
 from forkpatch.inspect.upstreamed import already_there
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import (
@@ -22,7 +22,7 @@ from forkpatch.rebase.conflicts import (
     merged_files,
     placed_wrongly,
 )
-from forkpatch.rebase.merging import HeadFiles, merge_patch
+from forkpatch.rebase.merging import HeadFiles, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete
@@ -46,16 +46,12 @@ def _merge_clean(rebase: Rebase) -> Rebase:
     """Merge the pending patches in memory up to the first that git has to look at."""
     plan = rebase.plan
     steps = {step.patch.name: step for step in rebase.old.steps()}
-    paths = {path for one in plan.pending for path in steps[one.patch].patch.paths}
-    files = HeadFiles(rebase.git, plan.head, paths)
-    commits: list[Commit] = []
-    for pending in plan.pending:
-        step = steps[pending.patch]
-        changes = merge_patch(step, files, rebase.base)
-        if changes is None:
-            break
-        files.update(changes)
-        commits.append(replace(step.commit, changes=changes, parent=plan.head))
+    pending = [steps[one.patch] for one in plan.pending]
+    files = HeadFiles(rebase.git, plan.head, {path for one in pending for path in one.patch.paths})
+    commits = [
+        replace(step.commit, changes=changes, parent=plan.head)
+        for step, changes in zip(pending, merge_patches(pending, files, rebase.base), strict=False)
+    ]
     if not commits:
         return rebase
     for oid in write_commits(rebase.git, _MERGED, commits):

@@ -7,10 +7,11 @@ result. Both give the same result; here only the files that the patch changes ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from forkpatch.git.calls import Git
-from forkpatch.git.merge import merge_data
+from forkpatch.git.merge import ChangedLines, changed_lines, merge_data
 from forkpatch.git.objects import Changes, TreeFile, list_tree, read_blobs
 from forkpatch.inspect.survivors import survivors
 from forkpatch.inspect.upstreamed import NewBase
@@ -19,7 +20,9 @@ from forkpatch.safety import FILE_MODES
 from forkpatch.symbols.placement import misplaced
 from forkpatch.tree.fork import PatchStep
 
-Read = Callable[[str], TreeFile | None]
+# Patches that are merged before the places of their changes are looked at: one git compares them,
+# and where one of them is not in its place, those behind it were merged for nothing.
+_TOGETHER = 16
 
 
 class HeadFiles:
@@ -67,47 +70,96 @@ class HeadFiles:
         return self._changed[path] is not None if path in self._changed else path in self._listed
 
 
-def merge_patch(step: PatchStep, files: HeadFiles, base: NewBase) -> Changes | None:
-    """The files that a patch changes, merged onto others than it was made for.
+@dataclass(frozen=True)
+class Merge:
+    """One file of a patch, merged onto others than it was made for.
+
+    Attributes:
+        diff: what the patch does to it.
+        here: the file that it is merged onto; None without one.
+        file: the result; None when it is gone.
+    """
+
+    diff: FileDiff
+    here: TreeFile | None
+    file: TreeFile | None
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self.diff.new or self.diff.old or ""
+
+    @property
+    def contents(self) -> tuple[bytes, bytes]:
+        """The contents of the file before and after; twice nothing when it comes or goes."""
+        return (self.here.data, self.file.data) if self.here and self.file else (b"", b"")
+
+    def is_in_place(self, step: PatchStep, base: NewBase, lines: ChangedLines) -> bool:
+        """True when every change is in the place where the patch makes it."""
+        if self.here is None or self.file is None:
+            return True
+        old = step.before[self.path], step.after[self.path]
+        return not (
+            misplaced(self.diff, old, self.contents, self.path, lines)
+            or any(survivors(self.diff, old, self.here.data, self.path, base))
+        )
+
+
+def merge_patches(steps: Sequence[PatchStep], files: HeadFiles, base: NewBase) -> list[Changes]:
+    """The files that patches change, merged onto others than they were made for.
 
     Args:
-        step: the patch.
-        files: those that it is merged onto.
+        steps: the patches.
+        files: those that they are merged onto, which take in the changes.
         base: the new version, which they are of.
 
     Returns:
-        None unless all of it merges cleanly, something is left of it, and every change is in the
-        place where the patch makes it.
+        The changes of the first patches: of those before one that does not merge cleanly, of which
+        nothing is left, or that is put in another place than the patch makes it.
     """
-    changes: Changes = {}
-    for diff in step.patch.files:
-        merged = None if diff.binary or diff.copied else _merged(diff, step, files, base)
-        if merged is None:
-            return None
-        changes |= merged
-    return changes or None
+    found: list[Changes] = []
+    while len(found) < len(steps):
+        some = steps[len(found) : len(found) + _TOGETHER]
+        found += (good := _merge_some(some, files, base))
+        if len(good) < len(some):
+            break
+    return found
 
 
-def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles, base: NewBase) -> Changes | None:
+def _merge_some(steps: Iterable[PatchStep], files: HeadFiles, base: NewBase) -> list[Changes]:
+    """The same for a few patches, whose merges one git compares."""
+    merged: list[tuple[PatchStep, list[Merge], Changes]] = []
+    for step in steps:
+        merges = [_merged(diff, step, files) for diff in step.patch.files]
+        whole = [one for one in merges if one]
+        changes = {one.path: one.file for one in whole if one.file != one.here}
+        if len(whole) < len(merges) or not changes:
+            break
+        files.update(changes)
+        merged.append((step, whole, changes))
+    lines = iter(changed_lines([one.contents for _, merges, _ in merged for one in merges]))
+    found: list[Changes] = []
+    for step, whole, changes in merged:
+        if not all(one.is_in_place(step, base, next(lines)) for one in whole):
+            break
+        found.append(changes)
+    return found
+
+
+def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles) -> Merge | None:
+    if diff.binary or diff.copied:
+        return None
     if diff.old is None:
         path, mode = diff.new or "", diff.new_mode or FILE_MODES[0]
         is_plain = mode in FILE_MODES and files.has_room(path)
-        return {path: TreeFile(mode, step.after[path])} if is_plain else None
+        return Merge(diff, None, TreeFile(mode, step.after[path])) if is_plain else None
     here, before = files.read(diff.old), step.before[diff.old]
-    if here is None or here.mode not in FILE_MODES:
+    if here is None or here.mode not in FILE_MODES or diff.new not in (None, diff.old):
         return None
     if diff.new is None:
-        return {diff.old: None} if here.data == before else None
-    if diff.new != diff.old:
+        return Merge(diff, here, None) if here.data == before else None
+    data = merge_data(here.data, before, step.after[diff.new])
+    if data is None:
         return None
-    after = step.after[diff.new]
-    data = merge_data(here.data, before, after)
-    if (
-        data is None
-        or misplaced(diff, (before, after), (here.data, data), diff.old)
-        or any(survivors(diff, (before, after), here.data, diff.old, base))
-    ):
-        return None
-    changed = diff.new_mode is not None and diff.old_mode != diff.new_mode
-    file = TreeFile(diff.new_mode if changed and diff.new_mode else here.mode, data)
-    return {} if file == here else {diff.new: file}
+    mode = diff.new_mode if diff.new_mode and diff.new_mode != diff.old_mode else here.mode
+    return Merge(diff, here, TreeFile(mode, data))

@@ -90,7 +90,7 @@ def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = No
     for path, (old_mode, new_mode, old_id, new_id) in changed_files(git, old, new).items():
         blobs = read_blobs(git, (old_id, new_id))
         before, after = blobs[old_id] or b"", blobs[new_id] or b""
-        sides = zip((before, after), changed_lines(before, after), strict=True)
+        sides = zip((before, after), changed_lines([(before, after)])[0], strict=True)
         lines = [
             [(outline(path, data).at(at).name, data.split(b"\n")[at - 1].hex()) for at in numbers]
             for data, numbers in sides

@@ -84,7 +84,8 @@ def finish(rebase: Rebase) -> RebaseReport:
     check_state(fork, plan, patches)
     tree = planned(fork, rebase.new, patches)
     old_record, new_record = rebase.record, record_of(fork, tree)
-    findings = compare(old_record, new_record, files_to_compare(tree, old_record, new_record))
+    files = files_to_compare(tree, old_record, new_record, find=rebase.base.find)
+    findings = compare(old_record, new_record, files)
     moved = [step for step in plan.done if step.outcome is not RebaseOutcome.KEPT]
     results = tuple(_patch_result(rebase, step, patches) for step in moved)
     taken = {one.patch for one in results if one.outcome is not RebaseOutcome.DROPPED}

@@ -19,6 +19,7 @@ from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git, GitError
 from forkpatch.git.merge import ALGORITHM
 from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
+from forkpatch.git.search import ChangedFiles
 from forkpatch.inspect.upstreamed import NewBase
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
@@ -322,13 +323,12 @@ def abort(fork: Fork, name: str) -> bool:
 
 def new_base(git: Git, base: str, old: str) -> NewBase:
     """The new base of a rebase from the tree ``old``; both are in the repository."""
-
-    def find(word: str) -> tuple[str, ...]:
-        command = ("grep", "-l", "-z", "-I", "-w", "-F", "-e", word, base, "--")
-        out = git.run(*command, ok=(0, 1)).stdout.decode("utf-8", "surrogateescape")
-        return tuple(item.partition(":")[2] for item in out.split("\0")[:-1])
-
-    return NewBase(_reader(git, base), find, _reader(git, old), lambda: _renames(git, old, base))
+    return NewBase(
+        _reader(git, base),
+        ChangedFiles(git, old, base).find,
+        _reader(git, old),
+        lambda: _renames(git, old, base),
+    )
 
 
 def _reader(git: Git, tree: str) -> Callable[[str], bytes | None]:

@@ -102,13 +102,7 @@ class Cache:
             GitError: they are damaged.
         """
         folder = self._folder(tree)
-        packs = sorted((folder / "objects/pack").glob("*"))
-        facts = [
-            (path.name, one.st_size, one.st_ino, one.st_ctime_ns)
-            for path in packs
-            for one in (path.stat(),)
-        ]
-        state = digest(repr(facts))
+        packs, state = _packs(folder), _state(folder)
         if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_text("utf-8") == state:
             return
         git.run("cat-file", "-e", f"{tree}^{{tree}}")
@@ -139,6 +133,8 @@ class Cache:
             self._folder(tree).parent.mkdir(parents=True, exist_ok=True)
             # Another process may have put the same tree there meanwhile: the same bytes.
             with contextlib.suppress(OSError):
+                # Git has hashed all that it wrote.
+                (scratch / "tree.git" / _VERIFIED).write_text(_state(scratch / "tree.git"))
                 sync_tree(scratch / "tree.git")
                 (scratch / "tree.git").rename(self._folder(tree))
         origins = tuple(sorted({*self._origins(tree), origin}))
@@ -224,3 +220,17 @@ class Cache:
             return tuple(json.loads((self._folder(tree) / _ORIGINS).read_text("utf-8")))
         except (OSError, ValueError):
             return ()
+
+
+def _packs(folder: Path) -> list[Path]:
+    return sorted((folder / "objects/pack").glob("*"))
+
+
+def _state(folder: Path) -> str:
+    """A hash that is another one when a pack of a repository was written, replaced or moved."""
+    facts = [
+        (path.name, one.st_size, one.st_ino, one.st_ctime_ns)
+        for path in _packs(folder)
+        for one in (path.stat(),)
+    ]
+    return digest(repr(facts))

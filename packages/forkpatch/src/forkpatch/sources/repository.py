@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from forkpatch.errors import IntegrityError, SourceError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
@@ -32,6 +31,8 @@ FETCH_TIMEOUT = 1800.0
 def local_path(place: str) -> Path | None:
     """The folder that ``place`` names, None when it is a URL of another machine."""
     if place.startswith("file://"):
+        from urllib.parse import unquote, urlsplit  # noqa: PLC0415 - few places are URLs of files
+
         return Path(unquote(urlsplit(place).path))
     return None if "://" in place or _is_scp(place) else Path(place).expanduser()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from forkpatch.git.merge import changed_lines
+from forkpatch.git.merge import ChangedLines, changed_lines
 from forkpatch.model.diffs import FileDiff
 from forkpatch.symbols.outline import Outline, Symbol, places
 
@@ -90,9 +90,12 @@ class Change:
         return cls(places(paths[0], before), places(paths[1], after), removed, added)
 
     @classmethod
-    def between(cls, path: str, before: bytes, after: bytes) -> Change:
-        """The change between two contents of a file."""
-        return cls(places(path, before), places(path, after), *changed_lines(before, after))
+    def between(
+        cls, path: str, before: bytes, after: bytes, lines: ChangedLines | None = None
+    ) -> Change:
+        """The change between two contents of a file; ``lines`` if they are known."""
+        removed, added = lines or changed_lines([(before, after)])[0]
+        return cls(places(path, before), places(path, after), removed, added)
 
     @cached_property
     def lines(self) -> list[ChangedLine]:

@@ -49,8 +49,19 @@ class Grammar:
     def definitions(self, root: Node) -> list[Node]:
         """The nodes that may define symbols, outer ones before inner ones."""
         wanted = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
-        found = QueryCursor(_query(self.language, f"[{wanted}]")).captures(root)
-        return sorted(found.get("x", ()), key=lambda node: (node.start_byte, -node.end_byte))
+        found = QueryCursor(_query(self.language, f"[{wanted}]")).captures(root).get("x", [])
+        if not self.holds_functions:  # a value on one line defines nothing, and most are on one
+            found = [
+                node
+                for node in found
+                if node.start_point[0] < node.end_point[0] or node.type in self.scopes
+            ]
+        return sorted(found, key=lambda node: (node.start_byte, -node.end_byte))
+
+    @property
+    def holds_functions(self) -> bool:
+        """True when a value may be a function."""
+        return "pair" in self.values
 
 
 _C_SCOPES = ("function_definition", "struct_specifier", "union_specifier", "enum_specifier")

@@ -49,7 +49,7 @@ def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described |
     # A grammar may let a node run on to the line after it.
     last = node.end_point[0] - (node.end_point[1] == 0 and node.end_point[0] > node.start_point[0])
     is_value = node.type in grammar.values
-    holds_function = "pair" in grammar.values and _holds_function(node)  # as scripts' values do
+    holds_function = grammar.holds_functions and _holds_function(node)
     if is_value and (in_function or last == node.start_point[0]) and not holds_function:
         return None
     if is_value and _is_part(node):

@@ -159,9 +159,11 @@ class Outline:
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer ones before inner ones, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
+        if self._grammar is None and not self._guess:
+            text = partial(tokens, self._data, suffix)
+            return _unique([Symbol(MODULE, 1, len(self.lines), text)])
         if self._grammar is None:
-            guessed = _unique(_line_symbols(self._data, self.lines, suffix))
-            return guessed if self._guess else {MODULE: guessed[MODULE]}
+            return _unique(_line_symbols(self._data, self.lines, suffix))
         nodes = self._grammar.definitions(self._root)
         found = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
         small = len(self._data) <= _LARGE_PYTHON
@@ -396,7 +398,7 @@ def tokens(data: bytes, suffix: str) -> str:
         return hashlib.sha256(data).hexdigest()
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
     bare = data
-    if (b"#" if comments is _HASH_COMMENT else b"/") in data:
+    if any(sign in data for sign in ((b"#",) if comments is _HASH_COMMENT else (b"//", b"/*"))):
         bare = comments.sub(lambda match: match.group(1) or b" ", data)
     return b"\0".join(_TOKEN.findall(bare)).decode("latin-1")
 

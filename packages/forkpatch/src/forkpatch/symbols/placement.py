@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from forkpatch.git.merge import ChangedLines
 from forkpatch.model.diffs import FileDiff
 from forkpatch.symbols.changes import (
     Change,
@@ -41,6 +42,7 @@ def misplaced(
     old: tuple[bytes, bytes],
     new: tuple[bytes, bytes],
     path: str,
+    lines: ChangedLines | None = None,
     *,
     whole: bool = True,
 ) -> tuple[Misplacement, ...]:
@@ -51,11 +53,12 @@ def misplaced(
         old: the file before and after the patch on its own base.
         new: the file before and after the merge.
         path: its path on the new base.
+        lines: those that the merge changes, if they are known.
         whole: False when some hunks are known to be left out, for they conflict.
     """
     if old[0] == new[0] and old[1] == new[1]:
         return ()
-    mine, theirs = Change.of_diff(diff, *old), Change.between(path, *new)
+    mine, theirs = Change.of_diff(diff, *old), Change.between(path, *new, lines)
     doubtful: dict[tuple[Group, Group], None] = {}
     found = dict.fromkeys(_moved(mine, theirs, doubtful))
     if whole:

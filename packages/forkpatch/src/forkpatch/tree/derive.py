@@ -31,8 +31,7 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
     shadows = tuple(_shadows(fork, plan))
     touched = {path for patch in plan.patches for path in patch.paths}
     paths = sorted(touched | {place.path for place in shadows})
-    # Without any path git would list the whole tree.
-    listed = list_tree(plan.pristine.git, plan.pristine.tree, *paths) if paths else {}
+    listed = list_tree(plan.pristine.git, plan.pristine.tree)
     return Record(
         base=plan.upstream.tree,
         blobs={path: listed[path][1] for path in paths if path in listed},

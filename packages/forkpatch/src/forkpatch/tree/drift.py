@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -46,8 +46,16 @@ class DriftFinding:
         return f"{self.what}: {self.path}: {self.symbol}: {self.drift}{tail}"
 
 
-def files_to_compare(plan: TreePlan, *records: Record) -> dict[str, bytes]:
-    """The files of the base that records name, and those where a lost symbol may be now."""
+def files_to_compare(
+    plan: TreePlan, *records: Record, find: Callable[[str], Iterable[str]] | None = None
+) -> dict[str, bytes]:
+    """The files of the base that records name, and those where a lost symbol may be now.
+
+    Args:
+        plan: the tree.
+        records: the records.
+        find: gives the files that have a word, if not all are to be searched.
+    """
     places = [
         place
         for record in records
@@ -60,6 +68,8 @@ def files_to_compare(plan: TreePlan, *records: Record) -> dict[str, bytes]:
         for place in places
         if place.body and outline(place.path, found.get(place.path, b"")).body(place.symbol) is None
     }
+    if find is not None:
+        return found | plan.pristine.read({path for word in lost for path in find(word)})
     words = [part for word in sorted(lost) for part in ("-e", word)]
     if words:
         out = plan.pristine.git.run(

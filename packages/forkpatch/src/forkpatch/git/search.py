@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search for words in what one tree has and another has not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+from forkpatch.git.calls import Git
+from forkpatch.git.objects import changed_files, stream_blobs
+from forkpatch.safety import FILE_MODES
+
+_KEPT = 256 << 20  # bytes of files that stay in memory between two searches
+_START = 8000  # bytes in which git looks for the NUL of a binary file
+
+
+class ChangedFiles:
+    """The files that the tree ``new`` has otherwise than ``old``, or in addition."""
+
+    def __init__(self, git: Git, old: str, new: str) -> None:
+        self._git = git
+        self._trees = old, new
+        self._texts: list[tuple[str, bytes]] | None = None
+
+    def find(self, *words: str) -> tuple[str, ...]:
+        """The paths of the text files that contain all words; one may be any text of one line."""
+        wanted = [word.encode("utf-8", "surrogateescape") for word in words]
+        alone = [
+            re.compile(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % re.escape(word)) for word in wanted
+        ]
+        return tuple(
+            path
+            for path, data in (self._read() if self._texts is None else self._texts)
+            if all(word in data for word in wanted) and all(one.search(data) for one in alone)
+        )
+
+    def _read(self) -> Iterator[tuple[str, bytes]]:
+        """Path and content of each text file; all are kept unless they are very many."""
+        texts, size = list[tuple[str, bytes]](), 0
+        contents = stream_blobs(self._git, list(self._ids.values()))
+        for path, data in zip(self._ids, contents, strict=True):
+            if not data or b"\0" in data[:_START]:
+                continue
+            yield path, data
+            size += len(data)
+            texts += [(path, data)] if size <= _KEPT else []
+        if size <= _KEPT:
+            self._texts = texts
+
+    @cached_property
+    def _ids(self) -> dict[str, str]:
+        """Object id by path."""
+        return {
+            path: oid
+            for path, (_, mode, _, oid) in changed_files(self._git, *self._trees).items()
+            if mode in FILE_MODES
+        }
