@@ -143,7 +143,8 @@ def _storing(
         device: what multiplies.
         tiles: of the result, for each mapping.
         moving: cycles in which the memory moves all bytes, for each mapping.
-        begin, second: cycles of the first and of the second fetch, for each mapping.
+        begin: cycles of the first fetch, for each mapping.
+        second: cycles of the second fetch, for each mapping.
     """
     down, across, deep = layer.blocks(device)
     sums, width = down * across, layer.requantisation.width
