@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/description.h"
 #include "engine/defaults.h"
 #include "engine/engine.h"
 #include "grammar/grammar.h"
@@ -45,6 +46,8 @@ const char kServeUsage[] =
     "  --alias NAME         another name of the model, for clients that ask for it (none)\n"
     "  --strict             refuse unknown fields of requests, instead of listing them in the\n"
     "                       header X-Ignored-Fields\n"
+    "  --describe           print the API field by field: what works, differs, is refused\n"
+    "  --openapi            print the API as an OpenAPI document\n"
     "  --help               this text\n";
 
 namespace {
@@ -161,13 +164,27 @@ CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int
   return room;
 }
 
+// Prints what an option asks for instead of serving. Returns false without such an option.
+bool PrintInstead(const std::vector<std::string>& words) {
+  const auto given = [&](const char* option) {
+    return std::count(words.begin(), words.end(), option) > 0;
+  };
+  if (given("--help")) {
+    std::cout << kServeUsage;
+  } else if (given("--describe")) {
+    std::cout << ApiPage();
+  } else if (given("--openapi")) {
+    std::cout << OpenApi().dump(2) << "\n";
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int Serve(const std::vector<std::string>& words) {
-  if (std::count(words.begin(), words.end(), "--help")) {
-    std::cout << kServeUsage;
-    return 0;
-  }
+  if (PrintInstead(words)) return 0;
   ReturnFreedMemory();
   StopSignals signals;
   ServeArguments own = Parse(words);
