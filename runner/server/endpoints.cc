@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <random>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "input/errors.h"
 #include "input/heap.h"
 #include "input/json.h"
+#include "input/log.h"
 
 namespace rvv_runner {
 namespace {
@@ -44,7 +44,7 @@ void Send(httplib::Response& response, const json& body) {
 ApiError Failure(const Ended& ended) {
   if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
   // The engine's message may hold internals that clients must not see.
-  std::cerr << "runner: an answer failed: " + ended.error + "\n";
+  Log(LogLevel::kError, "an answer failed: " + ended.error);
   return ApiError(500, "the model failed");
 }
 
@@ -185,6 +185,10 @@ void Endpoints::Numbers(const httplib::Request&, httplib::Response& response) co
                        "text/plain; version=0.0.4; charset=utf-8");
 }
 
+bool Endpoints::Named(const std::string& model) const {
+  return model == served_.name || (served_.aliases != nullptr && served_.aliases->Find(model));
+}
+
 json Endpoints::About() const {
   return {{"id", served_.name},
           {"object", "model"},
@@ -199,7 +203,7 @@ void Endpoints::Models(const httplib::Request&, httplib::Response& response) con
 
 void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
   const std::string& asked = request.path_params.at("model");
-  if (asked != served_.name && asked != served_.alias) {
+  if (!Named(asked)) {
     throw ApiError(404, "this server does not have that model; its model is " + served_.name,
                    "model", "model_not_found");
   }
@@ -215,7 +219,7 @@ Endpoints::Asked Endpoints::Read(bool chat, Body* body) {
   asked.api = ParseApiRequest(chat, body->text(), served_.defaults, served_.strict);
   body->Drop();
   const std::string& model = asked.api.model;
-  if (!model.empty() && model != served_.name && model != served_.alias) {
+  if (!model.empty() && !Named(model)) {
     throw ApiError(404, "this server does not have that model; its model is " + served_.name,
                    "model", "model_not_found");
   }

@@ -12,6 +12,7 @@
 #include "api/api_answer.h"
 #include "api/api_request.h"
 #include "grammar/grammar.h"
+#include "server/accepted.h"
 #include "server/answering.h"
 #include "server/body.h"
 #include "server/metrics.h"
@@ -26,9 +27,9 @@ struct Served {
   Answerer* answerer = nullptr;
   GrammarCompiler* grammars = nullptr;
   Sampling defaults;
-  int64_t context = 0;     // tokens of one sequence
-  std::string alias = {};  // another name of the model; may be empty
-  bool strict = false;     // refuse unknown fields
+  int64_t context = 0;                // tokens of one sequence
+  const Accepted* aliases = nullptr;  // other names of the model
+  bool strict = false;                // refuse unknown fields
 };
 
 // Answers requests that passed the checks of HttpServer. Each function throws ApiError.
@@ -52,6 +53,7 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
+  bool Named(const std::string& model) const;
   struct Asked {
     ApiRequest api;  // without its prompts
     std::vector<Request> requests;
