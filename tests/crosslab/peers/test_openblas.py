@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from support.shared_builds import CACHE, PROJECT
 
 from crosslab.bench.options import parse_bench
 from crosslab.bench.products import Products, check_openblas, product_rows
+from crosslab.bench.rows import write_rows
 from crosslab.bench.subject import Subject
 from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import LabError, UserError
@@ -60,7 +62,7 @@ def test_products_are_right_with_the_kernels_of_the_cpu(
         assert measured.threads == 1
 
 
-def test_rows_have_ours_beside_the_better_order(program: Path) -> None:
+def test_rows_have_ours_beside_the_better_order(program: Path, tmp_path: Path) -> None:
     asked = subject("--core", "spacemit-x60", "--prefill", "8")
     said: list[str] = []
     rows = list(product_rows(asked, said.append))
@@ -78,6 +80,10 @@ def test_rows_have_ours_beside_the_better_order(program: Path) -> None:
         assert row.cycles_serial and row.cycles_serial > (macs * row.tokens + head) / 8
     assert "riscv64_zvl256b, weights" in rows[2].source
     assert said == ["counted: products alone, VLEN 256, prompt of 8"]
+    write_rows(rows, tmp_path / "rows.json")
+    report = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    named = [(row["model"], row["variant"]) for row in report[1:3]]
+    assert named == [("S", "ours"), ("S", "OpenBLAS")]
 
 
 @pytest.mark.parametrize(
