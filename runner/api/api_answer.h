@@ -6,11 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "api/answer_parts.h"
 #include "api/api_error.h"
-#include "api/api_request.h"
 #include "engine/request.h"
-#include "text/tokenizer.h"
 
 namespace rvv_runner {
 
@@ -23,6 +20,11 @@ class Usage {
   // `n`: answers to each prompt. The tokens of a prompt count once.
   explicit Usage(int64_t n) : n_(n) {}
   void Add(size_t answer, const Ended& ended);
+
+  int64_t prompt() const { return prompt_; }
+  int64_t cached() const { return cached_; }
+  int64_t answer() const { return answer_; }
+  // As completions have it.
   nlohmann::json Body() const;
 
  private:
@@ -32,63 +34,32 @@ class Usage {
   int64_t answer_ = 0;
 };
 
-// Writes the answers to one request: pieces as chunks of a stream, or all at the end.
+// Who answers, and when.
+struct AnswerName {
+  std::string id;
+  std::string model;
+  int64_t created = 0;  // seconds since 1970
+};
+
+// Writes the answers to one request: as events of a stream, and as a whole.
 class AnswerWriter {
  public:
-  // `tokenizer` must outlive it. `created`: seconds since 1970.
-  AnswerWriter(const ApiRequest& request, const Tokenizer& tokenizer, std::string id,
-               std::string model, int64_t created,
-               AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone);
+  using Events = std::vector<nlohmann::json>;
 
-  // Chunks of a stream: the first of an answer (null unless it is a chat), those of a piece, the
-  // last ones of an answer, and the usage.
-  nlohmann::json First(size_t answer) const;
-  std::vector<nlohmann::json> Chunks(size_t answer, const Piece& piece);
-  std::vector<nlohmann::json> Last(size_t answer, const Ended& ended);
-  nlohmann::json Tail() const;
+  virtual ~AnswerWriter() = default;
 
-  // Collects the body of an answer without a stream.
-  void Add(size_t answer, const Piece& piece);
-  void Add(size_t answer, const Ended& ended);
-  nlohmann::json Body() const;
+  // The events before all pieces, of a piece, of the end of an answer, and after all answers.
+  virtual Events Begin() = 0;
+  virtual Events Next(size_t answer, const Piece& piece) = 0;
+  virtual Events End(size_t answer, const Ended& ended) = 0;
+  virtual Events Finish() = 0;
+  // The event of an error that ends a stream.
+  virtual nlohmann::json Failed(const ApiError& error) { return ErrorBody(error); }
+  // True if a stream ends with the line [DONE].
+  virtual bool marks_end() const { return true; }
 
- private:
-  struct Call {
-    std::string id;
-    std::string name;
-    std::string arguments;
-  };
-  struct Collected {
-    std::string text;
-    std::string thought;
-    std::vector<Call> calls;
-    std::vector<TokenLogprob> logprobs;
-    std::string reason;
-  };
-
-  nlohmann::json Frame(const char* object) const;
-  nlohmann::json Delta(size_t answer, const AnswerPart& part) const;
-  std::string CallId(size_t answer) const;
-  std::string Reason(size_t answer, const Ended& ended) const;
-  nlohmann::json Message(const Collected& collected) const;
-  void Collect(size_t answer, const std::vector<AnswerPart>& parts);
-  nlohmann::json Choice(size_t answer, const nlohmann::json& delta, const nlohmann::json& logprobs,
-                        const nlohmann::json& reason) const;
-  nlohmann::json Logprobs(const std::vector<TokenLogprob>& tokens, size_t offset) const;
-  nlohmann::json ChatLogprob(int32_t token, double logprob) const;
-  std::string Named(int32_t token) const;
-
-  const Tokenizer& tokenizer_;
-  bool chat_;
-  bool wants_logprobs_;
-  bool include_usage_;
-  std::string id_;
-  std::string model_;
-  int64_t created_;
-  Usage usage_;
-  std::vector<Collected> collected_;
-  std::vector<AnswerParts> parts_;  // of each answer to a chat
-  std::vector<size_t> offsets_;     // characters of each answer that were streamed
+  // The answers without a stream, after Finish.
+  virtual nlohmann::json Body() const = 0;
 };
 
 }  // namespace rvv_runner

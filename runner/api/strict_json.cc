@@ -7,12 +7,15 @@
 namespace rvv_runner {
 
 Json ParseBody(std::string_view body) {
+  Json table;
   try {
-    return ParseJson(body, "the body",
-                     {.deepest = 32, .most_values = kMostValues, .unique_names = true});
+    table = ParseJson(body, "the body",
+                      {.deepest = 32, .most_values = kMostValues, .unique_names = true});
   } catch (const InputError& error) {
     throw ApiError(400, error.what());
   }
+  if (!table.is_object()) throw ApiError(400, "the body must be a JSON object");
+  return table;
 }
 
 namespace {

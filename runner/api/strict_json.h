@@ -11,11 +11,11 @@ namespace rvv_runner {
 // A prompt may be a list of token ids, so this is more than a context's tokens.
 constexpr size_t kMostValues = size_t{1} << 18;
 
-// Reads a request's body. Throws ApiError (400) if ParseJson refuses it, if it is nested more than
-// 32 deep, if it has more than kMostValues values, or if it names a field twice.
+// Reads a request's body, an object. Throws ApiError (400) if ParseJson refuses it, if it is not an
+// object, is nested more than 32 deep, has more than kMostValues values, or names a field twice.
 Json ParseBody(std::string_view body);
 
-// The text of a field of a body that ParseBody accepted as an object; empty if it is not there.
+// The text of a field of a body that ParseBody accepted; empty if it is not there.
 std::string_view FieldText(std::string_view body, std::string_view name);
 
 }  // namespace rvv_runner

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 
 namespace rvv_runner {
 
@@ -32,6 +33,17 @@ std::pair<Answer::Tokens::const_iterator, Answer::Tokens::const_iterator> Answer
 void Answer::Read(int64_t tokens, double seconds) {
   read_ += tokens;
   ended_.prefill_seconds.push_back(seconds);
+}
+
+void Answer::Score(const std::vector<std::vector<float>>& rows) {
+  const Tokens& prompt = request_.tokens;
+  if (read_ == 0)
+    piece_.prompt.push_back({prompt[0], std::numeric_limits<double>::quiet_NaN(), {}});
+  const auto first = static_cast<size_t>(read_) + 1;
+  for (size_t i = 0; i < rows.size() && first + i < prompt.size(); ++i) {
+    const int64_t top = request_.sampling.top_logprobs;
+    piece_.prompt.push_back(LogprobOf(rows[i], prompt[first + i], top));
+  }
 }
 
 std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
@@ -72,7 +84,7 @@ void Answer::End(Finish finish, const std::string& error) {
   try {
     if (finish != Finish::kError) {
       piece_.text += text_.Finish();
-      const bool news = !piece_.tokens.empty() || !piece_.text.empty();
+      const bool news = !piece_.tokens.empty() || !piece_.text.empty() || !piece_.prompt.empty();
       if (request_.on_piece && news) request_.on_piece(piece_);
     }
   } catch (const std::exception& thrown) {

@@ -42,6 +42,10 @@ class Answer {
   // The next of them, at most `most`.
   std::pair<Tokens::const_iterator, Tokens::const_iterator> Chunk(int64_t most) const;
   void Read(int64_t tokens, double seconds);
+  bool scores_prompt() const { return request_.scores_prompt; }
+  bool only_reads() const { return request_.only_reads; }
+  // Notes the logits after each of the next tokens of the prompt, before Read.
+  void Score(const std::vector<std::vector<float>>& rows);
   void Decoded(double seconds) { ended_.decode_seconds.push_back(seconds); }
 
   // Chooses a token and reports it. Returns how the answer ends, if it does.

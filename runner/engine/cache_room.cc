@@ -21,9 +21,7 @@ int64_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt, int64_t longest,
                                                 size_t owner) {
   const auto [like, common] = Likest(prompt, owner);
-  if (like == sequences_.end()) {
-    return MakeRoom(Pages(longest), kNobody) ? Fresh(longest, owner) : kNoPlace;
-  }
+  if (like == sequences_.end()) return TakeEmpty(longest, owner);
   const bool running = like->second.running;
   const bool whole = common == std::ssize(like->second.tokens);
   if (whole && !running) {
@@ -43,6 +41,10 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
   if (surplus > 0) model_->Drop(like->first, surplus);
   like->second.tokens.resize(static_cast<size_t>(common));
   if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
+  return TakeEmpty(longest, owner);
+}
+
+std::optional<CacheRoom::Place> CacheRoom::TakeEmpty(int64_t longest, size_t owner) {
   return MakeRoom(Pages(longest), kNobody) ? Fresh(longest, owner) : kNoPlace;
 }
 

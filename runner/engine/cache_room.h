@@ -27,6 +27,8 @@ class CacheRoom {
   // Takes a place for a prompt that may grow to `longest` tokens; nullopt if pages are lacking. It
   // shares beginnings only with sequences of the same owner.
   std::optional<Place> Take(const std::vector<int32_t>& prompt, int64_t longest, size_t owner);
+  // The same without a shared beginning.
+  std::optional<Place> TakeEmpty(int64_t longest, size_t owner);
   // Notes tokens that were appended to a sequence.
   void Computed(int64_t sequence, std::vector<int32_t>::const_iterator first,
                 std::vector<int32_t>::const_iterator last);

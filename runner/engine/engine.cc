@@ -112,7 +112,7 @@ class Engine::State {
     CheckSampling(request.sampling, vocabulary_);
     const auto prompt = std::ssize(request.tokens);
     const auto text = [](int64_t number) { return std::to_string(number); };
-    if (prompt >= limits_.tokens) {
+    if (request.only_reads ? prompt > limits_.tokens : prompt >= limits_.tokens) {
       throw ContextError("the prompt of " + text(prompt) +
                          " tokens leaves no room for an answer in the longest sequence, " +
                          text(limits_.tokens) + " tokens");
@@ -123,7 +123,7 @@ class Engine::State {
                          text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
                          " tokens");
     }
-    const int64_t longest = most > 0 ? prompt + most : limits_.tokens;
+    const int64_t longest = request.only_reads ? prompt : most > 0 ? prompt + most : limits_.tokens;
     if (!room_.Fits(longest)) {
       throw ContextError("a sequence of " + text(longest) +
                          " tokens does not fit into the KV cache of " +
@@ -162,7 +162,8 @@ class Engine::State {
       Answer& first = *waiting_.front();
       std::optional<CacheRoom::Place> place;
       try {
-        place = room_.Take(first.prompt(), first.longest(), first.owner());
+        place = first.scores_prompt() ? room_.TakeEmpty(first.longest(), first.owner())
+                                      : room_.Take(first.prompt(), first.longest(), first.owner());
       } catch (...) {
         // End it with the others: it would make each later step fail.
         running_.splice(running_.end(), waiting_, waiting_.begin());
@@ -196,18 +197,29 @@ class Engine::State {
                                     [](const auto& answer) { return answer->unread() > 0; });
     if (found == running_.end()) return;
     Answer& answer = **found;
-    const auto [first, last] = answer.Chunk(ChunkNow());
+    const bool scored = answer.scores_prompt();
+    const auto [first, last] =
+        answer.Chunk(scored ? std::min(ChunkNow(), model_->scored()) : ChunkNow());
     const auto start = Clock::now();
-    const auto logits = model_->Prefill(answer.sequence(), {first, last});
+    const auto logits =
+        scored ? Score(&answer, {first, last}) : model_->Prefill(answer.sequence(), {first, last});
     const double seconds = SecondsSince(start);
     room_.Computed(answer.sequence(), first, last);
     answer.Read(last - first, seconds);
-    read_seconds_ = seconds / static_cast<double>(last - first);
+    if (!scored) read_seconds_ = seconds / static_cast<double>(last - first);
     Count([&](EngineStats* stats) {
       stats->prompt_tokens += last - first;
       stats->prefill_seconds += seconds;
     });
-    if (answer.unread() == 0) Next(found, logits);
+    if (answer.unread() > 0) return;
+    answer.only_reads() ? Leave(found, Finish::kLength) : Next(found, logits);
+  }
+
+  // Reads tokens of a prompt that is scored. Returns the logits after the last one.
+  std::vector<float> Score(Answer* answer, const std::vector<int32_t>& tokens) {
+    auto rows = model_->PrefillRows(answer->sequence(), tokens);
+    answer->Score(rows);
+    return std::move(rows.back());
   }
 
   void DecodeAll() {
@@ -258,10 +270,14 @@ class Engine::State {
       error = thrown.what();
     }
     Count([](EngineStats* stats) { ++stats->answer_tokens; });
-    if (!finish) return;
+    if (finish) Leave(answer, *finish, error);
+  }
+
+  // Ends a running answer.
+  void Leave(Answers::iterator answer, Finish finish, const std::string& error = "") {
     std::unique_ptr<Answer> ended = std::move(*answer);
     running_.erase(answer);
-    End(std::move(ended), *finish, error);
+    End(std::move(ended), finish, error);
   }
 
   void End(std::unique_ptr<Answer> answer, Finish finish, const std::string& error = "") {

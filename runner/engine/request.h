@@ -26,6 +26,8 @@ struct Piece {
   std::string text;
   std::vector<int32_t> tokens;         // since the last piece, stop tokens and hidden ones too
   std::vector<TokenLogprob> logprobs;  // of these tokens when asked for, without the stop token
+  // In the first piece, when asked for: all tokens of the prompt.
+  std::vector<TokenLogprob> prompt = {};
 };
 
 // The end of an answer.
@@ -52,6 +54,11 @@ struct Request {
   // Prompts share the cache of common beginnings only with those of the same owner, so that the time
   // of an answer does not show what others have asked.
   size_t owner = 0;
+  // Tells the log-probabilities of the prompt's tokens, too (Sampling::top_logprobs must be set).
+  // Then no beginning of the prompt is taken from the cache.
+  bool scores_prompt = false;
+  // There is no answer: the request ends when the prompt is read.
+  bool only_reads = false;
 };
 
 }  // namespace rvv_runner

@@ -47,7 +47,7 @@ void CheckSampling(const Sampling& sampling, int64_t vocabulary);
 // A token with its log-probability: of the model's own logits, before steps 1 to 5.
 struct TokenLogprob {
   int32_t token = 0;
-  double logprob = 0.0;
+  double logprob = 0.0;                         // NaN: of the first token of a prompt
   std::vector<std::pair<int32_t, double>> top;  // the likeliest, from the first
 };
 

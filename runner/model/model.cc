@@ -251,6 +251,9 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
       sink_(library.Limit("attention_sink_size", 0)),
       batch_(1) {
   if (library.Has("extend")) extend_ = library.Function("extend");
+  if (library.Has("batch_verify") && extend_ == nullptr) {
+    verify_ = library.Function("batch_verify");
+  }
   if (library.Has("batch_decode")) {
     batch_ = std::max<int64_t>(1, library.Limit("max_batch_size", 1));
     if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
@@ -296,7 +299,16 @@ void Model::Clear() {
 int64_t Model::FreePages() const { return free_pages_(cache_).cast<int64_t>(); }
 
 std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
-  return std::move(Step(Reader(sequence, tokens.size()), {sequence}, tokens, region_.prefill)[0]);
+  const auto& read = Reader(sequence, tokens.size());
+  return std::move(Step(read, {sequence}, tokens, 1, region_.prefill)[0]);
+}
+
+std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
+                                                   const std::vector<int32_t>& tokens) {
+  if (verify_ != nullptr) return Step(verify_, {sequence}, tokens, tokens.size(), region_.prefill);
+  std::vector<std::vector<float>> rows;
+  for (const int32_t token : tokens) rows.push_back(Prefill(sequence, {token}));
+  return rows;
 }
 
 const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {
@@ -309,12 +321,14 @@ const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {
 std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,
                                               const std::vector<int32_t>& tokens) {
   // One sequence takes the faster way: a matrix by a vector.
-  return Step(sequences.size() == 1 ? decode_ : batch_decode_, sequences, tokens, region_.decode);
+  const auto& call = sequences.size() == 1 ? decode_ : batch_decode_;
+  return Step(call, sequences, tokens, sequences.size(), region_.decode);
 }
 
 std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
                                             const std::vector<int64_t>& sequences,
-                                            const std::vector<int32_t>& tokens, bool marked) {
+                                            const std::vector<int32_t>& tokens, size_t rows,
+                                            bool marked) {
   const auto count = static_cast<int64_t>(tokens.size());
   const auto batch = static_cast<int64_t>(sequences.size());
   const Tensor ids = TokenTensor(tokens);
@@ -332,7 +346,7 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
     end_forward_(cache_);
   }
   for (const int64_t sequence : sequences) lengths_[sequence] += count / batch;
-  return LogitsOf(result, sequences.size());
+  return LogitsOf(result, rows);
 }
 
 }  // namespace rvv_runner

@@ -103,6 +103,11 @@ class Model {
   // beginning of a sequence. Returns float32 logits [vocab] after the last token. Throws RunError
   // if the library returns anything else.
   std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
+  // The same, and returns the logits after each token. At most scored() tokens.
+  std::vector<std::vector<float>> PrefillRows(int64_t sequence, const std::vector<int32_t>& tokens);
+  // Most tokens of one PrefillRows call: its logits take memory, and a library without a function
+  // for it takes a decode call for each token.
+  int64_t scored() const { return verify_ == nullptr ? 4 : 32; }
   // Reads one token of each of at most batch() sequences. Returns the logits of each.
   std::vector<std::vector<float>> Decode(const std::vector<int64_t>& sequences,
                                          const std::vector<int32_t>& tokens);
@@ -112,11 +117,13 @@ class Model {
   const tvm::ffi::Function& Reader(int64_t sequence, size_t tokens) const;
   std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
                                        const std::vector<int64_t>& sequences,
-                                       const std::vector<int32_t>& tokens, bool marked);
+                                       const std::vector<int32_t>& tokens, size_t rows,
+                                       bool marked);
 
   tvm::ffi::Function embed_;
   tvm::ffi::Function prefill_;
   tvm::ffi::Function extend_;  // null if prefill_ can also continue a sequence
+  tvm::ffi::Function verify_;  // gives the logits after each token of a prompt; may be null
   tvm::ffi::Function decode_;
   tvm::ffi::Function batch_decode_;
   tvm::ffi::Function begin_forward_;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/description.h"
 #include "engine/defaults.h"
 #include "engine/engine.h"
 #include "grammar/grammar.h"
@@ -50,6 +51,8 @@ const char kServeUsage[] =
     "                       header X-Ignored-Fields\n"
     "  --log-level LEVEL    error, warn, info (and a line for each request) or debug (and why a\n"
     "                       request is refused) (info)\n"
+    "  --describe           print the API field by field: what works, differs, is refused\n"
+    "  --openapi            print the API as an OpenAPI document\n"
     "  --help               this text\n";
 
 namespace {
@@ -191,13 +194,27 @@ CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int
   return room;
 }
 
+// Prints what an option asks for instead of serving. Returns false without such an option.
+bool PrintInstead(const std::vector<std::string>& words) {
+  const auto given = [&](const char* option) {
+    return std::count(words.begin(), words.end(), option) > 0;
+  };
+  if (given("--help")) {
+    std::cout << kServeUsage;
+  } else if (given("--describe")) {
+    std::cout << ApiPage();
+  } else if (given("--openapi")) {
+    std::cout << OpenApi().dump(2) << "\n";
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int Serve(const std::vector<std::string>& words) {
-  if (std::count(words.begin(), words.end(), "--help")) {
-    std::cout << kServeUsage;
-    return 0;
-  }
+  if (PrintInstead(words)) return 0;
   ReturnFreedMemory();
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);

@@ -5,32 +5,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <semaphore>
 #include <string>
-#include <vector>
 
 #include "api/api_answer.h"
 #include "api/api_request.h"
-#include "grammar/grammar.h"
-#include "server/accepted.h"
-#include "server/answering.h"
+#include "server/asked.h"
 #include "server/body.h"
 #include "server/metrics.h"
-#include "text/tokenizer.h"
+#include "server/served.h"
 
 namespace rvv_runner {
-
-// A served model: its tokenizer and its answerer.
-struct Served {
-  std::string name;  // of the model, as in requests
-  const Tokenizer* tokenizer = nullptr;
-  Answerer* answerer = nullptr;
-  GrammarCompiler* grammars = nullptr;
-  Sampling defaults;
-  int64_t context = 0;                // tokens of one sequence
-  const Accepted* aliases = nullptr;  // other names of the model
-  bool strict = false;                // refuse unknown fields
-};
 
 // Answers requests that passed the checks of HttpServer. Each function throws ApiError.
 class Endpoints {
@@ -40,11 +26,17 @@ class Endpoints {
   void Page(const httplib::Request& request, httplib::Response& response) const;
   void Health(const httplib::Request& request, httplib::Response& response) const;
   void Numbers(const httplib::Request& request, httplib::Response& response) const;
+  void Description(const httplib::Request& request, httplib::Response& response) const;
   void Models(const httplib::Request& request, httplib::Response& response) const;
   void Model(const httplib::Request& request, httplib::Response& response) const;
-  // Drops the body when it has been read.
-  void Complete(bool chat, const httplib::Request& request, size_t owner, Body* body,
+  void TokenizerInfo(const httplib::Request& request, httplib::Response& response) const;
+  // These drop the body when they have read it.
+  void Complete(ApiKind kind, const httplib::Request& request, size_t owner, Body* body,
                 httplib::Response& response);
+  void Respond(const httplib::Request& request, size_t owner, Body* body,
+               httplib::Response& response);
+  void Tokenize(Body* body, httplib::Response& response);
+  void Detokenize(Body* body, httplib::Response& response);
 
   Metrics& metrics() { return metrics_; }
   BodyBudget& bodies() { return bodies_; }
@@ -53,18 +45,12 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
-  bool Named(const std::string& model) const;
-  struct Asked {
-    ApiRequest api;  // without its prompts
-    std::vector<Request> requests;
-    AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone;
-    size_t dropped = 0;  // bytes of the prompts that have no token in the model
-  };
-
-  Asked Read(bool chat, Body* body);
-  void MakeRequests(Asked* asked) const;
-  AnswerParts::Thoughts Thoughts(const ApiRequest& asked) const;
-  void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
+  template <typename Work>
+  auto Read(Body* body, const Work& work);
+  AnswerName NewName(const std::string& kind);
+  Asked RequestsFor(Body* body, ApiRequest api) const;
+  void Answer(Asked asked, size_t owner, std::unique_ptr<AnswerWriter> writer,
+              const httplib::Request& request, httplib::Response& response);
 
   Served served_;
   int64_t started_;     // seconds since 1970

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <utility>
 
 #include "api/api_answer.h"
 #include "api/api_error.h"
+#include "api/description.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/log.h"
@@ -138,17 +140,24 @@ HttpServer::HttpServer(const ServerOptions& options) : options_(options), keys_(
 
 void HttpServer::Offer(Endpoints* endpoints) {
   endpoints_ = endpoints;
-  AddGet("/", true, [=](const auto& q, auto& r) { endpoints->Page(q, r); });
-  AddGet("/health", true, [=](const auto& q, auto& r) { endpoints->Health(q, r); });
-  AddGet("/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
-  AddGet("/v1/models", false, [=](const auto& q, auto& r) { endpoints->Models(q, r); });
-  AddGet("/v1/models/:model", false, [=](const auto& q, auto& r) { endpoints->Model(q, r); });
-  AddPost("/v1/chat/completions", [=](const auto& q, size_t o, Body* b, auto& r) {
-    endpoints->Complete(true, q, o, b, r);
-  });
-  AddPost("/v1/completions", [=](const auto& q, size_t o, Body* b, auto& r) {
-    endpoints->Complete(false, q, o, b, r);
-  });
+  AddGet("/", [=](const auto& q, auto& r) { endpoints->Page(q, r); });
+  AddGet("/health", [=](const auto& q, auto& r) { endpoints->Health(q, r); });
+  AddGet("/metrics", [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
+  AddGet("/openapi.json", [=](const auto& q, auto& r) { endpoints->Description(q, r); });
+  AddGet("/tokenizer_info", [=](const auto& q, auto& r) { endpoints->TokenizerInfo(q, r); });
+  AddGet("/v1/models", [=](const auto& q, auto& r) { endpoints->Models(q, r); });
+  AddGet("/v1/models/:model", [=](const auto& q, auto& r) { endpoints->Model(q, r); });
+  const auto complete = [=](ApiKind kind) {
+    return
+        [=](const auto& q, size_t o, Body* b, auto& r) { endpoints->Complete(kind, q, o, b, r); };
+  };
+  AddPost("/v1/chat/completions", complete(ApiKind::kChat));
+  AddPost("/v1/completions", complete(ApiKind::kText));
+  AddPost("/v1/responses",
+          [=](const auto& q, size_t o, Body* b, auto& r) { endpoints->Respond(q, o, b, r); });
+  AddPost("/tokenize", [=](const auto&, size_t, Body* b, auto& r) { endpoints->Tokenize(b, r); });
+  AddPost("/detokenize",
+          [=](const auto&, size_t, Body* b, auto& r) { endpoints->Detokenize(b, r); });
   set_pre_routing_handler([this](const auto& q, auto& r) { return Guard(q, r); });
   set_error_handler([](const auto& q, auto& r) { ExplainError(q, r); });
   set_exception_handler(ExplainException);
@@ -171,13 +180,21 @@ void HttpServer::Offer(Endpoints* endpoints) {
   new_task_queue = [this, most] { return new CountingPool(most, &waiting_); };
 }
 
-void HttpServer::AddGet(const std::string& path, bool open, const Handler& handler) {
-  routes_.push_back({"GET", path, open});
+void HttpServer::AddRoute(const std::string& method, const std::string& path) {
+  const auto& paths = ApiPaths();
+  const auto about = std::ranges::find_if(
+      paths, [&](const PathAbout& one) { return one.method == method && one.path == path; });
+  if (about == paths.end()) throw std::logic_error(method + " " + path + " has no description");
+  routes_.push_back({method, path, about->open});
+}
+
+void HttpServer::AddGet(const std::string& path, const Handler& handler) {
+  AddRoute("GET", path);
   Get(path, handler);
 }
 
 void HttpServer::AddPost(const std::string& path, const BodyHandler& handler) {
-  routes_.push_back({"POST", path, false});
+  AddRoute("POST", path);
   Post(path, [this, handler](const httplib::Request& request, httplib::Response& response,
                              const httplib::ContentReader& reader) {
     Body body(&endpoints_->bodies());

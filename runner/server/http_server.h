@@ -65,7 +65,9 @@ class HttpServer : public httplib::Server {
   std::optional<size_t> KeyOf(const httplib::Request& request) const;
   void CheckBody(const httplib::Request& request, httplib::Response& response) const;
   const Route* Find(const httplib::Request& request, httplib::Response& response) const;
-  void AddGet(const std::string& path, bool open, const Handler& handler);
+  // Notes a route as ApiPaths describes it.
+  void AddRoute(const std::string& method, const std::string& path);
+  void AddGet(const std::string& path, const Handler& handler);
   void AddPost(const std::string& path, const BodyHandler& handler);
   void LogRequest(const httplib::Request& request, const httplib::Response& response) const;
   void Preflight(const httplib::Request& request, httplib::Response& response) const;

@@ -248,6 +248,12 @@ std::string_view Tokenizer::Bytes(int32_t id) const {
   return file_.by_character ? shown_[index] : file_.tokens[index];
 }
 
+std::string_view Tokenizer::Visible(int32_t id) const {
+  const auto index = static_cast<size_t>(id);
+  const bool special = id >= 0 && index < size() && (file_.kinds[index] & kSpecial);
+  return special ? std::string_view(file_.tokens[index]) : Bytes(id);
+}
+
 bool Tokenizer::IsByte(int32_t id) const {
   const auto index = static_cast<size_t>(id);
   if (id < 0 || index >= file_.tokens.size()) return false;
@@ -282,6 +288,16 @@ std::string AnswerText::Begun(std::string text) {
     if (tokenizer_.drops_blank() && text[0] == ' ') text.erase(0, 1);
   }
   return text;
+}
+
+std::string TextOf(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  AnswerText text(tokenizer);
+  std::string whole;
+  for (const int32_t id : ids) {
+    const bool special = tokenizer.Bytes(id) != tokenizer.Visible(id);
+    whole += special ? text.Finish() + std::string(tokenizer.Visible(id)) : text.Next(id);
+  }
+  return whole + text.Finish();
 }
 
 namespace {

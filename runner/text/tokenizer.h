@@ -36,6 +36,9 @@ class Tokenizer {
   // The bytes of a token; empty for special tokens and for ids beyond the vocabulary.
   std::string_view Bytes(int32_t id) const;
 
+  // The same with the names of special tokens.
+  std::string_view Visible(int32_t id) const;
+
   // True if the token is one byte of a character that has no token.
   bool IsByte(int32_t id) const;
   // True if the blank at the beginning of an answer is dropped.
@@ -93,6 +96,9 @@ class AnswerText {
   std::string bytes_;
   bool begun_ = false;
 };
+
+// The text of tokens, with the names of special ones.
+std::string TextOf(const Tokenizer& tokenizer, std::span<const int32_t> ids);
 
 // The ids of a conversation in the model's chat. `what` names it in messages. Throws InputError as
 // ChatTemplate::Text does, when a message is not UTF-8, and for more than `most` tokens.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -97,8 +98,14 @@ class ScriptedAnswerer final : public Answerer {
     const int64_t most =
         request.sampling.max_tokens ? request.sampling.max_tokens : ended.prompt_tokens;
     ended.finish = Finish::kLength;
+    Piece read;
+    for (const int32_t token : request.tokens) {
+      const double logprob = read.prompt.empty() ? std::nan("") : -0.5;
+      if (request.scores_prompt) read.prompt.push_back({token, logprob, {{token, logprob}}});
+    }
+    if (request.scores_prompt) request.on_piece(read);
     // Where nobody waits between tokens a fuzzer's input has to be done within its time.
-    const int64_t bound = std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
+    const int64_t bound = request.only_reads ? 0 : std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
     while (ended.answer_tokens < bound) {
       if (Gone(id)) {
         ended.finish = Finish::kCancelled;
@@ -106,7 +113,7 @@ class ScriptedAnswerer final : public Answerer {
       }
       const int64_t back = ended.answer_tokens % ended.prompt_tokens + 1;
       const int32_t token = request.tokens[request.tokens.size() - static_cast<size_t>(back)];
-      Piece piece{text.Next(token), {token}, {}};
+      Piece piece{text.Next(token), {token}, {}, {}};
       if (request.sampling.top_logprobs >= 0) {
         piece.logprobs.push_back({token, -0.5, {{token, -0.5}}});
       }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 JSON_TYPE = {"Content-Type": "application/json"}
 _LISTENS = re.compile(r"(\S+) listens at http://[^:/]+:(\d+)\n")
 
@@ -81,6 +81,20 @@ class Served:
         assert parts[-2:] == ["data: [DONE]", ""]
         return [json.loads(p.removeprefix("data: ")) for p in parts[:-2] if p.startswith("data: ")]
 
+    def response_events(self, **body: Any) -> list[dict[str, Any]]:
+        """The events of a stream of /v1/responses, whose lines have their types."""
+        reply = self.post(RESPONSES, {**body, "stream": True})
+        assert reply.status == 200, reply.body
+        *parts, last = reply.body.decode().split("\n\n")
+        assert last == ""
+        events = []
+        for part in parts:
+            name, data = part.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        return events
+
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
@@ -112,6 +126,12 @@ def until(holds: Callable[[], bool], seconds: float = 20) -> None:
     while not holds():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.02)
+
+
+def words(params: Path, *more: str) -> list[str]:
+    """The command line that serves a model beside its tokenizer."""
+    files = ["--params", str(params), "--tokenizer", str(params.parent / "tokenizer.bin")]
+    return ["serve", *files, "--port", "0", "--name", "tiny", *more]
 
 
 @contextmanager

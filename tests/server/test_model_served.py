@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,16 +19,14 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 import served
-from served import CHAT, TEXT, Served
+from served import CHAT, TEXT, Served, words
 from support import shared_builds, text_probe, tiny_runner, tool_templates
 from support.tiny_runner import LONG, VLEN
 
 from crosslab.build.link import link_runner
-from crosslab.models.llama_params import random_weights
-from crosslab.models.params import read_params, write_params
+from crosslab.models.params import read_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine
-from crosslab.tokenizer.device_tokenizer import pack
 
 NEW = 12
 PROMPTS = ("a cab", "hello there", "b", "what is that?", "xyz", "no", "the end", "abc abc")
@@ -39,30 +36,13 @@ ROUNDS = 8  # until the sanitizer's allocator has grown to what threads and size
 
 
 @pytest.fixture(scope="module")
-def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny") / "params"
-    folder.mkdir()
-    write_params(random_weights(LONG, 3), folder)
-    tokenizer = text_probe.tiny(LONG.vocab, tool_templates.HERMES)
-    (folder.parent / "tokenizer.bin").write_bytes(pack(tokenizer))
-    return folder
-
-
-def words(params: Path, *more: str) -> list[str]:
-    files = ["--params", str(params), "--tokenizer", str(params.parent / "tokenizer.bin")]
-    return ["serve", *files, "--port", "0", "--name", "tiny", *more]
+def params(tiny_params: Path) -> Path:
+    return tiny_params
 
 
 @pytest.fixture(scope="module")
-def server(
-    host_runner: Path, params: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
-    # Freed memory that is held back to find its later use is no leak, nor are stacks of calls.
-    kept = ("quarantine_size_mb=0", "thread_local_quarantine_size_kb=0", "malloc_context_size=0")
-    about = {**tiny_runner.host_environment(), "ASAN_OPTIONS": ":".join(kept)}
-    command = [str(host_runner), *words(params, "--parallel", "4")]
-    with served.serving(command, tmp_path_factory.mktemp("log"), about) as running:
-        yield running
+def server(tiny_server: Served) -> Served:
+    return tiny_server
 
 
 def test_answers_match_a_schema(server: Served) -> None:

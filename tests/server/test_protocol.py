@@ -112,6 +112,68 @@ def test_text_offsets_count_characters(program: Path, tmp_path: Path) -> None:
         assert [offset for piece in pieces for offset in piece] == [0, 1, 2]
 
 
+def test_a_prompt_is_repeated_with_its_log_probabilities(server: Served) -> None:
+    asked = {"prompt": ["ab", [2, 3, 1]], "max_tokens": 2, "echo": True, "logprobs": 1}
+    body = server.post(TEXT, asked).json()
+    assert [c["text"] for c in body["choices"]] == ["abba", "bcaac"]
+    first, second = (c["logprobs"] for c in body["choices"])
+    assert first == {
+        "tokens": ["a", "b", "b", "a"],
+        "token_logprobs": [None, -0.5, -0.5, -0.5],
+        "top_logprobs": [None, {"b": -0.5}, {"b": -0.5}, {"a": -0.5}],
+        "text_offset": [0, 1, 2, 3],
+    }
+    assert second["tokens"] == ["b", "c", "a", "a", "c"]
+    only = server.post(TEXT, {**asked, "prompt": "ab", "max_tokens": 0}).json()
+    (choice,) = only["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.5]
+    assert only["usage"]["completion_tokens"] == 0
+    plain = {"prompt": "ab", "max_tokens": 2, "echo": True}
+    (choice,) = server.post(TEXT, plain).json()["choices"]
+    assert (choice["text"], choice["logprobs"]) == ("abba", None)
+    for more in ({}, {"logprobs": 0}, {"max_tokens": 0}):
+        whole = server.post(TEXT, {**plain, **more}).json()["choices"][0]
+        events = [e["choices"][0] for e in server.stream(TEXT, **{**plain, **more})]
+        assert "".join(e["text"] for e in events) == whole["text"]
+        streamed = [t for e in events if e["logprobs"] for t in e["logprobs"]["tokens"]]
+        assert streamed == (whole["logprobs"] or {"tokens": []})["tokens"]
+
+
+def test_texts_become_tokens_and_back(server: Served) -> None:
+    reply = server.post("/tokenize", {"prompt": "abZ", "return_token_strs": True})
+    assert reply.headers["X-Dropped-Bytes"] == "1"
+    tokens = reply.json()["tokens"]
+    assert reply.json() == {
+        "count": 2,
+        "max_model_len": 4096,
+        "tokens": tokens,
+        "token_strs": ["a", "b"],
+    }
+    assert server.post("/detokenize", {"tokens": tokens}).json() == {"prompt": "ab"}
+    chat = server.post("/tokenize", {"messages": ASKED["messages"]}).json()
+    assert chat["count"] == server.post(CHAT, ASKED).json()["usage"]["prompt_tokens"]
+    assert chat["token_strs"] is None
+    text = server.post("/detokenize", {"tokens": chat["tokens"]}).json()["prompt"]
+    assert server.post("/tokenize", {"prompt": text}).json()["tokens"] == chat["tokens"]
+    for path, body, param in (
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": ASKED["messages"]}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+    ):
+        reply = server.post(path, body)
+        assert (reply.status, reply.error["param"]) == (400, param), (path, body)
+    assert server.post("/tokenize", {"prompt": "a", "model": "gpt"}).status == 404
+    odd = server.post("/detokenize", {"tokens": tokens, "surprise": 1})
+    assert odd.headers["X-Ignored-Fields"] == "surprise"
+    info = server.ask("GET", "/tokenizer_info").json()
+    (end,) = server.post("/tokenize", {"prompt": info["eos_token"]}).json()["tokens"]
+    assert server.post("/detokenize", {"tokens": [end]}).json()["prompt"] == info["eos_token"]
+
+
 MORE = {"surprise": 1, "reasoning_effort": "high", "\u00e9\n": [1]}
 
 
@@ -240,7 +302,8 @@ def test_what_would_change_the_answer_is_refused_by_name(server: Served) -> None
         assert f"'{param}'" in reply.error["message"]
         assert reply.error["type"] == "invalid_request_error"
     for change, param in (
-        ({"echo": True}, "echo"),
+        ({"echo": 1}, "echo"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": None}, "prompt"),

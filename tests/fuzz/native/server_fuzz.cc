@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server under libFuzzer: bytes of a connection in, an answer out, on a scripted answerer.
-// RUNNER_FUZZ names what is read: http (a connection), chat or completion (a body).
+// RUNNER_FUZZ names what is read: http (a connection), chat, completion or response (a body).
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "api/api_error.h"
 #include "api/api_request.h"
+#include "api/response_request.h"
 #include "bounded_time.h"
 #include "input/log.h"
 #include "input/read_file.h"
@@ -79,10 +80,15 @@ void FuzzConnection(std::string_view data) {
   Require(client.answer().empty() || client.answer().starts_with("HTTP/1.1 "));
 }
 
-void FuzzBody(bool chat, std::string_view data) {
+ApiRequest Parsed(const std::string& target, std::string_view data) {
+  if (target == "response") return ParseResponseRequest(data, {}).api;
+  return ParseApiRequest(target == "chat" ? ApiKind::kChat : ApiKind::kText, data, {});
+}
+
+void FuzzBody(const std::string& target, std::string_view data) {
   try {
-    const ApiRequest request = ParseApiRequest(chat, data, {});
-    Require(chat ? !request.chat_input.messages.empty() : !request.prompts.empty());
+    const ApiRequest request = Parsed(target, data);
+    Require(request.chat() ? !request.chat_input.messages.empty() : !request.prompts.empty());
     Require(request.answers() >= 1 && request.answers() <= static_cast<size_t>(kMostAnswers));
     Require(request.sampling.top_logprobs >= -1 && request.sampling.top_logprobs <= 20);
     Require(request.sampling.max_tokens >= 0 && request.sampling.stop.size() <= kMostStops);
@@ -100,7 +106,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (target == "http") {
     FuzzConnection(data);
   } else {
-    FuzzBody(target == "chat", data);
+    FuzzBody(target, data);
   }
   return 0;
 }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/description.h"
+
+#include <algorithm>
+
+#include "api/answer_schemas.h"
+#include "api/api_request.h"
+#include "api/conversation.h"
+#include "api/response_request.h"
+#include "api/token_request.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr char kHtml[] = "text/html";
+constexpr char kPlain[] = "text/plain";
+
+std::string Word(Support support) {
+  switch (support) {
+    case Support::kWorks: return "works";
+    case Support::kOwn: return "own";
+    case Support::kDiffers: return "differs";
+    case Support::kIgnored: return "ignored";
+    default: return "refused";
+  }
+}
+
+std::string Table(const std::vector<FieldAbout>& fields) {
+  std::string text = "| field | | |\n|---|---|---|\n";
+  for (const FieldAbout& field : fields) {
+    const std::string needed = field.required ? "; required" : "";
+    text +=
+        "| `" + field.name + "` | " + Word(field.support) + needed + " | " + field.about + " |\n";
+  }
+  return text;
+}
+
+OrderedJson ObjectSchema(const std::vector<FieldAbout>& fields) {
+  OrderedJson schema = {{"type", "object"}};
+  for (const FieldAbout& field : fields) {
+    OrderedJson& property = schema["properties"][field.name] = field.schema;
+    // Beside a reference, older readers ignore all.
+    if (!property.contains("$ref")) {
+      property["description"] =
+          Word(field.support) + (field.about.empty() ? "" : ": " + field.about);
+    }
+    if (field.required) schema["required"].push_back(field.name);
+  }
+  return schema;
+}
+
+bool IsMedia(const std::string& answer) { return answer.find('/') != std::string::npos; }
+
+OrderedJson Content(const PathAbout& path) {
+  if (IsMedia(path.answer)) return {{path.answer, {{"schema", {{"type", "string"}}}}}};
+  OrderedJson content = {{"application/json", {{"schema", Ref(path.answer)}}}};
+  // OpenAPI 3.1 has no schema for the events of a stream: this is that of the data of one.
+  if (!path.event.empty()) content["text/event-stream"] = {{"schema", Ref(path.event)}};
+  return content;
+}
+
+// The path as OpenAPI writes its parameters, and their descriptions.
+std::pair<std::string, OrderedJson> Parameters(const std::string& path) {
+  const size_t colon = path.find(':');
+  if (colon == std::string::npos) return {path, OrderedJson::array()};
+  const std::string name = path.substr(colon + 1);
+  const OrderedJson parameter = {
+      {"name", name}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}};
+  return {path.substr(0, colon) + "{" + name + "}", OrderedJson::array({parameter})};
+}
+
+// A name for the functions of generated clients: post_v1_completions.
+std::string OperationId(const PathAbout& path) {
+  std::string id = path.method + path.path;
+  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) {
+    return std::isalnum(c) ? static_cast<char>(std::tolower(c)) : '_';
+  });
+  return id;
+}
+
+OrderedJson Operation(const PathAbout& path) {
+  OrderedJson operation = {{"operationId", OperationId(path)}, {"summary", path.about}};
+  operation["parameters"] = Parameters(path.path).second;
+  if (!path.request.empty()) {
+    operation["requestBody"] = {
+        {"required", true}, {"content", {{"application/json", {{"schema", Ref(path.request)}}}}}};
+  }
+  const OrderedJson error = {{"description", "error"},
+                             {"content", {{"application/json", {{"schema", Ref("Error")}}}}}};
+  operation["responses"] = {{"200", {{"description", "answer"}, {"content", Content(path)}}},
+                            {"default", error}};
+  operation["security"] = OrderedJson::array({OrderedJson::object()});
+  if (!path.open) operation["security"].push_back({{"key", OrderedJson::array()}});
+  return operation;
+}
+
+OrderedJson Schemas() {
+  OrderedJson schemas = AnswerSchemas();
+  schemas["Message"] = ObjectSchema(MessageFields().About());
+  for (const PathAbout& path : ApiPaths()) {
+    if (!path.request.empty()) schemas[path.request] = ObjectSchema(path.fields);
+  }
+  return schemas;
+}
+
+std::vector<PathAbout> MakePaths() {
+  return {
+      {"POST", "/v1/chat/completions", "Answers a chat.", false, "ChatRequest",
+       RequestFields(ApiKind::kChat).About(), "ChatCompletion", "ChatCompletionChunk"},
+      {"POST", "/v1/completions", "Continues a text, without a chat template.", false,
+       "CompletionRequest", RequestFields(ApiKind::kText).About(), "Completion", "Completion"},
+      {"POST", "/v1/responses",
+       "Answers a chat, as the newer clients ask. `reasoning_tokens` of an answer is always 0.",
+       false, "ResponseRequest", ResponseFields().About(), "Response", "ResponseEvent"},
+      {"POST", "/tokenize", "The tokens of a text or a chat, in the form of vLLM's.", false,
+       "TokenizeRequest", TokenizeFields().About(), "Tokens"},
+      {"POST", "/detokenize", "The text of tokens, in the form of vLLM's.", false,
+       "DetokenizeRequest", DetokenizeFields().About(), "Text"},
+      {"GET",
+       "/tokenizer_info",
+       "The first and the last token of a text.",
+       false,
+       "",
+       {},
+       "TokenizerInfo"},
+      {"GET", "/v1/models", "The models: one.", false, "", {}, "ModelList"},
+      {"GET", "/v1/models/:model", "The model.", false, "", {}, "Model"},
+      {"GET", "/health", "503 after a failed step of the model.", true, "", {}, "Health"},
+      {"GET", "/metrics", "Counts for Prometheus.", false, "", {}, kPlain},
+      {"GET", "/openapi.json", "This description, in OpenAPI.", true, "", {}, "Description"},
+      {"GET", "/", "A page to chat with the model.", true, "", {}, kHtml},
+  };
+}
+
+}  // namespace
+
+const std::vector<PathAbout>& ApiPaths() {
+  static const std::vector<PathAbout> paths = MakePaths();
+  return paths;
+}
+
+std::string ApiPage() {
+  std::string page =
+      "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
+      "# The server's API, field by field\n\n"
+      "The server prints this page from the tables by which it reads requests: `runner serve "
+      "--describe`.\n"
+      "`runner serve --openapi` prints the same as an OpenAPI document, which the server also has "
+      "at `/openapi.json`.\n"
+      "[Serve a model](serve.md) says how to start it.\n\n"
+      "| word | meaning |\n|---|---|\n"
+      "| works | as OpenAI's service, or the named one, documents it |\n"
+      "| own | an addition of this server |\n"
+      "| differs | works in part, or in another way |\n"
+      "| ignored | accepted; changes nothing |\n"
+      "| refused | accepted only with the value that changes nothing; every other value gets "
+      "status 400 |\n\n"
+      "Fields that are not listed are ignored, and the header `X-Ignored-Fields` names them; with "
+      "`--strict` they get status\n400. `null` is the same as no field. An error has "
+      "OpenAI's form; `param` names the field.\n";
+  for (const PathAbout& path : ApiPaths()) {
+    if (path.fields.empty()) continue;
+    page +=
+        "\n## " + path.method + " " + path.path + "\n\n" + path.about + "\n\n" + Table(path.fields);
+  }
+  page += "\n## A message\n\n" + Table(MessageFields().About());
+  page += "\n## Without a body\n\n| path | key | |\n|---|---|---|\n";
+  for (const PathAbout& path : ApiPaths()) {
+    if (!path.fields.empty()) continue;
+    const std::string key = path.open ? "no" : "yes";
+    page += "| `" + path.method + " " + path.path + "` | " + key + " | " + path.about + " |\n";
+  }
+  return page;
+}
+
+OrderedJson OpenApi() {
+  OrderedJson document = {{"openapi", "3.1.0"},
+                          {"info",
+                           {{"title", "mlc-rvv runner"},
+                            {"version", "1"},
+                            {"license", {{"name", "Apache-2.0"}, {"identifier", "Apache-2.0"}}}}}};
+  OrderedJson& paths = document["paths"] = OrderedJson::object();
+  for (const PathAbout& path : ApiPaths()) {
+    OrderedJson method = path.method == "GET" ? "get" : "post";
+    paths[Parameters(path.path).first][method.get<std::string>()] = Operation(path);
+  }
+  document["components"]["schemas"] = Schemas();
+  document["components"]["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
+  return document;
+}
+
+}  // namespace rvv_runner

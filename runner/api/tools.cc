@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/tools.h"
+
+#include "api/conversation.h"
+#include "api/strict_json.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr size_t kMostSchema = size_t{64} << 10;  // bytes
+
+Tool ReadTool(const std::string& field, const OrderedJson& value) {
+  if (!value.is_object() || value.value("type", OrderedJson()) != "function") {
+    Refuse(field + ".type", "must be function: this server has no tools of its own");
+  }
+  return ToolOf(field + ".function", value.value("function", OrderedJson()));
+}
+
+}  // namespace
+
+OrderedJson InOrder(const FieldValue& at) {
+  const std::string_view text = FieldText(at.body, at.name);
+  if (text.size() > kMostSchema) {
+    Refuse(at.name, "is longer than " + std::to_string(kMostSchema) + " bytes");
+  }
+  return OrderedJson::parse(text);
+}
+
+Tool ToolOf(const std::string& place, const OrderedJson& function) {
+  if (!function.is_object()) Refuse(place, "must be an object");
+  const std::string name = ReadToolName(place + ".name", Json(function.value("name", "")));
+  const OrderedJson empty = {{"type", "object"}, {"properties", OrderedJson::object()}};
+  OrderedJson parameters = function.value("parameters", empty);
+  if (parameters.is_null()) parameters = empty;
+  return {name, parameters, place + ".parameters"};
+}
+
+void ReadFormat(const FieldValue& at, Form* form) {
+  CheckNames(at.name, at.value, {"type", "json_schema"});
+  const Json type = at.value.value("type", Json());
+  if (type == "text" && at.value.size() == 1) return;
+  if (type == "json_object" && at.value.size() == 1) {
+    form->schema = OrderedJson{{"type", "object"}};
+    return;
+  }
+  if (type != "json_schema") {
+    Refuse(at.name + ".type", "must be text, json_object or json_schema");
+  }
+  const std::string place = at.name + ".json_schema";
+  if (!at.value.contains("json_schema")) Refuse(place, "is missing");
+  const Json& about = at.value["json_schema"];
+  CheckNames(place, about, {"name", "description", "schema", "strict"});
+  form->schema_field = place + ".schema";
+  if (!about.contains("schema")) Refuse(form->schema_field, "is missing");
+  form->schema = InOrder(at)["json_schema"]["schema"];
+}
+
+OrderedJson ReadTools(const FieldValue& at, Form* form) {
+  if (!at.value.is_array()) Refuse(at.name, "must be a list");
+  if (at.value.size() > kMostTools) {
+    Refuse(at.name, "has more than " + std::to_string(kMostTools) + " tools");
+  }
+  OrderedJson tools = InOrder(at);
+  for (size_t i = 0; i < tools.size(); ++i) {
+    form->tools.push_back(ReadTool(EntryOf(at.name, i), tools[i]));
+  }
+  return tools;
+}
+
+void ReadChoice(const FieldValue& at, Form* form) {
+  std::vector<Tool>& tools = form->tools;
+  const Json& choice = at.value;
+  if (choice == "none") {
+    tools.clear();
+  } else if (choice.is_object()) {
+    const Json function = choice.value("function", Json::object());
+    const std::string name =
+        ReadText(at.name, function.is_object() ? function.value("name", Json()) : Json());
+    std::erase_if(tools, [&](const Tool& tool) { return tool.name != name; });
+    if (tools.empty()) Refuse(at.name, "names no function of tools");
+  } else if (choice != "auto" && choice != "required") {
+    Refuse(at.name, "must be none, auto, required, or an object that names a function");
+  }
+  form->must_call = choice.is_object() || choice == "required";
+  if (form->must_call && tools.empty()) Refuse(at.name, "needs tools");
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/asked.h"
+
+#include <utility>
+
+namespace rvv_runner {
+namespace {
+
+// A prompt as tokens, and as the text that an answer may repeat.
+struct Prompt {
+  std::vector<int32_t> tokens;
+  Echo echo;
+};
+
+AnswerParts::Thoughts ThoughtsOf(const ChatTemplate& chat, const ChatInput& input) {
+  if (!chat.thinks()) return AnswerParts::Thoughts::kNone;
+  const bool begun = Stripped(chat.Text(input)).ends_with("<think>");
+  return begun ? AnswerParts::Thoughts::kBegun : AnswerParts::Thoughts::kMay;
+}
+
+std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
+  const Tokenizer& tokenizer = *served.tokenizer;
+  const auto most = static_cast<size_t>(served.context);
+  const ApiRequest& api = asked->api;
+  std::vector<Prompt> prompts;
+  const auto add = [&](Encoded encoded, Echo echo) {
+    asked->dropped += encoded.dropped;
+    prompts.push_back({std::move(encoded.ids), std::move(echo)});
+  };
+  if (api.chat()) {
+    asked->thoughts = ThoughtsOf(tokenizer.chat(), api.chat_input);
+    add(EncodeChat(tokenizer, api.chat_input, api.input(), most), {});
+  }
+  for (const ApiPrompt& prompt : api.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      add(EncodePrompt(tokenizer, *text, true, "prompt", most), {*text, tokenizer.first().size()});
+    } else {
+      const auto& ids = std::get<std::vector<int32_t>>(prompt);
+      add({ids, 0}, {api.echo ? TextOf(tokenizer, ids) : "", 0});
+    }
+  }
+  return prompts;
+}
+
+std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form) {
+  if (!form.tools.empty()) {
+    const int64_t calls = form.parallel ? kMostCalls : 1;
+    return served.grammars->OfCalls(form.tools, calls, !form.must_call);
+  }
+  return form.schema ? served.grammars->OfSchema(*form.schema, form.schema_field) : nullptr;
+}
+
+}  // namespace
+
+std::string FieldOf(const std::string& message, const std::string& input) {
+  const std::string field = message.substr(0, message.find(':'));
+  const bool named = field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
+  return named ? field : input;
+}
+
+Asked RequestsOf(const Served& served, ApiRequest request) {
+  Asked asked;
+  asked.api = std::move(request);
+  ApiRequest& api = asked.api;
+  const std::vector<Prompt> prompts = PromptsOf(served, &asked);
+  api.chat_input = {};
+  api.prompts = std::vector<ApiPrompt>(prompts.size());
+  const auto grammar = GrammarOf(served, api.form);
+  for (const Prompt& prompt : prompts) {
+    for (int64_t i = 0; i < api.n; ++i) {
+      Request one;
+      one.tokens = prompt.tokens;
+      one.sampling = api.sampling;
+      // Answers to the same prompt get different seeds, and the same seeds each time.
+      if (one.sampling.seed) *one.sampling.seed += static_cast<uint64_t>(i);
+      one.stop = served.tokenizer->stop();
+      one.grammar = grammar;
+      one.scores_prompt = api.echo && api.sampling.top_logprobs >= 0;
+      one.only_reads = api.only_reads;
+      asked.requests.push_back(std::move(one));
+      if (api.echo) asked.echoes.push_back(prompt.echo);
+    }
+  }
+  return asked;
+}
+
+}  // namespace rvv_runner

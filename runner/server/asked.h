@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a body to the requests for the engine.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/answer_parts.h"
+#include "api/api_error.h"
+#include "api/api_request.h"
+#include "api/completion_writer.h"
+#include "engine/engine.h"
+#include "server/served.h"
+
+namespace rvv_runner {
+
+// The field of a request that an error of the engine names before a colon, or `input`.
+std::string FieldOf(const std::string& message, const std::string& input);
+
+// Calls `work`; errors of the request become ApiError. `input`: the field of the prompt.
+template <typename Work>
+auto Explained(const std::string& input, const Work& work) {
+  try {
+    return work();
+  } catch (const GrammarError& error) {
+    throw ApiError(400, error.what(), error.field(), "unsupported_schema");
+  } catch (const ContextError& error) {
+    throw ApiError(400, error.what(), input, "context_length_exceeded");
+  } catch (const InputError& error) {
+    throw ApiError(400, error.what(), FieldOf(error.what(), input));
+  } catch (const QueueFull& error) {
+    throw ApiError(429, error.what(), "", "queue_full");
+  }
+}
+
+// What a client asks for.
+struct Asked {
+  ApiRequest api;                 // without its prompts
+  std::vector<Request> requests;  // of each answer
+  std::vector<Echo> echoes;       // of each answer, or none
+  AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone;
+  size_t dropped = 0;  // bytes of the prompts that have no token in the model
+};
+
+// The requests of `api`. Throws what Explained expects.
+Asked RequestsOf(const Served& served, ApiRequest api);
+
+}  // namespace rvv_runner

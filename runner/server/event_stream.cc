@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/event_stream.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "input/json.h"
+#include "input/log.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr double kTick = 0.1;         // seconds between checks of a silent client
+constexpr double kQuietSeconds = 10;  // until a stream sends a sign of life
+
+bool Failed(const Ended& ended) {
+  return ended.finish == Finish::kCancelled || ended.finish == Finish::kError;
+}
+
+// The error for the client of an answer that did not end normally.
+ApiError Failure(const Ended& ended) {
+  if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
+  // The engine's message may hold internals that clients must not see.
+  Log(LogLevel::kError, "an answer failed: " + ended.error);
+  return ApiError(500, "the model failed");
+}
+
+// One stream of server-sent events.
+class EventStream {
+ public:
+  EventStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers)
+      : writer_(std::move(writer)), answers_(std::move(answers)) {
+    NoteAll(writer_->Begin());
+  }
+
+  // Writes what is ready. Returns false when the client is gone.
+  bool Write(httplib::DataSink& sink) {
+    if (pending_.empty()) Await();
+    if (!sink.is_writable()) return false;
+    const std::string text = std::exchange(pending_, "");
+    if (!text.empty() && !sink.write(text.data(), text.size())) return false;
+    if (over_) sink.done();
+    return true;
+  }
+
+  // Ends the stream.
+  void Break(const ApiError& error) {
+    Note(writer_->Failed(error));
+    Close();
+  }
+
+ private:
+  void Note(const Json& event) {
+    // Events of /v1/responses have types.
+    if (event.contains("type")) pending_ += "event: " + event["type"].get<std::string>() + "\n";
+    pending_ += "data: " + Written(event) + "\n\n";
+  }
+
+  void NoteAll(const AnswerWriter::Events& events) {
+    for (const Json& event : events) Note(event);
+  }
+
+  void Close() {
+    if (writer_->marks_end()) pending_ += "data: [DONE]\n\n";
+    over_ = true;
+  }
+
+  void Await() {
+    const auto event = answers_->Next(kTick);
+    quiet_ = event ? 0 : quiet_ + kTick;
+    if (quiet_ >= kQuietSeconds) {
+      pending_ = ": the answer goes on\n\n";
+      quiet_ = 0;
+    }
+    if (!event) return;
+    if (!event->ended) return NoteAll(writer_->Next(event->answer, event->piece));
+    if (Failed(*event->ended)) return Break(Failure(*event->ended));
+    NoteAll(writer_->End(event->answer, *event->ended));
+    if (!answers_->done()) return;
+    NoteAll(writer_->Finish());
+    Close();
+  }
+
+  std::unique_ptr<AnswerWriter> writer_;
+  std::unique_ptr<Answers> answers_;
+  bool over_ = false;
+  double quiet_ = 0;
+  std::string pending_;
+};
+
+}  // namespace
+
+void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers,
+                const std::atomic<bool>& stopping, const httplib::Request& request,
+                httplib::Response& response) {
+  const auto stream = std::make_shared<EventStream>(std::move(writer), std::move(answers));
+  const auto provide = [stream, &stopping](size_t, httplib::DataSink& sink) {
+    if (stopping) stream->Break(ApiError(503, "the server is stopping"));
+    return stream->Write(sink);
+  };
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("X-Accel-Buffering", "no");
+  if (request.version == "HTTP/1.0") {  // which has no chunks
+    response.set_header("Connection", "close");
+    response.set_content_provider("text/event-stream", provide);
+  } else {
+    response.set_chunked_content_provider("text/event-stream", provide);
+  }
+}
+
+void AwaitAll(Answers* answers, const std::atomic<bool>& stopping, const httplib::Request& request,
+              const std::function<void(const AnswerEvent&)>& take) {
+  using Clock = std::chrono::steady_clock;
+  auto looked = Clock::now();
+  while (!answers->done()) {
+    const auto event = answers->Next(kTick);
+    if (stopping) throw ApiError(503, "the server is stopping");
+    if (Clock::now() - looked >= std::chrono::duration<double>(kTick)) {
+      if (request.is_connection_closed()) throw ApiError(400, "the client closed the connection");
+      looked = Clock::now();
+    }
+    if (!event) continue;
+    if (event->ended && Failed(*event->ended)) throw Failure(*event->ended);
+    take(*event);
+  }
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/served.h"
+
+#include "api/api_error.h"
+#include "api/values.h"
+
+namespace rvv_runner {
+
+void Served::CheckModel(const std::string& asked) const {
+  if (asked.empty() || asked == name || (aliases != nullptr && aliases->Find(asked))) return;
+  throw ApiError(404, "this server does not have that model; its model is " + name, "model",
+                 "model_not_found");
+}
+
+void Served::CheckIgnored(const std::vector<std::string>& ignored) const {
+  if (strict && !ignored.empty()) Refuse(ignored.front(), "is not supported here");
+}
+
+}  // namespace rvv_runner
