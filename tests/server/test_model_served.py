@@ -375,25 +375,25 @@ def test_hang_up_reads_keys_and_names_again(
         head = {"Authorization": f"Bearer {key}"}
         return running.ask("GET", f"/v1/models/{model}", None, head).status
 
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
-        served.serving(command, tmp_path, about) as running,
-    ):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(journal))
-        assert (asked("first", "other"), asked("second", "other")) == (200, 401)
-        keys.write_text("second\n")
-        names.write_text("renamed\n")
-        running.process.send_signal(signal.SIGHUP)
-        served.until(lambda: asked("second", "renamed") == 200)
-        assert (asked("first", "renamed"), asked("second", "other")) == (401, 404)
-        keys.write_text("")
-        running.process.send_signal(signal.SIGHUP)
-        served.until(lambda: "SIGHUP changed nothing" in running.log.read_text())
-        assert asked("second", "renamed") == 200
-        running.ask("GET", "/a%0Arunner:%20forged%22", None, {})
-        running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(20) == 0
-        assert manager.recv(100) == b"STOPPING=1"
+        manager.settimeout(20)
+        with served.serving(command, tmp_path, about) as running:
+            assert manager.recv(100) == b"READY=1"
+            assert (asked("first", "other"), asked("second", "other")) == (200, 401)
+            keys.write_text("second\n")
+            names.write_text("renamed\n")
+            running.process.send_signal(signal.SIGHUP)
+            served.until(lambda: asked("second", "renamed") == 200)
+            assert (asked("first", "renamed"), asked("second", "other")) == (401, 404)
+            keys.write_text("")
+            running.process.send_signal(signal.SIGHUP)
+            served.until(lambda: "SIGHUP changed nothing" in running.log.read_text())
+            assert asked("second", "renamed") == 200
+            running.ask("GET", "/a%0Arunner:%20forged%22", None, {})
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(20) == 0
+            assert manager.recv(100) == b"STOPPING=1"
     log = running.log.read_text()
     assert re.search(r'^runner: 127\.0\.0\.1 "GET /v1/models/other" 401 \d+ ms$', log, re.MULTILINE)
     assert '"GET /a?runner: forged?" 404' in log
