@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 from load import KEY
@@ -28,12 +29,15 @@ MODEL = LlamaConfig(768, 2048, 12, 4, 64, 6, 97, rope_theta=1e4, tied=True, cont
 
 def main(port: int) -> None:
     """Compile, link without sanitizers, and become the server."""
+    libraries = metadata.distribution("apache-tvm").locate_file("tvm/lib")
+    os.environ.setdefault("TVM_LIBRARY_PATH", str(libraries))
     tree, host = shared_builds.tvm_tree(), LabTarget("host")
     request = CompileRequest(tree, MODEL, host, prefill_chunk=512, gemv=False)
     library = compile_llama(request, shared_builds.CACHE).library
     parts = (shared_builds.host_runtime(), shared_builds.sanitizing())
     runner = link_runner(LinkRequest(*parts, library=library), shared_builds.CACHE)
     folder = Path(tempfile.mkdtemp())
+    (folder / "params").mkdir()
     write_params(random_weights(MODEL, 3), folder / "params")
     tokenizer = folder / "tokenizer.bin"
     tokenizer.write_bytes(pack(text_probe.tiny(MODEL.vocab, tool_templates.HERMES)))
