@@ -5,11 +5,11 @@
 
 #include <cstring>
 #include <fstream>
-#include <iostream>
 #include <map>
 #include <set>
 
 #include "input/errors.h"
+#include "input/log.h"
 #include "input/md5.h"
 #include "input/read_file.h"
 
@@ -117,9 +117,9 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<Wan
     params.push_back(LoadParam(record, &reader, where));
   }
   if (!without_digest.empty()) {
-    std::cerr << "runner: " << kIndexFile << " has no md5sum for " << *without_digest.begin()
-              << (without_digest.size() > 1 ? " and other shards" : "")
-              << ": damaged parameters would not be noticed\n";
+    Log(LogLevel::kWarn, std::string(kIndexFile) + " has no md5sum for " + *without_digest.begin() +
+                             (without_digest.size() > 1 ? " and other shards" : "") +
+                             ": damaged parameters would not be noticed");
   }
   return params;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "input/errors.h"
+#include "input/log.h"
 #include "program/arguments.h"
 #include "program/bench.h"
 #include "program/chat.h"
@@ -36,19 +37,21 @@ int Run(const std::vector<std::string>& words) {
 }  // namespace rvv_runner
 
 int main(int argc, char** argv) {
+  using rvv_runner::Log, rvv_runner::LogLevel;
   try {
     return rvv_runner::Run(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const rvv_runner::InputError& error) {
-    std::cerr << "runner: " << error.what() << "\n";
+    Log(LogLevel::kError, error.what());
     return 2;
   } catch (const tvm::ffi::Error& error) {
-    std::cerr << "runner: failed: " << error.kind() << ": " << error.message() << "\n";
+    Log(LogLevel::kError,
+        "failed: " + std::string(error.kind()) + ": " + std::string(error.message()));
     return 1;
   } catch (const std::bad_alloc&) {
-    std::cerr << "runner: failed: out of memory\n";
+    Log(LogLevel::kError, "failed: out of memory");
     return 1;
   } catch (const std::exception& error) {
-    std::cerr << "runner: failed: " << error.what() << "\n";
+    Log(LogLevel::kError, std::string("failed: ") + error.what());
     return 1;
   }
 }

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "input/errors.h"
+#include "input/log.h"
 #include "input/read_file.h"
 #include "model/model.h"
 #include "program/limits.h"
@@ -32,8 +33,8 @@ void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
   const Encoded prompt =
       EncodePrompt(tokenizer, text, arguments->raw, typed ? "--prompt" : "--prompt-file");
   if (prompt.dropped > 0) {
-    std::cerr << "runner: the model has no tokens for " << prompt.dropped
-              << " bytes of the prompt; they are left out\n";
+    Log(LogLevel::kWarn, "the model has no tokens for " + std::to_string(prompt.dropped) +
+                             " bytes of the prompt; they are left out");
   }
   arguments->tokens = prompt.ids;
 }

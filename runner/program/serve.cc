@@ -15,6 +15,7 @@
 #include "input/available_bytes.h"
 #include "input/errors.h"
 #include "input/heap.h"
+#include "input/log.h"
 #include "input/read_file.h"
 #include "model/model.h"
 #include "program/arguments.h"
@@ -37,6 +38,8 @@ const char kServeUsage[] =
     "                       networks, needs --api-key-file)\n"
     "  --port N             port to listen at; 0: any free port (8000)\n"
     "  --api-key-file FILE  file of keys, one a line; clients must send one of them (none)\n"
+    "  --alias-file FILE    file of other names of the model, one a line (none)\n"
+    "                       SIGHUP reads both files again; running answers go on\n"
     "  --cors ORIGIN        allow requests from pages of this origin, such as https://example.org\n"
     "                       (none)\n"
     "  --parallel N         most answers computed at the same time (4)\n"
@@ -46,6 +49,8 @@ const char kServeUsage[] =
     "  --alias NAME         another name of the model, for clients that ask for it (none)\n"
     "  --strict             refuse unknown fields of requests, instead of listing them in the\n"
     "                       header X-Ignored-Fields\n"
+    "  --log-level LEVEL    error, warn, info (and a line for each request) or debug (and why a\n"
+    "                       request is refused) (info)\n"
     "  --describe           print the API field by field: what works, differs, is refused\n"
     "  --openapi            print the API as an OpenAPI document\n"
     "  --help               this text\n";
@@ -55,13 +60,15 @@ namespace {
 constexpr int64_t kMostParallel = 64;
 constexpr int64_t kMostQueued = 1024;
 constexpr size_t kSpareConnections = 32;  // for the page, /health and /metrics
-constexpr size_t kLongestKeys = size_t{64} << 10;
+constexpr size_t kLongestTexts = size_t{64} << 10;
 
 struct ServeArguments {
   ServerOptions server;
   int64_t parallel = 4;
   int64_t queue = 64;
   std::string key_file;
+  std::string alias_file;
+  std::string log_level = "info";
   std::string name;
   std::string alias;
   bool strict = false;
@@ -84,11 +91,10 @@ void CheckOrigin(const std::string& origin) {
 ServeArguments Parse(const std::vector<std::string>& words) {
   ServeArguments a;
   int64_t port = a.server.port;
-  const std::map<std::string, std::string*> texts = {{"--host", &a.server.host},
-                                                     {"--cors", &a.server.cors},
-                                                     {"--api-key-file", &a.key_file},
-                                                     {"--alias", &a.alias},
-                                                     {"--name", &a.name}};
+  const std::map<std::string, std::string*> texts = {
+      {"--host", &a.server.host}, {"--cors", &a.server.cors},      {"--api-key-file", &a.key_file},
+      {"--alias", &a.alias},      {"--alias-file", &a.alias_file}, {"--log-level", &a.log_level},
+      {"--name", &a.name}};
   struct Number {
     int64_t* target;
     int64_t low, high;
@@ -116,6 +122,7 @@ ServeArguments Parse(const std::vector<std::string>& words) {
       *target = ParseInteger(option, words[i], low, high);
     }
   }
+  SetLogLevel(ParseLogLevel(a.log_level));
   a.server.port = static_cast<int>(port);
   CheckOrigin(a.server.cors);
   if (a.name.find('/') != std::string::npos) {
@@ -125,22 +132,45 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   return a;
 }
 
-// The keys of a file, one a line.
-std::vector<std::string> ReadKeys(const std::string& file) {
-  std::istringstream lines(ReadFile(file, kLongestKeys));
-  std::vector<std::string> keys;
-  for (std::string key; std::getline(lines, key);) {
-    if (key.ends_with('\r')) key.pop_back();
+// The texts of an option's file, one a line. `what`: the name of one of them.
+std::vector<std::string> ReadTexts(const std::string& option, const std::string& file,
+                                   const std::string& what) {
+  std::istringstream lines(ReadFile(file, kLongestTexts));
+  std::vector<std::string> texts;
+  for (std::string text; std::getline(lines, text);) {
+    if (text.ends_with('\r')) text.pop_back();
     const bool plain =
-        std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
-    if (key.empty() || !plain) {
-      throw InputError("--api-key-file: line " + std::to_string(keys.size() + 1) + " of " + file +
-                       " must be a key: ASCII characters without blanks");
+        std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
+    if (text.empty() || !plain) {
+      throw InputError(option + ": line " + std::to_string(texts.size() + 1) + " of " + file +
+                       " must be a " + what + ": ASCII characters without blanks");
     }
-    keys.push_back(key);
+    texts.push_back(text);
   }
-  if (keys.empty()) throw InputError("--api-key-file: " + file + " has no key");
-  return keys;
+  if (texts.empty()) throw InputError(option + ": " + file + " has no " + what);
+  return texts;
+}
+
+std::vector<std::string> ReadKeys(const ServeArguments& own) {
+  if (own.key_file.empty()) return {};
+  return ReadTexts("--api-key-file", own.key_file, "key");
+}
+
+std::vector<std::string> ReadAliases(const ServeArguments& own) {
+  std::vector<std::string> names;
+  if (!own.alias_file.empty()) names = ReadTexts("--alias-file", own.alias_file, "name");
+  if (!own.alias.empty()) names.push_back(own.alias);
+  return names;
+}
+
+// Reads the files again. Changes nothing if one of them is wrong.
+void Reload(const ServeArguments& own, Accepted* keys, Accepted* aliases) {
+  const auto now = ReadKeys(own);
+  const auto names = ReadAliases(own);
+  keys->Replace(now);
+  aliases->Replace(names);
+  Log(LogLevel::kInfo, "SIGHUP: read " + std::to_string(now.size()) + " keys and " +
+                           std::to_string(names.size()) + " other names of the model");
 }
 
 std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -186,18 +216,20 @@ bool PrintInstead(const std::vector<std::string>& words) {
 int Serve(const std::vector<std::string>& words) {
   if (PrintInstead(words)) return 0;
   ReturnFreedMemory();
-  StopSignals signals;
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);
   RefuseAnswerOptions(arguments, "serve");
   if (arguments.json)
     throw InputError("--json is not an option of serve; runner serve --help lists the options");
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
-  if (!own.key_file.empty()) own.server.keys = ReadKeys(own.key_file);
+  own.server.keys = ReadKeys(own);
+  Accepted aliases(ReadAliases(own));
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
   // Bind before the model is read, which takes long, to report a port that is in use at once.
   HttpServer server(own.server);
   server.Bind();
+  StopSignals signals;
+  signals.OnReload([&] { Reload(own, &server.keys(), &aliases); });
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   const Library library(arguments.library, arguments.check_vlen);
   SetThreads(arguments.threads);
@@ -213,16 +245,18 @@ int Serve(const std::vector<std::string>& words) {
   CheckSampling(defaults, weights.vocabulary);
   const CacheLimits room = RoomInMemory(library, limits, AvailableBytes());
   Model model(library, weights.params, room, arguments.region);
-  std::cerr << "runner: a KV cache of " << (model.bytes() >> 20) << " MiB for " << room.tokens
-            << " tokens of " << limits.sequences << " answers at once (--parallel), each of up to "
-            << limits.tokens << " tokens (--max-seq)\n";
+  Log(LogLevel::kInfo, "a KV cache of " + Mebibytes(model.bytes()) + " for " +
+                           std::to_string(room.tokens) + " tokens of " +
+                           std::to_string(limits.sequences) +
+                           " answers at once (--parallel), each of up to " +
+                           std::to_string(limits.tokens) + " tokens (--max-seq)");
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
   ServeUntilStopped(
       &server,
-      {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, own.alias, own.strict},
+      {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases, own.strict},
       &signals, std::cout);
   return 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/connection.h"
 
+#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -107,6 +108,17 @@ const char* Connection::buffered_data(size_t& size) const {
 void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
   ip.clear();
   port = 0;
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof(peer);
+  if (getpeername(socket_, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return;
+  const bool six = peer.ss_family == AF_INET6;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&peer);
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&peer);
+  const void* address = six ? static_cast<const void*>(&v6->sin6_addr) : &v4->sin_addr;
+  char text[INET6_ADDRSTRLEN];
+  if (inet_ntop(peer.ss_family, address, text, sizeof(text)) == nullptr) return;
+  ip = text;
+  port = ntohs(six ? v6->sin6_port : v4->sin_port);
 }
 
 void Connection::get_local_ip_and_port(std::string& ip, int& port) const {

@@ -83,10 +83,7 @@ Endpoints::Endpoints(Served served)
     : served_(std::move(served)), started_(Now()), prefix_(RandomHex()) {}
 
 void Endpoints::Page(const httplib::Request&, httplib::Response& response) const {
-  response.set_header("Content-Security-Policy",
-                      "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                      "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-                      "frame-ancestors 'none'");
+  response.set_header("Content-Security-Policy", kChatPolicy);
   response.set_header("Referrer-Policy", "no-referrer");
   response.set_content(kChatPage, sizeof(kChatPage) - 1, "text/html; charset=utf-8");
 }

@@ -2,8 +2,9 @@
 #include "server/engine_thread.h"
 
 #include <exception>
-#include <iostream>
 #include <utility>
+
+#include "input/log.h"
 
 namespace rvv_runner {
 namespace {
@@ -48,7 +49,7 @@ void EngineThread::Run() {
 void EngineThread::Note(const std::string& trouble) {
   const std::lock_guard guard(mutex_);
   if (!trouble.empty() && trouble_ != trouble) {
-    std::cerr << "runner: the model failed: " << trouble << "\n";
+    Log(LogLevel::kError, "the model failed: " + trouble);
   }
   trouble_ = trouble;
 }

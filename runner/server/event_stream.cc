@@ -2,11 +2,11 @@
 #include "server/event_stream.h"
 
 #include <chrono>
-#include <iostream>
 #include <string>
 #include <utility>
 
 #include "input/json.h"
+#include "input/log.h"
 
 namespace rvv_runner {
 namespace {
@@ -22,7 +22,7 @@ bool Failed(const Ended& ended) {
 ApiError Failure(const Ended& ended) {
   if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
   // The engine's message may hold internals that clients must not see.
-  std::cerr << "runner: an answer failed: " + ended.error + "\n";
+  Log(LogLevel::kError, "an answer failed: " + ended.error);
   return ApiError(500, "the model failed");
 }
 

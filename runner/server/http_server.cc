@@ -14,6 +14,7 @@
 #include "api/description.h"
 #include "input/errors.h"
 #include "input/json.h"
+#include "input/log.h"
 #include "server/connection.h"
 
 namespace rvv_runner {
@@ -23,6 +24,8 @@ constexpr std::chrono::milliseconds kIdleTime{5000};  // between two requests
 constexpr int kMostRequests = 1000;                   // of one connection
 
 void SendError(const ApiError& error, httplib::Response& response) {
+  Log(LogLevel::kDebug,
+      "refused with " + std::to_string(error.status()) + ": " + Loggable(error.what()));
   response.status = error.status();
   if (error.status() == 429 || error.status() == 503) response.set_header("Retry-After", "1");
   response.set_content(Written(ErrorBody(error)), "application/json");
@@ -126,20 +129,11 @@ bool Matches(const std::string& route, const std::string& path) {
 
 }  // namespace
 
-bool SameKey(const std::string& given, const std::string& key) {
-  volatile size_t differs = given.size() ^ key.size();
-  for (size_t i = 0; i < given.size(); ++i) {
-    const char expected = key.empty() ? '\0' : key[i % key.size()];
-    differs = differs | static_cast<unsigned char>(given[i] ^ expected);
-  }
-  return differs == 0;
-}
-
-HttpServer::HttpServer(const ServerOptions& options) : options_(options) {
+HttpServer::HttpServer(const ServerOptions& options) : options_(options), keys_(options.keys) {
   if (options_.host == "localhost") options_.host = "127.0.0.1";
   set_address_family(Family(options_.host));
   loopback_ = IsLoopback(options_.host);
-  if (loopback_ || !options_.keys.empty()) return;
+  if (loopback_ || !keys_.empty()) return;
   throw InputError("--host " + options_.host + " needs --api-key-file FILE: without a key, every " +
                    "machine and every web page in its networks could use the server");
 }
@@ -171,6 +165,7 @@ void HttpServer::Offer(Endpoints* endpoints) {
     const bool known = std::any_of(routes_.begin(), routes_.end(),
                                    [&](const Route& route) { return route.path == q.path; });
     endpoints_->metrics().Count(known ? q.path : "other", r.status);
+    LogRequest(q, r);
   });
   set_payload_max_length(kMostBody);
   set_tcp_nodelay(true);
@@ -227,6 +222,17 @@ void HttpServer::Close() {
   stop();
 }
 
+// httplib calls it before it sends the answer: the time of a stream is that until it begins.
+void HttpServer::LogRequest(const httplib::Request& request,
+                            const httplib::Response& response) const {
+  using std::chrono::milliseconds;
+  const auto taken = std::chrono::steady_clock::now() - request.start_time_;
+  const auto time = std::chrono::duration_cast<milliseconds>(taken).count();
+  Log(response.status >= 500 ? LogLevel::kWarn : LogLevel::kInfo,
+      request.remote_addr + " \"" + Loggable(request.method + " " + request.path) + "\" " +
+          std::to_string(response.status) + " " + std::to_string(time) + " ms");
+}
+
 std::string HttpServer::address() const {
   const bool bare = options_.host.find(':') == std::string::npos;
   const std::string host = bare ? options_.host : "[" + options_.host + "]";
@@ -236,8 +242,11 @@ std::string HttpServer::address() const {
 bool HttpServer::Answer(httplib::Stream& stream) {
   bool closed = false;
   bool understood = false;
+  std::string client;
+  int port = 0;
+  stream.get_remote_ip_and_port(client, port);
   const bool answered =
-      process_request(stream, "", 0, "", 0, false, closed, [&](httplib::Request& request) {
+      process_request(stream, client, port, "", 0, false, closed, [&](httplib::Request& request) {
         understood = true;
         ReadAbsoluteForm(&request);
       });
@@ -298,16 +307,11 @@ std::optional<size_t> HttpServer::KeyOf(const httplib::Request& request) const {
   const bool bearer = Lower(given.substr(0, scheme.size())) == scheme;
   const size_t begin = bearer ? given.find_first_not_of(' ', scheme.size()) : std::string::npos;
   const std::string key = begin == std::string::npos ? "" : given.substr(begin);
-  std::optional<size_t> found;
-  // All of them, so that the time does not show which it is.
-  for (size_t i = 0; i < options_.keys.size(); ++i) {
-    if (SameKey(key, options_.keys[i])) found = i;
-  }
-  return found;
+  return keys_.Find(key);
 }
 
 void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
-  if (options_.keys.empty() || KeyOf(request)) return;
+  if (keys_.empty() || KeyOf(request)) return;
   response.set_header("WWW-Authenticate", "Bearer");
   throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
                  "invalid_api_key");

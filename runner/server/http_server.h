@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/accepted.h"
 #include "server/body.h"
 #include "server/endpoints.h"
 
@@ -21,9 +22,6 @@ struct ServerOptions {
   std::string cors;                // origin whose pages may send requests; empty: none
   size_t connections = 128;        // served at once; as many wait, further ones are closed
 };
-
-// True if the texts are equal. Its time depends only on the length of `given`.
-bool SameKey(const std::string& given, const std::string& key);
 
 // The HTTP server before the endpoints. It checks host, key, method and path, and bounds bodies,
 // headers, connections and time.
@@ -42,6 +40,8 @@ class HttpServer : public httplib::Server {
   bool Listen() { return listen_after_bind(); }
   void Close();
   std::string address() const;
+  // The keys that clients may send; they may be replaced while the server runs.
+  Accepted& keys() { return keys_; }
   // Answers one request of a stream. Returns false if the connection has to be closed.
   bool Answer(httplib::Stream& stream);
 
@@ -69,9 +69,11 @@ class HttpServer : public httplib::Server {
   void AddRoute(const std::string& method, const std::string& path);
   void AddGet(const std::string& path, const Handler& handler);
   void AddPost(const std::string& path, const BodyHandler& handler);
+  void LogRequest(const httplib::Request& request, const httplib::Response& response) const;
   void Preflight(const httplib::Request& request, httplib::Response& response) const;
 
   ServerOptions options_;
+  Accepted keys_;
   bool loopback_;
   Endpoints* endpoints_ = nullptr;
   std::vector<Route> routes_;

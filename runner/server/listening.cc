@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/listening.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
 
 #include "input/errors.h"
+#include "input/log.h"
+#include "server/service_manager.h"
 
 namespace rvv_runner {
 namespace {
@@ -16,12 +20,21 @@ namespace {
 // With the exit code that a shell reports for this signal.
 [[noreturn]] void Exit(int signal) { std::_Exit(128 + signal); }
 
+// True if a terminal can hang up on this program: it has one, and nohup did not start it.
+bool HasTerminal() {
+  struct sigaction action;
+  sigaction(SIGHUP, nullptr, &action);
+  const int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+  if (terminal >= 0) close(terminal);
+  return terminal >= 0 && action.sa_handler != SIG_IGN;
+}
+
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals() : terminal_(HasTerminal()) {
   sigemptyset(&set_);
   // SIGUSR1 wakes the waiting thread.
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set_, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set_, signal);
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   waiter_ = std::thread([this] { Wait(); });
 }
@@ -34,9 +47,10 @@ StopSignals::~StopSignals() {
 
 void StopSignals::Wait() {
   int signal = SIGUSR1;
-  while (signal == SIGUSR1) {
+  while (signal == SIGUSR1 || (signal == SIGHUP && !terminal_)) {
     sigwait(&set_, &signal);
     if (over_) return;
+    if (signal == SIGHUP && !terminal_) Reload();
   }
   {
     const std::lock_guard guard(mutex_);
@@ -49,8 +63,28 @@ void StopSignals::Wait() {
   int again = -1;
   do {
     again = sigtimedwait(&set_, nullptr, &patience);
-  } while (again < 0 && errno == EINTR);
+  } while ((again < 0 && errno == EINTR) || (again == SIGHUP && !terminal_));
   if (!over_) Exit(signal);
+}
+
+void StopSignals::Reload() {
+  const std::lock_guard guard(mutex_);
+  reload_waits_ = !reload_;
+  if (!reload_) return;
+  try {
+    reload_();
+  } catch (const std::exception& error) {
+    Log(LogLevel::kError, std::string("SIGHUP changed nothing: ") + error.what());
+  }
+}
+
+void StopSignals::OnReload(std::function<void()> reload) {
+  {
+    const std::lock_guard guard(mutex_);
+    reload_ = std::move(reload);
+    if (!reload_waits_) return;
+  }
+  Reload();
 }
 
 void StopSignals::Await(std::function<void()> stop) {
@@ -68,7 +102,9 @@ void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* si
     server->Close();
   });
   out << served.name << " listens at " << server->address() << std::endl;
+  NotifyServiceManager("READY=1");
   const bool good = server->Listen();
+  NotifyServiceManager("STOPPING=1");
   signals->Await(nullptr);
   if (!good && !stopped) throw RunError("the server cannot accept more connections");
 }

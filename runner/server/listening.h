@@ -13,8 +13,10 @@
 
 namespace rvv_runner {
 
-// Blocks SIGINT and SIGTERM for this thread and the threads that it starts later: create it before
-// any thread. Until Await is called, the signals end the program, as they do by default.
+// Blocks SIGINT, SIGTERM and SIGHUP for this thread and the threads that it starts later: create it
+// before any thread. Until Await is called, the first two end the program, as they do by default.
+// SIGHUP reads settings again (OnReload); where the program has a terminal, SIGHUP means that the
+// terminal is gone, and ends the program like SIGTERM.
 class StopSignals {
  public:
   StopSignals();
@@ -27,13 +29,21 @@ class StopSignals {
   // signal, it ends the program, whatever the other threads do.
   void Await(std::function<void()> stop);
 
+  // From now on, SIGHUP calls `reload` on a separate thread, which logs what it throws. A signal
+  // that came before calls it at once.
+  void OnReload(std::function<void()> reload);
+
  private:
   static constexpr int kMostSeconds = 4;
 
   void Wait();
+  void Reload();
 
   sigset_t set_;
+  bool terminal_;
+  bool reload_waits_ = false;
   std::mutex mutex_;
+  std::function<void()> reload_;
   std::function<void()> stop_;
   std::atomic<bool> over_{false};
   std::thread waiter_;

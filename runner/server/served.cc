@@ -7,7 +7,7 @@
 namespace rvv_runner {
 
 void Served::CheckModel(const std::string& asked) const {
-  if (asked.empty() || asked == name || asked == alias) return;
+  if (asked.empty() || asked == name || (aliases != nullptr && aliases->Find(asked))) return;
   throw ApiError(404, "this server does not have that model; its model is " + name, "model",
                  "model_not_found");
 }

@@ -6,6 +6,7 @@
 
 #include "engine/sampling.h"
 #include "grammar/grammar.h"
+#include "server/accepted.h"
 #include "server/answering.h"
 #include "text/tokenizer.h"
 
@@ -18,9 +19,9 @@ struct Served {
   Answerer* answerer = nullptr;
   GrammarCompiler* grammars = nullptr;
   Sampling defaults;
-  int64_t context = 0;     // tokens of one sequence
-  std::string alias = {};  // another name of the model; may be empty
-  bool strict = false;     // refuse unknown fields
+  int64_t context = 0;                // tokens of one sequence
+  const Accepted* aliases = nullptr;  // other names of the model
+  bool strict = false;                // refuse unknown fields
 
   // Throws ApiError (404) if a request asks for another model.
   void CheckModel(const std::string& asked) const;

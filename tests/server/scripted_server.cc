@@ -38,8 +38,9 @@ int main(int argc, char** argv) {
     GrammarCompiler grammars(tokenizer, static_cast<int64_t>(tokenizer.size()));
     HttpServer server(options);
     server.Bind();
+    Accepted aliases({"other"});
     const Served served{"scripted", &tokenizer, &answerer, &grammars,
-                        {},         4096,       "other",   more == "strict"};
+                        {},         4096,       &aliases,  more == "strict"};
     ServeUntilStopped(&server, served, &signals, std::cout);
     if (more == "stuck") std::this_thread::sleep_for(std::chrono::minutes(1));
   } catch (const std::exception& error) {

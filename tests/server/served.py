@@ -147,6 +147,7 @@ def serving(
             stderr=errors,
             text=True,
             env={**os.environ, **(environment or {})},
+            start_new_session=True,  # without a terminal, as a service
         )
     try:
         assert process.stdout is not None

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import signal
 import socket
 import subprocess
 import threading
@@ -357,3 +359,61 @@ def test_litellm_streams_calls(server: Served, monkeypatch: pytest.MonkeyPatch) 
     whole = litellm.stream_chunk_builder(list(stream))
     (call, *_) = whole.choices[0].message.tool_calls
     assert (call.function.name, type(json.loads(call.function.arguments)["count"])) == ("cab", int)
+
+
+def test_hang_up_reads_keys_and_names_again(
+    host_runner: Path, params: Path, tmp_path: Path
+) -> None:
+    keys, names, journal = (tmp_path / name for name in ("keys", "names", "journal"))
+    keys.write_text("first\n")
+    names.write_text("other\n")
+    about = {**tiny_runner.host_environment(), "NOTIFY_SOCKET": str(journal)}
+    files = ("--api-key-file", str(keys), "--alias-file", str(names))
+    command = [str(host_runner), *words(params, *files, "--log-level", "debug")]
+
+    def asked(key: str, model: str) -> int:
+        head = {"Authorization": f"Bearer {key}"}
+        return running.ask("GET", f"/v1/models/{model}", None, head).status
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(journal))
+        manager.settimeout(20)
+        with served.serving(command, tmp_path, about) as running:
+            assert manager.recv(100) == b"READY=1"
+            assert (asked("first", "other"), asked("second", "other")) == (200, 401)
+            keys.write_text("second\n")
+            names.write_text("renamed\n")
+            running.process.send_signal(signal.SIGHUP)
+            served.until(lambda: asked("second", "renamed") == 200)
+            assert (asked("first", "renamed"), asked("second", "other")) == (401, 404)
+            keys.write_text("")
+            running.process.send_signal(signal.SIGHUP)
+            served.until(lambda: "SIGHUP changed nothing" in running.log.read_text())
+            assert asked("second", "renamed") == 200
+            running.ask("GET", "/a%0Arunner:%20forged%22", None, {})
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(20) == 0
+            assert manager.recv(100) == b"STOPPING=1"
+    log = running.log.read_text()
+    assert re.search(r'^runner: 127\.0\.0\.1 "GET /v1/models/other" 401 \d+ ms$', log, re.MULTILINE)
+    assert '"GET /a?runner: forged?" 404' in log
+    assert "refused with 401: this server needs a key" in log
+
+
+def test_a_service_is_told_that_it_is_ready(
+    host_runner: Path, params: Path, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        about = {**tiny_runner.host_environment(), "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        command = ["sh", "-c", 'eval "$SET"; exec "$@" 2>"$LOG"', "sh", str(host_runner)]
+        # The journal's stream by device and inode, which only the process itself knows.
+        about["SET"] = 'export JOURNAL_STREAM=$(stat -c %d:%i "$LOG")'
+        about["LOG"] = str(tmp_path / "journal")
+        (tmp_path / "journal").touch()
+        with served.serving([*command, *words(params)], tmp_path, about) as running:
+            manager.settimeout(20)
+            assert manager.recv(100) == b"READY=1"
+            running.ask("GET", "/nothing")
+        lines = (tmp_path / "journal").read_text().splitlines()
+        assert any(re.match(r'<6>runner: 127\.0\.0\.1 "GET /nothing" 404', one) for one in lines)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from crosslab.artifact.board_readme import README, board_readme
 from crosslab.artifact.manifest import (
     MANIFEST,
     SBOM,
@@ -28,6 +29,7 @@ from crosslab.errors import LabError
 
 PROGRAMS = ("runner", "run.sh", "relink.sh")
 RUN = Path(__file__).with_name("run.sh")
+SERVICE = Path(__file__).with_name("mlc-rvv.service")
 
 _console = Console(stderr=True, highlight=False)
 
@@ -81,6 +83,8 @@ def _fill(dist: Dist, folder: Path) -> None:
     folder.chmod(0o755)
     for name, source in sorted(dist.files.items()):
         _copy(source, folder / name)
+    if RUN.name in dist.files:
+        _write(folder / README, board_readme(dist.about, entries_of(folder)))
     shipped = entries_of(folder)
     bill = render_sbom(dist.whole, dist.parts, shipped)
     if problem := sbom_problem(bill):

@@ -5,6 +5,9 @@
 # Chat turn by turn:                     ./run.sh chat [options of ./runner]
 # Serve programs with OpenAI's protocol: ./run.sh serve [options of ./runner serve]
 # Measure its speed on this machine:     ./run.sh bench [options of ./runner bench]
+# Serve from now on, as a service of systemd for this user, and stop doing so:
+#                                        ./run.sh install --user [options of ./runner serve]
+#                                        ./run.sh uninstall --user
 # Compare the files with SHA256SUMS:     ./run.sh verify
 # On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options:
 # MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
@@ -16,26 +19,115 @@ case $self in
 */*) here=${self%/*} ;;
 *) here=. ;;
 esac
+
+fail() { # EXIT_CODE MESSAGE
+  echo "run.sh: $2" >&2
+  exit "$1"
+}
+
+unit=mlc-rvv.service
+
+# Set folder (the real path of this one) and target (of the installed unit), or end: VERB [--user]
+find_service() {
+  [ "${2-}" = --user ] ||
+    fail 2 "$1 needs --user: type ./run.sh $1 --user (a service of this user, without root)"
+  command -v systemctl >/dev/null 2>&1 ||
+    fail 1 'this system has no systemd (systemctl is missing): start the server with ./run.sh serve'
+  systemctl --user show-environment >/dev/null 2>&1 ||
+    fail 1 "systemd does not manage services of $(id -un) in this session: log in as $(id -un), \
+not by su or sudo, or start the server with ./run.sh serve"
+  folder=$(cd -- "$here" && pwd -P)
+  target=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user/$unit
+}
+
+# Print a text as one word of a unit's command line.
+quoted() {
+  printf '"%s"' "$(printf %s "$1" | sed 's/[\\"]/\\&/g; s/[%$]/&&/g')"
+}
+
+# By sh: systemd escapes the path of a program otherwise than its arguments.
+start_of_line() { printf 'ExecStart=/bin/sh %s' "$(quoted "$folder/run.sh")"; }
+
+# Print the words of serve, where paths do not depend on the folder that run.sh is called in.
+service_options() {
+  file=
+  for word; do
+    if [ "$file" ]; then
+      case $word in /*) ;; *) word=$PWD/$word ;; esac
+    fi
+    case $word in --api-key-file | --alias-file | --params | --tokenizer | --lib) file=1 ;; *) file= ;; esac
+    printf ' '
+    quoted "$word"
+  done
+}
+
+install_service() { # --user OPTIONS
+  find_service install "$@"
+  shift
+  [ -z "${MLC_RVV_EMULATOR-}" ] ||
+    fail 2 'install needs a riscv64 computer: MLC_RVV_EMULATOR is set; unset it, or use serve'
+  case "$folder$*" in *'
+'*) fail 2 'a path or an option contains a line break; a service cannot use it' ;; esac
+  line="$(start_of_line) serve$(service_options "$@")"
+  mkdir -p -- "${target%/*}"
+  while IFS= read -r one; do
+    case $one in ExecStart=*) one=$line ;; esac
+    printf '%s\n' "$one"
+  done <"$folder/$unit" >"$target.new"
+  mv -- "$target.new" "$target"
+  systemctl --user daemon-reload
+  systemctl --user enable --quiet "$unit"
+  echo "installed $target; loading the model ..."
+  if ! systemctl --user restart "$unit"; then
+    journalctl --user -u "$unit" -n 5 -o cat >&2 || :
+    fail 1 'the service does not start; its last lines are above. Type ./run.sh install --user
+again with other options, or ./run.sh uninstall --user'
+  fi
+  echo "the server runs; its log: journalctl --user -u $unit"
+  if [ "$(loginctl show-user "$(id -un)" -p Linger --value 2>/dev/null)" != yes ]; then
+    echo "it stops when you log out; to keep it, and to start it with the board: loginctl enable-linger"
+  fi
+}
+
+uninstall_service() { # --user
+  find_service uninstall "$@"
+  [ $# = 1 ] || fail 2 "uninstall --user has no more options; remove '$2'"
+  [ -e "$target" ] || fail 1 "there is no $target: nothing to remove"
+  grep -qF -- "$(start_of_line) " "$target" ||
+    fail 1 "$target serves another folder; use the run.sh of that one:
+$(grep '^ExecStart=' -- "$target")"
+  systemctl --user disable --quiet --now "$unit"
+  rm -- "$target"
+  systemctl --user daemon-reload
+  echo "removed $target"
+}
+
 if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
   echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]' >&2
   echo '       ./run.sh chat [options; ./runner --help lists them]' >&2
   echo '       ./run.sh serve [options; ./runner serve --help lists them]' >&2
   echo '       ./run.sh bench [options; ./runner bench --help lists them]' >&2
+  echo '       ./run.sh install --user [options of serve]' >&2
+  echo '       ./run.sh uninstall --user' >&2
   echo '       ./run.sh verify' >&2
   exit 2
 fi
 case $1 in
 verify)
-  if [ $# -gt 1 ]; then
-    echo "run.sh: verify has no options; remove '$2'" >&2
-    exit 2
-  fi
+  [ $# = 1 ] || fail 2 "verify has no options; remove '$2'"
   cd -- "$here"
-  if ! sha256sum -c --quiet SHA256SUMS; then
-    echo 'run.sh: files are damaged: copy the artefact again' >&2
-    exit 1
-  fi
+  sha256sum -c --quiet SHA256SUMS || fail 1 'files are damaged: copy the artefact again'
   echo "$(wc -l <SHA256SUMS) files are as they were made"
+  exit 0
+  ;;
+install)
+  shift
+  install_service "$@"
+  exit 0
+  ;;
+uninstall)
+  shift
+  uninstall_service "$@"
   exit 0
   ;;
 chat)

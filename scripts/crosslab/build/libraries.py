@@ -8,6 +8,8 @@ a Python package; the others come out of source distributions that carry them.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
 import re
 import shlex
@@ -29,13 +31,15 @@ from crosslab.models.sources.pins import read_pinned
 from groundwork.hashing import digest
 
 PROJECT = Path(__file__).resolve().parents[3]
-PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"
+PAGE = PROJECT / "runner" / "server" / "page"
 GGML = Path(__file__).parents[1] / "native" / "ggml" / "ggml.h"
 HTTPLIB = "cpp-httplib"
 JINJA = "jinja"
 XGRAMMAR = "xgrammar"
 _FLAGS = ("-g0", "-ffunction-sections", "-fdata-sections", "-w")
 _VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
+# A file of the page's style or code, by its name in the element that it fills.
+_INLINED = re.compile(r"<(style|script)>(\w+\.(?:css|js))</")
 _LITERAL = 4000  # bytes of one string literal; compilers bound them
 
 
@@ -149,12 +153,30 @@ def json_licence() -> Path:
 
 
 def page_header(cache: Path) -> Path:
-    """A folder for the compiler's ``-I`` with ``chat_page.h``: the page as a C++ text."""
+    """A folder for the compiler's ``-I`` with ``chat_page.h``: page and policy as C++ texts."""
 
     def make(out: Path) -> None:
-        (out / "chat_page.h").write_text(_as_text("kChatPage", PAGE.read_bytes()), "utf-8")
+        page, policy = chat_page()
+        texts = _as_text("kChatPage", page.encode()) + _as_text("kChatPolicy", policy.encode())
+        (out / "chat_page.h").write_text(f"#pragma once\n\n{texts}", "utf-8")
 
     return cached_build(cache, "chat-page", digest(PAGE, Path(__file__)), make)
+
+
+def chat_page() -> tuple[str, str]:
+    """The chat page as one file, and its Content-Security-Policy: only its own code runs."""
+    hashes: dict[str, list[str]] = {"style": [], "script": []}
+
+    def inlined(found: re.Match[str]) -> str:
+        text = (PAGE / found[2]).read_text("utf-8")
+        hashed = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        hashes[found[1]].append(f"'sha256-{hashed}'")
+        return f"<{found[1]}>{text}</"
+
+    page = _INLINED.sub(inlined, (PAGE / "chat.html").read_text("utf-8"))
+    sources = [f"{name}-src {' '.join(given)}" for name, given in hashes.items()]
+    fixed = ("connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'")
+    return page, "; ".join(("default-src 'none'", *sources, *fixed, "frame-ancestors 'none'"))
 
 
 def _as_text(name: str, data: bytes) -> str:
@@ -164,7 +186,7 @@ def _as_text(name: str, data: bytes) -> str:
     plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in '"\\?'}
     lines = ("".join(plain.get(byte, f"\\{byte:03o}") for byte in piece) for piece in pieces)
     text = "\n".join(f'    "{line}"' for line in lines)
-    return f"#pragma once\n\nconstexpr char {name}[] =\n{text};\n"
+    return f"constexpr char {name}[] =\n{text};\n"
 
 
 def include_folders(cache: Path) -> dict[str, Path]:

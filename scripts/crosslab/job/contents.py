@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from crosslab.artifact.dist import RUN, Dist
+from crosslab.artifact.board_readme import README
+from crosslab.artifact.dist import RUN, SERVICE, Dist
 from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS
 from crosslab.artifact.provenance import (
     OURS,
@@ -38,7 +39,9 @@ from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 HOLDS = {
-    "run.sh": "the model from a shell: ./run.sh PROMPT, and ./run.sh chat, serve, bench or verify",
+    README: "what the board must have, how to use this folder, what to type when it fails",
+    "run.sh": "the model from a shell: ./run.sh PROMPT, and chat, serve, install, bench or verify",
+    SERVICE.name: "the service that ./run.sh install --user installs",
     "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
     "kernels, and the C and C++ libraries",
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "
@@ -98,6 +101,7 @@ def _text(job: Job, model: Path) -> dict[str, Path]:
     try:
         return {
             "run.sh": RUN,
+            SERVICE.name: SERVICE,
             DEVICE_FILE: device_tokenizer(model, job.cache),
             f"params/{CONFIG_FILE}": chat_config(model, job.cache),
         }
@@ -134,6 +138,8 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
 
 def _held(files: dict[str, Path]) -> dict[str, str]:
     tops = {name.partition("/")[0] for name in files} | {SBOM, SUMS, MANIFEST}
+    if RUN.name in files:
+        tops.add(README)
     return {name: what for name, what in HOLDS.items() if name in tops}
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.shared_builds import PROJECT
 
 from crosslab.__main__ import run
-from crosslab.artifact.dist import RUN, Dist, write_dist
+from crosslab.artifact.dist import RUN, SERVICE, Dist, write_dist
 from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS
 from crosslab.artifact.package import main as package_main
 from crosslab.artifact.package import package
@@ -32,6 +32,7 @@ from crosslab.errors import LabError, UserError
 
 ORIGIN = {"tvm": {"version": "1", "patches": [{"name": "a.patch", "sha256": "0" * 64}]}}
 ABOUT = {"release": "R", "target": "T", "model": "M", "quantization": "Q"}
+ABOUT |= {"vlens": [128, 256], "zvfh": False, "holds": {"runner": "a program"}}  # type: ignore[dict-item]
 ABOUT |= {"inputs": {"upstreams": ORIGIN}}  # type: ignore[dict-item]
 
 
@@ -50,6 +51,7 @@ def make_dist(at: Path) -> Dist:
     with tarfile.open(at / "library.tar", "w") as archive:
         archive.add(at / "built", "lib0.o")
     files = {"runner": at / "built", "run.sh": RUN, "model.tar": at / "library.tar"}
+    files |= {SERVICE.name: SERVICE}
     files |= {"params": at / "params", "tokenizer.json": at / "tokenizer.json"}
     whole = Part("M", "R", "Apache-2.0", shipped=True, kind="application")
     patched = (("patches/tvm/a.patch", "0" * 64), ("patches/tvm/b.patch", "1" * 64))
@@ -63,6 +65,8 @@ def test_folder_is_whole_and_described(dist: Dist) -> None:
     assert names == {
         "runner",
         "run.sh",
+        "mlc-rvv.service",
+        "README.md",
         "model.tar",
         "tokenizer.json",
         "params/tensor-cache.json",
@@ -92,7 +96,7 @@ def test_a_damaged_shard_is_noticed_on_the_board_and_before(
     def on_the_board() -> subprocess.CompletedProcess[str]:
         return subprocess.run([link, "verify"], capture_output=True, text=True, check=False)
 
-    assert on_the_board().stdout == "7 files are as they were made\n"
+    assert on_the_board().stdout == "9 files are as they were made\n"
     assert package_main(["verify", str(dist.folder)]) == 0
     shard = dist.folder / "params" / "shard.bin"
     whole = shard.read_bytes()
@@ -346,7 +350,7 @@ def test_verify_speaks_plainly_and_exits_with_0_1_2(
     tarball: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", str(tarball)]) == 0
-    assert "good: M Q T R, 8 files" in capsys.readouterr().out
+    assert "good: M Q T R, 10 files" in capsys.readouterr().out
     assert run(["verify", str(rewrite(tarball, change_byte))]) == 1
     wrong = "wrong: params/shard.bin: differs from the manifest: 1280 bytes"
     assert wrong in capsys.readouterr().out

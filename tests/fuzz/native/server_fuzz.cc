@@ -10,6 +10,7 @@
 #include "api/api_request.h"
 #include "api/response_request.h"
 #include "bounded_time.h"
+#include "input/log.h"
 #include "input/read_file.h"
 #include "scripted_answerer.h"
 #include "server/http_server.h"
@@ -71,6 +72,7 @@ struct World {
 };
 
 void FuzzConnection(std::string_view data) {
+  SetLogLevel(LogLevel::kError);
   static World world;
   Sent client(data);
   for (int i = 0; i < 4 && world.server.Answer(client); ++i) {

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README.md of an artefact names the commands of run.sh, and messages that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from support.shared_builds import PROJECT
+
+from crosslab.artifact.board_readme import board_readme
+from crosslab.artifact.dist import RUN
+from crosslab.artifact.manifest import Entry
+
+ABOUT = {"model": "M", "quantization": "Q", "vlens": [256, 128], "zvfh": False}
+ABOUT |= {"holds": {"runner": "a program", "params": "the parameters"}}
+ENTRIES = [
+    Entry("params/shard.bin", 3 * 2**20 + 1, "0" * 64),
+    Entry("runner", 2 * 2**20, "0" * 64),
+]
+
+
+def rows(text: str, title: str) -> list[str]:
+    """The first cells of a section's table."""
+    section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (.*?) \|", section, re.MULTILINE)[1:]
+
+
+def test_names_every_command() -> None:
+    done = subprocess.run([RUN, "--help"], capture_output=True, text=True, check=False)
+    verbs = set(re.findall(r"\./run\.sh ([a-z]+)", done.stderr))
+    assert verbs == {"chat", "serve", "install", "uninstall", "bench", "verify"}
+    commands = rows(board_readme(ABOUT, ENTRIES), "Commands")
+    assert {c.strip("`").split()[1] for c in commands} == {'"PROMPT"', *verbs}
+
+
+def test_names_messages_that_the_programs_print() -> None:
+    sources = [RUN, *(PROJECT / "runner").rglob("*.cc")]
+    # A message of several literals is one text.
+    printed = "".join(path.read_text(encoding="utf-8") for path in sources)
+    printed = re.sub(r'"\s*\+?\s*"', "", printed)
+    named = [
+        message
+        for cell in rows(board_readme(ABOUT, ENTRIES), "When it fails")
+        for message in re.findall(r"`(.*?)`", cell)
+    ]
+    assert len(named) >= 6
+    assert [message for message in named if message not in printed] == []
+
+
+@pytest.mark.parametrize(("zvfh", "said"), [(False, False), (True, True)])
+def test_says_what_the_board_must_have(*, zvfh: bool, said: bool) -> None:
+    text = board_readme({**ABOUT, "zvfh": zvfh}, ENTRIES)
+    assert ("Zvfh" in text) is said
+    assert "128 or 256 bits" in text
+    assert "shorter than 128 bits" in text
+    assert "6 MiB on the disk" in text
+    assert "parameters (4 MiB)" in text
+    assert rows(text, "What is in this folder") == ["`runner`", "`params`"]
