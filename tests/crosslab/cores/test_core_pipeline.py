@@ -152,7 +152,7 @@ def test_rounds_after_the_first_cost_the_steady_state(tmp_path: Path) -> None:
     words = words_of(assembled(CHAIN, tmp_path))
     vtype = 2 << 3  # e32, m1
     segments = {7: Segment(0x1000, tuple(words))}
-    runs = ((7, vtype, INDEX_RUNS, 99, 7, vtype), (7, vtype, INDEX_RUNS, 1, -1, 0))
+    runs = ((7, vtype, INDEX_RUNS, 99, 7, vtype, 0), (7, vtype, INDEX_RUNS, 1, -1, 0, 0))
     measured = Measurement(Counts(), (Counts(),), 1, segments, (runs,))
     (cycles,) = pipeline_cycles(X60, measured).values()
     assert cycles == pytest.approx(100 * 8 * 5, rel=0.01)
