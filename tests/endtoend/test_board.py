@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "params": at / "params",
         "tokenizer.bin": at / "tokenizer.bin",
     }
-    about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
+    about: dict[str, Any] = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
+    about |= {"model": "tiny", "quantization": "q0f32", "vlens": [256], "zvfh": False, "holds": {}}
     whole = Part("tiny", "R", "Apache-2.0", shipped=True, kind="application")
     write_dist(Dist(at / "tiny", files, about, whole))
     return package(at / "tiny", at)

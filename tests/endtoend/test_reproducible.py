@@ -70,6 +70,7 @@ linking = LinkRequest(
 files = {"run.sh": RUN, "runner": link_runner(linking, cache), "model.tar": compiled.library}
 files["params"] = random_params(config, 1, cache)
 about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
+about |= {"model": "tiny", "quantization": "q0f32", "vlens": [256], "zvfh": False, "holds": {}}
 write_dist(Dist(out / "tiny", files, about, Part("tiny", "R", "Apache-2.0", shipped=True)))
 print(package(out / "tiny", out))
 """
