@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def test_version_is_added_as_it_is_typed(lab: ForkLab, tmp_path: Path, typed: st
     assert 'tag = "curl-8_17_0"' in (fork.root / "VERSIONS.lock").read_text()
     done = fork.run("lock", "--add", "calc=8_99_0")
     assert done.code == 2 and "no tag curl-8_99_0 or v8_99_0 or 8_99_0 of calc" in done.err
+
+
+def test_whole_tag_names_the_same_version_in_every_verb(lab: ForkLab, tmp_path: Path) -> None:
+    upstream(lab, *CURL)
+    fork = begun(lab, tmp_path / "new", "--tag", "curl-8_16_0")
+    fork.ok("lock", "--add", "calc=curl-8_18_0")
+    assert "calc 8_17_0 added" in fork.ok("rebase", "calc", "curl-8_17_0").out
+    tables = tomllib.loads((fork.root / "VERSIONS.lock").read_text())
+    assert set(tables["upstreams"]["calc"]["versions"]) == {"8_16_0", "8_17_0", "8_18_0"}
+    fork.ok("range-diff", "calc", "curl-8_16_0", "8_17_0")
+    done = fork.run("lock", "--add", "calc=curl-8_17_0")
+    assert done.code == 2 and "has calc 8_17_0 already" in done.err
 
 
 def test_tags_that_name_no_version_are_said(lab: ForkLab, tmp_path: Path) -> None:

@@ -352,7 +352,8 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: SourceOptions) -> Fork:
     """The fork with a version that its lock may lack as yet."""
     named = options.tag or options.commit
-    if options.version in fork.lock.versions(old.name) and not named:
+    known = fork.lock.versions(old.name).values()
+    if not named and any(options.version in (one.version, one.tag) for one in known):
         return fork
     from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - rarely needed
 

@@ -154,13 +154,15 @@ class Lock:
         return chosen, tuple(self.upstream(upstream, version) for upstream, version in pairs)
 
     def upstream(self, name: str, version: str) -> Upstream:
-        """One version of one upstream."""
-        if version not in self.versions(name):
-            raise UserError(
-                f"{self.path.name} has no version {version!r} of {name}",
-                remedy=f"versions: {', '.join(self.versions(name)) or 'none'}",
-            )
-        return self.upstreams[name][version]
+        """One version of one upstream, by its name or by its tag."""
+        versions = self.versions(name)
+        by_tag = {one.tag: one for one in versions.values() if one.tag}
+        if found := versions.get(version) or by_tag.get(version):
+            return found
+        raise UserError(
+            f"{self.path.name} has no version {version!r} of {name}",
+            remedy=f"versions: {', '.join(versions) or 'none'}",
+        )
 
     def versions(self, name: str) -> Mapping[str, Upstream]:
         """All pinned versions of one upstream."""

@@ -13,7 +13,7 @@ import tomlkit
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import WHOLE
-from forkpatch.pins.tags import prefix_of, usual_series
+from forkpatch.pins.tags import name_of_version, usual_series
 from forkpatch.pins.versions import head_of, tags_of
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.sources.repository import local_path
@@ -56,7 +56,7 @@ def first_lock(
         version = check_object_id(commit, "--commit")[:12]
     else:
         tag = _tag(places, name, tag)
-        version = tag.removeprefix(prefix_of(tag)).replace("/", "-")
+        version = name_of_version(tag)
     check_name(version, "version")
     entry: dict[str, Any] = {"tag": tag} if tag else {"commit": commit}
     if tuple(include) not in ((), (WHOLE,)):

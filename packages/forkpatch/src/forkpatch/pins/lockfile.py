@@ -15,7 +15,7 @@ import tomlkit
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import Lock, Upstream
-from forkpatch.pins.tags import prefix_of, series_of, version_of
+from forkpatch.pins.tags import name_of_version, prefix_of, series_of, version_of
 from forkpatch.pins.versions import tags_of
 from forkpatch.safety import check_name, check_object_id
 
@@ -37,7 +37,8 @@ def add_version(
         text: the lock as it is.
         lock: what it says.
         like: the version whose paths, globs and wheel layout are taken over.
-        version: the new version's name.
+        version: the new version's name. A whole tag of the other version's scheme is shortened to
+            its version, as :func:`forkpatch.pins.begin.first_lock` does.
         tag: its tag; without one, it is found by the version, as the other version's tag has it.
         commit: its commit, when it has no tag.
         wheel_only: the commit of its wheel is not known.
@@ -50,6 +51,8 @@ def add_version(
         UserError: the version is there already, or no repository has such a tag, or there is
             no wheel to pin alone.
     """
+    if not (tag or commit) and like.tag and prefix_of(version) == prefix_of(like.tag):
+        version = name_of_version(version)
     check_name(version, "version")
     if version in lock.versions(like.name):
         raise UserError(f"the lock has {like.name} {version} already")

@@ -57,6 +57,11 @@ def prefix_of(name: str) -> str:
     return next((name[:end] for end in _starts(name) if _version(name[end:])), "")
 
 
+def name_of_version(tag: str) -> str:
+    """The name of a tag's version in a lock: ``8_16_0`` for ``curl-8_16_0``."""
+    return tag.removeprefix(prefix_of(tag)).replace("/", "-")
+
+
 def series_of(name: str) -> str:
     """The prefix of a tag as far as it tells series apart: a ``v`` may come and go."""
     return re.sub(r"(?<![a-z])v$", "", prefix_of(name).lower())
