@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,7 @@ def run_cases(args: argparse.Namespace, report: Report, scratch: Path) -> Iterat
         "done": [] if args.again else list(report.outcomes),
         "first": args.first,
         "seconds": args.seconds,
+        "parent": os.getpid(),
         "kernels": str(cached_kernels(KernelTarget.HOST, args.cache)),
     }
     file = scratch / "spec.json"

@@ -33,6 +33,7 @@ from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
+from groundwork.interrupts import end_with_parent
 from torchroad.example import Example, make_example
 from torchroad.importer import export, function_of
 from torchroad.job import compare
@@ -108,7 +109,8 @@ def compile_for_host(module: Any, folder: Path) -> Path:
     return library
 
 
-def _judge_into(pipe: Any, *case: Any) -> None:
+def _judge_into(parent: int, pipe: Any, *case: Any) -> None:
+    end_with_parent(parent)  # which alone ends a case that takes too long
     torch.set_num_threads(1)
     pipe.send(judge(*case))
 
@@ -117,7 +119,8 @@ def judged(name: str, kind: str, factory: Factory, kernels: Path, seconds: float
     """The verdict on one case, in a process of its own that may take so many seconds."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_judge_into, args=(theirs, name, kind, factory, kernels))
+    case = (name, kind, factory, kernels)
+    process = context.Process(target=_judge_into, args=(os.getpid(), theirs, *case))
     process.start()
     theirs.close()
     try:
@@ -155,6 +158,7 @@ def _is(name: str, wanted: str) -> bool:
 def main(arguments: list[str]) -> int:
     """Print an outcome for each case that the specification chooses."""
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    end_with_parent(spec["parent"])
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     cases, kernels = all_cases(spec["kinds"]), Path(spec["kernels"])
