@@ -83,10 +83,15 @@ def _notes(rows: Iterable[Row]) -> list[Text]:
 
 def _work(row: Row, work: ThreadWork) -> str:
     serial = ", ".join(symbol for symbol, _ in work.serial) or "nothing"
+    idle = ""
+    if work.idle:
+        # TVM's pool takes the processors of the highest frequency, also under the emulator.
+        about = "TVM uses no more threads than this machine has processors of its fastest kind"
+        idle = f"; {work.idle} of the threads did next to nothing: {about}"
     return (
         f"{name_of(row)}, {row.phase}: the largest of {row.threads} threads does "
         f"{work.imbalance:.3f} times their mean; {work.serial_share:.1%} of the work is the main "
-        f"thread's alone, most of it {serial}"
+        f"thread's alone, most of it {serial}{idle}"
     )
 
 

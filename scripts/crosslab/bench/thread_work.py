@@ -42,6 +42,11 @@ class ThreadWork:
         return max(self.threads) * len(self.threads) / max(sum(self.threads), 1)
 
     @property
+    def idle(self) -> int:
+        """Threads that did less than a hundredth of the largest one's work."""
+        return sum(100 * work < max(self.threads) for work in self.threads)
+
+    @property
     def serial_share(self) -> float:
         """Part of all work that the main thread alone does."""
         return self.serial_total / max(sum(self.threads), 1)

@@ -19,6 +19,12 @@ def test_shares_of_work() -> None:
     work = ThreadWork((40, 20, 20, 20), (("serial", 20),), 20)
     assert work.imbalance == pytest.approx(1.6)
     assert work.serial_share == pytest.approx(0.2)
+    assert work.idle == 0
+
+
+def test_threads_that_did_nothing_are_counted() -> None:
+    assert ThreadWork((4000, 3900, 12, 0), (), 0).idle == 2
+    assert ThreadWork((0, 0), (), 0).idle == 0
 
 
 @pytest.mark.usefixtures("emulator")
