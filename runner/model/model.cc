@@ -13,6 +13,7 @@
 
 #include "input/errors.h"
 #include "model/roi.h"
+#include "model/thread_pool.h"
 
 // The linked-in libraries, defined by the build that links them: bits in a vector register
 // (ascending), 1 if the library needs vectors of halves, and the prefix of its symbols. A row
@@ -329,6 +330,7 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
                                             const std::vector<int64_t>& sequences,
                                             const std::vector<int32_t>& tokens, size_t rows,
                                             bool marked) {
+  StartThreadPool();
   const auto count = static_cast<int64_t>(tokens.size());
   const auto batch = static_cast<int64_t>(sequences.size());
   const Tensor ids = TokenTensor(tokens);

@@ -19,6 +19,7 @@
 #include "model/model.h"
 #include "model/params.h"
 #include "model/roi.h"
+#include "model/thread_pool.h"
 #include "program/arguments.h"
 #include "program/threads.h"
 #include "tensors/safetensors.h"
@@ -123,6 +124,7 @@ std::vector<Tensor> ReadInputs(const std::string& path, const std::vector<std::s
 // Calls the model, which checks the indices among its inputs.
 ffi::Any Call(const ffi::Function& function, const std::vector<Tensor>& inputs,
               const ffi::Array<ffi::Any>& params) {
+  StartThreadPool();
   std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
   if (!params.empty()) arguments.emplace_back(params);
   ffi::Any result;

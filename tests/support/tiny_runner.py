@@ -127,17 +127,18 @@ def build_engine_probe() -> Path:
     return cached_build(shared_builds.CACHE, "engine-probe", key, make) / "probe"
 
 
-def host_environment() -> dict[str, str]:
+def host_environment(threads: int = 1) -> dict[str, str]:
     """The environment of programs on the wheel's runtime."""
     folders = ":".join(map(str, shared_builds.library_folders()))
-    return {"TVM_NUM_THREADS": "1", "LD_LIBRARY_PATH": folders}
+    return {"TVM_NUM_THREADS": str(threads), "LD_LIBRARY_PATH": folders}
 
 
-def run_plan(probe: Path, params: Path, **plan: Any) -> dict[str, Any]:
+def run_plan(probe: Path, params: Path, *, threads: int = 1, **plan: Any) -> dict[str, Any]:
     """Answers and statistics of the engine; see ``engine_probe.cc``."""
     command = [str(probe), "", str(params), json.dumps(plan)]
+    environment = host_environment(threads)
     done = subprocess.run(
-        command, env=host_environment(), capture_output=True, text=True, check=False, timeout=120
+        command, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr[-3000:]
     result: dict[str, Any] = json.loads(done.stdout)

@@ -47,6 +47,13 @@ def request(tokens: list[int], step: int = 0, **more: int) -> dict[str, Any]:
     return {"tokens": tokens, "max_tokens": MAX_NEW, "step": step, **more}
 
 
+def test_as_many_threads_compute_as_asked_whatever_the_cores(probe: Path, params: Path) -> None:
+    # More than the processors of one kind that any machine of the tests has.
+    told = run_plan(probe, params, threads=67, requests=[request(PROMPTS[0])])
+    assert told["threads"] == 67
+    assert told["answers"][0]["tokens"] == alone(params, PROMPTS[0])
+
+
 def test_four_at_once_answer_as_each_alone(probe: Path, params: Path) -> None:
     asked = [request(prompt, 3 * number) for number, prompt in enumerate(PROMPTS)]
     told = run_plan(probe, params, sequences=4, requests=asked)

@@ -2,7 +2,10 @@
 // Runs the engine by a plan. Arguments: a library's file, a folder of parameters, the plan in JSON:
 // sequences, tokens, total, chunk, queue; requests: tokens, step (of its Submit), cancel (step),
 // max_tokens, owner, stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
-// answers (or "refused" and why), in the plan's order; the stats after each step.
+// answers (or "refused" and why), in the plan's order; the stats after each step; the threads that
+// compute.
+#include <tvm/ffi/function.h>
+
 #include <iostream>
 #include <map>
 #include <string>
@@ -126,7 +129,8 @@ int Run(char** argv) {
     std::cout << (i ? "," : "");
     Print(told[i]);
   }
-  std::cout << "]}\n";
+  const auto threads = tvm::ffi::Function::GetGlobalRequired("runtime.NumThreads");
+  std::cout << "],\"threads\":" << threads().cast<int64_t>() << "}\n";
   return 0;
 }
 
