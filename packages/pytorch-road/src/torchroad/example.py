@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import inspect
 import sys
@@ -62,6 +63,19 @@ class Example:
         by_place = tuple(of(n, v) for n, v in zip(self.names, self.by_place, strict=False))
         return replace(
             self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
+        )
+
+    def in_double(self) -> Example:
+        """The example with its floating-point weights and inputs in float64."""
+
+        def of(value: Any) -> Any:
+            return value.double() if value.is_floating_point() else value
+
+        return replace(
+            self,
+            model=copy.deepcopy(self.model).double(),
+            by_place=tuple(map(of, self.by_place)),
+            by_name={name: of(value) for name, value in self.by_name.items()},
         )
 
     def check_size(self, size: str, limits: Sequence[int]) -> None:

@@ -58,3 +58,25 @@ def test_a_report_of_other_sources_is_not_taken(tmp_path: Path) -> None:
     assert [one.name for one in Report.read(report.file, "these").faults] == ["Linear 1"]
     assert not Report.read(report.file, "others").outcomes
     assert "| modules of torch.nn | 1 | 0 (0.0%) | 0 | 1 | 0 |" in report.summary()
+
+
+def test_outputs_may_be_as_far_from_float64_as_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    from torchroad.example import make_example  # noqa: PLC0415 - it imports torch
+    from torchroad.survey.worker import judge_outputs  # noqa: PLC0415 - it imports torch
+
+    class Cancelling(torch.nn.Module):  # type: ignore[misc]
+        """Loses digits of float32: the last bits of x, a million times as large."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x + 1e6) - 1e6
+
+    example = make_example(lambda: (Cancelling(), (torch.tensor([0.1, 0.7]),)), Path())
+    theirs = example.outputs()[0].numpy()
+    assert judge_outputs(example, [theirs]).error == 0
+    exact = example.in_double().outputs()[0].numpy().astype(theirs.dtype)
+    nearer = judge_outputs(example, [exact])
+    assert nearer.right
+    assert nearer.error < 1e-6
+    assert "torch's float32" in nearer.told[0]
+    assert not judge_outputs(example, [2 * theirs - exact + 0.1]).right
