@@ -85,8 +85,7 @@ def _work(row: Row, work: ThreadWork) -> str:
     serial = ", ".join(symbol for symbol, _ in work.serial) or "nothing"
     idle = ""
     if work.idle:
-        # TVM's pool takes the processors of the highest frequency, also under the emulator.
-        about = "TVM uses no more threads than this machine has processors of its fastest kind"
+        about = "the model's parallel loops have fewer parts than threads"
         idle = f"; {work.idle} of the threads did next to nothing: {about}"
     return (
         f"{name_of(row)}, {row.phase}: the largest of {row.threads} threads does "
