@@ -5,6 +5,7 @@
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/error.h>
+#include <tvm/ffi/reflection/registry.h>
 
 #include <algorithm>
 #include <cstring>
@@ -50,8 +51,25 @@ namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
 constexpr char kFunction[] = "main";
-// Kind of the error of a model that gets an index beyond the axis it is for.
+// Kind of the error of a model that rejects an input.
 constexpr char kBadIndex[] = "IndexError";
+
+// Compiled models call this function for an input with a wrong number: with a text that has a {}
+// for each of the numbers after it.
+void RejectInput(ffi::PackedArgs arguments, ffi::Any*) {
+  std::string text = arguments[0].cast<std::string>();
+  size_t at = 0;
+  for (int i = 1; i < arguments.size() && (at = text.find("{}", at)) != std::string::npos; ++i) {
+    const std::string number = std::to_string(arguments[i].cast<int64_t>());
+    text.replace(at, 2, number);
+    at += number.size();
+  }
+  throw ffi::Error(kBadIndex, text, "");
+}
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  ffi::reflection::GlobalDef().def_packed("mlc_rvv.reject_input", RejectInput);
+}
 constexpr int64_t kLongestRegister = 65536;
 constexpr int64_t kMostSteps = 1 << 20;
 

@@ -160,6 +160,18 @@ def places_of_bags() -> Made:
     return _made(nn.EmbeddingBag(9, 4), torch.tensor([[1, 8]]))
 
 
+def bags_by_offsets(*, ends: bool = False) -> Made:
+    """Bags of two, one and two rows, or of two and three."""
+    bags = nn.EmbeddingBag(9, 4, include_last_offset=ends)
+    offsets = torch.tensor([0, 2, 5] if ends else [0, 2, 3])
+    return _made(bags, torch.tensor([1, 8, 0, 3, 3]), offsets)
+
+
+def bags_by_offsets_with_the_end() -> Made:
+    """The last offset is the end of the last bag."""
+    return bags_by_offsets(ends=True)
+
+
 def places_that_are_written() -> Made:
     """Numbers are added where inputs say."""
     return _made(

@@ -281,6 +281,12 @@ def recurrent() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Recurrent(), (torch.randn(2, 3, 16),)
 
 
+def many_steps() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A layer over 300 steps, whose errors would add up."""
+    torch.manual_seed(2)
+    return nn.GRU(8, 16, batch_first=True), (torch.randn(1, 300, 8),)
+
+
 def scaled_sum() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Inputs of 16 rows."""
     torch.manual_seed(5)

@@ -44,6 +44,6 @@ def test_the_runner_refuses_an_index_beyond_its_axis(tmp_path: Path) -> None:
         assert done.returncode == code, done.stderr
         assert outputs.exists() == (code == 0)
     assert done.stderr == (
-        "runner: aten.embedding.default in module function: an index is beyond its axis, "
+        "runner: aten.embedding.default in module function: index -1 is beyond its axis, "
         "whose indices are 0 to 8\n"
     )

@@ -56,11 +56,12 @@ def test_a_model_computes_what_torch_does_on_kernels(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("emulator")
-def test_recurrent_layers_compute_what_torch_does(tree: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["recurrent", "many_steps"])
+def test_recurrent_layers_compute_what_torch_does(tree: Path, tmp_path: Path, model: str) -> None:
     shared_builds.cross()
     report = tmp_path / "torch.json"
     where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
-    assert main([f"{MODELS}:recurrent", *where]) == 0
+    assert main([f"{MODELS}:{model}", *where]) == 0
     assert json.loads(report.read_text(encoding="utf-8"))["cases"][0]["error"] < 1e-5
 
 

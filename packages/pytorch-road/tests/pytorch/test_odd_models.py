@@ -59,8 +59,25 @@ def test_an_index_beyond_its_axis_is_an_error(factory: str, least: int, most: in
     *others, places = example.tensors()
     call(*others, places)
     for wrong in (least - 1, most + 1, 1 << 32):
-        with pytest.raises(IndexError, match=rf"beyond its axis, whose .* {least} to {most}$"):
+        told = rf"index {wrong} is beyond its axis, whose .* {least} to {most}$"
+        with pytest.raises(IndexError, match=told):
             call(*others, places.clone().fill_(0).index_fill(-1, torch.tensor([1]), wrong))
+
+
+@pytest.mark.parametrize("factory", ["bags_by_offsets", "bags_by_offsets_with_the_end"])
+def test_offsets_of_bags_are_verified(factory: str) -> None:
+    example, module, params = imported(factory)
+    call = compiled(module, params)
+    places, right = example.tensors()
+    call(places, right)
+    for wrong, told in (
+        ([1, 2, 5], "offset 0 is 1; "),
+        ([0, 3, 2], "offset 2 is 2; "),
+        ([0, 2, 6], "offset 2 is 6; .* the number of indices, 5$"),
+        ([0, -1, 5], "offset 1 is -1; "),
+    ):
+        with pytest.raises(IndexError, match=told):
+            call(places, torch.tensor(wrong))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def embedding_bag(node: Any, importer: Any) -> tuple[Any, None, None, None]:
     given = list(importer.retrieve_args(node))
     defaults = [None, None, None, False, Mode.SUM, False, None, False, -1]
     table, places, offsets, _, mode, _, factors, ends, padding = given + defaults[len(given) :]
-    bags = Bags(Mode(mode), bool(ends), padding, _width(node.args[2]))
+    bags = Bags(Mode(mode), bool(ends), padding, width_of_bags(node))
     tensors = (table, places, offsets, *((factors,) if factors is not None else ()))
     made = importer.block_builder.emit_te(
         partial(bagged, bags=bags), *tensors, primfunc_name_hint="bags"
@@ -60,8 +60,9 @@ def embedding_bag(node: Any, importer: Any) -> tuple[Any, None, None, None]:
     return made, None, None, None
 
 
-def _width(offsets: Any) -> int:
-    """Step of offsets that are a range from 0: of rows that come as a matrix."""
+def width_of_bags(node: Any) -> int:
+    """Step of offsets that are a range from 0, of rows that come as a matrix; 0 of others."""
+    offsets = node.args[2]
     name = getattr(offsets.target, "__name__", "")
     given = list(offsets.args)
     known = name == "arange.start_step" and len(given) > 2 and given[0] == 0

@@ -13,14 +13,11 @@ from functools import partial
 from typing import Any
 
 from tvm import te, tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as script
 
-from torchroad.conversion.bags import BAGS
+from torchroad.conversion.bags import BAGS, width_of_bags
 from torchroad.conversion.dtypes import dtype_of
+from torchroad.conversion.verified import verified
 
-# Kind of the error; the runner takes it for a mistake in the inputs.
-ERROR = "IndexError"
 Indices = Iterator[tuple[Any, Any]]
 
 
@@ -73,15 +70,21 @@ def checked_places(node: Any, importer: Any, inputs: Collection[str], where: str
         where: the operator, in words.
     """
     name, before = node.target.__name__, {}
+
+    def replaced(one: Any, by: Callable[..., Any], *more: Any) -> None:
+        before[one] = importer.env[one]
+        importer.env[one] = importer.block_builder.emit_te(
+            by, before[one], *more, primfunc_name_hint="places"
+        )
+
     for place, size in INDEXED[name](node, importer) if name in INDEXED else ():
         from_end, checked = name in FROM_END, _depends(place, inputs)
         if from_end or checked:
-            before[place] = importer.env[place]
-            importer.env[place] = importer.block_builder.emit_te(
-                partial(from_begin, from_end=from_end, where=where if checked else ""),
-                *(before[place], size),
-                primfunc_name_hint="places",
-            )
+            told = where if checked else ""
+            replaced(place, partial(from_begin, from_end=from_end, where=told), size)
+    if name in BAGS and not width_of_bags(node) and _depends(node.args[2], inputs):
+        count = importer.env[node.args[1]].ty.shape[0]
+        replaced(node.args[2], partial(checked_offsets, where=where), count)
     try:
         yield
     finally:
@@ -117,27 +120,34 @@ def from_begin(places: Any, size: Any, from_end: bool, where: str) -> Any:
     if not where:
         return te.compute(places.shape, lambda *i: one(places[i]), name="places")
     least = -size if from_end else 0
-    known = isinstance(size, tirx.IntImm)
-    ends = (int(least), int(size) - 1) if known else (f"-{size}" if from_end else 0, f"{size} - 1")
-    told = f"{where}: an index is beyond its axis, whose indices are {ends[0]} to {ends[1]}"
 
-    def loop(sources: Any, outs: Any) -> Any:
-        source, out = (script.buffer_proxy(buffer) for buffer in (sources[0], outs[0]))
-        with IRBuilder() as builder:
-            with script.serial(0, math.prod(places.shape, start=1)) as i:
-                inside = tirx.all(source[i] >= least, source[i] < size)
-                with script.Assert(inside, told, ERROR):
-                    pass
-                out[i] = one(source[i])
-            return builder.get()
+    def beyond(at: Any, i: Any) -> tuple[Any, tuple[Any, ...]]:
+        return tirx.any(at(i) < least, at(i) >= size), (at(i), least, size - 1)
 
-    given, made = (
-        tirx.decl_buffer(places.shape, places.dtype, name, layout=None)
-        for name in ("given", "made")
+    told = f"{where}: index {{}} is beyond its axis, whose indices are {{}} to {{}}"
+    return verified(places, beyond, told, one)
+
+
+def checked_offsets(offsets: Any, count: Any, where: str) -> Any:
+    """Offsets of bags, which must begin with 0, not decrease, and be places of the indices.
+
+    Args:
+        offsets: integers.
+        count: number of the indices.
+        where: the operator.
+    """
+
+    def misplaced(at: Any, i: Any) -> tuple[Any, tuple[Any, ...]]:
+        first = i == 0
+        least = tirx.if_then_else(first, tirx.const(0, offsets.dtype), at(tirx.max(i - 1, 0)))
+        most = tirx.if_then_else(first, 0, count)
+        return tirx.any(at(i) < least, at(i) > most), (i, at(i), count)
+
+    told = (
+        f"{where}: offset {{}} is {{}}; the first is 0, none is less than the one before, "
+        "and none is more than the number of indices, {}"
     )
-    return te.extern(
-        [places.shape], [places], loop, name="places", in_buffers=[given], out_buffers=[made]
-    )
+    return verified(offsets, misplaced, told)
 
 
 def at_indices(node: Any, importer: Any) -> Any:
