@@ -185,6 +185,16 @@ constexpr char kAnswers[] = R"({
 "ResponseEvent": {"type": "object", "required": ["type", "sequence_number"], "properties": {
   "type": {"type": "string"},
   "sequence_number": {"type": "integer"}}},
+"Embedding": {"type": "object", "required": ["object", "index", "embedding"], "properties": {
+  "object": {"type": "string", "enum": ["embedding"]},
+  "index": {"type": "integer"},
+  "embedding": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}}},
+"EmbeddingList": {"type": "object", "required": ["object", "data", "model", "usage"], "properties": {
+  "object": {"type": "string", "enum": ["list"]},
+  "model": {"type": "string"},
+  "data": {"type": "array", "items": {"$ref": "#/components/schemas/Embedding"}},
+  "usage": {"type": "object", "properties": {
+    "prompt_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}}}},
 "Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
   "count": {"type": "integer"},
   "max_model_len": {"type": "integer"},

@@ -15,21 +15,6 @@ using Fields = FieldTable<ApiRequest>::Fields;
 
 constexpr int64_t kMany = int64_t{1} << 30;
 
-void ReadPrompts(const FieldValue& at, ApiRequest* request) {
-  const bool many = at.value.is_array() && !at.value.empty() && !at.value[0].is_number();
-  const Json list = many ? at.value : Json::array({at.value});
-  if (list.size() > kMostPrompts) {
-    Refuse(at.name, "has more than " + std::to_string(kMostPrompts) + " prompts");
-  }
-  for (const Json& prompt : list) {
-    if (prompt.is_array() && !prompt.empty()) {
-      request->prompts.emplace_back(ReadIds(at.name, prompt));
-    } else {
-      request->prompts.emplace_back(ReadText(at.name, prompt));
-    }
-  }
-}
-
 void ReadStop(const FieldValue& at, ApiRequest* request) {
   const Json list = at.value.is_array() ? at.value : Json::array({at.value});
   if (list.size() > kMostStops) {
@@ -203,13 +188,12 @@ Fields ChatFields() {
 }
 
 Request Prompt() {
-  const OrderedJson schema = OrderedJson::parse(R"({"anyOf": [
-    {"type": "string"}, {"type": "array", "items": {"type": "string"}},
-    {"type": "array", "items": {"type": "integer"}},
-    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}]})");
+  const auto read = [](const FieldValue& at, ApiRequest* request) {
+    request->prompts = ReadPrompts(at, kMostPrompts);
+  };
   const std::string about = "a text or a list of token ids, or up to " +
                             std::to_string(kMostPrompts) + " of them; without a chat template";
-  return Required<ApiRequest>({{"prompt", Support::kWorks, schema, about}, ReadPrompts});
+  return Required<ApiRequest>({{"prompt", Support::kWorks, PromptSchema(), about}, read});
 }
 
 Request TextTokens() {
@@ -268,6 +252,28 @@ void CheckTogether(const Json& body, const ApiRequest& request) {
 }
 
 }  // namespace
+
+std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most) {
+  const bool many = at.value.is_array() && !at.value.empty() && !at.value[0].is_number();
+  const Json list = many ? at.value : Json::array({at.value});
+  if (list.size() > most) Refuse(at.name, "has more than " + std::to_string(most) + " prompts");
+  std::vector<ApiPrompt> prompts;
+  for (const Json& prompt : list) {
+    if (prompt.is_array() && !prompt.empty()) {
+      prompts.emplace_back(ReadIds(at.name, prompt));
+    } else {
+      prompts.emplace_back(ReadText(at.name, prompt));
+    }
+  }
+  return prompts;
+}
+
+OrderedJson PromptSchema() {
+  return OrderedJson::parse(R"({"anyOf": [
+    {"type": "string"}, {"type": "array", "items": {"type": "string"}},
+    {"type": "array", "items": {"type": "integer"}},
+    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}]})");
+}
 
 const FieldTable<ApiRequest>& RequestFields(ApiKind kind) {
   static const FieldTable<ApiRequest> chat(ChatFields()), text(TextFields());

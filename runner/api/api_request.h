@@ -51,6 +51,10 @@ constexpr size_t kMostPrompts = 16;
 constexpr int64_t kMostAnswers = 16;  // of one request
 constexpr int64_t kMostTop = 20;      // alternatives to a token
 
+// Reads a prompt or a list of at most so many. Throws ApiError (400).
+std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most);
+OrderedJson PromptSchema();
+
 // Fields of every request that change nothing.
 constexpr const char* kUnusedFields[] = {"user",
                                          "metadata",

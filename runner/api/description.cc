@@ -6,6 +6,7 @@
 #include "api/answer_schemas.h"
 #include "api/api_request.h"
 #include "api/conversation.h"
+#include "api/embedding_request.h"
 #include "api/response_request.h"
 #include "api/token_request.h"
 
@@ -112,6 +113,13 @@ std::vector<PathAbout> MakePaths() {
       {"POST", "/v1/responses",
        "Answers a chat, as the newer clients ask. `reasoning_tokens` of an answer is always 0.",
        false, "ResponseRequest", ResponseFields().About(), "Response", "ResponseEvent"},
+      {"POST", "/v1/embeddings",
+       "Vectors of texts, of length 1: the mean of a text's states after the last layer and its "
+       "norm. "
+       "A model that was not trained for it gives vectors that tell less than those of an "
+       "embedding "
+       "model.",
+       false, "EmbeddingRequest", EmbeddingFields().About(), "EmbeddingList", ""},
       {"POST", "/tokenize", "The tokens of a text or a chat, in the form of vLLM's.", false,
        "TokenizeRequest", TokenizeFields().About(), "Tokens"},
       {"POST", "/detokenize", "The text of tokens, in the form of vLLM's.", false,

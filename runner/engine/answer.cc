@@ -2,8 +2,11 @@
 #include "engine/answer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 namespace rvv_runner {
 
@@ -12,7 +15,8 @@ Answer::Answer(uint64_t id, Request request, int64_t longest, const Tokenizer* t
       request_(std::move(request)),
       longest_(longest),
       sampler_(request_.sampling),
-      text_(tokenizer, request_.sampling.stop) {
+      text_(tokenizer, request_.sampling.stop),
+      said_(request_.tokens) {
   if (request_.grammar) grammar_.emplace(request_.grammar);
   ended_.prompt_tokens = std::ssize(request_.tokens);
 }
@@ -46,19 +50,29 @@ void Answer::Score(const std::vector<std::vector<float>>& rows) {
   }
 }
 
+void Answer::AddStates(const std::vector<double>& sum) {
+  states_.resize(sum.size());
+  std::transform(sum.begin(), sum.end(), states_.begin(), states_.begin(), std::plus<>());
+}
+
 std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
   if (request_.on_logits) request_.on_logits(logits);
-  last_ = Choose(logits);
-  piece_.tokens.push_back(last_);
+  const int32_t token = Choose(logits);
+  said_.push_back(token);
+  piece_.tokens.push_back(token);
   ++ended_.answer_tokens;
-  if (std::count(request_.stop.begin(), request_.stop.end(), last_) > 0) return Finish::kStop;
+  if (std::count(request_.stop.begin(), request_.stop.end(), token) > 0) return Finish::kStop;
   if (request_.sampling.top_logprobs >= 0) {
-    piece_.logprobs.push_back(LogprobOf(logits, last_, request_.sampling.top_logprobs));
+    piece_.logprobs.push_back(LogprobOf(logits, token, request_.sampling.top_logprobs));
   }
-  Tell(text_.Next(last_));
+  Tell(text_.Next(token));
   if (text_.stopped() || (grammar_ && grammar_->done())) return Finish::kStop;
   if (ended_.prompt_tokens + ended_.answer_tokens == longest_) return Finish::kLength;
   return std::nullopt;
+}
+
+Answer::Tokens Answer::Guess(int64_t most) const {
+  return GuessNext(said_, std::min({most, guesses_.tokens(), longest_ - std::ssize(said_)}));
 }
 
 int32_t Answer::Choose(const std::vector<float>& logits) {
@@ -81,6 +95,10 @@ void Answer::Tell(const std::string& text) {
 void Answer::End(Finish finish, const std::string& error) {
   ended_.finish = finish;
   ended_.error = error;
+  // The sum has the direction of the mean.
+  const double square = std::inner_product(states_.begin(), states_.end(), states_.begin(), 0.0);
+  const double length = square > 0 ? std::sqrt(square) : 1.0;
+  for (const double each : states_) ended_.embedding.push_back(static_cast<float>(each / length));
   try {
     if (finish != Finish::kError) {
       piece_.text += text_.Finish();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/answer_text.h"
+#include "engine/prompt_lookup.h"
 #include "engine/request.h"
 #include "engine/sampling.h"
 #include "grammar/grammar.h"
@@ -43,14 +44,23 @@ class Answer {
   std::pair<Tokens::const_iterator, Tokens::const_iterator> Chunk(int64_t most) const;
   void Read(int64_t tokens, double seconds);
   bool scores_prompt() const { return request_.scores_prompt; }
-  bool only_reads() const { return request_.only_reads; }
+  bool embeds() const { return request_.embeds; }
+  bool only_reads() const { return request_.only_reads || request_.embeds; }
+  // True if every token of the prompt must be computed.
+  bool starts_empty() const { return scores_prompt() || embeds(); }
   // Notes the logits after each of the next tokens of the prompt, before Read.
   void Score(const std::vector<std::vector<float>>& rows);
+  // Notes the sum of the states of the next tokens of the prompt.
+  void AddStates(const std::vector<double>& sum);
   void Decoded(double seconds) { ended_.decode_seconds.push_back(seconds); }
 
   // Chooses a token and reports it. Returns how the answer ends, if it does.
   std::optional<Finish> Next(const std::vector<float>& logits);
-  int32_t last() const { return last_; }
+  int32_t last() const { return said_.back(); }
+
+  // The tokens that prompt lookup guesses to follow, at most `most` and as many as may still come.
+  Tokens Guess(int64_t most) const;
+  void Verified(int64_t guessed, int64_t right) { guesses_.Verified(guessed, right); }
 
   // Reports the rest of the text, and the end. Does not throw.
   void End(Finish finish, const std::string& error);
@@ -67,7 +77,9 @@ class Answer {
   StoppedText text_;
   std::optional<int64_t> sequence_;
   int64_t read_ = 0;
-  int32_t last_ = 0;
+  std::vector<double> states_;  // sum
+  Tokens said_;                 // the prompt and the answer
+  GuessLength guesses_;
   Piece piece_;
   Ended ended_;
   Clock::time_point submitted_ = Clock::now();

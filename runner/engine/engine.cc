@@ -12,6 +12,7 @@
 
 #include "engine/answer.h"
 #include "engine/cache_room.h"
+#include "engine/prompt_lookup.h"
 #include "input/errors.h"
 #include "model/model.h"
 
@@ -108,11 +109,17 @@ class Engine::State {
   // Tokens of the prompt and its longest answer.
   int64_t Check(const Request& request) const {
     if (request.tokens.empty()) throw InputError("the prompt has no tokens");
+    if (request.embeds && !model_->embeds()) {
+      throw InputError(
+          "the model library has no function prefill_to_last_hidden_states, which gives vectors of "
+          "texts");
+    }
     CheckTokens(request.tokens, vocabulary_);
     CheckSampling(request.sampling, vocabulary_);
     const auto prompt = std::ssize(request.tokens);
     const auto text = [](int64_t number) { return std::to_string(number); };
-    if (request.only_reads ? prompt > limits_.tokens : prompt >= limits_.tokens) {
+    const bool only_reads = request.only_reads || request.embeds;
+    if (only_reads ? prompt > limits_.tokens : prompt >= limits_.tokens) {
       throw ContextError("the prompt of " + text(prompt) +
                          " tokens leaves no room for an answer in the longest sequence, " +
                          text(limits_.tokens) + " tokens");
@@ -123,7 +130,7 @@ class Engine::State {
                          text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
                          " tokens");
     }
-    const int64_t longest = request.only_reads ? prompt : most > 0 ? prompt + most : limits_.tokens;
+    const int64_t longest = only_reads ? prompt : most > 0 ? prompt + most : limits_.tokens;
     if (!room_.Fits(longest)) {
       throw ContextError("a sequence of " + text(longest) +
                          " tokens does not fit into the KV cache of " +
@@ -162,8 +169,8 @@ class Engine::State {
       Answer& first = *waiting_.front();
       std::optional<CacheRoom::Place> place;
       try {
-        place = first.scores_prompt() ? room_.TakeEmpty(first.longest(), first.owner())
-                                      : room_.Take(first.prompt(), first.longest(), first.owner());
+        place = first.starts_empty() ? room_.TakeEmpty(first.longest(), first.owner())
+                                     : room_.Take(first.prompt(), first.longest(), first.owner());
       } catch (...) {
         // End it with the others: it would make each later step fail.
         running_.splice(running_.end(), waiting_, waiting_.begin());
@@ -201,8 +208,9 @@ class Engine::State {
     const auto [first, last] =
         answer.Chunk(scored ? std::min(ChunkNow(), model_->scored()) : ChunkNow());
     const auto start = Clock::now();
-    const auto logits =
-        scored ? Score(&answer, {first, last}) : model_->Prefill(answer.sequence(), {first, last});
+    const auto logits = scored            ? Score(&answer, {first, last})
+                        : answer.embeds() ? Embed(&answer, {first, last})
+                                          : model_->Prefill(answer.sequence(), {first, last});
     const double seconds = SecondsSince(start);
     room_.Computed(answer.sequence(), first, last);
     answer.Read(last - first, seconds);
@@ -222,11 +230,18 @@ class Engine::State {
     return std::move(rows.back());
   }
 
+  // Reads tokens of a text whose vector is asked. There are no logits.
+  std::vector<float> Embed(Answer* answer, const std::vector<int32_t>& tokens) {
+    answer->AddStates(model_->SumOfStates(answer->sequence(), tokens));
+    return {};
+  }
+
   void DecodeAll() {
     std::vector<Answers::iterator> all;
     for (auto it = running_.begin(); it != running_.end(); ++it) {
       if ((*it)->unread() == 0) all.push_back(it);
     }
+    if (all.size() == 1 && Guess(all.front())) return;
     const auto batch = static_cast<size_t>(model_->batch());
     for (size_t at = 0; at < all.size(); at += batch) {
       Decode({all.begin() + static_cast<std::ptrdiff_t>(at),
@@ -259,18 +274,64 @@ class Engine::State {
     }
   }
 
-  // Chooses a token of an answer, which may end it.
-  void Next(Answers::iterator answer, const std::vector<float>& logits) {
+  // Guesses the next tokens of an answer and lets the model read them, so that it gives the logits
+  // after each. Tokens are chosen as ever: a guess saves a call if it is the token that is chosen.
+  // Returns false if there is nothing to guess.
+  bool Guess(Answers::iterator running) {
+    if (limits_.lookup == Lookup::kOff || !model_->verifies()) return false;
+    const bool measures = limits_.lookup == Lookup::kWhereItGains;
+    if (measures && (decode_seconds_ == 0 || !gain_.Tries())) return false;
+    Answer& answer = **running;
+    std::vector<int32_t> tokens = answer.Guess(std::min(model_->scored(), limits_.chunk) - 1);
+    if (tokens.empty()) return false;
+    const int64_t sequence = answer.sequence(), guessed = std::ssize(tokens);
+    tokens.insert(tokens.begin(), answer.last());
+    const auto start = Clock::now();
+    const auto rows = model_->PrefillRows(sequence, tokens);
+    const double seconds = SecondsSince(start);
+    answer.Decoded(seconds);
+    Chosen chosen;
+    int64_t right = 0;
+    for (;; ++right) {
+      chosen = Choose(&answer, rows[static_cast<size_t>(right)]);
+      if (chosen.finish || right == guessed) break;
+      if (answer.last() != tokens[static_cast<size_t>(right) + 1]) break;
+    }
+    answer.Verified(guessed, right);
+    gain_.Verified(seconds, right + 1, decode_seconds_);
+    if (right < guessed) model_->Drop(sequence, guessed - right);
+    room_.Computed(sequence, tokens.begin(), tokens.begin() + right + 1);
+    Count([&](EngineStats* stats) {
+      stats->decode_seconds += seconds;
+      ++stats->decode_steps;
+      stats->guessed_tokens += guessed;
+      stats->right_tokens += right;
+    });
+    if (chosen.finish) Leave(running, *chosen.finish, chosen.error);
+    return true;
+  }
+
+  // How an answer ends with the token that was chosen, if it does.
+  struct Chosen {
     std::optional<Finish> finish;
     std::string error;
+  };
+
+  Chosen Choose(Answer* answer, const std::vector<float>& logits) {
+    Chosen chosen;
     try {
-      finish = (*answer)->Next(logits);
+      chosen.finish = answer->Next(logits);
     } catch (const std::exception& thrown) {
-      finish = Finish::kError;
-      error = thrown.what();
+      chosen = {Finish::kError, thrown.what()};
     }
     Count([](EngineStats* stats) { ++stats->answer_tokens; });
-    if (finish) Leave(answer, *finish, error);
+    return chosen;
+  }
+
+  // Chooses a token of an answer, which may end it.
+  void Next(Answers::iterator answer, const std::vector<float>& logits) {
+    const Chosen chosen = Choose(answer->get(), logits);
+    if (chosen.finish) Leave(answer, *chosen.finish, chosen.error);
   }
 
   // Ends a running answer.
@@ -330,6 +391,7 @@ class Engine::State {
   Answers running_;
   double read_seconds_ = 0;    // of a token in the last prefill call
   double decode_seconds_ = 0;  // of the last decode call
+  LookupGain gain_;
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;

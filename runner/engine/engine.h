@@ -32,6 +32,12 @@ class QueueFull : public std::runtime_error {
   explicit QueueFull(const std::string& what) : std::runtime_error(what) {}
 };
 
+enum class Lookup {
+  kOff,
+  kWhereItGains,  // from measured times
+  kAlways,
+};
+
 struct EngineLimits {
   int64_t sequences = 1;  // that are computed at once, at most the model's CacheLimits say
   int64_t tokens = 0;     // of one sequence, prompt and answer
@@ -41,6 +47,9 @@ struct EngineLimits {
   // call takes about the time of eight of their tokens, and otherwise about a second, so
   // that a request to stop is heard. Then the calls of a prompt depend on the machine.
   bool adaptive = false;
+  // Whether tokens of an answer that is decoded alone are guessed by prompt lookup, and verified
+  // in one call.
+  Lookup lookup = Lookup::kOff;
 };
 
 // Counted since the engine started, except where it says "now".
@@ -54,7 +63,9 @@ struct EngineStats {
   int64_t refused = 0;    // QueueFull
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
-  int64_t decode_steps = 0;   // batched calls
+  int64_t decode_steps = 0;  // batched calls, and calls that verify guesses
+  int64_t guessed_tokens = 0;
+  int64_t right_tokens = 0;   // guessed and chosen
   int64_t queued = 0;         // now
   int64_t running = 0;        // now
   int64_t kept = 0;           // now: finished sequences whose cache is kept

@@ -37,6 +37,7 @@ struct Ended {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;            // of the prompt, not computed again
   int64_t answer_tokens = 0;            // the stop token too
+  std::vector<float> embedding;         // where asked for
   double queue_seconds = 0.0;           // from Submit to the first prefill
   std::vector<double> prefill_seconds;  // of each prefill call
   std::vector<double> decode_seconds;   // of each decode call of this answer
@@ -59,6 +60,9 @@ struct Request {
   bool scores_prompt = false;
   // There is no answer: the request ends when the prompt is read.
   bool only_reads = false;
+  // Asks for a vector of the prompt instead of an answer: the mean of the last layer's normed states
+  // of all tokens, scaled to length 1. Implies only_reads; no beginning is taken from the cache.
+  bool embeds = false;
 };
 
 }  // namespace rvv_runner

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <optional>
 
 #include "input/errors.h"
@@ -169,6 +170,35 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   return all;
 }
 
+// The value of a finite float16.
+double FromHalf(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const double magnitude = exponent == 31  ? std::numeric_limits<double>::infinity()
+                           : exponent == 0 ? std::ldexp(fraction, -24)
+                                           : std::ldexp(1024 + fraction, exponent - 25);
+  return bits >> 15 ? -magnitude : magnitude;
+}
+
+// The sum of the rows of states [..., hidden].
+std::vector<double> SumOfRows(const Tensor& states) {
+  const int64_t width = states->ndim > 0 ? states->shape[states->ndim - 1] : 0;
+  const bool halves = states->dtype.bits == 16;
+  if (states->dtype.code != kDLFloat || (!halves && states->dtype.bits != 32) || width == 0) {
+    throw RunError("the library's states are neither float32 nor float16");
+  }
+  int64_t count = 1;
+  for (int i = 0; i < states->ndim; ++i) count *= states->shape[i];
+  const void* first = static_cast<const char*>(states->data) + states->byte_offset;
+  std::vector<double> sum(static_cast<size_t>(width));
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = halves ? FromHalf(static_cast<const uint16_t*>(first)[i])
+                                : static_cast<const float*>(first)[i];
+    if (!std::isfinite(value)) throw RunError("the model's states hold NaN or infinity");
+    sum[static_cast<size_t>(i % width)] += value;
+  }
+  return sum;
+}
+
 }  // namespace
 
 int64_t TokenBytes(const Library& library) {
@@ -255,6 +285,10 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
   if (library.Has("batch_verify") && extend_ == nullptr) {
     verify_ = library.Function("batch_verify");
   }
+  // Latent attention: as in Reader, a function for a prompt does not see the cache.
+  if (library.Has("prefill_to_last_hidden_states") && extend_ == nullptr) {
+    states_ = library.Function("prefill_to_last_hidden_states");
+  }
   if (library.Has("batch_decode")) {
     batch_ = std::max<int64_t>(1, library.Limit("max_batch_size", 1));
     if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
@@ -312,6 +346,11 @@ std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
   return rows;
 }
 
+std::vector<double> Model::SumOfStates(int64_t sequence, const std::vector<int32_t>& tokens) {
+  const ffi::Any result = Run(states_, {sequence}, tokens, region_.prefill);
+  return SumOfRows(result.cast<ffi::Array<ffi::Any>>()[0].cast<Tensor>());
+}
+
 const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {
   // Latent attention: prefill does not see the cache. extend combines the cache and the new tokens,
   // but the cache already holds a single new token.
@@ -330,6 +369,11 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
                                             const std::vector<int64_t>& sequences,
                                             const std::vector<int32_t>& tokens, size_t rows,
                                             bool marked) {
+  return LogitsOf(Run(call, sequences, tokens, marked), rows);
+}
+
+ffi::Any Model::Run(const ffi::Function& call, const std::vector<int64_t>& sequences,
+                    const std::vector<int32_t>& tokens, bool marked) {
   StartThreadPool();
   const auto count = static_cast<int64_t>(tokens.size());
   const auto batch = static_cast<int64_t>(sequences.size());
@@ -348,7 +392,7 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
     end_forward_(cache_);
   }
   for (const int64_t sequence : sequences) lengths_[sequence] += count / batch;
-  return LogitsOf(result, rows);
+  return result;
 }
 
 }  // namespace rvv_runner

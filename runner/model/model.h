@@ -105,14 +105,24 @@ class Model {
   std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
   // The same, and returns the logits after each token. At most scored() tokens.
   std::vector<std::vector<float>> PrefillRows(int64_t sequence, const std::vector<int32_t>& tokens);
+  // True if the library can tell the states of tokens.
+  bool embeds() const { return states_ != nullptr; }
+  // Reads tokens, and returns the sum [hidden] of their states after the last norm. Throws RunError
+  // if the library returns anything but float32 or float16.
+  std::vector<double> SumOfStates(int64_t sequence, const std::vector<int32_t>& tokens);
   // Most tokens of one PrefillRows call: its logits take memory, and a library without a function
   // for it takes a decode call for each token.
   int64_t scored() const { return verify_ == nullptr ? 4 : 32; }
+  // True if PrefillRows is one call, and what it read can be dropped: guesses can be verified.
+  bool verifies() const { return verify_ != nullptr && shares(); }
   // Reads one token of each of at most batch() sequences. Returns the logits of each.
   std::vector<std::vector<float>> Decode(const std::vector<int64_t>& sequences,
                                          const std::vector<int32_t>& tokens);
 
  private:
+  // Reads tokens of sequences by a function of the library, and returns its result.
+  tvm::ffi::Any Run(const tvm::ffi::Function& call, const std::vector<int64_t>& sequences,
+                    const std::vector<int32_t>& tokens, bool marked);
   // The function that reads `tokens` more tokens of a sequence.
   const tvm::ffi::Function& Reader(int64_t sequence, size_t tokens) const;
   std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
@@ -124,6 +134,7 @@ class Model {
   tvm::ffi::Function prefill_;
   tvm::ffi::Function extend_;  // null if prefill_ can also continue a sequence
   tvm::ffi::Function verify_;  // gives the logits after each token of a prompt; may be null
+  tvm::ffi::Function states_;  // gives the states of tokens; may be null
   tvm::ffi::Function decode_;
   tvm::ffi::Function batch_decode_;
   tvm::ffi::Function begin_forward_;

@@ -44,6 +44,9 @@ const char kServeUsage[] =
     "                       (none)\n"
     "  --parallel N         most answers computed at the same time (4)\n"
     "  --queue N            most answers that wait; further requests get status 429 (64)\n"
+    "  --no-prompt-lookup   do not guess tokens that the prompt or the answer has had before; "
+    "else\n"
+    "                       they are guessed, and verified together, while that saves time\n"
     "  --temperature and the other sampling options: defaults for requests that do not set them\n"
     "  --name NAME          name of the model (the name of the folder that holds --params)\n"
     "  --alias NAME         another name of the model, for clients that ask for it (none)\n"
@@ -72,6 +75,7 @@ struct ServeArguments {
   std::string name;
   std::string alias;
   bool strict = false;
+  bool lookup = true;
   std::vector<std::string> rest;  // options of the model
 };
 
@@ -103,7 +107,9 @@ ServeArguments Parse(const std::vector<std::string>& words) {
                                                  {"--parallel", {&a.parallel, 1, kMostParallel}},
                                                  {"--queue", {&a.queue, 1, kMostQueued}}};
   for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--strict") {
+    if (words[i] == "--no-prompt-lookup") {
+      a.lookup = false;
+    } else if (words[i] == "--strict") {
       a.strict = true;
       continue;
     }
@@ -238,7 +244,8 @@ int Serve(const std::vector<std::string>& words) {
                                .tokens = most.max_seq,
                                .chunk = most.chunk,
                                .queue = own.queue,
-                               .adaptive = arguments.prefill_chunk == 0};
+                               .adaptive = arguments.prefill_chunk == 0,
+                               .lookup = own.lookup ? Lookup::kWhereItGains : Lookup::kOff};
   Sampling defaults = DefaultSampling(arguments.params);
   for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);

@@ -84,4 +84,23 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
   return asked;
 }
 
+std::vector<Request> TextsFor(const Served& served, const EmbeddingRequest& asked,
+                              size_t* dropped) {
+  std::vector<Request> requests;
+  for (const ApiPrompt& input : asked.inputs) {
+    Request& one = requests.emplace_back();
+    one.embeds = true;
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
+      one.tokens = *ids;
+      continue;
+    }
+    const auto most = static_cast<size_t>(served.context);
+    Encoded encoded =
+        EncodePrompt(*served.tokenizer, std::get<std::string>(input), true, "input", most);
+    *dropped += encoded.dropped;
+    one.tokens = std::move(encoded.ids);
+  }
+  return requests;
+}
+
 }  // namespace rvv_runner

@@ -10,6 +10,7 @@
 #include "api/api_error.h"
 #include "api/api_request.h"
 #include "api/completion_writer.h"
+#include "api/embedding_request.h"
 #include "engine/engine.h"
 #include "server/served.h"
 
@@ -45,5 +46,9 @@ struct Asked {
 
 // The requests of `api`. Throws what Explained expects.
 Asked RequestsOf(const Served& served, ApiRequest api);
+
+// The requests for vectors of texts, and the bytes of the texts that have no token in the model. Throws
+// what Explained expects.
+std::vector<Request> TextsFor(const Served& served, const EmbeddingRequest& asked, size_t* dropped);
 
 }  // namespace rvv_runner

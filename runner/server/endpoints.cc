@@ -8,6 +8,7 @@
 
 #include "api/api_error.h"
 #include "api/description.h"
+#include "api/embedding_request.h"
 #include "api/response_request.h"
 #include "api/response_writer.h"
 #include "api/strict_json.h"
@@ -75,6 +76,31 @@ json TextsOf(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   json texts = json::array();
   for (const int32_t id : ids) texts.push_back(tokenizer.Visible(id));
   return texts;
+}
+
+// RFC 4648.
+std::string Base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const std::string_view group = bytes.substr(at, 3);
+    uint32_t bits = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      bits = bits << 8 | (i < group.size() ? static_cast<unsigned char>(group[i]) : 0U);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      text += i <= group.size() ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
+    }
+  }
+  return text;
+}
+
+// A vector as OpenAI's protocol has it: a list, or little-endian float32 numbers in base64.
+json VectorOf(const std::vector<float>& vector, bool base64) {
+  if (!base64) return vector;
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+  const auto* bytes = reinterpret_cast<const char*>(vector.data());
+  return Base64({bytes, vector.size() * sizeof(float)});
 }
 
 }  // namespace
@@ -180,6 +206,42 @@ void Endpoints::Answer(Asked asked, size_t owner, std::unique_ptr<AnswerWriter> 
 
 AnswerName Endpoints::NewName(const std::string& kind) {
   return {kind + prefix_ + std::to_string(answered_.fetch_add(1)), served_.name, Now()};
+}
+
+void Endpoints::Embed(const httplib::Request& request, size_t owner, Body* body,
+                      httplib::Response& response) {
+  if (stopping_) throw ApiError(503, "the server is stopping");
+  EmbeddingRequest asked;
+  size_t dropped = 0;
+  std::vector<Request> texts = Read(body, [&] {
+    asked = ParseEmbeddingRequest(body->text());
+    body->Drop();
+    served_.CheckIgnored(asked.ignored);
+    served_.CheckModel(asked.model);
+    return Explained("input", [&] { return TextsFor(served_, asked, &dropped); });
+  });
+  json data = json::array();
+  int64_t tokens = 0;
+  // One by one, so that others get their turn, and many fit into the queue.
+  for (Request& one : texts) {
+    one.owner = owner;
+    std::vector<Request> single;
+    single.push_back(std::move(one));
+    auto answer = Explained(
+        "input", [&] { return std::make_unique<Answers>(served_.answerer, std::move(single)); });
+    AwaitAll(answer.get(), stopping_, request, [&](const AnswerEvent& event) {
+      if (!event.ended) return;
+      tokens += event.ended->prompt_tokens;
+      data.push_back({{"object", "embedding"},
+                      {"index", data.size()},
+                      {"embedding", VectorOf(event.ended->embedding, asked.base64)}});
+    });
+  }
+  NoteHeaders(dropped, asked.ignored, response);
+  Send(response, {{"object", "list"},
+                  {"model", served_.name},
+                  {"data", std::move(data)},
+                  {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
 }
 
 void Endpoints::Tokenize(Body* body, httplib::Response& response) {

@@ -35,6 +35,8 @@ class Endpoints {
                 httplib::Response& response);
   void Respond(const httplib::Request& request, size_t owner, Body* body,
                httplib::Response& response);
+  void Embed(const httplib::Request& request, size_t owner, Body* body,
+             httplib::Response& response);
   void Tokenize(Body* body, httplib::Response& response);
   void Detokenize(Body* body, httplib::Response& response);
 

@@ -155,6 +155,8 @@ void HttpServer::Offer(Endpoints* endpoints) {
   AddPost("/v1/completions", complete(ApiKind::kText));
   AddPost("/v1/responses",
           [=](const auto& q, size_t o, Body* b, auto& r) { endpoints->Respond(q, o, b, r); });
+  AddPost("/v1/embeddings",
+          [=](const auto& q, size_t o, Body* b, auto& r) { endpoints->Embed(q, o, b, r); });
   AddPost("/tokenize", [=](const auto&, size_t, Body* b, auto& r) { endpoints->Tokenize(b, r); });
   AddPost("/detokenize",
           [=](const auto&, size_t, Body* b, auto& r) { endpoints->Detokenize(b, r); });

@@ -40,6 +40,7 @@ LARGEST = 4 * MIB  # a body that the server reads
 QUESTION = "What is it?"
 KEY = "the-key-of-the-load"  # for a server that has keys
 KEPT_MIB = 30  # the bar for resident memory after the load
+FULL = 0.9  # part of the KV cache's pages that count as all of them
 SETTLES = 8  # seconds until the server has closed what clients left
 
 
@@ -293,8 +294,35 @@ class Load:
                 client.result()
 
 
+def metric(port: int, name: str) -> float:
+    """The value of a metric of the server's."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {KEY}"})
+    lines = connection.getresponse().read().decode().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+
+def fill_cache(port: int) -> None:
+    """Ask different prompts until they take the pages of the KV cache.
+
+    The system gives the cache its memory page by page, when one is first used; the server keeps a
+    prompt's pages until others need them.
+    """
+    pages = metric(port, "mlc_rvv_pages")
+    for seed in itertools.count():
+        used = metric(port, "mlc_rvv_pages_used")
+        print(f"the KV cache: {used:.0f} of {pages:.0f} pages are in use", flush=True)
+        if used >= FULL * pages:
+            return
+        words = random.Random(seed).choices(("river", "stone", "cloud", "house"), k=500)
+        reply = post(port, asked(" ".join(words), 1, stream=False))
+        assert reply.status == 200, reply.read()
+        reply.read()
+
+
 def faults(port: int, pid: int, minutes: float) -> bool:
     """Print what the server holds before, during and after the load; return whether all is well."""
+    fill_cache(port)
     load = Load(port, whole_answer(port))
     assert whole_stream(port) == load.expected
     load.run_turns(8 * len(FAULTS))  # what the first of each kind allocate is kept

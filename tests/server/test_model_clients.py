@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from served import CHAT, RESPONSES, TEXT, Served
 from support.clients.llm_command import said_by_llm
@@ -16,6 +17,7 @@ from support.tiny_runner import LONG
 
 from crosslab.models.int8_error import compare_text
 from crosslab.models.params import read_params
+from crosslab.models.reference import ReferenceLlama
 
 READ = "the cab of bed 12 and a cab, what is that? no end of the bed, hello there "
 SEED = {"seed": 3}  # with which a random model ends its calls
@@ -154,6 +156,30 @@ def test_openais_client_parses_responses(server: Served) -> None:
             **{**asked, "tools": [tool], "max_output_tokens": 9},
         )
         assert told.usage.input_tokens > called.usage.input_tokens
+
+
+def test_openais_client_gets_vectors_of_texts(server: Served, tiny_params: Path) -> None:
+    openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+    texts = ["a cab", READ * 2, "no end"]  # the second takes several calls of the model
+    ids = [tokens_of(server, text) for text in texts]
+    params, vectors = read_params(tiny_params), []
+    for one in ids:
+        states = ReferenceLlama(LONG, params).states(one).astype(np.float64)
+        vectors.append(states.mean(0) / np.linalg.norm(states.mean(0)))
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        # Unless told otherwise the client asks for base64.
+        for given, form in ((texts, {}), (ids, {"encoding_format": "float"}), (texts, {})):
+            made = client.embeddings.create(model="tiny", input=given, **form)
+            assert [each.index for each in made.data] == [0, 1, 2]
+            assert made.usage.prompt_tokens == sum(map(len, ids))
+            got = np.array([each.embedding for each in made.data])
+            assert np.abs(got - np.array(vectors)).max() < 1e-5
+        (alone,) = client.embeddings.create(model="tiny", input=ids[0]).data
+        assert alone.embedding == made.data[0].embedding
+        for wrong in ({"input": []}, {"input": "a", "dimensions": 8}, {"input": [[97]]}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.embeddings.create(model="tiny", **wrong)
+            assert refused.value.param == next(reversed(wrong))
 
 
 def test_llm_has_a_chat(server: Served, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class Body(nn.Module):  # type: ignore[misc]
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """The entry points ``embed``, ``prefill``, ``decode`` and ``batch_decode``."""
+    """The entry points of a language model, by MLC-LLM's names."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -176,6 +176,14 @@ class Llama(nn.Module):  # type: ignore[misc]
         """Embeddings [batch, 1, hidden], one token a sequence, to logits [batch, 1, vocab]."""
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
 
+    def batch_verify(self, input_embeds: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, rows, hidden] to logits [1, rows, vocab] after each row."""
+        return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
+
+    def prefill_to_last_hidden_states(self, input_embed: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, rows, hidden] to the states of the rows, which the head reads."""
+        return self.model.norm(self.model(input_embed, paged_kv_cache)), paged_kv_cache
+
 
 def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
     """The model as an IRModule, and name, shape and dtype of its parameters in order.
@@ -184,23 +192,18 @@ def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
     """
     packed = {"param_mode": "packed", "effect_mode": "none"}
     cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
+
+    def reads(name: str, *rows: Any) -> dict[str, Any]:
+        given = {name: nn.spec.Tensor([*rows, config.hidden], DTYPE)}
+        return {**given, "paged_kv_cache": cache, "$": packed}
+
     spec = {
         "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": packed},
-        "prefill": {
-            "input_embed": nn.spec.Tensor([1, "seq_len", config.hidden], DTYPE),
-            "paged_kv_cache": cache,
-            "$": packed,
-        },
-        "decode": {
-            "input_embed": nn.spec.Tensor([1, 1, config.hidden], DTYPE),
-            "paged_kv_cache": cache,
-            "$": packed,
-        },
-        "batch_decode": {
-            "input_embeds": nn.spec.Tensor(["batch_size", 1, config.hidden], DTYPE),
-            "paged_kv_cache": cache,
-            "$": packed,
-        },
+        "prefill": reads("input_embed", 1, "seq_len"),
+        "decode": reads("input_embed", 1, 1),
+        "batch_decode": reads("input_embeds", "batch_size", 1),
+        "batch_verify": reads("input_embeds", 1, "seq_len"),
+        "prefill_to_last_hidden_states": reads("input_embed", 1, "seq_len"),
     }
     stored = load_pass("configuration").configured().stored
     model = load_pass("stored_layers").store_layers(Llama(config), stored)

@@ -94,6 +94,10 @@ class ReferenceLlama:
         """The same with logits [len(tokens), vocab] after each of them."""
         return self._logits(self._hidden(tokens, slice(None)))
 
+    def states(self, tokens: Sequence[int]) -> F32:
+        """The normed states [len(tokens), hidden] that the head reads."""
+        return self._norm(self._hidden(tokens, slice(None)), "model.norm")
+
     def _hidden(self, tokens: Sequence[int], asked: slice) -> F32:
         """States [asked tokens, hidden] after the last layer.
 

@@ -144,6 +144,29 @@ def test_a_shared_beginning_is_computed_once(probe: Path, params: Path, steps_be
     assert shared == ([0, 40, 35, 0] if steps_between else [0, 0, 0, 0])
 
 
+def test_guesses_change_no_answer_and_save_calls(probe: Path, params: Path) -> None:
+    long = {"max_tokens": 200, "top_logprobs": 0}
+    asked = [
+        *(request(prompt, 210 * n, **long) for n, prompt in enumerate(PROMPTS)),
+        request(PROMPTS[1], 840, temperature=1, seed=3, **long),
+        # Beside another; then to the last token of the cache's last page.
+        *(request([*SYSTEM, n], 1050, max_tokens=60) for n in range(2)),
+        request([5, 6, 7] * 16, 1300, max_tokens=256 - 48),
+        request([5, 6, 7] * 16, 1310, max_tokens=256 - 48, cancel=1330),
+    ]
+    plan = {"sequences": 2, "tokens": 256, "requests": asked, "steps": 1400}
+    told, guessing = (run_plan(probe, params, **plan, lookup=n) for n in range(2))
+    for plain, guessed in zip(told["answers"][:-1], guessing["answers"][:-1], strict=True):
+        assert guessed["tokens"] == plain["tokens"]
+        assert guessed["logprobs"] == pytest.approx(plain["logprobs"], abs=1e-4)
+        assert guessed["finish"] == plain["finish"] == LENGTH
+    last = guessing["steps"][-1]
+    assert 50 < last["right"] < last["guessed"]
+    assert last["decode_steps"] < told["steps"][-1]["decode_steps"] - 50
+    assert last["pages_running"] == 0
+    assert told["steps"][-1]["guessed"] == 0
+
+
 def test_pages_that_are_lacking_are_waited_for(probe: Path, params: Path) -> None:
     prompts = [[*SYSTEM, 1], [*SYSTEM, 2], PROMPTS[3], [*SYSTEM[:20], 3]]
     asked = [request(p, n) for n, p in enumerate(prompts)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the engine by a plan. Arguments: a library's file, a folder of parameters, the plan in JSON:
-// sequences, tokens, total, chunk, queue; requests: tokens, step (of its Submit), cancel (step),
+// sequences, tokens, total, chunk, queue, lookup; requests: tokens, step (of its Submit), cancel (step),
 // max_tokens, owner, stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
 // answers (or "refused" and why), in the plan's order; the stats after each step; the threads that
 // compute.
@@ -84,7 +84,8 @@ void Print(const EngineStats& stats) {
   std::cout << "{\"running\":" << stats.running << ",\"queued\":" << stats.queued
             << ",\"kept\":" << stats.kept << ",\"pages_running\":" << stats.pages_running
             << ",\"pages_used\":" << stats.pages_used << ",\"pages_total\":" << stats.pages_total
-            << ",\"decode_steps\":" << stats.decode_steps << ",\"answer\":" << stats.answer_tokens
+            << ",\"decode_steps\":" << stats.decode_steps << ",\"guessed\":" << stats.guessed_tokens
+            << ",\"right\":" << stats.right_tokens << ",\"answer\":" << stats.answer_tokens
             << ",\"prompt\":" << stats.prompt_tokens << ",\"cached\":" << stats.cached_tokens
             << ",\"refused\":" << stats.refused << ",\"bytes\":" << stats.cache_bytes << "}";
 }
@@ -95,9 +96,10 @@ int Run(char** argv) {
   const auto wanted = WantedParams(library.metadata());
   const auto params = LoadParams(argv[2], wanted);
   library.ArrangeWeights(params);
-  const EngineLimits limits{Number(plan, "sequences", 1), Number(plan, "tokens", 64),
-                            Number(plan, "chunk", 32), Number(plan, "queue", 64),
-                            Number(plan, "adaptive", 0) != 0};
+  const EngineLimits limits{
+      Number(plan, "sequences", 1),     Number(plan, "tokens", 64),
+      Number(plan, "chunk", 32),        Number(plan, "queue", 64),
+      Number(plan, "adaptive", 0) != 0, Number(plan, "lookup", 0) ? Lookup::kAlways : Lookup::kOff};
   CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
   room.tokens = Number(plan, "total", room.tokens);
   Model model(library, params, room, {});
