@@ -111,6 +111,27 @@ def test_a_gate_of_another_tensor_is_not_silu(loops: ModuleType) -> None:
     assert np.allclose(run(after, [x, y], want.shape), want, rtol=1e-6, atol=1e-6)
 
 
+def test_code_does_not_grow_with_each_function_within_another(loops: ModuleType) -> None:
+    """As in a GRU: a gate is part of the argument of the next function."""
+
+    def gates(count: int) -> Any:
+        def build(emit: Any, op: Any, x: Any, y: Any) -> Any:
+            for _ in range(count):
+                y = emit(op.sigmoid(emit(op.add(x, emit(op.multiply(x, y))))))
+            return op.multiply(y, x)
+
+        return loops.vectorize_function(legalized(build, (2, 32), (2, 32)), rvv256())
+
+    one, four = gates(1), gates(4)
+    assert "T.sigmoid" not in four.script()
+    assert len(four.script()) < 4.5 * len(one.script())
+    x, y = np.random.default_rng(0).standard_normal((2, 2, 32)).astype(np.float32)
+    want = y.astype(np.float64)
+    for _ in range(4):
+        want = 1 / (1 + np.exp(-(x + want * x)))
+    assert np.allclose(run(four, [x, y], x.shape), want * x, rtol=1e-6, atol=1e-6)
+
+
 def test_a_product_of_two_tensors_is_no_sum_of_squares(loops: ModuleType) -> None:
     from tvm import te  # noqa: PLC0415
 

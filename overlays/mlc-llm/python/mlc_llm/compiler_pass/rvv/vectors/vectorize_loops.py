@@ -87,11 +87,20 @@ def _is_known(stage: Stage) -> bool:
 
 
 def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Compute intermediate buffers where they are read, unless that repeats the work."""
+    """Compute intermediate buffers where they are read, unless that repeats the work.
+
+    An elementary function is not computed within the argument of another one: arithmetic has its
+    argument in many places, so that code would grow by a power with each such function.
+    """
     names = {str(buffer.name) for buffer in func.body.block.alloc_buffers}
     schedule, done = s_tir.Schedule(func), 0
+    inlined: list[Any] = []  # buffers that are computed with elementary functions
     for realize in _blocks(func.body):
         out = realize.block.writes[0].buffer
+        reads = [region.buffer for region in realize.block.reads]
+        has_functions = _has_functions(realize.block) or any(
+            buffer.same_as(one) for buffer in reads for one in inlined
+        )
         readers = [
             other.block
             for other in _blocks(func.body)
@@ -100,6 +109,8 @@ def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
         repeats = any(len(reader.iter_vars) > len(realize.block.iter_vars) for reader in readers)
         copies = isinstance(getattr(realize.block.body, "value", None), tirx.BufferLoad)
         if str(out.name) not in names or realize.block.init or (repeats and not copies):
+            continue
+        if has_functions and any(map(_has_functions, readers)):
             continue
         try:
             block = schedule.get_sblock(realize.block.name_hint)
@@ -112,7 +123,14 @@ def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
             # TVM 0.27 stumbles over what it should decline, before it changes anything.
             except (s_tir.ScheduleError, tvm.error.InternalError):
                 continue
+        if has_functions:
+            inlined.append(out)
     return schedule.mod["main"].with_attrs(func.attrs or {}) if done else func
+
+
+def _has_functions(block: Any) -> bool:
+    calls = nodes_of(block.body, tvm.ir.Call)
+    return any(getattr(call.op, "name", "") in ELEMENTARY for call in calls)
 
 
 def _without_scalars(body: Any) -> Any:
