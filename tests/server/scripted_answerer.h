@@ -105,7 +105,9 @@ class ScriptedAnswerer final : public Answerer {
     }
     if (request.scores_prompt) request.on_piece(read);
     // Where nobody waits between tokens a fuzzer's input has to be done within its time.
-    const int64_t bound = request.only_reads ? 0 : std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
+    if (request.embeds) ended.embedding = {0.6F, -0.8F};
+    const bool only_reads = request.only_reads || request.embeds;
+    const int64_t bound = only_reads ? 0 : std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
     while (ended.answer_tokens < bound) {
       if (Gone(id)) {
         ended.finish = Finish::kCancelled;

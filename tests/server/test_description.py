@@ -20,6 +20,7 @@ ASKED: dict[str, dict[str, Any]] = {
     CHAT: CHAT_BODY,
     TEXT: {"prompt": "ab", "max_tokens": 3, "echo": True, "logprobs": 2},
     RESPONSES: {"input": "abc", "max_output_tokens": 3},
+    "/v1/embeddings": {"input": ["ab", "c"], "encoding_format": "float"},
     "/tokenize": {"prompt": "ab", "return_token_strs": True},
     "/detokenize": {"tokens": [1, 2]},
 }
