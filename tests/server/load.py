@@ -108,7 +108,7 @@ def whole_answer(port: int) -> str:
 def whole_stream(port: int) -> str:
     """The joined text of a stream that ends as it should."""
     lines = post(port, asked(QUESTION, SHORT, stream=True)).read().decode().split("\n\n")
-    events = [line.removeprefix("data: ") for line in lines if line]
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     assert events.pop() == "[DONE]"
     deltas = [choice["delta"] for event in events for choice in json.loads(event)["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)
