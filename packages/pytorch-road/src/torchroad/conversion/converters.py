@@ -22,7 +22,12 @@ from torchroad.conversion.convolutions import convolution
 from torchroad.conversion.dtypes import CONSTANTS, dtype_of
 from torchroad.conversion.indexing import at_indices
 from torchroad.conversion.operators import Converter
-from torchroad.conversion.resampling import RESAMPLING, resampled
+from torchroad.conversion.resampling import (
+    ADAPTIVE_AVERAGES,
+    RESAMPLING,
+    adaptive_average,
+    resampled,
+)
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:
@@ -63,6 +68,9 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         **dict.fromkeys(BAGS, embedding_bag),
         **dict.fromkeys(("triu_indices.default", "tril_indices.default"), _known),
         **dict.fromkeys(RESAMPLING, resampled),
+        **dict.fromkeys(ADAPTIVE_AVERAGES, adaptive_average),
+        "avg_pool2d.default": _average_pool(2),
+        "avg_pool3d.default": _average_pool(3),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
         **CONSTANTS,
     }
@@ -305,6 +313,36 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     made = builder.emit(relax.op.divide(x, y))
     is_whole = mode is None or "int" in str(dtype)
     return made if is_whole else builder.emit(relax.op.trunc(made))
+
+
+def _average_pool(axes: int) -> Converter:
+    """An average of windows, or a sum of each over a divisor, which TVM's importer ignores."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        average = getattr(importer, f"_avg_pool{axes}d")
+        divisor = argument(node, importer, 6, "divisor_override")
+        if divisor is None:
+            return average(node)
+        x, builder = importer.env[node.args[0]], importer.block_builder
+        window = _of_axes(node.args[1], axes)
+        steps = _of_axes(argument(node, importer, 2, "stride") or window, axes)
+        before = _of_axes(argument(node, importer, 3, "padding", 0), axes)
+        sizes = [one.meta["val"].shape[-axes:] for one in (node.args[0], node)]
+        # Every window is full of elements or zeros: the average has one divisor.
+        width = [0] * 2 * (len(x.ty.shape) - axes)
+        for inputs, outputs, taken, step, zeros in zip(*sizes, window, steps, before, strict=True):
+            width += [zeros, max(0, (outputs - 1) * step + taken - inputs - zeros)]
+        x = builder.emit(relax.op.nn.pad(x, width))
+        made = getattr(importer, f"_avg_pool{axes}d_impl")(x, window, steps)
+        return _scaled(made, math.prod(window) / divisor, builder)
+
+    return convert
+
+
+def _of_axes(value: Any, axes: int) -> list[int]:
+    """A number for each axis, as torch reads one for all."""
+    numbers = [value] if isinstance(value, int) else list(value)
+    return numbers * axes if len(numbers) == 1 else numbers
 
 
 def _scattered(reduction: str) -> Converter:
