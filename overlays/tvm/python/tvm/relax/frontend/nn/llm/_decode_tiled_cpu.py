@@ -17,6 +17,7 @@ A sequence without keys has output 0 and log-sum-exp ``EMPTY_LSE``, as upstream'
 from typing import Any
 
 from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
 
 from ._kv_layouts import PagedKeys, match_integers
 from ._rope_tables import RopeTable, rope_macros, rope_table
@@ -26,26 +27,68 @@ from ._vector_rows import MOST_LANES, copy_row, fill_row, lanes_of, zero_row
 
 # Keys of a tile: how many share one step of the softmax.
 KV_TILE = 16
-# Most elements which are summed in order when a score's products are added up: cores take a cycle
-# and more for each, so that few are left by adding up vectors.
-MOST_SUMMED = 8
-# Scores that are worked out at once: each is a chain of sums, which in-order cores wait for.
-MOST_ABREAST = 4
+# Lanes of a sum of products: they are added up in order, and cores take a cycle and more for each.
+SUM_LANES = 8
+# Values that are added up one after another, so that the loads of some pass while others are added.
+V_ABREAST = 4
+# Most sums that are worked out at once, each in registers. One sum's steps wait for one another.
+MOST_SUMS = 12
 
 
-def _dot(left, left_row, right, right_row: tuple, d: int):
-    """Return the dot product of a row of a matrix and a row of another buffer, of d elements."""
-    lanes = lanes_of(d, MOST_SUMMED)
-    total = None
-    for at in range(0, d, lanes):
-        part = T.ramp(at, 1, lanes)
-        product = left[left_row, part] * T.cast(right[(*right_row, part)], f"float32x{lanes}")
-        total = product if total is None else total + product
-    return _sum(total)
+def _keys_abreast(group: int) -> int:
+    """Keys whose scores are worked out at once, a divisor of KV_TILE."""
+    return lanes_of(KV_TILE, 1 << max(0, MOST_SUMS // group).bit_length() - 1)
 
 
 def _sum(vector):
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fadd", T.float32(0), vector)
+
+
+def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None:
+    """Write the scores of some keys for all queries, each a dot product.
+
+    Args:
+        S_tile: [group, KV_TILE], the scores.
+        first: the column of the first key.
+        queries: [group, d].
+        keys: the buffer of the keys.
+        rows: the row of each key there, all indices but the last.
+        sums: [len(rows) * group, lanes], which stays in registers.
+    """
+    group, lanes = int(queries.shape[0]), int(sums.shape[1])
+    lane = T.ramp(0, 1, lanes)
+    scores = [(g, j, row) for j, row in enumerate(rows) for g in range(group)]
+
+    def add(at: Any, *, begin: bool) -> None:
+        part = T.ramp(at, 1, lanes)
+        for i, (g, _, row) in enumerate(scores):
+            product = queries[g, part] * T.cast(keys[(*row, part)], f"float32x{lanes}")
+            T.buffer_store(sums, product if begin else sums[i, lane] + product, [i, lane])
+
+    add(0, begin=True)
+    with T.serial(1, width // lanes) as block:
+        IRBuilder.name("block", block)
+        add(block * lanes, begin=False)
+    for i, (g, j, _) in enumerate(scores):
+        T.buffer_store(S_tile, _sum(sums[i, lane]), [g, first + j])
+
+
+def _add_value(parts, weights, j, values, row, first) -> None:
+    """Add a part of a value, times its weight for each query, to the parts of the outputs.
+
+    Args:
+        parts: [group, lanes], which stays in registers.
+        weights: [group, KV_TILE].
+        j: the value's column of the weights.
+        values: the buffer of the values.
+        row: its row there, all indices but the last.
+        first: the first column of the part.
+    """
+    group, lanes = map(int, parts.shape)
+    for g in range(group):
+        with T.vectorized(lanes) as c:
+            part = parts[g, c] + weights[g, j] * T.cast(values[(*row, first + c)], "float32")
+            T.buffer_store(parts, part, [g, c])
 
 
 def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16):
@@ -65,10 +108,10 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     group = h_q // h_kv
-    abreast = max(1, MOST_ABREAST // group)  # keys
-    # Queries stay in registers, and are written in the vectors in which they are read.
+    abreast = _keys_abreast(group)
+    lanes = lanes_of(d, SUM_LANES)
+    v_lanes = lanes_of(d, 1 << (96 // group).bit_length() - 1)
     in_registers = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
-    as_read = {"lanes": lanes_of(d, MOST_SUMMED), "blocks": T.unroll}
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     global_symbol = "batch_decode_paged_kv_cpu"
     if sliding_window:
@@ -138,24 +181,29 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 Q_tile = T.sblock_alloc_buffer((group, d), "float32")
                 K_tile = T.sblock_alloc_buffer((KV_TILE, d), "float32")
                 S_tile = T.sblock_alloc_buffer((group, KV_TILE), "float32")
+                sums = T.sblock_alloc_buffer((abreast * group, lanes), "float32")
                 O_tile = T.sblock_alloc_buffer((group, d), "float32")
+                O_part = T.sblock_alloc_buffer((group, v_lanes), "float32")
                 m_val = T.sblock_alloc_buffer((group,), "float32")
-                m_new = T.sblock_alloc_buffer((1,), "float32")
-                d_val = T.sblock_alloc_buffer((group,), "float32")
-                scale = T.sblock_alloc_buffer((1,), "float32")
+                m_new = T.sblock_alloc_buffer((group,), "float32")
+                d_lanes = T.sblock_alloc_buffer((group, KV_TILE), "float32")
+                scale = T.sblock_alloc_buffer((group,), "float32")
 
                 b: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
                 page_begin, kv_len = keys.locate(b)
+                width: T.let[T.int32] = T.min(page_begin + d, d)
 
                 for g in T.unroll(group):
                     m_val[g] = T.float32(LOWEST_SCORE)
-                    d_val[g] = T.float32(0)
+                    zero_row(d_lanes, (g,), KV_TILE)
                     zero_row(O_tile, (g,), d, **in_registers)
+                    # Used outside of the loop, it shares no memory with `sums`: LLVM keeps both in registers.
+                    zero_row(O_part, (g,), v_lanes)
                     if rotary_mode == 1:
-                        copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), sm_scale * T.float32(LOG2_E), **as_read)
+                        copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_registers)
                     else:
-                        copy_row(Q_tile, (g,), d, q, (b, h * group + g), sm_scale * T.float32(LOG2_E), **as_read)
+                        copy_row(Q_tile, (g,), d, q, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_registers)
 
                 for tile in T.serial(T.ceildiv(kv_len, KV_TILE)):
                     kv_begin: T.let[T.int32] = tile * KV_TILE
@@ -165,38 +213,45 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             k_table.turn_row(K_tile, (j,), pages, place(j)[0], kv_row + j)
-                        # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
-                        # registers, in vectors of other lengths than they are read in.
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
-                            for one in T.unroll(abreast):
-                                # Those behind the last key are masked below.
-                                for g in T.unroll(group):
-                                    S_tile[g, some * abreast + one] = _dot(Q_tile, g, K_tile, (some * abreast + one,), d)
+                            # Those behind the last key are masked below.
+                            _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, width)
                     else:
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
-                            for one in T.unroll(abreast):
-                                key = T.meta_var(place(keys.readable(some * abreast + one, num_keys, KV_TILE))[0])
-                                for g in T.unroll(group):
-                                    S_tile[g, some * abreast + one] = _dot(Q_tile, g, pages, key, d)
+                            _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))
-                        m_new[0] = T.max(m_val[g], row_max(S_tile, g, KV_TILE))
-                        scale[0] = exp2(m_val[g] - m_new[0])
-                        m_val[g] = m_new[0]
+                        m_new[g] = row_max(S_tile, g, KV_TILE)
+                    for g in T.vectorized(group):
+                        m_new[g] = T.max(m_val[g], m_new[g])
+                    for g in T.vectorized(group):
+                        scale[g] = exp2(m_val[g] - m_new[g])
+                    for g in T.vectorized(group):
+                        m_val[g] = m_new[g]
+                    for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
-                            S_tile[g, j] = exp2(S_tile[g, j] - m_new[0])
-                        d_val[g] = d_val[g] * scale[0] + _sum(S_tile[g, T.ramp(0, 1, KV_TILE)])
-                        fill_row(O_tile, (g,), d, lambda c: O_tile[g, c] * scale[0], **in_registers)
-                    for j in T.serial(num_keys):
-                        value = T.meta_var(place(j)[1])
+                            S_tile[g, j] = exp2(S_tile[g, j] - m_new[g])
+                        for j in T.vectorized(KV_TILE):
+                            d_lanes[g, j] = d_lanes[g, j] * scale[g] + S_tile[g, j]
+                    for block in T.serial(width // v_lanes):
                         for g in T.unroll(group):
-                            fill_row(O_tile, (g,), d, lambda c: O_tile[g, c] + S_tile[g, j] * T.cast(pages[(*value, c)], "float32"), **in_registers)
+                            for c in T.vectorized(v_lanes):
+                                O_part[g, c] = O_tile[g, block * v_lanes + c] * scale[g]
+                        for some in T.serial(num_keys // V_ABREAST):
+                            for one in T.unroll(V_ABREAST):
+                                _add_value(O_part, S_tile, some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], block * v_lanes)
+                        for j in T.serial(num_keys % V_ABREAST):
+                            _add_value(O_part, S_tile, num_keys - 1 - j, pages, place(num_keys - 1 - j)[1], block * v_lanes)
+                        for g in T.unroll(group):
+                            for c in T.vectorized(v_lanes):
+                                O_tile[g, block * v_lanes + c] = O_part[g, c]
 
                 for g in T.unroll(group):
                     # The sum is 0 only without keys; else it has its maximum's 1 in it.
-                    lse[b, h * group + g] = T.if_then_else(kv_len > 0, m_val[g] + log2(d_val[g]), T.float32(EMPTY_LSE))
-                    scale[0] = T.if_then_else(kv_len > 0, T.float32(1) / d_val[g], T.float32(0))
-                    fill_row(output, (b, h * group + g), d, lambda c: T.cast(O_tile[g, c] * scale[0], dtype), **in_registers)
+                    total: T.let[T.float32] = _sum(d_lanes[g, T.ramp(0, 1, KV_TILE)])
+                    lse[b, h * group + g] = T.if_then_else(kv_len > 0, m_val[g] + log2(total), T.float32(EMPTY_LSE))
+                    scale[g] = T.if_then_else(kv_len > 0, T.float32(1) / total, T.float32(0))
+                    fill_row(output, (b, h * group + g), d, lambda c: T.cast(O_tile[g, c] * scale[g], dtype), **in_registers)
 
     return batch_decode_paged_kv
