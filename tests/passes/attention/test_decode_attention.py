@@ -32,6 +32,7 @@ HEADS = [
     Heads(kv=3, q=3, d=48, d_v=48),
     Heads(kv=1, q=7, d=80, d_v=80),
     Heads(kv=2, q=4, d=20, d_v=20),
+    Heads(kv=1, q=16, d=64, d_v=64),
     Heads(kv=1, q=2, d=128, d_v=128),
     Heads(kv=2, q=4, d=64, d_v=64, dtype="float16"),
 ]

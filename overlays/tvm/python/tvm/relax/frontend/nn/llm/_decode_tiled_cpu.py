@@ -9,7 +9,8 @@ The interface (name, parameters, meaning of every argument, state left for ``mer
 of ``_attention_decode_cpu`` in ``_decode_kernels.py``, which walks over keys one element at a time
 and asks libm for four powers a key. Here a task is one KV head of one sequence; it takes keys in
 tiles, each key once for all query heads of the group: scores as dot products over vectors of the
-head, one online-softmax step a tile (in base 2), values added up in vectors.
+head, one online-softmax step a tile (in base 2), values added up in vectors. Every loop keeps its
+sums in registers and works on several, as in-order cores wait for the sum before.
 
 A sequence without keys has output 0 and log-sum-exp ``EMPTY_LSE``, as upstream's kernel gives.
 """
@@ -29,15 +30,17 @@ from ._vector_rows import MOST_LANES, copy_row, fill_row, lanes_of, zero_row
 KV_TILE = 16
 # Lanes of a sum of products: they are added up in order, and cores take a cycle and more for each.
 SUM_LANES = 8
-# Values that are added up one after another, so that the loads of some pass while others are added.
-V_ABREAST = 4
-# Most sums that are worked out at once, each in registers. One sum's steps wait for one another.
+# Most sums of products that are worked out at once, each in registers: its steps wait for each other.
 MOST_SUMS = 12
+# Most elements of the outputs that are worked out at once, in registers at a VLEN of 256 bits.
+MOST_OUTPUTS = 96
+# Values in a row whose loads may pass the sums of those before.
+V_ABREAST = 4
 
 
-def _keys_abreast(group: int) -> int:
-    """Keys whose scores are worked out at once, a divisor of KV_TILE."""
-    return lanes_of(KV_TILE, 1 << max(0, MOST_SUMS // group).bit_length() - 1)
+def _power_of_two(most: int) -> int:
+    """The largest power of 2 up to a number of at least 1."""
+    return 1 << most.bit_length() - 1
 
 
 def _sum(vector):
@@ -54,6 +57,7 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None
         keys: the buffer of the keys.
         rows: the row of each key there, all indices but the last.
         sums: [len(rows) * group, lanes], which stays in registers.
+        width: elements of a row.
     """
     group, lanes = int(queries.shape[0]), int(sums.shape[1])
     lane = T.ramp(0, 1, lanes)
@@ -108,9 +112,9 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     group = h_q // h_kv
-    abreast = _keys_abreast(group)
+    abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // group)))  # keys
     lanes = lanes_of(d, SUM_LANES)
-    v_lanes = lanes_of(d, 1 << (96 // group).bit_length() - 1)
+    v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, MOST_OUTPUTS // group)))
     in_registers = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     global_symbol = "batch_decode_paged_kv_cpu"
@@ -192,13 +196,14 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 b: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
                 page_begin, kv_len = keys.locate(b)
+                # This is d. LLVM cannot see that, else it unrolls the loops over parts of a head and spills.
                 width: T.let[T.int32] = T.min(page_begin + d, d)
 
                 for g in T.unroll(group):
                     m_val[g] = T.float32(LOWEST_SCORE)
                     zero_row(d_lanes, (g,), KV_TILE)
                     zero_row(O_tile, (g,), d, **in_registers)
-                    # Used outside of the loop, it shares no memory with `sums`: LLVM keeps both in registers.
+                    # Written outside of the loop, it shares no memory with `sums`: both stay in registers.
                     zero_row(O_part, (g,), v_lanes)
                     if rotary_mode == 1:
                         copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_registers)
