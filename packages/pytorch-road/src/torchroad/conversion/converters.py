@@ -47,6 +47,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "scaled_dot_product_attention.default": _attention,
         "convolution.default": convolution,
         "layer_norm.default": _layer_norm,
+        "native_group_norm.default": _group_norm,
         "_softmax.default": _softmax,
         "select.int": _select,
         "clamp.default": _clamp,
@@ -261,6 +262,18 @@ def _layer_norm(node: Any, importer: Any) -> Any:
         builder.emit(one) if not isinstance(one, relax.Var) else one for one in (gamma, beta)
     )
     return builder.emit_te(formulas.layer_norm, x, gamma, beta, eps)
+
+
+def _group_norm(node: Any, importer: Any) -> Any:
+    """A norm of groups of channels, which TVM's importer converts with weights only."""
+    builder, x = importer.block_builder, importer.env[node.args[0]]
+    gamma, beta = (argument(node, importer, i, n) for i, n in ((1, "weight"), (2, "bias")))
+    channels = [x.ty.shape[1]]
+    gamma = builder.emit(relax.op.ones(channels, "float32")) if gamma is None else gamma
+    beta = builder.emit(relax.op.zeros(channels, "float32")) if beta is None else beta
+    groups, eps = node.args[6:8]
+    axes = list(range(2, len(x.ty.shape)))
+    return builder.emit(relax.op.nn.group_norm(x, gamma, beta, groups, 1, axes, eps))
 
 
 def _softmax(node: Any, importer: Any) -> Any:
