@@ -206,6 +206,46 @@ def resized_images() -> Made:
     return _made(sizes, torch.randn(1, 2, 5, 7))
 
 
+def pools_of_a_given_size() -> Made:
+    """Sizes of which one is a whole multiple and the other is not."""
+    f = nn.functional
+
+    def pools(x: Tensor) -> tuple[Tensor, ...]:
+        volumes = x.unsqueeze(0)
+        return (
+            f.adaptive_avg_pool2d(x, (4, 4)),
+            f.adaptive_avg_pool3d(volumes, (1, 4, 4)),
+            f.adaptive_max_pool2d(x, (4, 4)),
+            f.adaptive_max_pool2d(x[0], (3, 1)),
+            f.adaptive_max_pool3d(volumes, (2, 5, 6)),
+        )
+
+    return _made(pools, torch.randn(2, 3, 8, 6))
+
+
+def averages_of_a_given_divisor() -> Made:
+    average = nn.functional.avg_pool2d
+
+    def averages(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            average(x, 3, 2, 1, divisor_override=4),
+            average(x, (2, 3), ceil_mode=True, divisor_override=5),
+            nn.functional.avg_pool3d(x.unsqueeze(0), 2, ceil_mode=True, divisor_override=3),
+        )
+
+    return _made(averages, torch.randn(2, 3, 8, 7))
+
+
+def places_of_maxima() -> Made:
+    return _made(
+        lambda x: nn.functional.adaptive_max_pool2d(x, 2, return_indices=True), torch.randn(1, 2, 4, 6)
+    )
+
+
+def norm_of_groups_without_weights() -> Made:
+    return nn.GroupNorm(2, 4, affine=False), (torch.randn(2, 4, 3, 3),)
+
+
 def grid_of_points() -> Made:
     return _made(
         lambda x, grid: nn.functional.grid_sample(x, grid, align_corners=False),

@@ -41,16 +41,6 @@ def test_a_survey_goes_on_and_finds_a_module_right_on_kernels(
     assert second["error"] < 1e-6
 
 
-def test_averages_of_sizes_that_are_no_multiples_and_of_a_given_divisor_are_right(
-    tmp_path: Path,
-) -> None:
-    """TVM's own are wrong: it counts other elements, and does not read the divisor."""
-    file = tmp_path / "survey.json"
-    assert survey(file, "AdaptiveAvgPool2d 2", "AdaptiveAvgPool3d 2", "AvgPool2d 3") == 0
-    outcomes = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
-    assert [one["verdict"] for one in outcomes] == ["right"] * 3
-
-
 def test_names_choose_modules_or_their_settings() -> None:
     pytest.importorskip("torch")
     from torchroad.survey.worker import chosen  # noqa: PLC0415 - it imports torch

@@ -99,6 +99,9 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
         "triangles",
         "exponential_units",
         "resized_images",
+        "pools_of_a_given_size",
+        "averages_of_a_given_divisor",
+        "norm_of_groups_without_weights",
     ],
 )
 def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
@@ -123,6 +126,7 @@ def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
         ("number_as_output", {}, "an output of the model is int"),
         ("one_row", {"n": (2, 8)}, "n=2:8: in the example input has 1"),
         ("axis_that_is_not_there", {"n": (2, 8)}, r"n is axis 5 of input, whose shape is \(3, 8\)"),
+        ("places_of_maxima", {}, "gives it the dtype float32, torch int64"),
         ("fails", {}, "the model fails on its inputs: RuntimeError: mat1"),
         ("grid_of_points", {}, r"grid_sampler_2d.* gives the shape \(1, 2, 4, 2\)"),
         ("branch_of_torch", {}, "cond in the model itself"),

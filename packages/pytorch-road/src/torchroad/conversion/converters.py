@@ -24,8 +24,10 @@ from torchroad.conversion.indexing import at_indices
 from torchroad.conversion.operators import Converter
 from torchroad.conversion.resampling import (
     ADAPTIVE_AVERAGES,
+    ADAPTIVE_MAXIMA,
     RESAMPLING,
     adaptive_average,
+    adaptive_maximum,
     resampled,
 )
 
@@ -70,6 +72,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         **dict.fromkeys(("triu_indices.default", "tril_indices.default"), _known),
         **dict.fromkeys(RESAMPLING, resampled),
         **dict.fromkeys(ADAPTIVE_AVERAGES, adaptive_average),
+        **dict.fromkeys(ADAPTIVE_MAXIMA, adaptive_maximum),
         "avg_pool2d.default": _average_pool(2),
         "avg_pool3d.default": _average_pool(3),
         **{name: _of_sizes(function) for name, function in SIZES.items()},

@@ -135,6 +135,22 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
     return te.compute(x.shape, lambda *i: scaled(*i) * gamma[i[-1]] + beta[i[-1]], name="norm")
 
 
+def adaptive_maximum(x: Any, axis: int, size: int) -> Any:
+    """Maxima of `size` windows of an axis, which overlap where it is no multiple."""
+    before = int(x.shape[axis])
+    most = max(-((i + 1) * before // -size) - i * before // size for i in range(size))
+    k = te.reduce_axis((0, most), name="k")
+
+    def element(*i: Any) -> Any:
+        begin = tirx.floordiv(i[axis] * before, size)
+        end = tirx.floordiv((i[axis] + 1) * before + (size - 1), size)
+        # A shorter window has its last element more than once.
+        return te.max(x[(*i[:axis], tirx.min(begin + k, end - 1), *i[axis + 1 :])], axis=k)
+
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    return te.compute(shape, element, name="adaptive_maximum")
+
+
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x) of each element."""
     return te.compute(x.shape, lambda *i: te.sigmoid(x[i]), name="sigmoid")

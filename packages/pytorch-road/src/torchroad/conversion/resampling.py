@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpolation and adaptive averages: products with the weights that torch itself gives each axis.
+"""Interpolation and adaptive pooling: products with the weights that torch itself gives each axis.
 
 TVM's importer has coordinates of its own for sizes that are no whole multiple of each other, and no
 antialiasing. Its adaptive averages are wrong where one axis is a whole multiple and another is not.
@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tvm import relax
+from tvm import relax, tirx
 
 from torchroad.conversion import formulas
 
 # Averages to a given size, of the last two or three axes.
 ADAPTIVE_AVERAGES = ("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
+# Maxima likewise.
+ADAPTIVE_MAXIMA = ("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 # Operators of two axes whose weights do not depend on the elements.
 RESAMPLING = (
     *("upsample_nearest2d.vec", "_upsample_nearest_exact2d.vec", "upsample_bilinear2d.vec"),
@@ -43,6 +45,21 @@ def adaptive_average(node: Any, importer: Any) -> Any:
             weights = torch.nn.functional.adaptive_avg_pool1d(torch.eye(before), after).T
             x = _along(x, weights.contiguous(), axis, builder)
     return x
+
+
+def adaptive_maximum(node: Any, importer: Any) -> Any:
+    """Convert maxima of the last axes to a given size, each axis by itself, without their places."""
+    x, builder = importer.env[node.args[0]], importer.block_builder
+    first = len(x.ty.shape) - len(node.args[1])
+    for axis in range(first, len(x.ty.shape)):
+        before, after = x.ty.shape[axis], node.args[1][axis - first]
+        if not isinstance(before, int | tirx.IntImm):
+            raise TypeError("an axis that is resampled may not vary")
+        if after != int(before):
+            hint = "adaptive_maximum"
+            x = builder.emit_te(formulas.adaptive_maximum, x, axis, after, primfunc_name_hint=hint)
+    # Zeros as TVM's importer has for other maxima: they are no integers, so their use is refused.
+    return builder.emit(relax.Tuple([x, relax.op.zeros_like(x)]))
 
 
 def _sizes(node: Any, axis: int) -> tuple[int, int]:
