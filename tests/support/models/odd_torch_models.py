@@ -238,7 +238,8 @@ def averages_of_a_given_divisor() -> Made:
 
 def places_of_maxima() -> Made:
     return _made(
-        lambda x: nn.functional.adaptive_max_pool2d(x, 2, return_indices=True), torch.randn(1, 2, 4, 6)
+        lambda x: nn.functional.adaptive_max_pool2d(x, 2, return_indices=True),
+        torch.randn(1, 2, 4, 6),
     )
 
 

@@ -48,7 +48,7 @@ def adaptive_average(node: Any, importer: Any) -> Any:
 
 
 def adaptive_maximum(node: Any, importer: Any) -> Any:
-    """Convert maxima of the last axes to a given size, each axis by itself, without their places."""
+    """Convert maxima of the last axes to a given size, without their places."""
     x, builder = importer.env[node.args[0]], importer.block_builder
     first = len(x.ty.shape) - len(node.args[1])
     for axis in range(first, len(x.ty.shape)):
