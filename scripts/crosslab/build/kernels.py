@@ -392,6 +392,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--target", required=True, choices=[t.value for t in KernelTarget])
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
     parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help=_COMPILER_HELP)
+    parser.add_argument(
+        "--no-relax",
+        action="store_true",
+        help="keep the targets of branches in the object, which crosslab core-loops reads",
+    )
     arguments = parser.parse_args(argv)
-    index = build_kernels(arguments.target, arguments.output, compiler=arguments.compiler)
+    flags = ["-mno-relax"] if arguments.no_relax else []
+    index = build_kernels(
+        arguments.target, arguments.output, compiler=arguments.compiler, extra_flags=flags
+    )
     print(f"{len(read_kernels())} kernels for {arguments.target}: {index.parent / OBJECT}")

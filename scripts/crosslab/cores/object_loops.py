@@ -14,6 +14,8 @@ from pathlib import Path
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
+from elftools.elf.sections import Section
 from rich.console import Console
 from rich.table import Table
 
@@ -25,6 +27,8 @@ from crosslab.run.counter import VTYPE_UNKNOWN, Kind, Segment
 from crosslab.run.decode import Unit
 from crosslab.run.symbols import Symbols
 
+# R_RISCV_BRANCH and R_RISCV_RVC_BRANCH of the RISC-V ELF psABI.
+BRANCHES = (16, 44)
 # Rounds before the one that is printed.
 WARM, ROUNDS = 20, 10
 
@@ -42,7 +46,7 @@ def loops_of(path: Path) -> Iterator[Loop]:
     """The innermost loops of an object file or program, in order.
 
     Raises:
-        UserError: the file is not an ELF file.
+        UserError: the file is not an ELF file, or the linker is to fill in its branches.
         LabError: it has no symbols.
     """
     for start, words in code_of(path):
@@ -53,19 +57,32 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
     """The instructions by address of each section with code, and the section's address.
 
     Raises:
-        UserError: the file is missing, or is not an ELF file.
+        UserError: the file is missing, is no ELF file, or the linker is to fill in its branches.
     """
     try:
         with path.open("rb") as file:
+            elf = ELFFile(file)
+            if any(map(_has_branches, elf.iter_sections())):
+                raise UserError(
+                    f"{path} has no targets of branches: the linker fills them in",
+                    remedy="compile with -mno-relax (crosslab kernels --no-relax)",
+                )
             return [
                 (section["sh_addr"], dict(_words(section["sh_addr"], section.data())))
-                for section in ELFFile(file).iter_sections()
+                for section in elf.iter_sections()
                 if section.name.startswith(".text")
             ]
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except ELFError as error:
         raise UserError(f"{path} is not an ELF file: {error}") from error
+
+
+def _has_branches(section: Section) -> bool:
+    """Whether a section has relocations of conditional branches."""
+    if not isinstance(section, RelocationSection) or not section.name.startswith(".rela.text"):
+        return False
+    return any(one["r_info_type"] in BRANCHES for one in section.iter_relocations())
 
 
 def _loops(symbols: Symbols, start: int, words: dict[int, int]) -> Iterator[Loop]:
@@ -134,7 +151,8 @@ def main(argv: Sequence[str]) -> int:
     found = [one for one in loops_of(args.object) if args.function in (None, one.symbol)]
     if not found:
         raise UserError(
-            f"{args.object} has no such loop", remedy="compile with -mno-relax, and name a function"
+            f"{args.object} has no such loop",
+            remedy="--function takes a whole name, such as mlc_axpy_m4",
         )
     table = Table(title=f"{args.core.name}: cycles of a round", box=None, padding=(0, 1, 0, 0))
     for heading in ("function", "at", "instructions", *(u.value for u in Unit), "pipeline"):
