@@ -38,10 +38,11 @@ def adaptive_average(node: Any, importer: Any) -> Any:
     x, builder = importer.env[node.args[0]], importer.block_builder
     first = len(x.ty.shape) - len(node.args[1])
     for axis in range(first, len(x.ty.shape)):
-        before, after = _sizes(node, axis)
-        if after == 1:
+        if node.args[1][axis - first] == 1:
             x = builder.emit(relax.op.mean(x, [axis], keepdims=True))
-        elif after != before:
+            continue
+        before, after = _sizes(node, axis)
+        if after != before:
             weights = torch.nn.functional.adaptive_avg_pool1d(torch.eye(before), after).T
             x = _along(x, weights.contiguous(), axis, builder)
     return x
