@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import textwrap
 from pathlib import Path
@@ -80,6 +81,10 @@ def test_the_example_is_near_what_its_units_take(example: Path) -> None:
     for _, kind in loop.instructions:
         units[kind.instruction.unit] += CORE.cost(kind).cycles
     assert cycles_of_loop(CORE, loop) <= 1.25 * max(units.values())
+    if objdump := shutil.which("llvm-objdump-19"):
+        command = [objdump, "-d", "--no-show-raw-insn", str(example / "no-relax.o")]
+        code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert not re.search(r"\bv[ls]\d+r", code), "a vector register is spilled"
 
 
 @pytest.mark.parametrize("vlen", [128, 256, 1024])
