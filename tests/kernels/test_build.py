@@ -26,12 +26,11 @@ from crosslab.build.kernels import (
     read_kernels,
 )
 from crosslab.cores.core import CORES, read_core
-from crosslab.cores.object_loops import cycles_of_loop, loops_of
+from crosslab.cores.object_loops import cycles_of_loop, cycles_of_units, loops_of
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.loops.library import read_loops
 from crosslab.models.formats import packings
-from crosslab.run.decode import Unit
 
 GOOD = '[[kernel]]\nproduct = "qk"\ndtype = "float32"\nq_tile = [8]\nkv_tile = [16]\nd = [64]\n'
 
@@ -92,9 +91,7 @@ def test_ordered_loops_are_near_what_their_units_take(objects: Path) -> None:
     for loop in loops_of(objects):
         if loop.symbol in widest:
             widest[loop.symbol] += 1
-            units = dict.fromkeys(Unit, 0.0)
-            for _, kind in loop.instructions:
-                units[kind.instruction.unit] += core.cost(kind).cycles
+            units = cycles_of_units(core, loop)
             assert cycles_of_loop(core, loop) <= 1.25 * max(units.values()), loop.symbol
     assert set(widest.values()) == {1}
 

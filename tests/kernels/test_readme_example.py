@@ -13,11 +13,10 @@ import pytest
 
 from crosslab.build.kernels import KERNELS, ORDERED_FOR, KernelTarget, compiler_for
 from crosslab.cores.core import CORES, read_core
-from crosslab.cores.object_loops import cycles_of_loop, loops_of
+from crosslab.cores.object_loops import cycles_of_loop, cycles_of_units, loops_of
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.loops.library import loops_header
-from crosslab.run.decode import Unit
 
 from .conftest import WARNINGS
 
@@ -77,9 +76,7 @@ def test_the_example_is_near_what_its_units_take(example: Path) -> None:
     with pytest.raises(UserError, match="no targets of branches: the linker"):
         list(loops_of(example / "relax.o"))
     (loop,) = (o for o in loops_of(example / "no-relax.o") if o.symbol == "mlc_axpy_m4")
-    units = dict.fromkeys(Unit, 0.0)
-    for _, kind in loop.instructions:
-        units[kind.instruction.unit] += CORE.cost(kind).cycles
+    units = cycles_of_units(CORE, loop)
     assert cycles_of_loop(CORE, loop) <= 1.25 * max(units.values())
     if objdump := shutil.which("llvm-objdump-19"):
         command = [objdump, "-d", "--no-show-raw-insn", str(example / "no-relax.o")]

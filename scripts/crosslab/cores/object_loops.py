@@ -46,7 +46,7 @@ def loops_of(path: Path) -> Iterator[Loop]:
     """The innermost loops of an object file or program, in order.
 
     Raises:
-        UserError: the file is not an ELF file, or the linker is to fill in its branches.
+        UserError: the file is not an ELF file, or has no targets of branches.
         LabError: it has no symbols.
     """
     for start, words in code_of(path):
@@ -57,7 +57,7 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
     """The instructions by address of each section with code, and the section's address.
 
     Raises:
-        UserError: the file is missing, is no ELF file, or the linker is to fill in its branches.
+        UserError: the file is missing, is not an ELF file, or has no targets of branches.
     """
     try:
         with path.open("rb") as file:
@@ -79,7 +79,7 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
 
 
 def _has_branches(section: Section) -> bool:
-    """Whether a section has relocations of conditional branches."""
+    """True if the section tells the linker to write the targets of conditional branches."""
     if not isinstance(section, RelocationSection) or not section.name.startswith(".rela.text"):
         return False
     return any(one["r_info_type"] in BRANCHES for one in section.iter_relocations())
@@ -131,6 +131,14 @@ def cycles_of_loop(core: Core, loop: Loop) -> float:
     return (machine.now - start) / ROUNDS
 
 
+def cycles_of_units(core: Core, loop: Loop) -> dict[Unit, float]:
+    """Cycles of a round for which each unit is busy."""
+    sums = dict.fromkeys(Unit, 0.0)
+    for _, kind in loop.instructions:
+        sums[kind.instruction.unit] += core.cost(kind).cycles
+    return sums
+
+
 def main(argv: Sequence[str]) -> int:
     """Print the loops of an object file.
 
@@ -158,9 +166,7 @@ def main(argv: Sequence[str]) -> int:
     for heading in ("function", "at", "instructions", *(u.value for u in Unit), "pipeline"):
         table.add_column(heading, justify="left" if heading == "function" else "right")
     for loop in found:
-        sums = dict.fromkeys(Unit, 0.0)
-        for _, kind in loop.instructions:
-            sums[kind.instruction.unit] += args.core.cost(kind).cycles
+        sums = cycles_of_units(args.core, loop)
         table.add_row(
             loop.symbol,
             f"{loop.address:#x}",

@@ -251,13 +251,21 @@ def _masked(scores: Any, mask: Any) -> Any:
     return relax.op.add(scores, mask)
 
 
+def _norm_weights(node: Any, importer: Any, place: int, sizes: list[Any]) -> tuple[Any, Any]:
+    """Weight and bias of a norm, at this place and the next; without them, ones and zeros."""
+    gamma = argument(node, importer, place, "weight")
+    beta = argument(node, importer, place + 1, "bias")
+    return (
+        relax.op.ones(sizes, "float32") if gamma is None else gamma,
+        relax.op.zeros(sizes, "float32") if beta is None else beta,
+    )
+
+
 def _layer_norm(node: Any, importer: Any) -> Any:
     builder = importer.block_builder
     x, widths = (argument(node, importer, i, name) for i, name in enumerate(("input", "shape")))
-    gamma, beta = (argument(node, importer, i, n) for i, n in ((2, "weight"), (3, "bias")))
+    gamma, beta = _norm_weights(node, importer, 2, [*widths])
     eps = argument(node, importer, 4, "eps", 1e-5)
-    gamma = relax.op.ones([*widths], "float32") if gamma is None else gamma
-    beta = relax.op.zeros([*widths], "float32") if beta is None else beta
     if len(widths) != 1:
         axes = list(range(-len(widths), 0))
         return builder.emit(relax.op.nn.layer_norm(x, gamma, beta, axes, eps))
@@ -270,10 +278,7 @@ def _layer_norm(node: Any, importer: Any) -> Any:
 def _group_norm(node: Any, importer: Any) -> Any:
     """A norm of groups of channels, which TVM's importer converts with weights only."""
     builder, x = importer.block_builder, importer.env[node.args[0]]
-    gamma, beta = (argument(node, importer, i, n) for i, n in ((1, "weight"), (2, "bias")))
-    channels = [x.ty.shape[1]]
-    gamma = builder.emit(relax.op.ones(channels, "float32")) if gamma is None else gamma
-    beta = builder.emit(relax.op.zeros(channels, "float32")) if beta is None else beta
+    gamma, beta = _norm_weights(node, importer, 1, [x.ty.shape[1]])
     groups, eps = node.args[6:8]
     axes = list(range(2, len(x.ty.shape)))
     return builder.emit(relax.op.nn.group_norm(x, gamma, beta, groups, 1, axes, eps))

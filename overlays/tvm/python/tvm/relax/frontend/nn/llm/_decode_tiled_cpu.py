@@ -115,7 +115,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // group)))  # keys
     lanes = lanes_of(d, SUM_LANES)
     v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, MOST_OUTPUTS // group)))
-    in_registers = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
+    in_vectors = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     global_symbol = "batch_decode_paged_kv_cpu"
     if sliding_window:
@@ -202,13 +202,13 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 for g in T.unroll(group):
                     m_val[g] = T.float32(LOWEST_SCORE)
                     zero_row(d_lanes, (g,), KV_TILE)
-                    zero_row(O_tile, (g,), d, **in_registers)
+                    zero_row(O_tile, (g,), d, **in_vectors)
                     # Written outside of the loop, it shares no memory with `sums`: both stay in registers.
                     zero_row(O_part, (g,), v_lanes)
                     if rotary_mode == 1:
-                        copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_registers)
+                        copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_vectors)
                     else:
-                        copy_row(Q_tile, (g,), d, q, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_registers)
+                        copy_row(Q_tile, (g,), d, q, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_vectors)
 
                 for tile in T.serial(T.ceildiv(kv_len, KV_TILE)):
                     kv_begin: T.let[T.int32] = tile * KV_TILE
@@ -218,6 +218,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             k_table.turn_row(K_tile, (j,), pages, place(j)[0], kv_row + j)
+                        # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
+                        # registers, in vectors of other lengths than they are read in.
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
                             # Those behind the last key are masked below.
                             _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, width)
@@ -257,6 +259,6 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     total: T.let[T.float32] = _sum(d_lanes[g, T.ramp(0, 1, KV_TILE)])
                     lse[b, h * group + g] = T.if_then_else(kv_len > 0, m_val[g] + log2(total), T.float32(EMPTY_LSE))
                     scale[g] = T.if_then_else(kv_len > 0, T.float32(1) / total, T.float32(0))
-                    fill_row(output, (b, h * group + g), d, lambda c: T.cast(O_tile[g, c] * scale[g], dtype), **in_registers)
+                    fill_row(output, (b, h * group + g), d, lambda c: T.cast(O_tile[g, c] * scale[g], dtype), **in_vectors)
 
     return batch_decode_paged_kv
