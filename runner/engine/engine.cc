@@ -74,8 +74,7 @@ class Engine::State {
     try {
       Admit();
       if (running_.empty()) return false;
-      PrefillOne();
-      DecodeAll();
+      PrefillAndDecode();
     } catch (const std::exception& error) {
       FailAll(error.what());
       throw;
@@ -105,6 +104,7 @@ class Engine::State {
 
  private:
   using Answers = std::list<std::unique_ptr<Answer>>;
+  using Prompt = Answer::Tokens::const_iterator;
 
   // Tokens of the prompt and its longest answer.
   int64_t Check(const Request& request) const {
@@ -185,25 +185,84 @@ class Engine::State {
     stats_.running = std::ssize(running_);
   }
 
-  // Most tokens of the next prefill call (EngineLimits::adaptive).
-  int64_t ChunkNow() const {
+  // Rows of the next call that reads a part of a prompt (EngineLimits::adaptive). It converges: a
+  // call takes a time of its own and a time for each row, and the first is shorter than a decode call.
+  int64_t ChunkNow() {
     if (!limits_.adaptive) return limits_.chunk;
-    constexpr double kDecodeSteps = 8;  // with the step that follows, less than ten
-    constexpr int64_t kLeast = 16;      // shorter calls would take nearly as long
-    const bool streams =
-        std::ranges::any_of(running_, [](const auto& answer) { return answer->unread() == 0; });
+    constexpr double kDecodeSteps =
+        7;  // with a decode call that follows, and what varies, less than ten
+    constexpr int64_t kTile = 16;  // rows of a kernel
+    const bool streams = decode_seconds_ > 0 && !Decoding().empty();
     const double most = streams ? kDecodeSteps * decode_seconds_ : 1.0;
-    const double tokens = read_seconds_ > 0 ? most / read_seconds_ : 0.0;
-    const double bounded = std::min(tokens, static_cast<double>(limits_.chunk));
-    const auto whole = static_cast<int64_t>(bounded) / kLeast * kLeast;
-    return std::min(std::max(whole, kLeast), limits_.chunk);
+    const double each = read_seconds_ > 0 ? read_seconds_ : streams ? decode_seconds_ : most;
+    const auto rows =
+        static_cast<int64_t>(std::min(most / each, static_cast<double>(limits_.chunk)));
+    const int64_t whole = rows < kTile ? rows : rows / kTile * kTile;
+    return std::min(std::max(whole, streams ? 1 : kTile), limits_.chunk);
   }
 
-  void PrefillOne() {
-    const auto found = std::find_if(running_.begin(), running_.end(),
-                                    [](const auto& answer) { return answer->unread() > 0; });
-    if (found == running_.end()) return;
-    Answer& answer = **found;
+  std::vector<Answers::iterator> Decoding() {
+    std::vector<Answers::iterator> all;
+    for (auto it = running_.begin(); it != running_.end(); ++it) {
+      if ((*it)->unread() == 0) all.push_back(it);
+    }
+    return all;
+  }
+
+  void PrefillAndDecode() {
+    const auto reading =
+        std::ranges::find_if(running_, [](const auto& answer) { return answer->unread() > 0; });
+    const auto decoding = Decoding();
+    if (reading == running_.end()) {
+      if (decoding.size() > 1 || !Guess(decoding.front())) DecodeAll(decoding);
+    } else if (FitTogether(**reading, decoding)) {
+      PrefillBeside(reading, decoding);
+    } else {
+      Prefill(reading);
+      DecodeAll(Decoding());
+    }
+  }
+
+  // True if one call, which reads the weights once, can read a part of a prompt and the last tokens
+  // of these answers. Now and then, and for a new number of answers, it is false, so that a decode
+  // call is measured.
+  bool FitTogether(const Answer& reading, const std::vector<Answers::iterator>& decoding) {
+    constexpr int kMeasured = 8;  // a decode call after as many
+    const auto count = std::ssize(decoding);
+    if (!model_->prefills_together() || reading.scores_prompt() || reading.embeds()) return false;
+    if (count == 0 || count >= std::min(model_->batch(), limits_.chunk)) return false;
+    return !limits_.adaptive || (decoded_ == count && together_ < kMeasured);
+  }
+
+  void PrefillBeside(Answers::iterator reading, const std::vector<Answers::iterator>& decoding) {
+    const int64_t most = std::max<int64_t>(ChunkNow() - std::ssize(decoding), 1);
+    const auto [first, last] = (*reading)->Chunk(most);
+    Rows rows;
+    for (const auto& answer : decoding) {
+      rows.sequences.push_back((*answer)->sequence());
+      rows.lengths.push_back(1);
+      rows.tokens.push_back((*answer)->last());
+    }
+    rows.sequences.push_back((*reading)->sequence());
+    rows.lengths.push_back(last - first);
+    rows.tokens.insert(rows.tokens.end(), first, last);
+    const auto start = Clock::now();
+    const auto logits = model_->PrefillAll(rows);
+    const double seconds = SecondsSince(start);
+    ++together_;
+    read_seconds_ = seconds / static_cast<double>(rows.tokens.size());
+    const double of_prompt = read_seconds_ * static_cast<double>(last - first);
+    Count([&](EngineStats* stats) {
+      ++stats->mixed_steps;
+      stats->prefill_seconds += of_prompt;
+      stats->decode_seconds += seconds - of_prompt;
+    });
+    NextOfAll(decoding, rows.tokens, logits, seconds);
+    HasRead(reading, {first, last}, logits.back(), seconds);
+  }
+
+  void Prefill(Answers::iterator reading) {
+    Answer& answer = **reading;
     const bool scored = answer.scores_prompt();
     const auto [first, last] =
         answer.Chunk(scored ? std::min(ChunkNow(), model_->scored()) : ChunkNow());
@@ -212,15 +271,21 @@ class Engine::State {
                         : answer.embeds() ? Embed(&answer, {first, last})
                                           : model_->Prefill(answer.sequence(), {first, last});
     const double seconds = SecondsSince(start);
+    if (!scored) read_seconds_ = seconds / static_cast<double>(last - first);
+    Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
+    HasRead(reading, {first, last}, logits, seconds);
+  }
+
+  // Notes what a call has read of a prompt, and the logits after it.
+  void HasRead(Answers::iterator reading, const std::pair<Prompt, Prompt>& part,
+               const std::vector<float>& logits, double seconds) {
+    Answer& answer = **reading;
+    const auto& [first, last] = part;
     room_.Computed(answer.sequence(), first, last);
     answer.Read(last - first, seconds);
-    if (!scored) read_seconds_ = seconds / static_cast<double>(last - first);
-    Count([&](EngineStats* stats) {
-      stats->prompt_tokens += last - first;
-      stats->prefill_seconds += seconds;
-    });
+    Count([&](EngineStats* stats) { stats->prompt_tokens += last - first; });
     if (answer.unread() > 0) return;
-    answer.only_reads() ? Leave(found, Finish::kLength) : Next(found, logits);
+    answer.only_reads() ? Leave(reading, Finish::kLength) : Next(reading, logits);
   }
 
   // Reads tokens of a prompt that is scored. Returns the logits after the last one.
@@ -236,12 +301,7 @@ class Engine::State {
     return {};
   }
 
-  void DecodeAll() {
-    std::vector<Answers::iterator> all;
-    for (auto it = running_.begin(); it != running_.end(); ++it) {
-      if ((*it)->unread() == 0) all.push_back(it);
-    }
-    if (all.size() == 1 && Guess(all.front())) return;
+  void DecodeAll(const std::vector<Answers::iterator>& all) {
     const auto batch = static_cast<size_t>(model_->batch());
     for (size_t at = 0; at < all.size(); at += batch) {
       Decode({all.begin() + static_cast<std::ptrdiff_t>(at),
@@ -259,15 +319,29 @@ class Engine::State {
     const auto start = Clock::now();
     const auto rows = model_->Decode(sequences, tokens);
     const double seconds = SecondsSince(start);
-    decode_seconds_ = seconds;
+    MeasuredDecode(std::ssize(answers), seconds);
+    Count([&](EngineStats* stats) { stats->decode_seconds += seconds; });
+    NextOfAll(answers, tokens, rows, seconds);
+  }
+
+  // Notes the time of a decode call of `count` answers.
+  void MeasuredDecode(int64_t count, double seconds) {
+    constexpr double kGrowth = 1.05;  // at most, so that one slow call counts little
+    const bool grows = count == decoded_ && decode_seconds_ > 0;
+    decode_seconds_ = grows ? std::min(seconds, kGrowth * decode_seconds_) : seconds;
+    decoded_ = count;
+    together_ = 0;
+  }
+
+  // Notes that a call has read the last tokens of answers, the first of `tokens`, and chooses the
+  // next ones from the first of `rows`.
+  void NextOfAll(const std::vector<Answers::iterator>& answers, const std::vector<int32_t>& tokens,
+                 const std::vector<std::vector<float>>& rows, double seconds) {
+    Count([](EngineStats* stats) { ++stats->decode_steps; });
     for (size_t i = 0; i < answers.size(); ++i) {
-      room_.Computed(sequences[i], tokens.begin() + static_cast<std::ptrdiff_t>(i),
-                     tokens.begin() + static_cast<std::ptrdiff_t>(i + 1));
+      const auto token = tokens.begin() + static_cast<std::ptrdiff_t>(i);
+      room_.Computed((*answers[i])->sequence(), token, token + 1);
     }
-    Count([&](EngineStats* stats) {
-      stats->decode_seconds += seconds;
-      ++stats->decode_steps;
-    });
     for (size_t i = 0; i < answers.size(); ++i) {
       (*answers[i])->Decoded(seconds);
       Next(answers[i], rows[i]);
@@ -282,13 +356,14 @@ class Engine::State {
     const bool measures = limits_.lookup == Lookup::kWhereItGains;
     if (measures && (decode_seconds_ == 0 || !gain_.Tries())) return false;
     Answer& answer = **running;
-    std::vector<int32_t> tokens = answer.Guess(std::min(model_->scored(), limits_.chunk) - 1);
+    std::vector<int32_t> tokens = answer.Guess(std::min(model_->scored(), ChunkNow()) - 1);
     if (tokens.empty()) return false;
     const int64_t sequence = answer.sequence(), guessed = std::ssize(tokens);
     tokens.insert(tokens.begin(), answer.last());
     const auto start = Clock::now();
     const auto rows = model_->PrefillRows(sequence, tokens);
     const double seconds = SecondsSince(start);
+    read_seconds_ = seconds / static_cast<double>(guessed + 1);
     answer.Decoded(seconds);
     Chosen chosen;
     int64_t right = 0;
@@ -389,8 +464,10 @@ class Engine::State {
   // Used only by the engine's thread.
   CacheRoom room_;
   Answers running_;
-  double read_seconds_ = 0;    // of a token in the last prefill call
-  double decode_seconds_ = 0;  // of the last decode call
+  double read_seconds_ = 0;    // of a row in the last call that read a prompt
+  double decode_seconds_ = 0;  // of a decode call, of late
+  int64_t decoded_ = 0;        // answers of that call
+  int together_ = 0;           // calls since then that read a prompt and decoded
   LookupGain gain_;
 
   mutable std::mutex mutex_;  // guards the members below

@@ -44,7 +44,7 @@ struct EngineLimits {
   int64_t chunk = 0;      // most tokens of one prefill call, at most the model's CacheLimits say
   int64_t queue = 64;     // requests that wait at most
   // Chooses shorter prefill calls, from measured times: while other answers are being decoded, a
-  // call takes about the time of eight of their tokens, and otherwise about a second, so
+  // call takes about the time of six of their tokens, and otherwise about a second, so
   // that a request to stop is heard. Then the calls of a prompt depend on the machine.
   bool adaptive = false;
   // Whether tokens of an answer that is decoded alone are guessed by prompt lookup, and verified
@@ -64,6 +64,7 @@ struct EngineStats {
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
   int64_t decode_steps = 0;  // batched calls, and calls that verify guesses
+  int64_t mixed_steps = 0;   // of these, calls that also read a part of a prompt
   int64_t guessed_tokens = 0;
   int64_t right_tokens = 0;   // guessed and chosen
   int64_t queued = 0;         // now
@@ -97,7 +98,8 @@ class Engine {
   void Cancel(uint64_t id);
 
   // Does one round: ends cancelled requests, admits requests that fit, computes one prefill chunk
-  // of one sequence, and one decode step of all sequences that are being answered. Returns false if
+  // of one sequence, and one decode step of all sequences that are being answered; both in one call
+  // where the model can (Model::PrefillAll). Returns false if
   // there was nothing to do. A bad request never makes it throw. It throws RunError or
   // tvm::ffi::Error when the model fails; every running request has then ended with kError, and the
   // engine can go on.

@@ -129,10 +129,9 @@ ffi::Module StartVm(const ffi::Module& library) {
   return vm;
 }
 
-Tensor TokenTensor(const std::vector<int32_t>& tokens) {
-  const auto count = static_cast<int64_t>(tokens.size());
-  Tensor tensor = Tensor::Empty(ffi::Shape({count}), DLDataType{kDLInt, 32, 1}, kCpu);
-  std::memcpy(tensor->data, tokens.data(), tokens.size() * sizeof(int32_t));
+Tensor TensorOf(const std::vector<int32_t>& numbers) {
+  Tensor tensor = Tensor::Empty(ffi::Shape({std::ssize(numbers)}), DLDataType{kDLInt, 32, 1}, kCpu);
+  std::memcpy(tensor->data, numbers.data(), numbers.size() * sizeof(int32_t));
   return tensor;
 }
 
@@ -293,6 +292,9 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
     batch_ = std::max<int64_t>(1, library.Limit("max_batch_size", 1));
     if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
   }
+  if (batch_ > 1 && library.Has("batch_prefill") && extend_ == nullptr) {
+    batch_prefill_ = library.Function("batch_prefill");
+  }
   const auto one = [](int64_t size) { return ffi::Shape({size}); };
   cache_ = library.Function("create_tir_paged_kv_cache")(one(limits.sequences), one(limits.tokens),
                                                          one(limits.chunk), one(kPageTokens),
@@ -358,6 +360,17 @@ const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {
   return tokens == 1 ? decode_ : extend_;
 }
 
+std::vector<std::vector<float>> Model::PrefillAll(const Rows& rows) {
+  std::vector<int32_t> last;
+  for (const int64_t length : rows.lengths) {
+    last.push_back((last.empty() ? -1 : last.back()) + static_cast<int32_t>(length));
+  }
+  const auto call = [&](const Tensor& embedded) -> ffi::Any {
+    return batch_prefill_(embedded, TensorOf(last), cache_, params_);
+  };
+  return LogitsOf(Run(call, rows, 1, false), rows.sequences.size());
+}
+
 std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,
                                               const std::vector<int32_t>& tokens) {
   // One sequence takes the faster way: a matrix by a vector.
@@ -374,24 +387,35 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
 
 ffi::Any Model::Run(const ffi::Function& call, const std::vector<int64_t>& sequences,
                     const std::vector<int32_t>& tokens, bool marked) {
+  const auto batch = std::ssize(sequences);
+  const std::vector<int64_t> lengths(sequences.size(), std::ssize(tokens) / batch);
+  const auto read = [&](const Tensor& embedded) -> ffi::Any {
+    return call(embedded, cache_, params_);
+  };
+  return Run(read, {sequences, lengths, tokens}, batch, marked);
+}
+
+ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Rows& rows,
+                    int64_t batch, bool marked) {
   StartThreadPool();
-  const auto count = static_cast<int64_t>(tokens.size());
-  const auto batch = static_cast<int64_t>(sequences.size());
-  const Tensor ids = TokenTensor(tokens);
-  const ffi::Shape names(sequences);
-  const ffi::Shape lengths(std::vector<int64_t>(sequences.size(), count / batch));
+  const Tensor ids = TensorOf(rows.tokens);
+  const ffi::Shape names(rows.sequences);
+  const ffi::Shape lengths(rows.lengths);
   ffi::Any result;
   {
     const RegionOfInterest step(marked && region_.whole_step);
-    const Tensor embedded = Batched(embed_(ids, params_).cast<Tensor>(), batch, count);
+    const auto embedded =
+        Batched(embed_(ids, params_).cast<Tensor>(), batch, std::ssize(rows.tokens));
     begin_forward_(cache_, names, lengths);
     {
       const RegionOfInterest alone(marked && !region_.whole_step);
-      result = call(embedded, cache_, params_);
+      result = call(embedded);
     }
     end_forward_(cache_);
   }
-  for (const int64_t sequence : sequences) lengths_[sequence] += count / batch;
+  for (size_t i = 0; i < rows.sequences.size(); ++i) {
+    lengths_[rows.sequences[i]] += rows.lengths[i];
+  }
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <tvm/runtime/tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -65,6 +66,13 @@ struct CacheLimits {
   int64_t chunk = 0;      // of one prefill call
 };
 
+// Tokens of one call: those of the first sequence, then those of the next.
+struct Rows {
+  std::vector<int64_t> sequences;
+  std::vector<int64_t> lengths;  // tokens of each sequence
+  std::vector<int32_t> tokens;
+};
+
 // A model with its parameters and a KV cache of several sequences, which the caller names.
 class Model {
  public:
@@ -115,12 +123,21 @@ class Model {
   int64_t scored() const { return verify_ == nullptr ? 4 : 32; }
   // True if PrefillRows is one call, and what it read can be dropped: guesses can be verified.
   bool verifies() const { return verify_ != nullptr && shares(); }
+  // True if PrefillAll is possible.
+  bool prefills_together() const { return batch_prefill_ != nullptr; }
+  // Reads tokens of at most batch() sequences in one call, of each as many as its length. Returns
+  // the logits after the last token of each.
+  std::vector<std::vector<float>> PrefillAll(const Rows& rows);
   // Reads one token of each of at most batch() sequences. Returns the logits of each.
   std::vector<std::vector<float>> Decode(const std::vector<int64_t>& sequences,
                                          const std::vector<int32_t>& tokens);
 
  private:
-  // Reads tokens of sequences by a function of the library, and returns its result.
+  // Reads tokens of sequences, and returns the result of `call`, which gets their embeddings
+  // [batch, tokens / batch, hidden].
+  tvm::ffi::Any Run(const std::function<tvm::ffi::Any(const tvm::runtime::Tensor&)>& call,
+                    const Rows& rows, int64_t batch, bool marked);
+  // The same of a library's function, which reads as many tokens of each sequence.
   tvm::ffi::Any Run(const tvm::ffi::Function& call, const std::vector<int64_t>& sequences,
                     const std::vector<int32_t>& tokens, bool marked);
   // The function that reads `tokens` more tokens of a sequence.
@@ -137,6 +154,7 @@ class Model {
   tvm::ffi::Function states_;  // gives the states of tokens; may be null
   tvm::ffi::Function decode_;
   tvm::ffi::Function batch_decode_;
+  tvm::ffi::Function batch_prefill_;  // reads any number of tokens of each sequence; may be null
   tvm::ffi::Function begin_forward_;
   tvm::ffi::Function end_forward_;
   tvm::ffi::Function free_pages_;

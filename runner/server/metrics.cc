@@ -44,6 +44,8 @@ std::string Metrics::Text(const EngineStats& stats, size_t bodies) const {
       {"mlc_rvv_decode_seconds_total", "counter", "Time in decode calls.", stats.decode_seconds},
       {"mlc_rvv_decode_steps_total", "counter", "Batched decode calls.",
        number(stats.decode_steps)},
+      {"mlc_rvv_mixed_steps_total", "counter", "Of these, calls that also read a part of a prompt.",
+       number(stats.mixed_steps)},
       {"mlc_rvv_guessed_tokens_total", "counter", "Tokens guessed by prompt lookup.",
        number(stats.guessed_tokens)},
       {"mlc_rvv_right_tokens_total", "counter", "Guessed tokens that were chosen.",

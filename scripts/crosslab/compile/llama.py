@@ -176,6 +176,14 @@ class Llama(nn.Module):  # type: ignore[misc]
         """Embeddings [batch, 1, hidden], one token a sequence, to logits [batch, 1, vocab]."""
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
 
+    def batch_prefill(self, input_embeds: Any, logit_positions: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, rows, hidden] of several sequences to logits [1, batch, vocab].
+
+        The logits are those after the rows at ``logit_positions`` [batch].
+        """
+        x = self.model(input_embeds, paged_kv_cache)
+        return self._logits(op.take(x, logit_positions, axis=1)), paged_kv_cache
+
     def batch_verify(self, input_embeds: Any, paged_kv_cache: Any) -> Any:
         """Embeddings [1, rows, hidden] to logits [1, rows, vocab] after each row."""
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
@@ -202,6 +210,12 @@ def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
         "prefill": reads("input_embed", 1, "seq_len"),
         "decode": reads("input_embed", 1, 1),
         "batch_decode": reads("input_embeds", "batch_size", 1),
+        "batch_prefill": {
+            "input_embeds": nn.spec.Tensor([1, "seq_len", config.hidden], DTYPE),
+            "logit_positions": nn.spec.Tensor(["batch_size"], "int32"),
+            "paged_kv_cache": cache,
+            "$": packed,
+        },
         "batch_verify": reads("input_embeds", 1, "seq_len"),
         "prefill_to_last_hidden_states": reads("input_embed", 1, "seq_len"),
     }

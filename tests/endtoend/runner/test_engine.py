@@ -78,6 +78,16 @@ def test_a_long_prompt_is_read_in_parts_beside_a_stream(probe: Path, params: Pat
     assert told["answers"][0]["prefills"] == 2
 
 
+def test_a_prompt_and_answers_are_read_in_one_call(probe: Path, params: Path) -> None:
+    """Where the chunk has a row for the prompt beside the answers'; the answers are the same."""
+    asked = [request(PROMPTS[1]), request(PROMPTS[0]), request(PROMPTS[2], 3)]
+    for chunk, mixed in ((12, 5), (3, 17), (2, 20), (1, 0)):
+        told = run_plan(probe, params, sequences=4, chunk=chunk, requests=asked)
+        answers = [alone(params, PROMPTS[n]) for n in (1, 0, 2)]
+        assert [got["tokens"] for got in told["answers"]] == answers
+        assert told["steps"][-1]["mixed"] == mixed, chunk
+
+
 def test_damaged_parameters_are_refused(probe: Path, params: Path, tmp_path: Path) -> None:
     folder = tmp_path / "params"
     shutil.copytree(params, folder)

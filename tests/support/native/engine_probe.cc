@@ -84,10 +84,11 @@ void Print(const EngineStats& stats) {
   std::cout << "{\"running\":" << stats.running << ",\"queued\":" << stats.queued
             << ",\"kept\":" << stats.kept << ",\"pages_running\":" << stats.pages_running
             << ",\"pages_used\":" << stats.pages_used << ",\"pages_total\":" << stats.pages_total
-            << ",\"decode_steps\":" << stats.decode_steps << ",\"guessed\":" << stats.guessed_tokens
-            << ",\"right\":" << stats.right_tokens << ",\"answer\":" << stats.answer_tokens
-            << ",\"prompt\":" << stats.prompt_tokens << ",\"cached\":" << stats.cached_tokens
-            << ",\"refused\":" << stats.refused << ",\"bytes\":" << stats.cache_bytes << "}";
+            << ",\"decode_steps\":" << stats.decode_steps << ",\"mixed\":" << stats.mixed_steps
+            << ",\"guessed\":" << stats.guessed_tokens << ",\"right\":" << stats.right_tokens
+            << ",\"answer\":" << stats.answer_tokens << ",\"prompt\":" << stats.prompt_tokens
+            << ",\"cached\":" << stats.cached_tokens << ",\"refused\":" << stats.refused
+            << ",\"bytes\":" << stats.cache_bytes << "}";
 }
 
 int Run(char** argv) {
