@@ -125,7 +125,7 @@ OrderedJson ReadMessage(const std::string& field, const Json& value,
 
 OrderedJson ReadMessages(const std::string& field, const Json& value,
                          std::vector<std::string>* ignored) {
-  if (!value.is_array() || value.empty()) Refuse(field, "must be a list of messages");
+  if (!value.is_array() || value.empty()) Refuse(field, "must be a list of at least one message");
   if (value.size() > kMostMessages) {
     Refuse(field, "has more than " + std::to_string(kMostMessages) + " messages");
   }

@@ -284,7 +284,11 @@ class Engine::State {
     room_.Computed(answer.sequence(), first, last);
     answer.Read(last - first, seconds);
     Count([&](EngineStats* stats) { stats->prompt_tokens += last - first; });
-    if (answer.unread() > 0) return;
+    if (answer.unread() > 0) {
+      // The next prompt is read next, so that a short one does not wait for a long one.
+      running_.splice(running_.end(), running_, reading);
+      return;
+    }
     answer.only_reads() ? Leave(reading, Finish::kLength) : Next(reading, logits);
   }
 

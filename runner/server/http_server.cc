@@ -171,6 +171,9 @@ void HttpServer::Offer(Endpoints* endpoints) {
   });
   set_payload_max_length(kMostBody);
   set_tcp_nodelay(true);
+  // httplib's default, SO_REUSEPORT, lets two servers share a port: each gets half of the requests.
+  set_socket_options(
+      [](socket_t sock) { httplib::set_socket_opt(sock, SOL_SOCKET, SO_REUSEADDR, 1); });
   set_write_timeout(10);
   httplib::Headers headers = {{"X-Content-Type-Options", "nosniff"}};
   if (!options_.cors.empty()) {

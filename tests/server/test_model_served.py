@@ -125,10 +125,12 @@ def test_answers_call_tools(server: Served) -> None:
     assert free["message"]["content"] and "tool_calls" not in free["message"]
 
 
+@pytest.mark.parametrize("shared", [False, True])
 def test_a_port_that_is_taken_is_told_before_anything_is_read(
-    host_runner: Path, tmp_path: Path
+    host_runner: Path, tmp_path: Path, shared: bool
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    """Also by a program that would share it."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=shared) as other:
         port = str(other.getsockname()[1])
         done = subprocess.run(
             # There is no model at all.

@@ -163,6 +163,7 @@ def test_texts_become_tokens_and_back(server: Served) -> None:
         ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [*tokens, 2**31 - 1]}, "tokens"),
     ):
         reply = server.post(path, body)
         assert (reply.status, reply.error["param"]) == (400, param), (path, body)

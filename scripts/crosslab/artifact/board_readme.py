@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from crosslab.artifact.manifest import Entry
 
@@ -13,23 +17,30 @@ README = "README.md"
 _TEMPLATE = Path(__file__).with_name("board_readme.md")
 
 
-def board_readme(about: Mapping[str, Any], entries: Sequence[Entry]) -> str:
+def memory_of(params: Path) -> int:
+    """Bytes that stored parameters take in memory, where float32 is not shortened to bfloat16."""
+    index = json.loads((params / "tensor-cache.json").read_text(encoding="utf-8"))
+    tensors = [tensor for shard in index["records"] for tensor in shard["records"]]
+    return sum(math.prod(t["shape"]) * np.dtype(t["dtype"]).itemsize for t in tensors)
+
+
+def board_readme(about: Mapping[str, Any], entries: Sequence[Entry], memory: int) -> str:
     """The text.
 
     Args:
         about: the manifest's facts.
         entries: the files of the artefact.
+        memory: of the parameters, see :func:`memory_of`.
     """
     vlens = sorted(about["vlens"])
     registers = " or ".join(str(vlen) for vlen in vlens) + " bits"
-    weights = sum(entry.bytes for entry in entries if entry.path.startswith("params/"))
     return _TEMPLATE.read_text(encoding="utf-8").format(
         model=about["model"],
         quantization=about["quantization"],
         least=vlens[0],
         registers=registers,
         halves=", with vectors of halves (Zvfh)" if about["zvfh"] else "",
-        weights=_mebibytes(weights),
+        weights=_mebibytes(memory),
         disk=_mebibytes(sum(entry.bytes for entry in entries)),
         held="\n".join(f"| `{name}` | {what} |" for name, what in about["holds"].items()),
     )

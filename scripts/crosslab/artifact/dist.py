@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from crosslab.artifact.board_readme import README, board_readme
+from crosslab.artifact.board_readme import README, board_readme, memory_of
 from crosslab.artifact.manifest import (
     MANIFEST,
     SBOM,
@@ -78,13 +78,17 @@ def write_dist(dist: Dist) -> Path:
     return final
 
 
+def _readme(dist: Dist, folder: Path) -> str:
+    return board_readme(dist.about, entries_of(folder), memory_of(folder / "params"))
+
+
 def _fill(dist: Dist, folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o755)
     for name, source in sorted(dist.files.items()):
         _copy(source, folder / name)
     if RUN.name in dist.files:
-        _write(folder / README, board_readme(dist.about, entries_of(folder)))
+        _write(folder / README, _readme(dist, folder))
     shipped = entries_of(folder)
     bill = render_sbom(dist.whole, dist.parts, shipped)
     if problem := sbom_problem(bill):

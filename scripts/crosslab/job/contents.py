@@ -53,8 +53,8 @@ HOLDS = {
     "again or with another C library (LGPL 2.1, section 6)",
     "licenses": "licences and notices of what the runner holds",
     SBOM: "bill of materials, CycloneDX",
-    SUMS: "hash of every file but these two, for sha256sum -c",
-    MANIFEST: "this file: hash of every other one, and what they were made from",
+    SUMS: "hash of every file but this one and MANIFEST.json, for sha256sum -c",
+    MANIFEST: "hash of every other file, and what they were made from",
 }
 
 _console = Console(stderr=True, highlight=False)

@@ -43,7 +43,7 @@ def dist(tmp_path: Path) -> Dist:
 
 def make_dist(at: Path) -> Dist:
     (at / "params").mkdir(parents=True)
-    (at / "params" / "tensor-cache.json").write_text("{}", encoding="utf-8")
+    (at / "params" / "tensor-cache.json").write_text('{"records": []}', encoding="utf-8")
     (at / "params" / "shard.bin").write_bytes(bytes(range(256)) * 5)
     (at / "built").write_bytes(b"\x7fELF")
     (at / "built").chmod(0o700)

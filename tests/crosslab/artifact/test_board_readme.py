@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from support.shared_builds import PROJECT
 
-from crosslab.artifact.board_readme import board_readme
+from crosslab.artifact.board_readme import board_readme, memory_of
 from crosslab.artifact.dist import RUN
 from crosslab.artifact.manifest import Entry
+from crosslab.models.config import LlamaConfig
+from crosslab.models.llama_params import param_shapes, random_weights
+from crosslab.models.params import write_params
 
 ABOUT = {"model": "M", "quantization": "Q", "vlens": [256, 128], "zvfh": False}
 ABOUT |= {"holds": {"runner": "a program", "params": "the parameters"}}
@@ -19,6 +24,7 @@ ENTRIES = [
     Entry("params/shard.bin", 3 * 2**20 + 1, "0" * 64),
     Entry("runner", 2 * 2**20, "0" * 64),
 ]
+MEMORY = 7 * 2**20
 
 
 def rows(text: str, title: str) -> list[str]:
@@ -31,7 +37,7 @@ def test_names_every_command() -> None:
     done = subprocess.run([RUN, "--help"], capture_output=True, text=True, check=False)
     verbs = set(re.findall(r"\./run\.sh ([a-z]+)", done.stderr))
     assert verbs == {"chat", "serve", "install", "uninstall", "bench", "verify"}
-    commands = rows(board_readme(ABOUT, ENTRIES), "Commands")
+    commands = rows(board_readme(ABOUT, ENTRIES, MEMORY), "Commands")
     assert {c.strip("`").split()[1] for c in commands} == {'"PROMPT"', *verbs}
 
 
@@ -42,7 +48,7 @@ def test_names_messages_that_the_programs_print() -> None:
     printed = re.sub(r'"\s*\+?\s*"', "", printed)
     named = [
         message
-        for cell in rows(board_readme(ABOUT, ENTRIES), "When it fails")
+        for cell in rows(board_readme(ABOUT, ENTRIES, MEMORY), "When it fails")
         for message in re.findall(r"`(.*?)`", cell)
     ]
     assert len(named) >= 6
@@ -51,10 +57,19 @@ def test_names_messages_that_the_programs_print() -> None:
 
 @pytest.mark.parametrize(("zvfh", "said"), [(False, False), (True, True)])
 def test_says_what_the_board_must_have(*, zvfh: bool, said: bool) -> None:
-    text = board_readme({**ABOUT, "zvfh": zvfh}, ENTRIES)
+    text = board_readme({**ABOUT, "zvfh": zvfh}, ENTRIES, MEMORY)
     assert ("Zvfh" in text) is said
     assert "128 or 256 bits" in text
     assert "shorter than 128 bits" in text
     assert "6 MiB on the disk" in text
-    assert "parameters (4 MiB)" in text
+    assert "7 MiB of memory for the parameters" in text
     assert rows(text, "What is in this folder") == ["`runner`", "`params`"]
+
+
+def test_float32_takes_its_size_in_memory(tmp_path: Path) -> None:
+    """However it is stored."""
+    config = LlamaConfig(64, 128, 2, 1, 32, 1, 97)
+    write_params(random_weights(config, 1), tmp_path)
+    assert memory_of(tmp_path) == sum(
+        4 * math.prod(shape) for shape in param_shapes(config).values()
+    )

@@ -81,11 +81,21 @@ def test_a_long_prompt_is_read_in_parts_beside_a_stream(probe: Path, params: Pat
 def test_a_prompt_and_answers_are_read_in_one_call(probe: Path, params: Path) -> None:
     """Where the chunk has a row for the prompt beside the answers'; the answers are the same."""
     asked = [request(PROMPTS[1]), request(PROMPTS[0]), request(PROMPTS[2], 3)]
-    for chunk, mixed in ((12, 5), (3, 17), (2, 20), (1, 0)):
+    for chunk, mixed in ((12, 5), (3, 20), (2, 20), (1, 0)):
         told = run_plan(probe, params, sequences=4, chunk=chunk, requests=asked)
         answers = [alone(params, PROMPTS[n]) for n in (1, 0, 2)]
         assert [got["tokens"] for got in told["answers"]] == answers
         assert told["steps"][-1]["mixed"] == mixed, chunk
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one(probe: Path, params: Path) -> None:
+    asked = [request(PROMPTS[2], max_tokens=1), request(PROMPTS[1], 1, max_tokens=1)]
+    told = run_plan(probe, params, sequences=2, chunk=4, requests=asked)
+    # The long one is read in ten parts; the short one has its answer after the first two of them.
+    assert [got["prefills"] for got in told["answers"]] == [10, 1]
+    assert [step["answer"] for step in told["steps"]][:4] == [0, 0, 1, 1]
+    for prompt, got in zip((PROMPTS[2], PROMPTS[1]), told["answers"], strict=True):
+        assert got["tokens"] == alone(params, prompt, 1)
 
 
 def test_damaged_parameters_are_refused(probe: Path, params: Path, tmp_path: Path) -> None:
