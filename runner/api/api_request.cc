@@ -254,15 +254,17 @@ void CheckTogether(const Json& body, const ApiRequest& request) {
 }  // namespace
 
 std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most) {
-  const bool many = at.value.is_array() && !at.value.empty() && !at.value[0].is_number();
+  if (at.value.is_array() && at.value.empty()) Refuse(at.name, "is an empty list");
+  const bool many = at.value.is_array() && !at.value[0].is_number();
   const Json list = many ? at.value : Json::array({at.value});
   if (list.size() > most) Refuse(at.name, "has more than " + std::to_string(most) + " prompts");
   std::vector<ApiPrompt> prompts;
-  for (const Json& prompt : list) {
-    if (prompt.is_array() && !prompt.empty()) {
-      prompts.emplace_back(ReadIds(at.name, prompt));
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string name = many ? EntryOf(at.name, i) : at.name;
+    if (list[i].is_array() && !list[i].empty()) {
+      prompts.emplace_back(ReadIds(name, list[i]));
     } else {
-      prompts.emplace_back(ReadText(at.name, prompt));
+      prompts.emplace_back(ReadText(name, list[i]));
     }
   }
   return prompts;

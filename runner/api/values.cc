@@ -43,9 +43,9 @@ const std::string& ReadText(const std::string& field, const Json& value) {
 std::vector<int32_t> ReadIds(const std::string& field, const Json& value) {
   if (!value.is_array()) Refuse(field, "must be a list of token ids");
   std::vector<int32_t> ids;
-  for (const Json& id : value) {
+  for (size_t i = 0; i < value.size(); ++i) {
     const int64_t most = std::numeric_limits<int32_t>::max();
-    ids.push_back(static_cast<int32_t>(ReadInteger(field, id, 0, most)));
+    ids.push_back(static_cast<int32_t>(ReadInteger(EntryOf(field, i), value[i], 0, most)));
   }
   return ids;
 }

@@ -122,13 +122,13 @@ class Engine::State {
     if (only_reads ? prompt > limits_.tokens : prompt >= limits_.tokens) {
       throw ContextError("the prompt of " + text(prompt) +
                          " tokens leaves no room for an answer in the longest sequence, " +
-                         text(limits_.tokens) + " tokens");
+                         text(limits_.tokens) + " tokens (--max-seq)");
     }
     const int64_t most = request.sampling.max_tokens;
     if (prompt + most > limits_.tokens) {
       throw ContextError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
                          text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
-                         " tokens");
+                         " tokens (--max-seq): ask for at most " + text(limits_.tokens - prompt));
     }
     const int64_t longest = only_reads ? prompt : most > 0 ? prompt + most : limits_.tokens;
     if (!room_.Fits(longest)) {

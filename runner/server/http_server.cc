@@ -132,6 +132,9 @@ bool Matches(const std::string& route, const std::string& path) {
 HttpServer::HttpServer(const ServerOptions& options) : options_(options), keys_(options.keys) {
   if (options_.host == "localhost") options_.host = "127.0.0.1";
   set_address_family(Family(options_.host));
+  // httplib's default, SO_REUSEPORT, lets two servers share a port: each gets half of the requests.
+  set_socket_options(
+      [](socket_t sock) { httplib::set_socket_opt(sock, SOL_SOCKET, SO_REUSEADDR, 1); });
   loopback_ = IsLoopback(options_.host);
   if (loopback_ || !keys_.empty()) return;
   throw InputError("--host " + options_.host + " needs --api-key-file FILE: without a key, every " +
@@ -171,9 +174,6 @@ void HttpServer::Offer(Endpoints* endpoints) {
   });
   set_payload_max_length(kMostBody);
   set_tcp_nodelay(true);
-  // httplib's default, SO_REUSEPORT, lets two servers share a port: each gets half of the requests.
-  set_socket_options(
-      [](socket_t sock) { httplib::set_socket_opt(sock, SOL_SOCKET, SO_REUSEADDR, 1); });
   set_write_timeout(10);
   httplib::Headers headers = {{"X-Content-Type-Options", "nosniff"}};
   if (!options_.cors.empty()) {

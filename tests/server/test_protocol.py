@@ -162,7 +162,7 @@ def test_texts_become_tokens_and_back(server: Served) -> None:
         ("/tokenize", {"prompt": ["a"]}, "prompt"),
         ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/detokenize", {}, "tokens"),
-        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [0, -1]}, "tokens[1]"),
         ("/detokenize", {"tokens": [*tokens, 2**31 - 1]}, "tokens"),
     ):
         reply = server.post(path, body)
@@ -308,8 +308,10 @@ def test_what_would_change_the_answer_is_refused_by_name(server: Served) -> None
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": None}, "prompt"),
-        ({"prompt": [[1, -1]]}, "prompt"),
-        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [[1, -1]]}, "prompt[0][1]"),
+        ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": [[1], [2, "a"]]}, "prompt[1][1]"),
+        ({"prompt": []}, "prompt"),
         ({"prompt": ["a"] * 17}, "prompt"),
         ({"prompt": ["a"] * 16, "n": 2}, "n"),
         ({"messages": []}, "messages"),
