@@ -3,25 +3,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from crosslab.artifact.manifest import Entry
 
 README = "README.md"
 _TEMPLATE = Path(__file__).with_name("board_readme.md")
-
-
-def memory_of(params: Path) -> int:
-    """Bytes that stored parameters take in memory, where float32 is not shortened to bfloat16."""
-    index = json.loads((params / "tensor-cache.json").read_text(encoding="utf-8"))
-    tensors = [tensor for shard in index["records"] for tensor in shard["records"]]
-    return sum(math.prod(t["shape"]) * np.dtype(t["dtype"]).itemsize for t in tensors)
 
 
 def board_readme(about: Mapping[str, Any], entries: Sequence[Entry], memory: int) -> str:
@@ -30,7 +19,7 @@ def board_readme(about: Mapping[str, Any], entries: Sequence[Entry], memory: int
     Args:
         about: the manifest's facts.
         entries: the files of the artefact.
-        memory: of the parameters, see :func:`memory_of`.
+        memory: of the parameters, see :func:`crosslab.models.params.memory_of`.
     """
     vlens = sorted(about["vlens"])
     registers = " or ".join(str(vlen) for vlen in vlens) + " bits"

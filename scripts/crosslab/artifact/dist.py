@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from crosslab.artifact.board_readme import README, board_readme, memory_of
+from crosslab.artifact.board_readme import README, board_readme
 from crosslab.artifact.manifest import (
     MANIFEST,
     SBOM,
@@ -26,6 +27,7 @@ from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
 from crosslab.compile.driver import LIBRARY
 from crosslab.errors import LabError
+from crosslab.models.params import INDEX_FILE, memory_of
 
 PROGRAMS = ("runner", "run.sh", "relink.sh")
 RUN = Path(__file__).with_name("run.sh")
@@ -79,7 +81,8 @@ def write_dist(dist: Dist) -> Path:
 
 
 def _readme(dist: Dist, folder: Path) -> str:
-    return board_readme(dist.about, entries_of(folder), memory_of(folder / "params"))
+    index = json.loads((folder / "params" / INDEX_FILE).read_text(encoding="utf-8"))
+    return board_readme(dist.about, entries_of(folder), memory_of(index["records"]))
 
 
 def _fill(dist: Dist, folder: Path) -> None:

@@ -109,6 +109,19 @@ class _Shards:
         self.records, self.pending = [], bytearray()
 
 
+def _tensors(shards: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [tensor for shard in shards for tensor in shard["records"]]
+
+
+def memory_of(shards: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes that parameters take in memory, from the ``records`` of their index.
+
+    Float32 that is stored as bfloat16 counts as float32.
+    """
+    tensors = _tensors(shards)
+    return sum(math.prod(t["shape"]) * np.dtype(t["dtype"]).itemsize for t in tensors)
+
+
 def write_params(
     params: Iterable[tuple[str, Array]],
     folder: Path,
@@ -132,9 +145,7 @@ def write_params(
     for name, values in params:
         shards.add(name, values)
     shards.flush()
-    records = [record for shard in shards.done for record in shard["records"]]
-    count = len(records)
-    size = sum(math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize for r in records)
+    count, size = len(_tensors(shards.done)), memory_of(shards.done)
     index = {"metadata": {"ParamSize": count, "ParamBytes": size}, "records": shards.done}
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     if journal:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -11,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.shared_builds import PROJECT
 
-from crosslab.artifact.board_readme import board_readme, memory_of
+from crosslab.artifact.board_readme import board_readme
 from crosslab.artifact.dist import RUN
 from crosslab.artifact.manifest import Entry
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import param_shapes, random_weights
-from crosslab.models.params import write_params
+from crosslab.models.params import INDEX_FILE, memory_of, write_params
 
 ABOUT = {"model": "M", "quantization": "Q", "vlens": [256, 128], "zvfh": False}
 ABOUT |= {"holds": {"runner": "a program", "params": "the parameters"}}
@@ -70,6 +71,7 @@ def test_float32_takes_its_size_in_memory(tmp_path: Path) -> None:
     """However it is stored."""
     config = LlamaConfig(64, 128, 2, 1, 32, 1, 97)
     write_params(random_weights(config, 1), tmp_path)
-    assert memory_of(tmp_path) == sum(
+    index = json.loads((tmp_path / INDEX_FILE).read_text(encoding="utf-8"))
+    assert memory_of(index["records"]) == sum(
         4 * math.prod(shape) for shape in param_shapes(config).values()
     )

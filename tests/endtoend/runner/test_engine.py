@@ -79,7 +79,7 @@ def test_a_long_prompt_is_read_in_parts_beside_a_stream(probe: Path, params: Pat
 
 
 def test_a_prompt_and_answers_are_read_in_one_call(probe: Path, params: Path) -> None:
-    """Where the chunk has a row for the prompt beside the answers'; the answers are the same."""
+    """A chunk of N rows holds one row for each answer and N - answers of the prompt, if any."""
     asked = [request(PROMPTS[1]), request(PROMPTS[0]), request(PROMPTS[2], 3)]
     for chunk, mixed in ((12, 5), (3, 20), (2, 20), (1, 0)):
         told = run_plan(probe, params, sequences=4, chunk=chunk, requests=asked)
