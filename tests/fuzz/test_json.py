@@ -77,6 +77,7 @@ def is_json(text: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_runner_takes_json_alone(tmp_path: Path) -> None:
     tools, program = shared_builds.find_native(), tmp_path / "program"
     sources = [MAIN, RUNNER / "input" / "json.cc", RUNNER / "input" / "utf8.cc"]

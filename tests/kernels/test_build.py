@@ -56,6 +56,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return directory
 
 
+@pytest.mark.slow
 def test_the_object_holds_the_kernels_of_the_index(library: Path) -> None:
     index = json.loads((library / INDEX).read_text())
     listed = {kernel["symbol"] for kernel in index["kernels"]}
@@ -65,11 +66,13 @@ def test_the_object_holds_the_kernels_of_the_index(library: Path) -> None:
     assert symbols(library / index["object"], "--defined-only") >= listed
 
 
+@pytest.mark.slow
 def test_the_object_needs_no_library(library: Path) -> None:
     needed = symbols(library / OBJECT, "--undefined-only") - {"_GLOBAL_OFFSET_TABLE_"}
     assert needed == set()
 
 
+@pytest.mark.slow
 def test_nothing_but_the_result_is_left(library: Path) -> None:
     assert {path.name for path in library.iterdir()} == {INDEX, OBJECT}
 
@@ -82,6 +85,7 @@ def objects(cross: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / OBJECT
 
 
+@pytest.mark.slow
 def test_ordered_loops_are_near_what_their_units_take(objects: Path) -> None:
     """Those as wide as their description; narrower ones wait for the chains of their sums."""
     core, widest = read_core(CORES, ORDERED_FOR), dict[str, int]()
@@ -96,6 +100,7 @@ def test_ordered_loops_are_near_what_their_units_take(objects: Path) -> None:
     assert set(widest.values()) == {1}
 
 
+@pytest.mark.slow
 def test_the_kernels_spill_no_vector_register(objects: Path) -> None:
     """Whole-register loads and stores are what a spill compiles to; the kernels use none.
 
@@ -156,6 +161,7 @@ def test_a_bad_list_is_the_users_mistake(tmp_path: Path, text: str, complaint: s
         read_kernels(path)
 
 
+@pytest.mark.slow
 def test_a_shape_the_kernels_cannot_do_does_not_compile(cross: Toolchain, tmp_path: Path) -> None:
     root = tmp_path / "kernels"
     shutil.copytree(KERNELS, root)

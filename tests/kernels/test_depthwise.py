@@ -15,6 +15,8 @@ from crosslab.host.toolchain import Toolchain
 
 from .conftest import AtVlen, host_command, rvv_command
 
+pytestmark = pytest.mark.slow
+
 DRIVER = Path(__file__).with_name("depthwise_driver.c")
 # Rows, columns, those of the kernel, strides, dilations.
 SIZES = [

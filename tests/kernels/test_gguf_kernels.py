@@ -18,6 +18,8 @@ from crosslab.run.emulator import VLENS
 
 from .conftest import AtVlen, host_command, rvv_command
 
+pytestmark = pytest.mark.slow
+
 DRIVER = Path(__file__).with_name("gguf_driver.c")
 PARTS = ("quants", "high", "scales", "factors")
 F64 = np.typing.NDArray[np.float64]

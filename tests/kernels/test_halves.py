@@ -18,6 +18,8 @@ from crosslab.run.emulator import VLENS, GuestMachine
 
 from .conftest import AtVlen, link_driver
 
+pytestmark = pytest.mark.slow
+
 DRIVER = Path(__file__).with_name("halves_driver.c")
 SYMBOL = "mlc_rvv_gemv_f16_tiles"
 

@@ -22,6 +22,8 @@ from crosslab.models.reference import round_to_int8
 
 from .conftest import AtVlen, host_command, rvv_command
 
+pytestmark = pytest.mark.slow
+
 DRIVER = Path(__file__).with_name("linear_driver.c")
 VLENS = (128, 256, 512, 1024)
 UNIT_ROUNDOFF = 2.0**-24

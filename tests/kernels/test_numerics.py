@@ -13,6 +13,8 @@ from crosslab.build.kernels import read_kernels
 
 from .calls import Call, make_call, run
 
+pytestmark = pytest.mark.slow
+
 VLENS = (128, 256, 512, 1024)
 
 paddings = st.integers(0, 40)

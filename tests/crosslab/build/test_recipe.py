@@ -113,6 +113,7 @@ def test_compilers_schedule_for_a_core_if_all_cores_have_one_model() -> None:
     assert target.table()["mcpu"] == "spacemit-x60"
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_by_a_clang_with_a_model_of_the_core() -> None:
     cross()
     plain = compiler_for(KernelTarget.RISCV64)

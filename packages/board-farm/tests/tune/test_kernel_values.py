@@ -69,6 +69,7 @@ def test_a_compile_for_one_core_takes_its_values(tmp_path: Path) -> None:
         core_values([core], bad)
 
 
+@pytest.mark.slow
 def test_values_reach_the_sources(tmp_path: Path) -> None:
     write_sources(KernelTarget.RISCV64, tmp_path, parameters={"gemm_wide_rest": 2})
     header = (tmp_path / "mlc_rvv_kernel_list.h").read_text(encoding="utf-8")
