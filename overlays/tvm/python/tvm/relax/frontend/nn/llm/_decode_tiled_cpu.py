@@ -7,10 +7,13 @@
 
 The interface (name, parameters, meaning of every argument, state left for ``merge_state``) is that
 of ``_attention_decode_cpu`` in ``_decode_kernels.py``, which walks over keys one element at a time
-and asks libm for four powers a key. Here a task is one KV head of one sequence; it takes keys in
-tiles, each key once for all query heads of the group: scores as dot products over vectors of the
-head, one online-softmax step a tile (in base 2), values added up in vectors. Every loop keeps its
-sums in registers and works on several, as in-order cores wait for the sum before.
+and asks libm for four powers a key. Here a task is one KV head of one part of a sequence; it takes
+keys in tiles, each key once for all query heads of the group: scores as dot products over vectors
+of the head, one online-softmax step a tile (in base 2), values added up in vectors. Every loop keeps
+its sums in registers and works on several, as in-order cores wait for the sum before.
+
+Parts have the same number of keys whatever the threads, so that the result does not depend on them.
+What a long sequence's parts give is merged once all tasks are done.
 
 A sequence without keys has output 0 and log-sum-exp ``EMPTY_LSE``, as upstream's kernel gives.
 """
@@ -36,6 +39,8 @@ MOST_SUMS = 12
 MOST_OUTPUTS = 96
 # Values in a row whose loads may pass the sums of those before.
 V_ABREAST = 4
+# Keys of a part of a sequence, a task for each KV head.
+PART = 256
 
 
 def _power_of_two(most: int) -> int:
@@ -116,6 +121,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     lanes = lanes_of(d, SUM_LANES)
     v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, MOST_OUTPUTS // group)))
     in_vectors = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
+    pages_of_part = max(1, PART // page_size)
+    part_keys = pages_of_part * page_size
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     global_symbol = "batch_decode_paged_kv_cpu"
     if sliding_window:
@@ -178,10 +185,18 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             for head in T.serial(h_q):
                                 RopeTable(q_cos, q_sin, d, dtype).turn_row(q_turned, (b, head), q, (b, head), 0)
 
-        for task in T.parallel(batch_size * h_kv):
+        # Sequence b's parts are the rows from page_indptr[b] // pages_of_part + b on, the last of
+        # which may have no keys. Without a sequence of two parts there is nothing to merge.
+        rows: T.let[T.int32] = nnz_pages // pages_of_part + batch_size
+        kept = T.meta_var(T.if_then_else(nnz_pages > pages_of_part, nnz_pages // pages_of_part + batch_size, 0))
+        O_parts = T.sblock_alloc_buffer((kept, h_q, d), "float32")
+        lse_parts = T.sblock_alloc_buffer((kept, h_q), "float32")
+
+        for task in T.parallel(rows * h_kv):
             with T.sblock("attn"):
                 T.reads()
                 T.writes()
+                sequence = T.sblock_alloc_buffer((1,), "int32")
                 Q_tile = T.sblock_alloc_buffer((group, d), "float32")
                 K_tile = T.sblock_alloc_buffer((KV_TILE, d), "float32")
                 S_tile = T.sblock_alloc_buffer((group, KV_TILE), "float32")
@@ -193,9 +208,15 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 d_lanes = T.sblock_alloc_buffer((group, KV_TILE), "float32")
                 scale = T.sblock_alloc_buffer((group,), "float32")
 
-                b: T.let[T.int32] = task // h_kv
+                row: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
+                for i in T.serial(batch_size):
+                    if page_indptr[i] // pages_of_part + i <= row:
+                        sequence[0] = i
+                b: T.let[T.int32] = sequence[0]
                 page_begin, kv_len = keys.locate(b)
+                part_begin: T.let[T.int32] = (row - page_begin // pages_of_part - b) * part_keys
+                part_len: T.let[T.int32] = T.max(T.min(kv_len - part_begin, part_keys), 0)
                 # This is d. LLVM cannot see that, else it unrolls the loops over parts of a head and spills.
                 width: T.let[T.int32] = T.min(page_begin + d, d)
 
@@ -210,8 +231,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     else:
                         copy_row(Q_tile, (g,), d, q, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_vectors)
 
-                for tile in T.serial(T.ceildiv(kv_len, KV_TILE)):
-                    kv_begin: T.let[T.int32] = tile * KV_TILE
+                for tile in T.serial(T.ceildiv(part_len, KV_TILE)):
+                    kv_begin: T.let[T.int32] = part_begin + tile * KV_TILE
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, KV_TILE)
                     kv_row = T.meta_var(keys.row(page_begin, kv_begin))
                     place = T.meta_var(keys.places_of_tile(b, page_begin, h, kv_begin, KV_TILE))
@@ -257,8 +278,41 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 for g in T.unroll(group):
                     # The sum is 0 only without keys; else it has its maximum's 1 in it.
                     total: T.let[T.float32] = _sum(d_lanes[g, T.ramp(0, 1, KV_TILE)])
-                    lse[b, h * group + g] = T.if_then_else(kv_len > 0, m_val[g] + log2(total), T.float32(EMPTY_LSE))
+                    m_new[g] = T.if_then_else(kv_len > 0, m_val[g] + log2(total), T.float32(EMPTY_LSE))
                     scale[g] = T.if_then_else(kv_len > 0, T.float32(1) / total, T.float32(0))
-                    fill_row(output, (b, h * group + g), d, lambda c: T.cast(O_tile[g, c] * scale[g], dtype), **in_vectors)
+                    if kv_len > part_keys:
+                        lse_parts[row, h * group + g] = m_new[g]
+                        fill_row(O_parts, (row, h * group + g), d, lambda c: O_tile[g, c] * scale[g], **in_vectors)
+                    elif part_begin == 0:
+                        lse[b, h * group + g] = m_new[g]
+                        fill_row(output, (b, h * group + g), d, lambda c: T.cast(O_tile[g, c] * scale[g], dtype), **in_vectors)
+
+        if nnz_pages > pages_of_part:
+            for task in T.parallel(batch_size * h_q):
+                with T.sblock("merge"):
+                    T.reads()
+                    T.writes()
+                    O_sum = T.sblock_alloc_buffer((1, d), "float32")
+                    top = T.sblock_alloc_buffer((1,), "float32")
+                    weight = T.sblock_alloc_buffer((1,), "float32")
+                    total = T.sblock_alloc_buffer((1,), "float32")
+
+                    b: T.let[T.int32] = task // h_q
+                    head: T.let[T.int32] = task % h_q
+                    page_begin, kv_len = keys.locate(b)
+                    first: T.let[T.int32] = page_begin // pages_of_part + b
+                    if kv_len > part_keys:
+                        top[0] = lse_parts[first, head]
+                        for part in T.serial(1, T.ceildiv(kv_len, part_keys)):
+                            top[0] = T.max(top[0], lse_parts[first + part, head])
+                        total[0] = T.float32(0)
+                        zero_row(O_sum, (0,), d, **in_vectors)
+                        for part in T.serial(T.ceildiv(kv_len, part_keys)):
+                            weight[0] = exp2(lse_parts[first + part, head] - top[0])
+                            total[0] = total[0] + weight[0]
+                            fill_row(O_sum, (0,), d, lambda c: O_sum[0, c] + weight[0] * O_parts[first + part, head, c], **in_vectors)
+                        lse[b, head] = top[0] + log2(total[0])
+                        weight[0] = T.float32(1) / total[0]
+                        fill_row(output, (b, head), d, lambda c: T.cast(O_sum[0, c] * weight[0], dtype), **in_vectors)
 
     return batch_decode_paged_kv
