@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GGUF file with its matrices in another format: the same model and tokenizer, other numbers.
 
-The choice of formats is that of ``llama-quantize``: a matrix with rows that 256 does not divide has
-blocks of 32 instead, and a table of tokens that is also lm_head has lm_head's format.
+The mixes (Q4_K_M, Q5_K_M) are those of ``llama-quantize``: a matrix with rows that 256 does not
+divide has blocks of 32 instead, and a table of tokens that is also lm_head has lm_head's format.
 """
 
 from __future__ import annotations
