@@ -28,6 +28,7 @@ from crosslab.models.reference import ReferenceLlama, answer
 from crosslab.models.weights_file import F32
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
+F64 = NDArray[np.float64]
 DEFAULT_TEXT = Path(__file__).resolve().parents[3] / "LICENSE"
 
 
@@ -67,12 +68,35 @@ class Compared:
         return first, second
 
 
+def log_probabilities(logits: F32, tokens: Sequence[int]) -> F64:
+    """Log-probability of each token but the first; row n of the logits follows token n."""
+    found = np.empty(len(tokens) - 1, np.float64)
+    # Row by row: a large vocabulary takes much memory in float64.
+    for i, token in enumerate(tokens[1:]):
+        row = logits[i].astype(np.float64)
+        row -= row.max()
+        found[i] = row[token] - np.log(np.exp(row).sum())
+    return found
+
+
 def _surprise(logits: F32, tokens: Sequence[int]) -> float:
     """Sum of -log p of each token after those before it."""
-    rows: NDArray[np.float64] = logits[: len(tokens) - 1].astype(np.float64)
-    highest = rows.max(axis=1)
-    total = highest + np.log(np.exp(rows - highest[:, None]).sum(axis=1))
-    return float((total - rows[np.arange(len(rows)), list(tokens[1:])]).sum())
+    return -float(log_probabilities(logits, tokens).sum())
+
+
+def read_text(path: Path) -> str:
+    """A text file's content.
+
+    Raises:
+        UserError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        # Byte for byte: llama.cpp sees ends of lines as they are.
+        return path.read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read the text {path}: {error}", remedy="give a file of UTF-8: --text FILE"
+        ) from error
 
 
 def compare_text(
@@ -134,11 +158,7 @@ def main(argv: Sequence[str]) -> int:
     config = read_config(args.model / "config.json")
     packing = weight_formats()[args.quantization].packing
     params = read_params(args.params, param_widths(config), packing)
-    try:
-        text = args.text.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {args.text}: {error}") from error
-    tokens = ChatTokenizer.load(args.model).tokenizer.encode(text).ids
+    tokens = ChatTokenizer.load(args.model).tokenizer.encode(read_text(args.text)).ids
     read = compare_text(config, params, tokens, args.window)
     spoken = compare_answer(config, params, tokens[: args.window], args.answer)
     table = Table("", f"text, {read.positions} tokens", f"answer, {spoken.positions} tokens")

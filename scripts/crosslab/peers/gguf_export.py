@@ -2,9 +2,9 @@
 """A model in Hugging Face's layout as a GGUF file, in one of llama.cpp's formats of weights.
 
 Every matrix is in the format, embedding and lm_head too, as in MLC-LLM's; llama.cpp's own
-``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Q4_K_M is its mix: Q6_K
-for lm_head and for the values and down projections of some layers. Weights are first rounded to
-bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
+``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Q4_K_M and Q5_K_M are its
+mixes: Q6_K for lm_head and for the values and down projections of some layers. Weights are first
+rounded to bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ FORMATS = {
     "Q4_0": Format(_KIND.Q4_0, LlamaFileType.MOSTLY_Q4_0),
     "IQ4_NL": Format(_KIND.IQ4_NL, LlamaFileType.MOSTLY_IQ4_NL),
     "Q4_K_M": Format(_KIND.Q4_K, LlamaFileType.MOSTLY_Q4_K_M, 256, better=_KIND.Q6_K),
+    "Q5_K_M": Format(_KIND.Q5_K, LlamaFileType.MOSTLY_Q5_K_M, 256, better=_KIND.Q6_K),
 }
 
 IN_BLOCKS = ("Q4_0", "Q8_0", "Q4_K_M")

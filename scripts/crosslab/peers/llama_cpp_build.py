@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp, cross-built from a pinned source distribution."""
+"""llama.cpp, built from a pinned source distribution: for a board, and for this machine."""
 
 from __future__ import annotations
 
@@ -18,25 +18,33 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import (
     CompilerKind,
+    Machine,
     Toolchain,
     clang_version,
     find_cross,
+    find_native,
 )
 from crosslab.host.tuning import require_tuning_clang
 from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
+READER = DRIVER.with_name("llama_cpp_text.cpp")
 # What of the distribution a build of the library reads.
 PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
 # Its inline assembly leaves the policies out, which clang 19 does not take; these are the defaults.
 WITHOUT_POLICY = re.compile(r'("vset[i]?vli zero, [^"\\]*?e\d+, *mf?\d)(\\n)')
 # A build with halves in vectors (Zvfh) has other kernels than one without.
 BUILDS = {"zvfh": "ON", "plain": "OFF"}
+HOST = "host"
+CROSS_OPTIONS = (
+    *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64"),
+    *("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY", "-DGGML_RV_ZICBOP=OFF"),
+)
+# GGML_NATIVE would compile for this very CPU: another machine may share the cache.
 OPTIONS = (
-    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_SYSTEM_NAME=Linux"),
-    *("-DCMAKE_SYSTEM_PROCESSOR=riscv64", "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY"),
-    *("-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DGGML_RV_ZICBOP=OFF", "-DLLAMA_OPENSSL=OFF"),
+    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
+    *("-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DLLAMA_OPENSSL=OFF"),
     *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER")),
     *("-DLLAMA_BUILD_APP=OFF", "-DGGML_CCACHE=OFF"),
 )
@@ -44,6 +52,7 @@ LIBRARIES = (
     "src/libllama.a",
     *(f"ggml/src/{library}.a" for library in ("libggml", "libggml-cpu", "libggml-base")),
 )
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 LIBRARY_NAMES = tuple(Path(library).name for library in LIBRARIES)
 
 
@@ -67,6 +76,31 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
         for build, path in _link(cache, toolchain, plain, {"ggml": found}).items():
             programs[f"{build}, clang{suffix} -mtune={tune}"] = path
     return programs
+
+
+def build_reader(source: PinnedArchive, cache: Path) -> Path:
+    """The program for this machine that reads a text (:data:`READER`), made once; minutes.
+
+    Raises:
+        UserError: a tool is missing.
+        LabError: the source cannot be had, or does not compile.
+    """
+    toolchain = find_native()
+    if toolchain.kind is not CompilerKind.NATIVE:
+        raise UserError(
+            f"{NAME} is built with GCC or clang; this machine has {toolchain.version} only",
+            remedy="install g++, or leave out --peer to measure ours alone",
+        )
+    libraries = _build(source, cache, toolchain, "llama")
+
+    def make(out: Path) -> None:
+        parts = [str(libraries / HOST / name) for name in LIBRARY_NAMES]
+        command = [*toolchain.cxx, "-std=c++17", "-O2", *WARNINGS, f"-I{libraries / 'include'}"]
+        command += [str(READER), *parts, *toolchain.link, "-lm", "-o", str(out / READER.stem)]
+        run_compiler(f"building {NAME}", command, out)
+
+    key = digest(libraries.name, READER, Path(__file__))
+    return cached_build(cache, "peer-reader", key, make) / READER.stem
 
 
 def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
@@ -123,16 +157,19 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
 
 
 def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path) -> None:
-    """Both builds in one folder: they differ in one library, and the rest is compiled once."""
+    """All builds in one folder: they differ in one library, and the rest is compiled once."""
+    builds: dict[str, tuple[str, ...]] = {HOST: ()}
+    if toolchain.machine is Machine.RISCV64:
+        builds = {n: (*CROSS_OPTIONS, f"-DGGML_RV_ZVFH={zvfh}") for n, zvfh in BUILDS.items()}
     cmake, ninja = _tool("cmake"), _tool("ninja")
     aim = " ".join(toolchain.cc[1:])
     flags = [f"-DCMAKE_C_COMPILER={toolchain.cc[0]}", f"-DCMAKE_CXX_COMPILER={toolchain.cxx[0]}"]
     flags += [f"-DCMAKE_C_FLAGS={aim}", f"-DCMAKE_CXX_FLAGS={aim}"]
     flags += [f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     build.mkdir()
-    for name, zvfh in BUILDS.items():
-        configure = [cmake, "-G", "Ninja", "-S", str(tree), *OPTIONS, *flags]
-        for command in ([*configure, f"-DGGML_RV_ZVFH={zvfh}"], [ninja, "--quiet", goal]):
+    for name, options in builds.items():
+        configure = [cmake, "-G", "Ninja", "-S", str(tree), *OPTIONS, *options, *flags]
+        for command in (configure, [ninja, "--quiet", goal]):
             run_compiler(f"building {NAME}", command, build)
         (out / name).mkdir()
         for library in LIBRARIES:
@@ -149,6 +186,6 @@ def _tool(name: str) -> str:
         raise UserError(
             f"{name}, which builds {NAME}, is missing",
             remedy="it is in the group peers of pyproject.toml, which nox -s bench -- --peer "
-            "installs",
+            "installs, and so does: uv run --group peers crosslab VERB",
         )
     return path

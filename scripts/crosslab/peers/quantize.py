@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats of llama.cpp that the Python package gguf reads and does not write: Q4_K, Q6_K, IQ4_NL.
+"""Formats of llama.cpp that the Python package gguf reads and does not write.
 
 Scales are the simplest ones: of the largest weight. ``llama-quantize`` searches better ones, which
 changes no instruction of a run.
@@ -45,16 +45,41 @@ def _over(values: F32, divisor: F32) -> F32:
 
 
 def _q4_k(blocks: F32) -> Bytes:
-    """256 weights: 8 groups of 32, each with a scale and a minimum of 6 bits."""
+    """256 weights of 4 bits."""
+    head, codes = _eight_groups(blocks, 15)
+    return np.concatenate([head, _nibbles(codes)], axis=1)
+
+
+def _q5_k(blocks: F32) -> Bytes:
+    """256 weights of 5 bits; bit g of 32 bytes is the fifth one of group g."""
+    head, codes = _eight_groups(blocks, 31)
+    fifths = np.packbits(codes > 15, axis=1, bitorder="little").reshape(len(blocks), 32)
+    return np.concatenate([head, fifths, _nibbles(codes & np.uint8(15))], axis=1)
+
+
+def _nibbles(codes: Bytes) -> Bytes:
+    """128 bytes: a group in low nibbles and the next one in high nibbles."""
+    packed = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+    return packed.reshape(len(codes), 128)
+
+
+def _eight_groups(blocks: F32, most: int) -> tuple[Bytes, Bytes]:
+    """Scales and codes up to `most` of 256 weights.
+
+    Each of 8 groups of 32 has a scale and a minimum of 6 bits.
+
+    Returns:
+        [blocks, 16] bytes before the codes; codes [blocks, 8, 32].
+    """
     groups = blocks.reshape(-1, 8, 32)
     low = np.minimum(groups.min(axis=2), 0)
-    step = (groups.max(axis=2) - low) / 15
+    step = (groups.max(axis=2) - low) / most
     scale, scale_bytes = _halves(step.max(axis=1, keepdims=True) / 63)
     least, least_bytes = _halves((-low).max(axis=1, keepdims=True) / 63)
     steps = np.rint(_over(step, np.broadcast_to(scale, step.shape))).clip(0, 63).astype(np.uint8)
     lows = np.rint(_over(-low, np.broadcast_to(least, low.shape))).clip(0, 63).astype(np.uint8)
     wide = np.broadcast_to((scale * steps)[:, :, None], groups.shape)
-    codes = np.rint(_over(groups + (least * lows)[:, :, None], wide)).clip(0, 15).astype(np.uint8)
+    codes = np.rint(_over(groups + (least * lows)[:, :, None], wide)).clip(0, most)
     packed = np.concatenate(
         [
             steps[:, :4] | steps[:, 4:] >> 4 << 6,
@@ -63,8 +88,9 @@ def _q4_k(blocks: F32) -> Bytes:
         ],
         axis=1,
     )
-    nibbles = (codes[:, 0::2] | codes[:, 1::2] << 4).reshape(len(blocks), 128)
-    return np.concatenate([scale_bytes, least_bytes, packed, nibbles], axis=1)
+    head = np.concatenate([scale_bytes, least_bytes, packed], axis=1)
+    stored: Bytes = codes.astype(np.uint8)
+    return head, stored
 
 
 def _q6_k(blocks: F32) -> Bytes:
@@ -97,6 +123,7 @@ def _iq4_nl(blocks: F32) -> Bytes:
 
 _OWN: dict[GGMLQuantizationType, tuple[Callable[[F32], Bytes], int]] = {
     GGMLQuantizationType.Q4_K: (_q4_k, 256),
+    GGMLQuantizationType.Q5_K: (_q5_k, 256),
     GGMLQuantizationType.Q6_K: (_q6_k, 256),
     GGMLQuantizationType.IQ4_NL: (_iq4_nl, 32),
 }

@@ -37,6 +37,7 @@ from crosslab.run.counter import Counts, Measurement
 
 # A feed-forward width that no block of 32 divides.
 CONFIG = LlamaConfig(64, 80, 2, 1, 32, 1, 64, context=64)
+_CODES = [("Q4_K", 0.11), ("Q5_K", 0.07), ("Q6_K", 0.035), ("IQ4_NL", 0.12)]
 BOUNDS = {"F32": 0, "F16": 1e-3, "Q8_0": 0.01, "Q4_0": 0.14, "IQ4_NL": 0.15}
 
 
@@ -94,7 +95,7 @@ def test_a_model_in_blocks_has_the_numbers_of_its_file(tmp_path: Path, format_: 
     assert file == {}
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("Q4_K", 0.11), ("Q6_K", 0.035), ("IQ4_NL", 0.12)])
+@pytest.mark.parametrize(("kind", "bound"), _CODES)
 def test_blocks_that_gguf_reads_have_the_weights_back(kind: str, bound: float) -> None:
     """The bound is half of the coarsest step, with room for the rounding of scales."""
     type_ = GGMLQuantizationType[kind]

@@ -71,20 +71,29 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
     return cached_build(cache, "model", key, make)
 
 
+def open_gguf(source: Path) -> tuple[BoundedReader, dict[str, Any]]:
+    """Open a GGUF file; return also its metadata as plain values.
+
+    Raises:
+        UserError: it is not a GGUF file.
+    """
+    try:
+        reader = BoundedReader(source)
+        return reader, {name: field.contents() for name, field in reader.fields.items()}
+    except Exception as error:  # the package names no exceptions of its own
+        raise UserError(
+            f"{source.name} is not a GGUF file: {error}",
+            remedy="download the file again, and compare its sha256 with its publisher's",
+        ) from error
+
+
 def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     """Import a GGUF file into an empty folder; see :func:`import_gguf`.
 
     Raises:
         UserError: see :func:`import_gguf`.
     """
-    try:
-        reader = BoundedReader(source)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the package names no exceptions of its own
-        raise UserError(
-            f"{source.name} is not a GGUF file: {error}",
-            remedy="download the file again, and compare its sha256 with its publisher's",
-        ) from error
+    reader, fields = open_gguf(source)
     tensors = {str(tensor.name): tensor for tensor in reader.tensors}
     kind = str(fields.get("general.architecture"))
     family = _family(source, fields, kind)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GGUF file with its matrices in another format: the same model and tokenizer, other numbers.
+
+The mixes (Q4_K_M, Q5_K_M) are those of ``llama-quantize``: a matrix with rows that 256 does not
+divide has blocks of 32 instead, and a table of tokens that is also lm_head has lm_head's format.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, ReaderField, dequantize
+
+from crosslab.cached_build import cached_build
+from crosslab.errors import UserError
+from crosslab.models.sources.gguf_import import open_gguf
+from crosslab.peers import gguf_export
+from crosslab.peers import quantize as quantize_module
+from crosslab.peers.gguf_export import FORMATS, Format
+from crosslab.peers.quantize import quantize
+from groundwork.hashing import digest
+
+_KIND = GGMLQuantizationType
+IN_SMALL_BLOCKS = {_KIND.Q4_K: _KIND.Q5_0, _KIND.Q5_K: _KIND.Q5_1, _KIND.Q6_K: _KIND.Q8_0}
+SMALL_BLOCK, LARGE_BLOCK = 32, 256
+# The writer writes these itself.
+OWN_FIELDS = ("general.architecture", "general.file_type", "general.quantization_version")
+
+
+def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
+    """The file in another format, made once.
+
+    Args:
+        source: GGUF file.
+        format_: one of :data:`FORMATS`.
+        cache: folder of finished builds.
+
+    Raises:
+        UserError: it is not a GGUF file, or blocks do not divide the rows of a matrix.
+    """
+    modules = (gguf_export, quantize_module)
+    key = digest(source, format_, Path(__file__), *(Path(str(one.__file__)) for one in modules))
+    name = f"{source.stem}.{format_}.gguf"
+    made = cached_build(cache, "gguf", key, lambda out: _rewrite(source, format_, out / name))
+    return made / name
+
+
+def kind_in_file(
+    chosen: Format, name: str, width: int, layers: int, *, tied: bool
+) -> GGMLQuantizationType:
+    """The kind of a matrix by its name in the file, and the length of its rows."""
+    role = "output.weight" if tied and name == "token_embd.weight" else name
+    kind = chosen.kind_of(role, layers)
+    return kind if width % LARGE_BLOCK == 0 else IN_SMALL_BLOCKS.get(kind, kind)
+
+
+def _rewrite(source: Path, format_: str, target: Path) -> None:
+    reader, fields = open_gguf(source)
+    chosen, architecture = FORMATS[format_], str(fields.get("general.architecture"))
+    layers = int(fields.get(f"{architecture}.block_count") or 0)
+    tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
+    writer = GGUFWriter(target, architecture)
+    writer.add_file_type(chosen.file_type)
+    for name, field in reader.fields.items():
+        if name not in OWN_FIELDS and not name.startswith("GGUF."):
+            _copy_field(writer, field)
+    for tensor in reader.tensors:
+        values = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        kind = _KIND.F32
+        if values.ndim == 2:
+            width = values.shape[1]
+            kind = kind_in_file(chosen, str(tensor.name), width, layers, tied=tied)
+            if kind not in (_KIND.F32, _KIND.F16) and width % SMALL_BLOCK:
+                raise UserError(
+                    f"{source.name}: {tensor.name} has rows of {width} weights, which are no whole "
+                    f"blocks of {SMALL_BLOCK}",
+                    remedy="use F32 or F16, or a model with other widths",
+                )
+        writer.add_tensor(str(tensor.name), quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _copy_field(writer: GGUFWriter, field: ReaderField) -> None:
+    kind, contents = field.types[0], field.contents()
+    items = field.types[-1] if kind == GGUFValueType.ARRAY else None
+    # The writer refuses an empty list, which says nothing.
+    if contents != []:
+        writer.add_key_value(field.name, contents, kind, items)
