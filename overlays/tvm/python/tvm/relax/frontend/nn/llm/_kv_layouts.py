@@ -8,8 +8,8 @@ parsed; what they bind is bound where they are called. All buffers have the kern
 * ``locate(b)`` gives where sequence b begins (``begin``), and how many keys it has.
 * ``row(begin, key)`` gives the row of a key in a table of one row for each key of the batch, which
   has ``rows`` rows.
-* ``factor(row)`` gives what all elements of a row of ``k`` or ``v`` have to be multiplied by, None for
-  nothing; ``row`` is its indices, all but the last.
+* ``factor(row)`` gives what all elements of a row of ``k`` or ``v`` have to be multiplied by, None
+  for nothing; ``row`` is its indices, all but the last.
 * ``places(b, begin, h_kv, kv_begin, kv_row)`` gives a function from j to the indices of the key and
   of the value that are the j-th of a tile, all but the last index; ``kv_begin`` is the tile's first
   key, ``kv_row`` its row.
