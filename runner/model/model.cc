@@ -203,8 +203,9 @@ std::vector<double> SumOfRows(const Tensor& states) {
 int64_t TokenBytes(const Library& library) {
   const Json* about = Find(library.metadata(), "kv_cache");
   if (about == nullptr) return 0;
-  int64_t bytes = 2 * sizeof(float);
-  for (const char* name : {"num_hidden_layers", "num_key_value_heads", "head_dim"}) {
+  // A key and a value.
+  int64_t bytes = 2;
+  for (const char* name : {"num_hidden_layers", "num_key_value_heads", "row_bytes"}) {
     const Json* size = Find(*about, name);
     if (size == nullptr) return 0;
     bytes *= IntegerOf(*size, "the library's metadata, kv_cache");

@@ -155,6 +155,28 @@ def test_int8_activations_have_an_artefact_and_a_bound_of_their_own(tmp_path: Pa
     assert int8.tolerance > plain.tolerance == 1e-3
 
 
+def test_an_int8_cache_has_an_artefact_of_its_own(tmp_path: Path) -> None:
+    options = ["--tvm-tree", str(tmp_path), "--mlc-tree", str(tmp_path), "--kv-cache", "int8"]
+    plain, both = (
+        parse_job([*options, "--quantization", "q4f32_1", "--activations", kind])
+        for kind in ("float32", "int8")
+    )
+    assert plain.dist.name == "smollm2-135m-q4f32_1-kv-int8"
+    assert both.dist.name == "smollm2-135m-q4f32_1-int8-kv-int8"
+    assert plain.int8_cache
+    assert not plain.int8
+
+
+def test_an_int8_cache_needs_a_tvm_that_has_it(build_and_test: Call, tmp_path: Path) -> None:
+    source = tmp_path / "python" / "tvm" / "relax" / "frontend" / "nn" / "llm" / "kv_cache.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("class TIRPagedKVCache: ...\n")
+    code, said = build_and_test("--tvm-tree", str(tmp_path), "--kv-cache", "int8")
+    assert code == 2
+    assert "has no such type" in said
+    assert "--release 2026.08" in said
+
+
 def test_a_missing_mlc_tree_is_named_once(tmp_path: Path) -> None:
     job = parse_job(["--tvm-tree", str(tmp_path)])
     (own,) = omissions(job)

@@ -192,6 +192,30 @@ created = extract_creation_args(module["create_paged_kv_cache"])
 print(json.dumps([created["layer_sliding_window_size"], config.prefill_chunk_size]))
 """
 
+# Gemma 3 of the last script in halves, with the cache as it is and in int8.
+INT8_CACHE = (
+    WINDOW.rpartition("created =")[0]
+    + """
+import os, tempfile
+from pathlib import Path
+import tvm
+from mlc_llm.compiler_pass.dispatch_kv_cache_creation import DispatchKVCacheCreation
+from mlc_llm.compiler_pass.rvv.configuration import VARIABLE, Configuration
+model.to("float16")
+module, _ = model.export_tvm(spec=model.get_default_spec())
+found = []
+for kind in ("float32", "int8"):
+    path = Path(tempfile.mkdtemp()) / "passes.json"
+    Configuration(kv_cache=kind).write(path)
+    os.environ[VARIABLE], metadata = str(path), {}
+    made = DispatchKVCacheCreation(tvm.target.Target("llvm"), False, metadata)(module)
+    text = made["create_tir_paged_kv_cache"].script()
+    sizes = text.partition("R.shape([max_batch_size")[2].partition("]")[0].split(", ")[5:]
+    found.append([metadata["kv_cache"]["row_bytes"], *map(int, sizes)])
+print(json.dumps(found))
+"""
+)
+
 LOGITS = """
 import json
 import numpy as np
@@ -414,6 +438,11 @@ def test_ministral3_scales_attention_by_its_heads() -> None:
 
 def test_gemma3_keeps_its_window() -> None:
     assert result_of(WINDOW) == [48, 48]
+
+
+def test_the_cache_is_in_int8_where_that_is_asked_for() -> None:
+    # Bytes of a key of 32 elements; the window of layers; for the runtime, the bytes again.
+    assert result_of(INT8_CACHE) == [[64, 48], [36, 48, 36]]
 
 
 def test_deepseek_v2_reads_its_rope_scaling() -> None:

@@ -2,9 +2,9 @@
 """A model reads 128 tokens and goes on for 32, as a reference in numpy does.
 
 The reference takes the same stored weights: those of the project's own definition in q0f32, and
-MLC-LLM's in q4f32_1; where activations are rounded to int8, it rounds them as well. The tiny model
-has the pinned one's attention; the pinned one takes minutes in the emulator: ``-m long`` asks it,
-with libraries, parameters and runners of the main job.
+MLC-LLM's in q4f32_1; where activations or keys and values are rounded to int8, it rounds them as
+well. The tiny model has the pinned one's attention; the pinned one takes minutes in the emulator:
+``-m long`` asks it, with libraries, parameters and runners of the main job.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ DISTINCT = {"q0f32": STEPS / 3, "q4f32_1": 4}
 MODES = [("q0f32", "float32"), ("q4f32_1", "float32"), ("q4f32_1", "int8")]
 MODELS = [
     *((tiny_model.NAME, *mode) for mode in MODES),
-    (tiny_model.NAME, "q0f16", "float32", "spacemit-x60"),
+    (tiny_model.NAME, "q0f32", "float32", "int8"),
+    (tiny_model.NAME, "q0f16", "float32", "float32", "spacemit-x60"),
     (tiny_model.NAME, "q4f16_1", "float32"),
-    (tiny_model.NAME, "q4f16_1", "float32", "spacemit-x60"),
+    (tiny_model.NAME, "q4f16_1", "float32", "float32", "spacemit-x60"),
     *(
         pytest.param((PINNED, *mode), marks=pytest.mark.long, id="-".join((PINNED, *mode)))
         for mode in MODES
@@ -79,11 +80,18 @@ class Answered:
 
     @property
     def rounds(self) -> bool:
-        """Activations are rounded on the way, to int8 or halves."""
-        return self.job.int8 or self.job.recipe.weights.halves
+        """Activations, or keys and values, are rounded on the way, to int8 or halves."""
+        return self.job.int8 or self.job.int8_cache or self.job.recipe.weights.halves
 
 
-def job_of(project: Path, model: str, quantization: str, activations: str, core: str = "") -> Job:
+def job_of(
+    project: Path,
+    model: str,
+    quantization: str,
+    activations: str,
+    kv_cache: str = "float32",
+    core: str = "",
+) -> Job:
     cross()
     if model == tiny_model.NAME:
         tiny_model.make_project(project)
@@ -91,6 +99,7 @@ def job_of(project: Path, model: str, quantization: str, activations: str, core:
         project = PROJECT
     options = ["--project", str(project), "--tvm-tree", str(tvm_tree()), "--model", model]
     options += ["--quantization", quantization, "--activations", activations]
+    options += ["--kv-cache", kv_cache]
     options += ["--max-new", str(1 + STEPS), *(["--core", core] if core else [])]
     if quantization != "q0f32":
         options += ["--mlc-tree", str(tools().mlc_tree)]
@@ -122,7 +131,8 @@ def question_of(job: Job) -> Question:
     ids = tokenizer.encode(TEXT.read_text(encoding="utf-8").strip(), add_special_tokens=False).ids
     ids = ids[:PROMPT]
     config, values = read_model(job, asked)
-    reference = answer(config, values, ids, max_new=1 + STEPS, int8=job.int8)
+    rounded = {"int8": job.int8, "int8_cache": job.int8_cache}
+    reference = answer(config, values, ids, max_new=1 + STEPS, **rounded)
     no_stop = ChatTokenizer(tokenizer, {})
     options = ("--tokens", ",".join(map(str, ids)))
     assert asked.asked is not None
@@ -159,11 +169,12 @@ def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
     assert errors.max() < answered.bound
 
 
-def test_activations_are_rounded_where_that_is_asked_for(answered: Answered) -> None:
+def test_what_is_asked_for_is_rounded(answered: Answered) -> None:
     """The answer is nearer to the reference that rounds as asked than to the other one."""
     asked, said = answered.question, answered.said
     config, values = read_model(answered.job, asked)
-    heard = ReferenceLlama(config, values, int8=not answered.job.int8)
+    job = answered.job
+    heard = ReferenceLlama(config, values, int8=not (job.int8 or job.int8_cache))
     other = heard.read_all([*asked.prompt, *said.tokens[:-1]])[len(asked.prompt) - 1 :]
     apart = deviation(said.logits, other.astype(np.float64)).mean()
     near = deviation(said.logits, asked.asked.answer.logits.astype(np.float64)).mean()
@@ -194,6 +205,11 @@ def test_a_prompt_in_two_chunks_gives_the_same_logits(answered: Answered, tmp_pa
     result = run_guest(answered.runner, arguments, machine)
     assert len(json.loads(result.stdout)["prefill_seconds"]) == 2
     whole = answered.said.logits[0]
+    if job.int8_cache:
+        # The second part sees the first one rounded.
+        model = read_model(job, answered.question)
+        prompt = answered.question.prompt
+        whole = answer(*model, prompt, max_new=1, int8_cache=True, chunk=CHUNK).logits[0]
     difference = np.abs(np.fromfile(logits, np.float32) - whole).max()
     same = answered.bound if answered.rounds else SAME_SUMS
     assert difference / np.abs(whole).max() < same

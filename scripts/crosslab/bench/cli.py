@@ -219,6 +219,7 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
     calls, measured = _count(subject, run)
     common = {
         "activations": run.recipe.mode.activations,
+        "kv_cache": run.recipe.mode.kv_cache,
         "model": bench.model,
         "variant": run.variant.name,
         "quantization": quantization,

@@ -191,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     shared = recipe_options(
         *("project", "tvm-tree", "core", "vlen", "quantization", "weights", "activations"),
-        *("tuned", "cache"),
+        *("kv-cache", "tuned", "cache"),
         tvm_tree={"help": "tree that the runtime is built from"},
         core={"help": "count cycles of this core as well, by the name of its file in cores/"},
         vlen=several,

@@ -12,8 +12,8 @@ from crosslab.remote import Cell, CodeLabel, label_of
 
 # Options that all cells share; trees and folders are the worker's own.
 SHARED = (
-    *("model", "path", "against", "decode", "threads", "weights", "activations", "core"),
-    *("profile", "caches", "no_zvfh"),
+    *("model", "path", "against", "decode", "threads", "weights", "activations", "kv_cache"),
+    *("core", "profile", "caches", "no_zvfh"),
 )
 
 

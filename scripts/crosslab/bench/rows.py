@@ -56,6 +56,7 @@ class Row:
         source: where the figure is from: of a peer its revision and its best setting.
         functions: those that execute most, when they were asked for.
         activations: of the products: "float32", "float16", or "int8" in groups with a scale.
+        kv_cache: "float32", keys and values as the model computes them, or "int8".
         layers: of a peer: "all" for every token, as ours does, or "as shipped", where the prefill's
             last layer is done for the last token alone after its attention; empty for ours;
             :data:`PRODUCTS` for those of linear layers alone, ours and a peer's.
@@ -86,6 +87,7 @@ class Row:
     source: str = COUNTED
     functions: tuple[Function, ...] = ()
     activations: str = "float32"
+    kv_cache: str = "float32"
     layers: str = ""
     zvfh: bool = False
     core: str | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from crosslab.build.kernel_values import FILE
 from crosslab.build.recipe import Recipe
 from crosslab.cached_build import CACHE_OPTION
-from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
+from crosslab.compile.modes import ACTIVATIONS, KV_CACHES, TILES, WEIGHTS, KernelMode
 from crosslab.compile.schedules import WORKLOADS
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, core_option
@@ -63,6 +63,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": TILES.activations,
         "help": f"type of the activations that kernels multiply ({TILES.activations})",
     },
+    "kv-cache": {
+        "choices": KV_CACHES,
+        "default": TILES.kv_cache,
+        "help": f"type of the keys and values that the KV cache keeps ({TILES.kv_cache})",
+    },
     "tuned": {
         "type": Path,
         "metavar": "DIR",
@@ -102,13 +107,14 @@ def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
         UserError: options that exclude each other.
     """
     cores = _several(args.core)
+    activations = activations_of(args.activations, quantization)
     return Recipe(
         quantization=quantization,
         vlens=vlens_of(_several(args.vlen), cores),
         tvm_tree=args.tvm_tree,
         runtime_tree=args.tvm_tree,
         mlc_tree=args.mlc_tree,
-        mode=KernelMode(args.weights, activations_of(args.activations, quantization)),
+        mode=KernelMode(args.weights, activations, kv_cache_of(args.kv_cache, args.tvm_tree)),
         context=args.context,
         tuned=find_database(args.tuned, cores),
         cores=cores,
@@ -130,6 +136,23 @@ def activations_of(asked: str | None, quantization: str) -> str:
             remedy="leave out --activations, or give another --quantization",
         )
     return "int8"
+
+
+def kv_cache_of(asked: str, tvm_tree: Path) -> str:
+    """The type of a KV cache, if TVM's tree has the cache.
+
+    Raises:
+        UserError: the tree's cache keeps no int8.
+    """
+    source = tvm_tree / "python" / "tvm" / "relax" / "frontend" / "nn" / "llm" / "kv_cache.py"
+    # Without the tree, the compile itself reports that.
+    if asked == "int8" and source.is_file() and "int8_pages" not in source.read_text("utf-8"):
+        raise UserError(
+            f"--kv-cache int8: the KV cache of {tvm_tree} has no such type",
+            remedy="leave out --kv-cache, or use a release with the patch kv-cache-int8-pages-cpu: "
+            "--release 2026.08",
+        )
+    return asked
 
 
 def _several(given: Any) -> tuple[Any, ...]:

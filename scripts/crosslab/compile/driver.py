@@ -108,6 +108,7 @@ class LibraryRequest:
             require_tensorize=self.require_tensorize,
             weights=self.mode.weights,
             activations=self.mode.activations,
+            kv_cache=self.mode.kv_cache,
             tuned=schedules.database_in(self.tuned),
             prefix=self.prefix,
             reports=folder,

@@ -276,6 +276,7 @@ def add_kv_cache(
             enable_disaggregation=False,
             dtype=DTYPE,
             target=target,
+            **load_pass("configuration").configured().cache_options,
         )
         builder.emit_func_output(cache._expr)
     return builder.finalize()

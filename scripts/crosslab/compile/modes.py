@@ -11,6 +11,7 @@ from crosslab.errors import UserError
 
 WEIGHTS = ("stored", "tiles")
 ACTIVATIONS = ("float32", "int8")
+KV_CACHES = ("float32", "int8")
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,14 @@ class KernelMode:
         weights: "stored", as MLC-LLM's converter writes them and its own runtime loads them; or
             "tiles", for which the library has functions that reorder what was loaded.
         activations: "float32"; or "int8", rounded in groups where weights are quantized.
+        kv_cache: "float32", the type of the keys and values that a model computes (float16 with
+            halves); or "int8", each rounded with a factor of its own.
         extras: passes of other packages.
     """
 
     weights: str = "stored"
     activations: str = "float32"
+    kv_cache: str = "float32"
     extras: tuple[ExtraPass, ...] = ()
 
     def __post_init__(self) -> None:
@@ -52,13 +56,15 @@ class KernelMode:
 
     @property
     def label(self) -> str:
-        """Ending of the names of folders: "" or "-int8"."""
-        return "" if self.activations == "float32" else f"-{self.activations}"
+        """Ending of the names of folders: "", "-int8", "-kv-int8" or "-int8-kv-int8"."""
+        activations = "" if self.activations == "float32" else f"-{self.activations}"
+        return activations + ("" if self.kv_cache == "float32" else f"-kv-{self.kv_cache}")
 
     @property
     def choices(self) -> dict[str, Any]:
         """Choices that the compiler's output depends on."""
-        found = {"weights": self.weights, "activations": self.activations}
+        names = ("weights", "activations", "kv_cache")
+        found = {name: getattr(self, name) for name in names}
         return {**found, **({"extras": list(map(asdict, self.extras))} if self.extras else {})}
 
 

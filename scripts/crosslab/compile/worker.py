@@ -59,6 +59,7 @@ def metadata(
             "num_attention_heads": sizes["heads"],
             "num_key_value_heads": sizes["kv_heads"],
             "head_dim": sizes["head_dim"],
+            "row_bytes": load_pass("configuration").configured().row_bytes(sizes["head_dim"]),
         },
     }
 

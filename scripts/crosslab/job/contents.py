@@ -128,6 +128,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "quantization": recipe.quantization,
         "weights": recipe.mode.weights,
         "activations": recipe.mode.activations,
+        "kv_cache": recipe.mode.kv_cache,
         **({"accelerator": job.offload.name} if job.offload else {}),
         **({"kernel_values": values} if (values := recipe.kernel_values) else {}),
         "path": recipe.path,

@@ -112,6 +112,11 @@ class Job:
         return self.recipe.mode.activations == "int8"
 
     @property
+    def int8_cache(self) -> bool:
+        """Keys and values in the cache are rounded to int8."""
+        return self.recipe.mode.kv_cache == "int8"
+
+    @property
     def name(self) -> str:
         """The artefact's name."""
         ending = f"-{self.offload.name}" if self.offload else self.recipe.mode.label
@@ -129,7 +134,7 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}; of a GGUF file {GGUF}"
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
-        *("quantization", "context", "weights", "activations", "tuned", "cache"),
+        *("quantization", "context", "weights", "activations", "kv-cache", "tuned", "cache"),
         core={
             "type": core_list,
             "metavar": "NAME[,NAME...]",
@@ -245,7 +250,8 @@ def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:
     if recipe.quantization != DEFAULT_FORMAT or recipe.mode != TILES:
         raise UserError(
             f"{offload.name} rounds float32 weights and activations itself",
-            remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations",
+            remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations, "
+            "--kv-cache",
         )
     return offload.mode
 

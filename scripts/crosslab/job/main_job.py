@@ -336,6 +336,7 @@ def report_of(
         "model": job.model,
         "quantization": recipe.quantization,
         "activations": recipe.mode.activations,
+        "kv_cache": recipe.mode.kv_cache,
         **(job.offload.about if job.offload else {}),
         "path": recipe.path,
         "threads": job.threads,

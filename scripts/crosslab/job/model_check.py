@@ -54,6 +54,8 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
         _check_own(folder, job)
     elif not any(_is(family, kind) for family in families().values() if not family.known):
         _refuse_family(folder, kind)
+    if job.int8_cache:
+        _check_int8_cache(table, folder)
     tokenizer = ChatTokenizer.load(folder)
     largest = max(tokenizer.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if isinstance(size := table.get("vocab_size"), int) and largest >= size:
@@ -190,6 +192,18 @@ def _check_own(folder: Path, job: Job) -> None:
         read_config(folder / CONFIG_FILE)
     except UserError as error:
         raise UserError(f"{error.what}, without MLC-LLM", remedy=job.supply_mlc) from error
+
+
+def _check_int8_cache(table: Mapping[str, Any], folder: Path) -> None:
+    """Refuse an int8 cache without kernels: of latent attention, or of heads of another size."""
+    heads = table.get("num_attention_heads") or 1
+    size = table.get("head_dim") or table.get("hidden_size", 0) // heads
+    why = "a KV cache in int8 needs heads whose size is a multiple of 4"
+    if "kv_lora_rank" in table:
+        why = "the cache of latent attention has no kernels for int8"
+    elif type(size) is int and size % 4 == 0:
+        return
+    raise UserError(f"{folder}: --kv-cache int8: {why}", remedy="leave out --kv-cache")
 
 
 def _is(family: Family, kind: str) -> bool:

@@ -19,12 +19,11 @@ def summary(report: Mapping[str, Any]) -> Table:
         same = report["tokens"] == report["reference_tokens"]
         tokens = "equal" if same else "NOT the reference's"
         if not same and report.get("right"):
-            tokens = "the reference's up to two that int8 activations make equally likely"
+            tokens = f"the reference's up to two that {_rounded(report)} make equally likely"
         bound = report["logit_error_bound"]
         error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
     if (rounding := report["int8_rounding_error"]) is not None:
-        what = "activations change" if report["activations"] == "int8" else "products change"
-        error += f"; int8 {what} {rounding:.1e}"
+        error += f"; {_rounded(report)} change {rounding:.1e}"
     beside = {}
     if (stored := report.get("stored_weights_error")) is not None:
         beside["file's weights"] = f"their logits in float32 are {stored:.1e} of the largest apart"
@@ -41,6 +40,7 @@ def summary(report: Mapping[str, Any]) -> Table:
     counters = report["counters"]
     about = ("model", "quantization", "path", "target")
     int8 = ["int8 activations"] if report["activations"] == "int8" else []
+    int8 += ["int8 KV cache"] if report["kv_cache"] == "int8" else []
     int8 += [f"products by {device}"] if (device := report.get("accelerator")) else []
     rows = {
         "model": ", ".join([*(str(report[name]) for name in about), *int8]),
@@ -61,6 +61,13 @@ def summary(report: Mapping[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table
+
+
+def _rounded(report: Mapping[str, Any]) -> str:
+    """What is rounded to int8."""
+    kinds = {"activations": report["activations"], "keys and values": report["kv_cache"]}
+    named = [kind for kind, type_ in kinds.items() if type_ == "int8"]
+    return "int8 " + (" and ".join(named) or "products")
 
 
 def _device(counts: Mapping[str, int]) -> str:

@@ -94,8 +94,9 @@ class Asked:
         values: its parameters in float32.
         prompt: token ids.
         answer: the reference's.
-        rounding: largest difference that int8 activations (on a device int8 weights, too) make to
-            a logit of that, as a part of its largest; None where nothing is rounded.
+        rounding: largest difference that int8 activations or an int8 cache (on a device int8
+            weights, too) make to a logit of that, as a part of its largest; None where nothing is
+            rounded.
         moved: see :class:`Alone`; None without a device.
         stored: largest difference from the logits of the file's own weights in float32, as a part
             of the largest: what the format and other rounding cost; None for other layouts.
@@ -129,11 +130,13 @@ def ask_reference(
         max_new=job.max_new,
         stop=stop,
         int8=job.int8,
+        int8_cache=job.int8_cache,
+        chunk=job.recipe.prefill_chunk,
         blocks=rows_and_blocks(layout),
         product=device.product if device else None,
         attend=device.attend if device else None,
     )
-    rounded = job.int8 or device is not None
+    rounded = job.int8 or job.int8_cache or device is not None
     change = rounding_error(config, values, prompt, said) if rounded else None
     moved = sensitivity(config, values, prompt, job.offload) if job.offload else None
     of_file = FileWeights(model, config)
@@ -190,7 +193,9 @@ def judge(
             raise LabError("the logits of the model are not finite numbers")
         return None
     if job.offload is None or asked.moved is None:
-        rounding = asked.rounding if job.recipe.quantization == GGUF else None
+        # In blocks and in the cache, an element that is rounded the other way moves all later ones.
+        chaotic = job.recipe.quantization == GGUF or job.int8_cache
+        rounding = asked.rounding if chaotic else None
         found = compare(tokens, logits, asked.answer, job.tolerance, rounding or 0.0)
         return AnswerVerdict(asked.answer, found)
     if record is None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab int8-error``: int8 activations against float32 ones, on a text and on an answer.
+"""``crosslab int8-error``: int8 activations, and a KV cache in int8, against float32.
 
-The reference in numpy computes both, with the kernels' rounding and the stored weights. The text
-is read in separate windows; perplexity covers every token but a window's first. For the answer,
-the model with float32 activations continues after a window, and the other one predicts the next
-token at each of its tokens.
+They are compared on a text and on an answer. The reference in numpy computes all, with the kernels'
+rounding and the stored weights. The text is read in separate windows; perplexity covers every token
+but a window's first. For the answer, the model in float32 continues after a window, and the other
+ones predict the next token at each of its tokens. Each token reads the keys and values of all
+earlier ones, and its own, from the cache.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,11 @@ from crosslab.models.weights_file import F32
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 F64 = NDArray[np.float64]
+# The references that round, by what they round.
+ROUNDED = {
+    "int8 activations": partial(ReferenceLlama, int8=True),
+    "int8 KV cache": partial(ReferenceLlama, int8_cache=True, one_by_one=True),
+}
 DEFAULT_TEXT = Path(__file__).resolve().parents[3] / "LICENSE"
 
 
@@ -101,31 +108,34 @@ def read_text(path: Path) -> str:
 
 def compare_text(
     config: LlamaConfig, params: dict[str, F32], tokens: Sequence[int], window: int
-) -> Compared:
-    """Let both models read a text.
+) -> dict[str, Compared]:
+    """Let all models read a text; return the comparison of each of :data:`ROUNDED`.
 
     Raises:
         UserError: it has fewer than two tokens.
     """
     if len(tokens) < 2:
         raise UserError("the text has fewer than two tokens")
-    compared = Compared()
+    compared = {name: Compared() for name in ROUNDED}
     for start in range(0, len(tokens) - 1, window):
         part = tokens[start : start + window]
         plain = ReferenceLlama(config, params).read_all(part)
-        compared.add(plain, ReferenceLlama(config, params, int8=True).read_all(part), part)
+        for name, reference in ROUNDED.items():
+            rows = reference(config, params).read_all(part)
+            compared[name].add(plain, rows, part)
     return compared
 
 
 def compare_answer(
     config: LlamaConfig, params: dict[str, F32], prompt: Sequence[int], count: int
-) -> Compared:
-    """Let the model with float32 activations answer, and the other predict each of its tokens."""
+) -> dict[str, Compared]:
+    """Let the model in float32 answer, and the other ones predict each of its tokens."""
     spoken = answer(config, params, prompt, max_new=count)
-    heard = ReferenceLlama(config, params, int8=True)
-    rows = heard.read_all([*prompt, *spoken.tokens[:-1]])[len(prompt) - 1 :]
-    compared = Compared()
-    compared.add(spoken.logits, rows, spoken.tokens)
+    compared = {name: Compared() for name in ROUNDED}
+    for name, reference in ROUNDED.items():
+        heard = reference(config, params)
+        rows = heard.read_all([*prompt, *spoken.tokens[:-1]])[len(prompt) - 1 :]
+        compared[name].add(spoken.logits, rows, spoken.tokens)
     return compared
 
 
@@ -137,8 +147,8 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="crosslab int8-error",
-        description="Compare int8 activations with float32 ones in the reference: logits, "
-        "likeliest tokens and perplexity, on a text and on an answer.",
+        description="Compare int8 activations, and a KV cache in int8, with float32 in the "
+        "reference: logits, likeliest tokens and perplexity, on a text and on an answer.",
     )
     add = parser.add_argument
     add("--model", type=Path, required=True, help="folder with config.json and a tokenizer")
@@ -161,19 +171,22 @@ def main(argv: Sequence[str]) -> int:
     tokens = ChatTokenizer.load(args.model).tokenizer.encode(read_text(args.text)).ids
     read = compare_text(config, params, tokens, args.window)
     spoken = compare_answer(config, params, tokens[: args.window], args.answer)
-    table = Table("", f"text, {read.positions} tokens", f"answer, {spoken.positions} tokens")
-    for name, line in (
-        (
-            "largest logit error, of the largest logit",
-            [f"{c.logit_error:.4f}" for c in (read, spoken)],
-        ),
-        (
-            "same likeliest token",
-            [f"{c.equal} ({c.equal / c.positions:.1%})" for c in (read, spoken)],
-        ),
-        ("perplexity, float32 activations", [f"{c.perplexity[0]:.4f}" for c in (read, spoken)]),
-        ("perplexity, int8 activations", [f"{c.perplexity[1]:.4f}" for c in (read, spoken)]),
-    ):
-        table.add_row(name, *line)
+    table = _table(read, spoken)
     Console(width=100, highlight=False).print(table)
     return 0
+
+
+def _table(read: dict[str, Compared], spoken: dict[str, Compared]) -> Table:
+    pairs = {name: (read[name], spoken[name]) for name in ROUNDED}
+    first = next(iter(pairs.values()))
+    positions = [one.positions for one in first]
+    table = Table("", f"text, {positions[0]} tokens", f"answer, {positions[1]} tokens")
+    for name, both in pairs.items():
+        largest = f"{name}: largest logit error, of the largest logit"
+        table.add_row(largest, *(f"{c.logit_error:.4f}" for c in both))
+        same = (f"{c.equal} ({c.equal / c.positions:.1%})" for c in both)
+        table.add_row(f"{name}: same likeliest token", *same)
+    table.add_row("perplexity, float32", *(f"{c.perplexity[0]:.4f}" for c in first))
+    for name, both in pairs.items():
+        table.add_row(f"perplexity, {name}", *(f"{c.perplexity[1]:.4f}" for c in both))
+    return table

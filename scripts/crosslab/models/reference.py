@@ -54,6 +54,10 @@ class ReferenceLlama:
         int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
         blocks: of parameters whose rows round them in blocks of their own: rows, and inputs of a
             block, of each run of rows. If there are any, other layers do not round.
+        int8_cache: keys and values are kept rounded to int8, each with a factor of its own. Tokens
+            that are read together see each other's as they are, but a single token its own from
+            the cache, as in TVM's paged KV cache.
+        one_by_one: tokens that are read together see what single ones would: all from the cache.
         product: computes linear layers instead; see :data:`Product`.
         attend: computes attention instead; see :data:`Attend`.
     """
@@ -64,6 +68,8 @@ class ReferenceLlama:
     values: list[F32] = field(default_factory=list)
     int8: bool = False
     blocks: RoundingBlocks = field(default_factory=dict)
+    int8_cache: bool = False
+    one_by_one: bool = False
     product: Product | None = None
     attend: Attend | None = None
     family: FamilyConfig = field(init=False)
@@ -160,12 +166,19 @@ class ReferenceLlama:
             q = self._norm(q, f"model.layers.{layer}.self_attn.q_norm")
             k = self._norm(k, f"model.layers.{layer}.self_attn.k_norm")
         positions = np.arange(start, start + rows)
-        keys = np.concatenate([self.keys[layer], self._rotate(k, positions)])
-        values = np.concatenate([self.values[layer], v])
-        self.keys[layer], self.values[layer] = keys, values
+        keys, values = self._remember(layer, self._rotate(k, positions), v)
         grouped = self._rotate(q, positions).reshape(rows, c.kv_heads, -1, c.head_dim)
         hidden = np.arange(len(keys)) > positions[:, None]
         return self._mixed(grouped, keys, values, hidden).reshape(rows, -1)
+
+    def _remember(self, layer: int, k: F32, v: F32) -> tuple[F32, F32]:
+        """Keep keys and values [rows, kv_heads, head_dim]; return all that the rows see."""
+        before = self.keys[layer], self.values[layer]
+        kept = (_rounded_rows(k), _rounded_rows(v)) if self.int8_cache else (k, v)
+        seen = kept if self.one_by_one or len(k) == 1 else (k, v)
+        self.keys[layer], self.values[layer] = map(np.concatenate, zip(before, kept, strict=True))
+        keys, values = map(np.concatenate, zip(before, seen, strict=True))
+        return keys, values
 
     def _mixed(self, grouped: F32, keys: F32, values: F32, hidden: NDArray[np.bool_]) -> F32:
         """Values weighted by attention: [rows, kv_heads, group, head_dim], as queries are."""
@@ -265,16 +278,21 @@ def round_to_int8(x: F32, group: int = INT8_GROUP) -> F32:
     return near
 
 
+def _rounded_rows(x: F32) -> F32:
+    """Keys or values [rows, kv_heads, head_dim] as a cache in int8 keeps them."""
+    return round_to_int8(x.reshape(-1, x.shape[-1]), x.shape[-1]).reshape(x.shape)
+
+
 def rounding_error(
     config: LlamaConfig, params: Mapping[str, F32], prompt: Sequence[int], rounded: Answer
 ) -> float:
-    """Largest difference that int8 activations make to a logit, as a part of the largest.
+    """Largest difference that rounding to int8 makes to a logit, as a part of the largest.
 
     Args:
         config: the model's sizes.
         params: its weights.
         prompt: token ids.
-        rounded: the answer with int8 activations; float32 ones read the same tokens.
+        rounded: the answer with rounding; the model without it reads the same tokens.
     """
     read = [*prompt, *rounded.tokens[:-1]]
     plain = ReferenceLlama(config, params).read_all(read)[len(prompt) - 1 :]
@@ -296,13 +314,16 @@ def answer(
     stop: Sequence[int] = (),
     int8: bool = False,
     blocks: RoundingBlocks | None = None,
+    int8_cache: bool = False,
+    chunk: int | None = None,
     product: Product | None = None,
     attend: Attend | None = None,
 ) -> Answer:
     """Answer greedily: the likeliest token at each step, until a stop token or ``max_new``.
 
-    Activations are rounded to int8, or linear layers and attention computed otherwise, where that
-    is asked for.
+    Activations or keys and values are rounded to int8, or linear layers and attention computed
+    otherwise, where that is asked for. At most `chunk` tokens of the prompt are read together: only
+    a cache in int8 shows it.
 
     Raises:
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
@@ -315,9 +336,17 @@ def answer(
             f"context of {config.context}"
         )
     model = ReferenceLlama(
-        config, params, int8=int8, blocks=blocks or {}, product=product, attend=attend
+        config,
+        params,
+        int8=int8,
+        blocks=blocks or {},
+        int8_cache=int8_cache,
+        product=product,
+        attend=attend,
     )
-    logits = [model.read(prompt)]
+    size = chunk if chunk and int8_cache else max(1, len(prompt))
+    parts = [prompt[at : at + size] for at in range(0, len(prompt), size)] or [prompt]
+    logits = [[model.read(part) for part in parts][-1]]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:
         logits.append(model.read(tokens[-1:]))

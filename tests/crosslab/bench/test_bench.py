@@ -46,8 +46,8 @@ WITH_MLC = [*BASE[:5], "upstream=U,mlc=M", *BASE[6:], "ours=O,mlc=N,kernels"]
 # Every promised field of a row; more may stand beside them.
 FIELDS = {
     *("model", "variant", "phase", "tokens", "quantization", "vlen", "threads"),
-    *("insns", "vector", "vsetvl", "vmem", "lmul_weighted", "activations", "layers"),
-    *("core", "cycles_serial", "cycles_vec_serial"),
+    *("insns", "vector", "vsetvl", "vmem", "lmul_weighted", "activations", "kv_cache"),
+    *("layers", "core", "cycles_serial", "cycles_vec_serial"),
 }
 TINY = LlamaConfig(64, 96, 2, 1, 32, 1, 64, context=64)
 COUNTED = Row(

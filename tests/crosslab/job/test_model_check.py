@@ -93,6 +93,23 @@ def test_a_model_that_cannot_be_done_is_refused_first(
 
 
 @pytest.mark.parametrize(
+    ("fields", "what"),
+    [({"head_dim": 10}, "a multiple of 4"), ({"kv_lora_rank": 8}, "latent attention")],
+)
+def test_a_cache_without_int8_kernels_is_refused_first(
+    plain: Path, tmp_path: Path, fields: dict[str, int], what: str
+) -> None:
+    asked = job_of_model(plain, tmp_path / "cache")
+    mode = replace(asked.recipe.mode, kv_cache="int8")
+    int8 = replace(asked, recipe=replace(asked.recipe, mode=mode))
+    check_model(int8, plain)
+    change(plain, **fields)
+    with pytest.raises(UserError, match=f"--kv-cache int8: .*{what}") as caught:
+        check_model(int8, plain)
+    assert "leave out --kv-cache" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
     ("family", "fields", "lacks"),
     [
         ("qwen3", {}, "0.self_attn.q_norm.weight and 1 more"),

@@ -24,6 +24,7 @@ def test_a_file_is_read_as_it_was_written(passes: ModuleType, tmp_path: Path) ->
         require_tensorize=True,
         weights="tiles",
         activations="int8",
+        kv_cache="int8",
         tuned=tmp_path,
         prefix="mlc_rvv256_",
         reports=tmp_path,

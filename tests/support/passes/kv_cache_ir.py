@@ -14,14 +14,19 @@ LATENT = 32
 
 
 def kv_cache_module(
-    tvm: ModuleType, target: Any, *, latent: bool = False, dtype: str = "float32"
+    tvm: ModuleType,
+    target: Any,
+    *,
+    latent: bool = False,
+    dtype: str = "float32",
+    int8_pages: bool = False,
 ) -> Any:
     """The IRModule of a function which creates a paged KV cache for that target; made once."""
-    return _module(str(target), latent, dtype)
+    return _module(str(target), latent, dtype, int8_pages)
 
 
 @cache
-def _module(target: str, latent: bool, dtype: str) -> Any:
+def _module(target: str, latent: bool, dtype: str, int8_pages: bool) -> Any:
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
     from tvm import relax, tirx  # noqa: PLC0415
     from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache  # noqa: PLC0415
@@ -54,6 +59,8 @@ def _module(target: str, latent: bool, dtype: str) -> Any:
             enable_disaggregation=False,
             dtype=dtype,
             target=tvm.target.Target(target),
+            # Without the option, the call is one that other releases of TVM accept too.
+            **({"int8_pages": True} if int8_pages else {}),
         )
         builder.emit_func_output(cache._expr)
     return builder.get()

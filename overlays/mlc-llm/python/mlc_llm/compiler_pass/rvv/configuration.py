@@ -17,7 +17,13 @@ from typing import Any
 
 VARIABLE = "MLC_RVV_PASSES"
 PATHS = ("kernels", "tuned", "reports")
-CHOICES = {"weights": ("stored", "tiles"), "activations": ("float32", "int8")}
+CHOICES = {
+    "weights": ("stored", "tiles"),
+    "activations": ("float32", "int8"),
+    "kv_cache": ("float32", "int8"),
+}
+# Bytes of the factor of a key or value in int8.
+FACTOR_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class Configuration:
         require_tensorize: no tensorized block in prefill attention is an error.
         weights: "stored", or "tiles": the library reorders the weights that kernels read.
         activations: "float32", or "int8": kernels round them. Weights must be in tiles.
+        kv_cache: "float32", the model's own type; or "int8": a paged cache rounds keys and values.
         tuned: folder of a MetaSchedule database for functions without a kernel; None: no database.
         prefix: of the symbols of a system library.
         reports: folder for the passes' reports; None: no reports.
@@ -100,6 +107,7 @@ class Configuration:
     require_tensorize: bool = False
     weights: str = "stored"
     activations: str = "float32"
+    kv_cache: str = "float32"
     tuned: Path | None = None
     prefix: str = ""
     reports: Path | None = None
@@ -112,6 +120,20 @@ class Configuration:
                 raise ValueError(f"{key} is {value!r}; it takes {' or '.join(choices)}")
         if self.activations == "int8" and self.weights != "tiles":
             raise ValueError("activations is 'int8', which needs weights in tiles")
+
+    @property
+    def cache_options(self) -> dict[str, bool]:
+        """What TVM's paged cache is asked for; nothing that another TVM would not know."""
+        return {"int8_pages": True} if self.kv_cache == "int8" else {}
+
+    def row_bytes(self, head_dim: int, item: int = 4) -> int:
+        """Bytes that a paged cache takes for the key or value of one token and one KV head.
+
+        Args:
+            head_dim: elements.
+            item: bytes of one, unless the cache rounds it.
+        """
+        return head_dim + FACTOR_BYTES if self.kv_cache == "int8" else head_dim * item
 
     def write(self, path: Path) -> None:
         """Write the file that :meth:`read` reads."""
@@ -182,6 +204,7 @@ _KINDS = {
     "require_tensorize": ("true or false", lambda value: isinstance(value, bool)),
     "weights": _TEXT,
     "activations": _TEXT,
+    "kv_cache": _TEXT,
     "tuned": _PATH,
     "prefix": _TEXT,
     "reports": _PATH,

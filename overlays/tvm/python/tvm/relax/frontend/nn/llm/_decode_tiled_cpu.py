@@ -23,7 +23,7 @@ from typing import Any
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 
-from ._kv_layouts import PagedKeys, match_integers
+from ._kv_layouts import PagedKeys, match_integers, row_of_pages
 from ._rope_tables import RopeTable, rope_macros, rope_table
 from ._tiled_attention import EMPTY_LSE, LOG2_E, LOWEST_SCORE, row_max
 from ._vector_math import exp2, log2
@@ -52,7 +52,7 @@ def _sum(vector):
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fadd", T.float32(0), vector)
 
 
-def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None:
+def _store_scores(S_tile, first, queries, keys, rows: list, sums, width, factor=None) -> None:
     """Write the scores of some keys for all queries, each a dot product.
 
     Args:
@@ -63,6 +63,7 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None
         rows: the row of each key there, all indices but the last.
         sums: [len(rows) * group, lanes], which stays in registers.
         width: elements of a row.
+        factor: gives what the scores of a row are multiplied by, or None; without it, nothing is.
     """
     group, lanes = int(queries.shape[0]), int(sums.shape[1])
     lane = T.ramp(0, 1, lanes)
@@ -78,8 +79,10 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None
     with T.serial(1, width // lanes) as block:
         IRBuilder.name("block", block)
         add(block * lanes, begin=False)
+    factors = [factor(row) if factor else None for row in rows]
     for i, (g, j, _) in enumerate(scores):
-        T.buffer_store(S_tile, _sum(sums[i, lane]), [g, first + j])
+        score = _sum(sums[i, lane])
+        T.buffer_store(S_tile, score if factors[j] is None else score * factors[j], [g, first + j])
 
 
 def _add_value(parts, weights, j, values, row, first) -> None:
@@ -100,22 +103,24 @@ def _add_value(parts, weights, j, values, row, first) -> None:
             T.buffer_store(parts, part, [g, c])
 
 
-def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16):
+def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16, *, int8_pages: bool = False):
     """Decode attention, one query a sequence, over a paged KV cache.
 
     Args:
         num_kv_heads: number of KV heads.
         num_qo_heads: number of query heads, a multiple of num_kv_heads.
         head_dim: head dimension of Q, K and V, in elements.
-        qkv_dtype: type of Q, the pages and the output; sums are float32.
+        qkv_dtype: type of Q, the pages unless they are in int8, and the output; sums are float32.
         sliding_window: whether length_info is [3, batch] (see PagedKeys).
         rope_scaling: how RoPE's frequencies are scaled, as in position_embedding.py.
         page_size: tokens of a page.
+        int8_pages: the pages are in int8, see row_of_pages.
 
     Returns:
         The PrimFunc, with upstream's parameters in upstream's order.
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
+    page_row, page_dtype = row_of_pages(d, dtype, int8_pages)
     group = h_q // h_kv
     abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // group)))  # keys
     lanes = lanes_of(d, SUM_LANES)
@@ -131,7 +136,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     @T.prim_func(s_tir=True)
     def batch_decode_paged_kv(
         var_q: T.handle,  # [batch_size, h_q, d]
-        var_pages: T.handle,  # [max_num_pages, 2, h_kv, page_size, d]
+        var_pages: T.handle,  # [max_num_pages, 2, h_kv, page_size, page_row]
         var_page_indptr: T.handle,  # [batch_size + 1]
         var_page_values: T.handle,  # [nnz_pages]
         var_length_info: T.handle,  # [batch_size], or [3, batch_size] with a sliding window
@@ -149,7 +154,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
         nnz_pages = T.int32()
         max_num_pages = T.int32()
         q = T.match_buffer(var_q, (batch_size, h_q, d), dtype)
-        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, page_size, d), dtype)
+        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, page_size, page_row), page_dtype)
         page_indptr = match_integers(var_page_indptr, (batch_size + 1,))
         page_values = match_integers(var_page_values, (nnz_pages,))
         length_info = match_integers(var_length_info, (3, batch_size) if sliding_window else (batch_size,))
@@ -207,6 +212,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 m_new = T.sblock_alloc_buffer((group,), "float32")
                 d_lanes = T.sblock_alloc_buffer((group, KV_TILE), "float32")
                 scale = T.sblock_alloc_buffer((group,), "float32")
+                v_factors = T.sblock_alloc_buffer((KV_TILE,), "float32")
 
                 row: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
@@ -238,7 +244,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     place = T.meta_var(keys.places_of_tile(b, page_begin, h, kv_begin, KV_TILE))
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
-                            k_table.turn_row(K_tile, (j,), pages, place(j)[0], kv_row + j)
+                            key = T.meta_var(place(j)[0])
+                            k_table.turn_row(K_tile, (j,), pages, key, kv_row + j, keys.factor(key))
                         # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
                         # registers, in vectors of other lengths than they are read in.
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
@@ -246,7 +253,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, width)
                     else:
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
-                            _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width)
+                            _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width, keys.factor)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))
@@ -262,6 +269,13 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             S_tile[g, j] = exp2(S_tile[g, j] - m_new[g])
                         for j in T.vectorized(KV_TILE):
                             d_lanes[g, j] = d_lanes[g, j] * scale[g] + S_tile[g, j]
+                    if int8_pages:
+                        # Once a value, not once an element of it.
+                        for j in T.serial(num_keys):
+                            v_factors[j] = keys.factor(place(j)[1])
+                        for g in T.unroll(group):
+                            for j in T.vectorized(KV_TILE):
+                                S_tile[g, j] = S_tile[g, j] * v_factors[j]
                     for block in T.serial(width // v_lanes):
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):

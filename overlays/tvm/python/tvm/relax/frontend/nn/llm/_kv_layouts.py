@@ -8,6 +8,8 @@ parsed; what they bind is bound where they are called. All buffers have the kern
 * ``locate(b)`` gives where sequence b begins (``begin``), and how many keys it has.
 * ``row(begin, key)`` gives the row of a key in a table of one row for each key of the batch, which
   has ``rows`` rows.
+* ``factor(row)`` gives what all elements of a row of ``k`` or ``v`` have to be multiplied by, None
+  for nothing; ``row`` is its indices, all but the last.
 * ``places(b, begin, h_kv, kv_begin, kv_row)`` gives a function from j to the indices of the key and
   of the value that are the j-th of a tile, all but the last index; ``kv_begin`` is the tile's first
   key, ``kv_row`` its row.
@@ -20,6 +22,29 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 
 from ._kernel_common import _get_kv_chunk_len, _get_seq_offset
+
+# Bytes of the factor of a row in int8: a float32 behind the elements.
+FACTOR_BYTES = 4
+
+
+def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
+    """Number and type of the elements of a row of pages, which has `d` of a key or value.
+
+    Args:
+        d: head dimension.
+        dtype: of the keys and values.
+        int8: the pages hold whole numbers of a byte, and their factor behind them. It lies on a
+            multiple of its size, so d has to be a multiple of 4.
+    """
+    if int8 and d % FACTOR_BYTES:
+        raise ValueError(f"a KV cache in int8 needs a head dimension that 4 divides, got {d}")
+    return (d + FACTOR_BYTES, "int8") if int8 else (d, dtype)
+
+
+def factor_in(pages: Any, row: tuple) -> Any:
+    """The factor of a row of pages in int8."""
+    size = pages.shape[-1]
+    return tirx.reinterpret("float32", pages[(*row, T.ramp(size - FACTOR_BYTES, 1, FACTOR_BYTES))])
 
 
 def match_integers(handle: Any, shape: tuple) -> Any:
@@ -50,6 +75,9 @@ class RaggedKeys:
     def places(self, b: Any, begin: Any, h_kv: Any, kv_begin: Any, kv_row: Any) -> Any:  # noqa: ARG002
         return lambda j: ((kv_row + j, h_kv),) * 2
 
+    def factor(self, row: tuple) -> None:  # noqa: ARG002
+        return None
+
     def matrices(self) -> list[Any]:
         """The same memory as matrices of all heads' columns, [rows, h_kv * d] each."""
 
@@ -60,7 +88,7 @@ class RaggedKeys:
 
 
 class PagedKeys:
-    """A paged KV cache, whose pages are [max_num_pages, 2, h_kv, page_size, d].
+    """A paged KV cache, whose pages are [max_num_pages, 2, h_kv, page_size, row_of_pages(d)].
 
     A sequence's slots are those of its pages, one behind the other. All are keys, but for a sliding
     window: then some of the first are (the sink), and those from the window's first slot on.
@@ -110,6 +138,11 @@ class PagedKeys:
             return (page, 0, h_kv, slot), (page, 1, h_kv, slot)
 
         return place
+
+    def factor(self, row: tuple) -> Any:
+        if self.k.dtype != "int8":
+            return None
+        return IRBuilder.name("factor", T.Bind(factor_in(self.k, row)))
 
     def _in_pages(self, tile: int) -> bool:
         """Whether tiles of so many keys lie in one page each."""

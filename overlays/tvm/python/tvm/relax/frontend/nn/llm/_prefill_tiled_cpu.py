@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from . import _prefill_kernels
 from ._attention_masks import causal_mask
-from ._kv_layouts import PagedKeys, RaggedKeys, match_integers
+from ._kv_layouts import PagedKeys, RaggedKeys, match_integers, row_of_pages
 from ._rope_tables import rope_table, table_macros
 from ._tiled_attention import PrefillTile, attention_macro
 
@@ -85,6 +85,7 @@ def _attention_prefill_cpu(
     sliding_window_size: int = _WINDOW,
     *,
     tile: PrefillTile | None = None,
+    int8_pages: bool = False,
 ):
     """Prefill attention over a paged KV cache.
 
@@ -92,7 +93,7 @@ def _attention_prefill_cpu(
         h_kv: number of KV heads.
         h_q: number of query heads, a multiple of h_kv.
         d: head dimension of Q, K and V, in elements.
-        dtype: type of Q, the pages and the output; sums are float32.
+        dtype: type of Q, the pages unless they are in int8, and the output; sums are float32.
         sliding_window: whether length_info is [3, batch] (see PagedKeys).
         rope_scaling: how RoPE's frequencies are scaled, as in position_embedding.py.
         page_size: tokens of a page.
@@ -100,11 +101,13 @@ def _attention_prefill_cpu(
             itself and those since the last key among them, as in the kernel of TVM 0.27; 0 for no
             such limit, as in those before. The default is upstream's.
         tile: tile sizes; None for the defaults of PrefillTile.
+        int8_pages: the pages are in int8, see row_of_pages.
 
     Returns:
         The PrimFunc, with upstream's parameters in upstream's order.
     """
     window = sliding_window_size if sliding_window else 0
+    page_row, page_dtype = row_of_pages(d, dtype, int8_pages)
     global_symbol = "batch_prefill_paged_kv_cpu"
     if sliding_window:
         global_symbol += "_sliding_window"
@@ -114,7 +117,7 @@ def _attention_prefill_cpu(
     def batch_prefill_paged_kv_cpu(
         var_q: T.handle,  # [total_len, h_q, d]
         var_q_indptr: T.handle,  # [batch_size + 1]
-        var_pages: T.handle,  # [max_num_pages, 2, h_kv, page_size, d]
+        var_pages: T.handle,  # [max_num_pages, 2, h_kv, page_size, page_row]
         var_page_indptr: T.handle,  # [batch_size + 1]
         var_page_values: T.handle,  # [nnz_pages]
         var_length_info: T.handle,  # [batch_size], or [3, batch_size] with a sliding window
@@ -135,7 +138,7 @@ def _attention_prefill_cpu(
         max_num_pages = T.int32()
         q = T.match_buffer(var_q, (total_len, h_q, d), dtype)
         q_indptr = match_integers(var_q_indptr, (batch_size + 1,))
-        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, page_size, d), dtype)
+        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, page_size, page_row), page_dtype)
         page_indptr = match_integers(var_page_indptr, (batch_size + 1,))
         page_values = match_integers(var_page_values, (nnz_pages,))
         length_info = match_integers(var_length_info, (3, batch_size) if sliding_window else (batch_size,))

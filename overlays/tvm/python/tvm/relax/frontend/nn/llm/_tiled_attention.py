@@ -161,17 +161,20 @@ def _staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int) -> 
         if k_table is None:
             for j in T.serial(num_keys):
                 at = T.meta_var(place(j))
-                copy_row(t.K, (j,), d_qk, keys.k, at[0])
-                copy_row(t.V, (j,), d_v, keys.v, at[1])
+                copy_row(t.K, (j,), d_qk, keys.k, at[0], keys.factor(at[0]))
+                copy_row(t.V, (j,), d_v, keys.v, at[1], keys.factor(at[1]))
         else:
             if rotary_mode == 1:
                 for j in T.serial(num_keys):
-                    k_table.turn_row(t.K, (j,), keys.k, place(j)[0], kv_row + j)
+                    key = T.meta_var(place(j)[0])
+                    k_table.turn_row(t.K, (j,), keys.k, key, kv_row + j, keys.factor(key))
             else:
                 for j in T.serial(num_keys):
-                    copy_row(t.K, (j,), d_qk, keys.k, place(j)[0])
+                    key = T.meta_var(place(j)[0])
+                    copy_row(t.K, (j,), d_qk, keys.k, key, keys.factor(key))
             for j in T.serial(num_keys):
-                copy_row(t.V, (j,), d_v, keys.v, place(j)[1])
+                value = T.meta_var(place(j)[1])
+                copy_row(t.V, (j,), d_v, keys.v, value, keys.factor(value))
         # Zeros, because whatever is in V is multiplied by the weight 0 of a masked key.
         for j in T.serial(kv_tile - num_keys):
             zero_row(t.K, (num_keys + j,), d_qk)

@@ -14,7 +14,7 @@ from typing import Any
 from tvm.script import tirx as T
 
 from ._attention_masks import tree_mask
-from ._kv_layouts import PagedKeys, RaggedKeys, match_integers
+from ._kv_layouts import PagedKeys, RaggedKeys, match_integers, row_of_pages
 from ._prefill_tiled_cpu import prefill_tile as tree_tile
 from ._rope_tables import rope_table, table_macros
 from ._tiled_attention import PrefillTile, attention_macro
@@ -88,28 +88,30 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
     return batch_tree_attn
 
 
-def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], *, tile: PrefillTile | None = None):  # noqa: ARG001
+def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], *, tile: PrefillTile | None = None, int8_pages: bool = False):  # noqa: ARG001
     """Attention of trees over a paged KV cache, whose last keys are the trees' nodes.
 
     Args:
         h_kv: number of KV heads.
         h_q: number of query heads, a multiple of h_kv.
         d: head dimension of Q, K and V, in elements.
-        dtype: type of Q, the pages and the output; sums are float32.
+        dtype: type of Q, the pages unless they are in int8, and the output; sums are float32.
         rope_scaling: not used: as in upstream's kernel, ``rotary_mode`` has to be 0.
         tile: tile sizes; None for the defaults of PrefillTile.
+        int8_pages: the pages are in int8, see row_of_pages.
 
     Returns:
         The PrimFunc, with upstream's parameters in upstream's order.
     """
     tile = tile or PrefillTile()
+    page_row, page_dtype = row_of_pages(d, dtype, int8_pages)
     attend = attention_macro(tile, h_kv, h_q, d, d, dtype)
 
     @T.prim_func(s_tir=True)
     def tree_attn_paged_kv_cpu(
         var_q: T.handle,  # [total_len, h_q, d]
         var_q_indptr: T.handle,  # [batch_size + 1]
-        var_pages: T.handle,  # [max_num_pages, 2, h_kv, PAGE_SIZE, d]
+        var_pages: T.handle,  # [max_num_pages, 2, h_kv, PAGE_SIZE, page_row]
         var_page_indptr: T.handle,  # [batch_size + 1]
         var_page_values: T.handle,  # [nnz_pages]
         var_length_info: T.handle,  # [batch_size], slots used in a sequence's last page
@@ -132,7 +134,7 @@ def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, r
         total_nodes = T.int32()
         q = T.match_buffer(var_q, (total_len, h_q, d), dtype)
         q_indptr = match_integers(var_q_indptr, (batch_size + 1,))
-        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, PAGE_SIZE, d), dtype)
+        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, PAGE_SIZE, page_row), page_dtype)
         page_indptr = match_integers(var_page_indptr, (batch_size + 1,))
         page_values = match_integers(var_page_values, (nnz_pages,))
         length_info = match_integers(var_length_info, (batch_size,))
