@@ -8,15 +8,20 @@ from dataclasses import dataclass
 
 # Attention over a cache of latent vectors stands on all the other kernels.
 LATENT = "kv-cache-latent-attention-cpu.patch"
+# And a cache in int8 on all of them.
+INT8_PAGES = "kv-cache-int8-pages-cpu.patch"
 # Kernels of decode: one token's attention, and the merge of its parts.
-DECODE = ("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch", LATENT)
+DECODE = (
+    *("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch"),
+    *(LATENT, INT8_PAGES),
+)
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
 # The loop over keys ends with the sequence, not with the pool of pages.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
 # It stands on the tiled kernels; TVM has it from 0.27 on, where there is no such patch.
 WINDOW = "layer-sliding-window.patch"
 # Patches that not every release has.
-SOME = (WINDOW, LATENT)
+SOME = (WINDOW, LATENT, INT8_PAGES)
 # TVM with its defects mended, and nothing of ours beside.
 MENDED = ("--without", *TILED, WINDOW, *DECODE)
 # Not a step, as no compiler works without: in the series of a TVM newer than MLC-LLM the patches

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.build.recipe import Recipe
-from crosslab.build.recipe_options import read_recipe, recipe_options
+from crosslab.build.recipe_options import kv_cache_of, read_recipe, recipe_options
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
@@ -281,6 +281,9 @@ def bench_of(args: argparse.Namespace) -> Bench:
         together=args.together,
         gguf=args.gguf or IN_BLOCKS[0],
     )
+    for variant in made.variants:
+        if variant.kernels:
+            kv_cache_of(args.kv_cache, variant.tree)
     _check_paths(made)
     _check_caches(made)
     _check_together(made)
