@@ -138,15 +138,17 @@ def activations_of(asked: str | None, quantization: str) -> str:
     return "int8"
 
 
-def kv_cache_of(asked: str, tvm_tree: Path) -> str:
+def kv_cache_of(asked: str, tvm_tree: Path | None) -> str:
     """The type of a KV cache, if TVM's tree has the cache.
 
     Raises:
         UserError: the tree's cache keeps no int8.
     """
-    source = tvm_tree / "python" / "tvm" / "relax" / "frontend" / "nn" / "llm" / "kv_cache.py"
     # Without the tree, the compile itself reports that.
-    if asked == "int8" and source.is_file() and "int8_pages" not in source.read_text("utf-8"):
+    if asked != "int8" or tvm_tree is None:
+        return asked
+    source = tvm_tree / "python" / "tvm" / "relax" / "frontend" / "nn" / "llm" / "kv_cache.py"
+    if source.is_file() and "int8_pages" not in source.read_text("utf-8"):
         raise UserError(
             f"--kv-cache int8: the KV cache of {tvm_tree} has no such type",
             remedy="leave out --kv-cache, or use a release with the patch kv-cache-int8-pages-cpu: "
