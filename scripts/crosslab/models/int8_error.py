@@ -135,7 +135,8 @@ def compare_answer(
     for name, reference in ROUNDED.items():
         heard = reference(config, params)
         rows = heard.read_all([*prompt, *spoken.tokens[:-1]])[len(prompt) - 1 :]
-        compared[name].add(spoken.logits, rows, spoken.tokens)
+        # Each row follows the token before: the first one the prompt's last.
+        compared[name].add(spoken.logits, rows, [prompt[-1], *spoken.tokens])
     return compared
 
 

@@ -74,6 +74,9 @@ def test_an_answer_is_compared_token_by_token() -> None:
     for compared in compare_answer(CONFIG, PARAMS, [3, 7, 1], 20).values():
         assert compared.positions == 20
         assert 15 <= compared.equal <= 20
+        assert compared.scored == 20
+        # Likelier than chance: it is the likeliest.
+        assert compared.perplexity[0] < CONFIG.vocab
 
 
 def test_perplexity_is_that_of_the_tokens_that_came() -> None:
