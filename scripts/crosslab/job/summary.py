@@ -64,7 +64,7 @@ def summary(report: Mapping[str, Any]) -> Table:
 
 
 def _rounded(report: Mapping[str, Any]) -> str:
-    """What is rounded to int8."""
+    """The kinds of numbers that the model rounds to int8, in words."""
     kinds = {"activations": report["activations"], "keys and values": report["kv_cache"]}
     named = [kind for kind, type_ in kinds.items() if type_ == "int8"]
     return "int8 " + (" and ".join(named) or "products")

@@ -346,7 +346,8 @@ def answer(
     )
     size = chunk if chunk and int8_cache else max(1, len(prompt))
     parts = [prompt[at : at + size] for at in range(0, len(prompt), size)] or [prompt]
-    logits = [[model.read(part) for part in parts][-1]]
+    *_, last = map(model.read, parts)
+    logits = [last]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:
         logits.append(model.read(tokens[-1:]))

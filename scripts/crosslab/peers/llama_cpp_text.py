@@ -60,7 +60,7 @@ def run_reader(program: Path, model: Path, text: Path, window: int, count: int) 
         )
     found = _parse(done.stdout)
     read = min(len(found.tokens), window * count)
-    # Of a window's first token there is none.
+    # The first token that a window feeds has no log-probability.
     expected = read + math.ceil(read / window) * (len(found.first) - 1)
     if len(found.log_probabilities) != expected:
         raise LabError(

@@ -22,7 +22,8 @@ CHOICES = {
     "activations": ("float32", "int8"),
     "kv_cache": ("float32", "int8"),
 }
-# Bytes of the factor of a key or value in int8.
+# Bytes of the factor of a key or value in int8. TVM's _kv_layouts.py has the same number; this
+# module also runs beside an upstream TVM, which does not have that file.
 FACTOR_BYTES = 4
 
 
@@ -123,7 +124,7 @@ class Configuration:
 
     @property
     def cache_options(self) -> dict[str, bool]:
-        """What TVM's paged cache is asked for; nothing that another TVM would not know."""
+        """Options of TVM's paged cache. Empty by default, as upstream's cache has none of them."""
         return {"int8_pages": True} if self.kv_cache == "int8" else {}
 
     def row_bytes(self, head_dim: int, item: int = 4) -> int:

@@ -82,7 +82,9 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, width, factor=
     factors = [factor(row) if factor else None for row in rows]
     for i, (g, j, _) in enumerate(scores):
         score = _sum(sums[i, lane])
-        T.buffer_store(S_tile, score if factors[j] is None else score * factors[j], [g, first + j])
+        if factors[j] is not None:
+            score = score * factors[j]
+        T.buffer_store(S_tile, score, [g, first + j])
 
 
 def _add_value(parts, weights, j, values, row, first) -> None:
@@ -192,8 +194,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
 
         # Sequence b's parts are the rows from page_indptr[b] // pages_of_part + b on, the last of
         # which may have no keys. Without a sequence of two parts there is nothing to merge.
-        rows: T.let[T.int32] = nnz_pages // pages_of_part + batch_size
-        kept = T.meta_var(T.if_then_else(nnz_pages > pages_of_part, nnz_pages // pages_of_part + batch_size, 0))
+        rows = T.meta_var(nnz_pages // pages_of_part + batch_size)
+        kept = T.meta_var(T.if_then_else(nnz_pages > pages_of_part, rows, 0))
         O_parts = T.sblock_alloc_buffer((kept, h_q, d), "float32")
         lse_parts = T.sblock_alloc_buffer((kept, h_q), "float32")
 
