@@ -69,7 +69,7 @@ def peer_rows(
     source = read_archive(bench.project)
     builds = build_llama_cpp(source, bench.cache, bench.core)
     for format_ in formats_beside(subject, quantization):
-        if not fits(subject.config, format_):
+        if not fits(subject.config):
             say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
             continue
         model = export_gguf(subject.folder, format_, bench.cache)

@@ -19,7 +19,7 @@ from gguf.constants import GGML_QUANT_SIZES
 from crosslab.cores.core import CORES
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
-from crosslab.peers.gguf_export import FORMATS
+from crosslab.peers.gguf_export import FORMATS, padded
 
 BOARDS = CORES / "boards"
 # Layers and rows of lm_head. With 2 and 4 layers, half of them have the mixes' better format, as in
@@ -138,7 +138,8 @@ def bytes_of_token(config: LlamaConfig, format_: str, context: int, item: int) -
         context: tokens in the cache.
         item: bytes of a number in the cache.
     """
-    qkv, out, gate_up, down = config.linear_layers
+    wide = padded(config.intermediate, FORMATS[format_].block)
+    qkv, out, gate_up, down = replace(config, intermediate=wide).linear_layers
     value_rows = config.kv_heads * config.head_dim
     read = 0.0
     for layer in range(config.layers):
@@ -150,11 +151,11 @@ def bytes_of_token(config: LlamaConfig, format_: str, context: int, item: int) -
             ("ffn_down", *down),
         )
         for name, rows, columns in matrices:
-            read += _size(f"blk.{layer}.{name}.weight", rows * columns, config, format_)
-    read += _size("output.weight", config.vocab * config.hidden, config, format_)
+            read += _size(f"blk.{layer}.{name}.weight", rows, columns, config.layers, format_)
+    read += _size("output.weight", config.vocab, config.hidden, config.layers, format_)
     return read + 2 * config.layers * value_rows * context * item
 
 
-def _size(name: str, weights: int, config: LlamaConfig, format_: str) -> float:
-    block, size = GGML_QUANT_SIZES[FORMATS[format_].kind_of(name, config.layers)]
-    return float(weights / block * size)
+def _size(name: str, rows: int, columns: int, layers: int, format_: str) -> float:
+    block, size = GGML_QUANT_SIZES[FORMATS[format_].kind_of(name, columns, layers, tied=False)]
+    return float(rows * columns / block * size)

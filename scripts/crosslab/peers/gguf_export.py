@@ -3,8 +3,9 @@
 
 Every matrix is in the format, embedding and lm_head too, as in MLC-LLM's; llama.cpp's own
 ``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Q4_K_M and Q5_K_M are its
-mixes: Q6_K for lm_head and for the values and down projections of some layers. Weights are first
-rounded to bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
+mixes: Q6_K for lm_head and for the values and down projections of some layers, and blocks of 32 for
+a matrix with rows that 256 does not divide. Weights are first rounded to bfloat16, as MLC-LLM's
+q0f32 stores them, so that both run the same model.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ from crosslab.peers import quantize as quantize_module
 from crosslab.peers.quantize import quantize
 from groundwork.hashing import digest
 
+_KIND = GGMLQuantizationType
+SMALL_BLOCK, LARGE_BLOCK = 32, 256
+# What llama-quantize takes instead where 256 does not divide the rows.
+IN_SMALL_BLOCKS = {_KIND.Q4_K: _KIND.Q5_0, _KIND.Q5_K: _KIND.Q5_1, _KIND.Q6_K: _KIND.Q8_0}
+
 
 @dataclass(frozen=True)
 class Format:
@@ -40,20 +46,29 @@ class Format:
     Attributes:
         kind: of a matrix.
         file_type: of the file.
-        block: elements of a block, which divides the width of every matrix.
+        block: elements of a block, in which feed-forward widths are filled up.
         better: of the matrices that llama-quantize gives more bits; None: there are none.
     """
 
     kind: GGMLQuantizationType
     file_type: LlamaFileType
-    block: int = 32
+    block: int = SMALL_BLOCK
     better: GGMLQuantizationType | None = None
 
-    def kind_of(self, name: str, layers: int) -> GGMLQuantizationType:
-        """The kind of a matrix by its name in the file."""
+    def kind_of(self, name: str, width: int, layers: int, *, tied: bool) -> GGMLQuantizationType:
+        """The kind of a matrix by its name in the file, and the length of its rows.
+
+        Args:
+            name: in the file.
+            width: elements of a row.
+            layers: of the model.
+            tied: whether the table of tokens is lm_head, too, and has its kind.
+        """
         layer = re.match(r"blk\.(\d+)\.(attn_v|ffn_down)\.", name)
-        more = name.startswith("output.") or (layer and _gets_more_bits(int(layer[1]), layers))
-        return self.better if self.better and more else self.kind
+        head = name == ("token_embd.weight" if tied else "output.weight")
+        more = head or (layer and _gets_more_bits(int(layer[1]), layers))
+        kind = self.better if self.better and more else self.kind
+        return kind if width % LARGE_BLOCK == 0 else IN_SMALL_BLOCKS.get(kind, kind)
 
 
 def _gets_more_bits(layer: int, layers: int) -> bool:
@@ -62,25 +77,24 @@ def _gets_more_bits(layer: int, layers: int) -> bool:
     return layer < first or layer >= 7 * layers // 8 or (layer - first) % 3 == 2
 
 
-_KIND = GGMLQuantizationType
 FORMATS = {
     "F32": Format(_KIND.F32, LlamaFileType.ALL_F32),
     "F16": Format(_KIND.F16, LlamaFileType.MOSTLY_F16),
     "Q8_0": Format(_KIND.Q8_0, LlamaFileType.MOSTLY_Q8_0),
     "Q4_0": Format(_KIND.Q4_0, LlamaFileType.MOSTLY_Q4_0),
     "IQ4_NL": Format(_KIND.IQ4_NL, LlamaFileType.MOSTLY_IQ4_NL),
-    "Q4_K_M": Format(_KIND.Q4_K, LlamaFileType.MOSTLY_Q4_K_M, 256, better=_KIND.Q6_K),
-    "Q5_K_M": Format(_KIND.Q5_K, LlamaFileType.MOSTLY_Q5_K_M, 256, better=_KIND.Q6_K),
+    "Q4_K_M": Format(_KIND.Q4_K, LlamaFileType.MOSTLY_Q4_K_M, LARGE_BLOCK, better=_KIND.Q6_K),
+    "Q5_K_M": Format(_KIND.Q5_K, LlamaFileType.MOSTLY_Q5_K_M, LARGE_BLOCK, better=_KIND.Q6_K),
 }
 
 IN_BLOCKS = ("Q4_0", "Q8_0", "Q4_K_M")
 """Formats of which ours multiply the blocks as they are stored."""
 
 
-def fits(config: LlamaConfig, format_: str) -> bool:
-    """True if a format's blocks divide the widths of a model's matrices."""
+def fits(config: LlamaConfig) -> bool:
+    """True if blocks divide the widths of a model's matrices."""
     widths = (config.hidden, config.heads * config.head_dim)
-    return not any(width % FORMATS[format_].block for width in widths)
+    return not any(width % SMALL_BLOCK for width in widths)
 
 
 def export_gguf(model: Path, format_: str, cache: Path) -> Path:
@@ -107,7 +121,9 @@ def _export(model: Path, format_: str, target: Path) -> None:
     writer.add_tokenizer_model("none")
     for name, values in _gguf_weights(model, config, chosen.block):
         # Llama.cpp stores norms in float32 for every format of the matrices.
-        stored = chosen.kind_of(name, config.layers) if values.ndim == 2 else _KIND.F32
+        stored = _KIND.F32
+        if values.ndim == 2:
+            stored = chosen.kind_of(name, values.shape[1], config.layers, tied=config.tied)
         writer.add_tensor(name, quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -135,7 +151,8 @@ def _store(model: Path, format_: str, folder: Path) -> None:
     def stored() -> Iterator[tuple[str, NDArray[Any]]]:
         for name, values in _weights(model, config, chosen.block):
             if values.ndim == 2:
-                kind = chosen.kind_of(gguf_name(name), config.layers)
+                in_file, width = gguf_name(name), values.shape[1]
+                kind = chosen.kind_of(in_file, width, config.layers, tied=config.tied)
                 types[name] = kind.name
                 yield name, quantize(values, kind)
             else:

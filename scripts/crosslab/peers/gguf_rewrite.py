@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GGUF file with its matrices in another format: the same model and tokenizer, other numbers.
-
-The mixes (Q4_K_M, Q5_K_M) are those of ``llama-quantize``: a matrix with rows that 256 does not
-divide has blocks of 32 instead, and a table of tokens that is also lm_head has lm_head's format.
-"""
+"""A GGUF file with its matrices in another format: the same model and tokenizer, other numbers."""
 
 from __future__ import annotations
 
@@ -17,13 +13,11 @@ from crosslab.errors import UserError
 from crosslab.models.sources.gguf_import import open_gguf
 from crosslab.peers import gguf_export
 from crosslab.peers import quantize as quantize_module
-from crosslab.peers.gguf_export import FORMATS, Format
+from crosslab.peers.gguf_export import FORMATS, SMALL_BLOCK
 from crosslab.peers.quantize import quantize
 from groundwork.hashing import digest
 
 _KIND = GGMLQuantizationType
-IN_SMALL_BLOCKS = {_KIND.Q4_K: _KIND.Q5_0, _KIND.Q5_K: _KIND.Q5_1, _KIND.Q6_K: _KIND.Q8_0}
-SMALL_BLOCK, LARGE_BLOCK = 32, 256
 # The writer writes these itself.
 OWN_FIELDS = ("general.architecture", "general.file_type", "general.quantization_version")
 
@@ -46,15 +40,6 @@ def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
     return made / name
 
 
-def kind_in_file(
-    chosen: Format, name: str, width: int, layers: int, *, tied: bool
-) -> GGMLQuantizationType:
-    """The kind of a matrix by its name in the file, and the length of its rows."""
-    role = "output.weight" if tied and name == "token_embd.weight" else name
-    kind = chosen.kind_of(role, layers)
-    return kind if width % LARGE_BLOCK == 0 else IN_SMALL_BLOCKS.get(kind, kind)
-
-
 def _rewrite(source: Path, format_: str, target: Path) -> None:
     reader, fields = open_gguf(source)
     chosen, architecture = FORMATS[format_], str(fields.get("general.architecture"))
@@ -70,7 +55,7 @@ def _rewrite(source: Path, format_: str, target: Path) -> None:
         kind = _KIND.F32
         if values.ndim == 2:
             width = values.shape[1]
-            kind = kind_in_file(chosen, str(tensor.name), width, layers, tied=tied)
+            kind = chosen.kind_of(str(tensor.name), width, layers, tied=tied)
             if kind not in (_KIND.F32, _KIND.F16) and width % SMALL_BLOCK:
                 raise UserError(
                     f"{source.name}: {tensor.name} has rows of {width} weights, which are no whole "

@@ -68,7 +68,6 @@ def test_the_exported_model_is_the_same_model(tmp_path: Path, format_: str) -> N
 
 def test_the_mix_gives_some_matrices_more_bits(tmp_path: Path) -> None:
     config = replace(CONFIG, hidden=256, heads=4, kv_heads=4, head_dim=64, layers=3)
-    assert fits(config, "Q4_K_M") and not fits(CONFIG, "Q4_K_M")
     reader = GGUFReader(export_gguf(random_model(config, 3, tmp_path), "Q4_K_M", tmp_path))
     kinds = {str(t.name): t.tensor_type.name for t in reader.tensors}
     better = {name for name, kind in kinds.items() if kind == "Q6_K"}
@@ -76,6 +75,18 @@ def test_the_mix_gives_some_matrices_more_bits(tmp_path: Path) -> None:
     assert better - {"output.weight"} == layers
     assert {kind for name, kind in kinds.items() if "ffn_up" in name} == {"Q4_K"}
     assert reader.fields["llama.feed_forward_length"].contents() == padded(80, 256) == 256
+
+
+def test_the_mix_has_small_blocks_where_large_ones_do_not_fit(tmp_path: Path) -> None:
+    config = replace(CONFIG, hidden=96, heads=3, kv_heads=3, head_dim=32, intermediate=256)
+    assert fits(config) and not fits(replace(config, hidden=80))
+    model = random_model(config, 3, tmp_path)
+    reader = GGUFReader(export_gguf(model, "Q4_K_M", tmp_path))
+    kinds = {str(t.name): t.tensor_type.name for t in reader.tensors if len(t.shape) == 2}
+    assert kinds["blk.0.ffn_down.weight"] in ("Q4_K", "Q6_K")
+    assert kinds["output.weight"] == "Q8_0" and kinds["blk.0.attn_q.weight"] == "Q5_0"
+    stored = GgufWeights(store_in_blocks(model, "Q4_K_M", tmp_path)).types
+    assert {gguf_name(name): kind for name, kind in stored.items()} == kinds
 
 
 @pytest.mark.parametrize("format_", IN_BLOCKS)

@@ -24,7 +24,7 @@ from crosslab.host.toolchain import CompilerKind, find_native
 from crosslab.models.sources.gguf_import import open_gguf
 from crosslab.peers import llama_cpp_build, perplexity
 from crosslab.peers.gguf_export import FORMATS
-from crosslab.peers.gguf_rewrite import kind_in_file, rewrite_gguf
+from crosslab.peers.gguf_rewrite import rewrite_gguf
 from crosslab.peers.perplexity import StoredModel, main, read_windows
 
 TEXT = "The licence of a model says who may use it, and for what.\r\n" * 8
@@ -185,7 +185,7 @@ def test_a_rewritten_file_has_the_same_tokenizer_and_near_numbers(file: Path) ->
     ],
 )
 def test_formats_of_a_mix(name: str, width: int, tied: bool, kind: str) -> None:
-    assert kind_in_file(FORMATS["Q5_K_M"], name, width, 8, tied=tied).name == kind
+    assert FORMATS["Q5_K_M"].kind_of(name, width, 8, tied=tied).name == kind
 
 
 def test_zig_does_not_build_the_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
