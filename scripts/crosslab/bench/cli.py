@@ -20,7 +20,7 @@ from crosslab.address import Address
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
 from crosslab.bench.options import Bench, Variant, bench_of, parser
 from crosslab.bench.peers import check_peer, peer_rows
-from crosslab.bench.predict_table import boards_of, predictions, whole_costs
+from crosslab.bench.predict_table import boards_of, count_small, predictions
 from crosslab.bench.products import check_openblas, product_rows
 from crosslab.bench.remote import cells_of, check_remote, label
 from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
@@ -99,11 +99,13 @@ def main(argv: Sequence[str]) -> int:
         (check_openblas if bench.peer == openblas.NAME else check_peer)(subject)
     if args.predict:
         boards = boards_of(bench)
-        for part in predictions(bench, boards, whole_costs(bench, measure_all)):
+        counted = count_small(bench, measure_all)
+        for part in predictions(bench, boards, counted):
             _results.print(part)
-        return 0
-    rows = _computed(machine, args, bench) if machine else list(measure_all(subject))
-    show(rows, _results, bench.core)
+        rows = [row for small in counted.values() for row in small]
+    else:
+        rows = _computed(machine, args, bench) if machine else list(measure_all(subject))
+        show(rows, _results, bench.core)
     if bench.together > 1:
         batches = list(measure_batches(subject, _progress.print))
         for table in batch_tables(batches, bench.core):

@@ -52,7 +52,7 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
             yield _kinds(row)
             if row.functions:
                 yield _functions(row)
-    yield from map(Text, _notes(chosen))
+    yield from map(Text, notes(chosen))
 
 
 def _summary(rows: Sequence[Row], name: str) -> Table:
@@ -129,7 +129,8 @@ def _short(symbol: str) -> str:
     return symbol if len(symbol) <= SYMBOL else f"{symbol[: SYMBOL - 1]}…"
 
 
-def _notes(rows: Iterable[Row]) -> Iterator[str]:
+def notes(rows: Sequence[Row]) -> Iterator[str]:
+    """What the cycles of rows rest on: costs that were assumed, and instructions without any."""
     yield "assumed, not measured (cores/assumptions.toml), of the serial cycles at most:"
     yield from _at_most(row.cycles.assumed for row in rows if row.cycles)
     unmeasured = list(_at_most(row.cycles.unmeasured for row in rows if row.cycles))

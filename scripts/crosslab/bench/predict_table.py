@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from crosslab.bench.cycles_table import notes
 from crosslab.bench.options import Bench
 from crosslab.bench.predict import (
     SMALL,
@@ -25,13 +26,19 @@ from crosslab.bench.predict import (
 from crosslab.bench.rows import Row, cost_of, name_of
 from crosslab.bench.subject import Subject
 from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import GGUF
 
 CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 NOTE = (
     "tokens a second, from nothing overlaps (computing + reading weights) to all does (the longer "
     "of both), with even shares of the threads. Counted with {sizes} layers and rows of lm_head, "
-    "and scaled to {layers} and {vocab}. No IME. {read:.0f} MB are read for a token"
+    "and scaled to {layers} and {vocab}. No IME. {read:.0f} MB are read for a token. {cycles}"
+)
+PIPELINE = "Cycles are those of the core's pipeline"
+SUM = (
+    "The core's file has no [pipeline]: cycles are the sum of all instructions' costs, as if none "
+    "overlapped"
 )
 HEADINGS = ("board", "program", "threads", "prefill", "decode", "outside")
 
@@ -44,17 +51,30 @@ class Costs:
     decode: float
 
 
-def whole_costs(bench: Bench, measure: Callable[[Subject], Iterable[Row]]) -> Mapping[str, Costs]:
-    """Count the small models, and scale: cycles of a token by program.
+def count_small(
+    bench: Bench, measure: Callable[[Subject], Iterable[Row]]
+) -> dict[Size, tuple[Row, ...]]:
+    """The rows of the small models.
 
     Args:
         bench: the whole model's options.
         measure: counts the rows of a model.
     """
     config = Subject(bench).config
-    found: dict[tuple[str, str], dict[Size, float]] = defaultdict(dict)
+    counted = {}
     for size in SMALL:
-        for row in measure(Subject(replace(bench, config=small(config, size), asset=""))):
+        layers, vocab = size
+        name = f"{bench.model}, {layers} layers, {vocab} rows of lm_head"
+        rows = measure(Subject(replace(bench, config=small(config, size), asset="")))
+        counted[size] = tuple(replace(row, model=name) for row in rows)
+    return counted
+
+
+def whole_costs(counted: Mapping[Size, Sequence[Row]], config: LlamaConfig) -> Mapping[str, Costs]:
+    """Cycles of a token of a whole model by program, from the rows of the small ones."""
+    found: dict[tuple[str, str], dict[Size, float]] = defaultdict(dict)
+    for size, rows in counted.items():
+        for row in rows:
             tokens = row.tokens if row.phase == "prefill" else 1
             found[name_of(row), row.phase][size] = cost_of(row) / tokens
     scaled = {key: whole(costs, config) for key, costs in found.items()}
@@ -77,19 +97,27 @@ def boards_of(bench: Bench) -> tuple[Board, ...]:
     known = ", ".join(dict.fromkeys(one.core for one in boards))
     if bench.core is None or not (found := [b for b in boards if b.core == bench.core.key]):
         raise UserError("--predict needs the core of a board", remedy=f"give --core {known}")
-    if bench.quantizations != (GGUF,) or len(bench.prompts) > 1 or bench.threads > 1:
+    alone = bench.threads == bench.together == 1
+    if bench.quantizations != (GGUF,) or len(bench.prompts) > 1 or not alone:
         raise UserError(
-            "--predict takes weights in GGUF's blocks, one prompt and one thread",
-            remedy=f"give --quantization {GGUF}, one value to --prefill, and leave out --threads",
+            "--predict takes weights in GGUF's blocks, one prompt, one thread and one sequence",
+            remedy=f"give --quantization {GGUF} and one --prefill; no --threads, no --together",
         )
     return tuple(found)
 
 
 def predictions(
-    bench: Bench, boards: Iterable[Board], costs: Mapping[str, Costs]
+    bench: Bench, boards: Sequence[Board], counted: Mapping[Size, Sequence[Row]]
 ) -> Iterator[RenderableType]:
-    """The table of predictions beside published speeds, and what it rests on."""
+    """The table of predictions beside published speeds, and what it rests on.
+
+    Args:
+        bench: the whole model's options.
+        boards: with its core.
+        counted: rows of the small models.
+    """
     config, (prompt,) = Subject(bench).config, bench.prompts
+    costs = whole_costs(counted, config)
     read = bytes_of_token(config, bench.gguf, prompt, CACHE_ITEM)
     title = f"{bench.model}, {bench.gguf}, prompt of {prompt}: predicted"
     table = Table(title=title, box=None, padding=(0, 1, 0, 0))
@@ -108,8 +136,10 @@ def predictions(
                         table.add_row(*_beside(board, one, prefill, decode))
     yield table
     sizes = ", ".join(f"{layers}/{rows}" for layers, rows in SMALL)
+    cycles = PIPELINE if bench.core and bench.core.pipeline else SUM
     about = {"layers": config.layers, "vocab": config.vocab, "read": read / 1e6}
-    yield Text(NOTE.format(sizes=sizes, **about))
+    yield Text(NOTE.format(sizes=sizes, cycles=cycles, **about))
+    yield from map(Text, notes([row for rows in counted.values() for row in rows]))
     for board in boards:
         yield Text(f"{board.key}: {board.name}. {board.source}")
         yield from (Text(f"{board.key}, {p.program}: {p.source}") for p in board.published)

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import shared_builds
 
 from crosslab.bench.options import SHAPES, parse_bench
 from crosslab.bench.predict import SMALL, Board, bytes_of_token, read_boards, small, whole
-from crosslab.bench.predict_table import boards_of, outside
+from crosslab.bench.predict_table import boards_of, count_small, outside, predictions
+from crosslab.bench.rows import Row
+from crosslab.bench.subject import Subject
 from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
@@ -76,6 +82,7 @@ def test_a_malformed_board_is_refused(tmp_path: Path) -> None:
         (["--core", "spacemit-x60"], "weights in GGUF's blocks"),
         (["--core", "spacemit-x60", *BLOCKS, "--threads", "2"], "one thread"),
         (["--core", "spacemit-x60", *BLOCKS, "--prefill", "8", "16"], "one prompt"),
+        (["--core", "spacemit-x60", *BLOCKS, "--decode", "6", "--together", "4"], "one sequence"),
     ],
 )
 def test_a_prediction_without_its_options_is_refused(options: list[str], said: str) -> None:
@@ -88,3 +95,52 @@ def test_a_shape_is_a_model_by_name() -> None:
     config = parse_bench([*OPTIONS, "--model", "qwen3-0.6b"]).config
     assert config is not None
     assert (config.layers, config.vocab) == (28, 151936)
+
+
+ROW = Row(
+    model="llama-3.2-1b",
+    variant="llama.cpp Q4_0",
+    phase="prefill",
+    tokens=128,
+    quantization="gguf",
+    vlen=128,
+    threads=1,
+    insns=1,
+    vector=0,
+    vsetvl=0,
+    vmem=0,
+    lmul_weighted=0,
+    prompt=128,
+    path=None,
+    layers="all",
+)
+
+
+@pytest.mark.parametrize(
+    ("core", "said"),
+    [("xuantie-c920", "no [pipeline]: cycles are the sum"), ("spacemit-x60", "core's pipeline")],
+)
+def test_a_table_says_what_its_cycles_are(core: str, said: str) -> None:
+    def measure(subject: Subject) -> Iterator[Row]:
+        # A second of a core for each layer of the prompt; a tenth for a token's.
+        cost = round(2.6e9 * subject.config.layers)
+        yield replace(ROW, cycles_serial=cost)
+        yield replace(ROW, phase="decode", cycles_serial=cost // 10)
+
+    options = [*OPTIONS, *BLOCKS, "--gguf", "Q4_0", "--core", core, "--model", "llama-3.2-1b"]
+    bench = parse_bench(options)
+    counted = count_small(bench, measure)
+    assert counted[2, 2048][0].model == "llama-3.2-1b, 2 layers, 2048 rows of lm_head"
+    printed = io.StringIO()
+    console = Console(width=200, file=printed)
+    for part in predictions(bench, boards_of(bench), counted):
+        console.print(part)
+    text = printed.getvalue()
+    assert said in text
+    assert "assumed, not measured" in text
+    if core == "xuantie-c920":
+        # 128 tokens in 16 seconds of one core: 16 cores, one second.
+        rows = [one.split() for one in text.splitlines() if one.startswith("sg2044 llama.cpp Q4_0")]
+        (prefill,) = (row[4] for row in rows if row[3] == "16")
+        assert prefill.endswith("-128")
+        assert text.count("published: llama.cpp") == 2
