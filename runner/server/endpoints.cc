@@ -272,7 +272,7 @@ void Endpoints::Detokenize(Body* body, httplib::Response& response) {
     served_.CheckModel(request.model);
     for (const int32_t id : request.tokens) {
       if (static_cast<size_t>(id) < served_.tokenizer->size()) continue;
-      throw ApiError(400, "the tokenizer has no token " + std::to_string(id), "tokens");
+      Refuse("tokens", "the tokenizer has no token " + std::to_string(id));
     }
     NoteHeaders(0, request.ignored, response);
     Send(response, {{"prompt", TextOf(*served_.tokenizer, request.tokens)}});

@@ -318,8 +318,7 @@ std::optional<size_t> HttpServer::KeyOf(const httplib::Request& request) const {
 void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
   if (keys_.empty() || KeyOf(request)) return;
   response.set_header("WWW-Authenticate", "Bearer");
-  throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
-                 "invalid_api_key");
+  throw ApiError(kNoKey, "this server needs a key: send the header Authorization: Bearer KEY");
 }
 
 // Refuses HTML forms, which a page of any site may send without a preflight, and compressed bodies,
