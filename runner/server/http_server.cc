@@ -21,6 +21,7 @@ namespace rvv_runner {
 namespace {
 
 constexpr std::chrono::milliseconds kIdleTime{5000};  // between two requests
+constexpr std::chrono::milliseconds kStopTime{1000};  // for clients to read how streams end
 constexpr int kMostRequests = 1000;                   // of one connection
 
 void SendError(const ApiError& error, httplib::Response& response) {
@@ -223,7 +224,8 @@ int HttpServer::Bind() {
 }
 
 void HttpServer::Close() {
-  endpoints_->Stop();
+  // httplib cuts the streams that are open when it stops.
+  endpoints_->Stop(kStopTime);
   stop();
 }
 
