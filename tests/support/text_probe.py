@@ -49,8 +49,7 @@ TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("input/*.cc")),
     *sorted(RUNNER_SOURCES.glob("text/*.cc")),
     *sorted(RUNNER_SOURCES.glob("tensors/*.cc")),
-    RUNNER_SOURCES / "engine" / "answer_text.cc",
-    RUNNER_SOURCES / "engine" / "sampling.cc",
+    *(RUNNER_SOURCES / "engine" / f"{name}.cc" for name in ("answer_text", "pace", "sampling")),
     *(RUNNER_SOURCES / "model" / f"{name}.cc" for name in ("cpus", "param_index", "vector_unit")),
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
