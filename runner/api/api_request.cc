@@ -17,13 +17,11 @@ constexpr int64_t kMany = int64_t{1} << 30;
 
 void ReadStop(const FieldValue& at, ApiRequest* request) {
   const Json list = at.value.is_array() ? at.value : Json::array({at.value});
-  if (list.size() > kMostStops) {
-    Refuse(at.name, "has more than " + std::to_string(kMostStops) + " strings");
-  }
+  CheckCount(at.name, list.size(), kMostStops, "strings");
   for (const Json& stop : list) {
     const std::string& text = ReadText(at.name, stop);
     if (text.empty()) Refuse(at.name, "holds an empty string");
-    if (text.size() > kMostStopBytes) Refuse(at.name, "holds a string that is too long");
+    CheckCount(at.name, text.size(), kMostStopBytes, "bytes in a string");
     request->sampling.stop.push_back(text);
   }
 }
@@ -113,7 +111,7 @@ Fields CommonFields() {
           "include_usage": {"type": "boolean"}, "include_obfuscation": {"type": "boolean"}}})"),
         "`include_usage`; `include_obfuscation` must be false"},
        ReadStreamOptions},
-      NeutralField<ApiRequest>("store", false, "must be false: no answer is stored"),
+      NeutralField<ApiRequest>("store", false, "no answer is stored"),
   };
   const Fields sampling = SamplingFields();
   fields.insert(fields.end(), sampling.begin(), sampling.end());
@@ -168,8 +166,7 @@ Fields ChatFields() {
       r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
     }
   };
-  const char* old = "is not supported here: use tools and tool_choice";
-  const char* modalities = "must be [\"text\"]: this model writes only text";
+  const char* old = "use tools and tool_choice";
   Fields fields = {
       ModelField(&ApiRequest::model),
       Messages(),
@@ -177,8 +174,8 @@ Fields ChatFields() {
       Count("max_tokens", 1, kMany, &Sampling::max_tokens, "not beside `max_completion_tokens`"),
       {{"logprobs", Support::kWorks, {{"type", "boolean"}}, ""}, logprobs},
       Count("top_logprobs", 0, kMostTop, &Sampling::top_logprobs, "needs `logprobs`"),
-      NeutralField<ApiRequest>("modalities", Json::array({"text"}), modalities),
-      NeutralField<ApiRequest>("functions", Json::array(), old),
+      NeutralField<ApiRequest>("modalities", Json::array({"text"}), "this model writes only text"),
+      NeutralField<ApiRequest>("functions", nullptr, old),
       NeutralField<ApiRequest>("function_call", "none", old),
   };
   for (const Fields& more : {FormFields(), CommonFields()}) {
@@ -216,7 +213,7 @@ Fields TextFields() {
       Count("logprobs", 0, kMostTop, &Sampling::top_logprobs,
             "with `echo`, also those of the prompt's tokens"),
       BooleanField<ApiRequest>("echo", &ApiRequest::echo),
-      NeutralField<ApiRequest>("suffix", "", "is not supported here"),
+      NeutralField<ApiRequest>("suffix", "", "a text is only continued"),
       {{"best_of", Support::kRefused, SchemaOf(1), "must be 1"}, best_of},
   };
   const Fields common = CommonFields();
@@ -231,7 +228,7 @@ bool Named(const Json& body, const char* field) {
 // Checks that depend on several fields.
 void CheckTogether(const Json& body, const ApiRequest& request) {
   if (Named(body, "max_tokens") && Named(body, "max_completion_tokens")) {
-    Refuse("max_tokens", "and max_completion_tokens mean the same: give only one");
+    Refuse("max_tokens", "cannot be used beside max_completion_tokens, which means the same");
   }
   if (Named(body, "stream_options") && !request.stream) {
     Refuse("stream_options", "needs stream to be true");
@@ -245,10 +242,7 @@ void CheckTogether(const Json& body, const ApiRequest& request) {
   if (request.form.schema && !request.form.tools.empty()) {
     Refuse("response_format", "cannot be used beside tools");
   }
-  if (request.answers() > static_cast<size_t>(kMostAnswers)) {
-    Refuse("n",
-           "times the number of prompts is more than " + std::to_string(kMostAnswers) + " answers");
-  }
+  CheckCount("n", request.answers(), kMostAnswers, "answers of all prompts together");
 }
 
 }  // namespace
@@ -257,7 +251,7 @@ std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most) {
   if (at.value.is_array() && at.value.empty()) Refuse(at.name, "is an empty list");
   const bool many = at.value.is_array() && !at.value[0].is_number();
   const Json list = many ? at.value : Json::array({at.value});
-  if (list.size() > most) Refuse(at.name, "has more than " + std::to_string(most) + " prompts");
+  CheckCount(at.name, list.size(), most, "prompts");
   std::vector<ApiPrompt> prompts;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string name = many ? EntryOf(at.name, i) : at.name;

@@ -126,9 +126,7 @@ OrderedJson ReadMessage(const std::string& field, const Json& value,
 OrderedJson ReadMessages(const std::string& field, const Json& value,
                          std::vector<std::string>* ignored) {
   if (!value.is_array() || value.empty()) Refuse(field, "must be a list of at least one message");
-  if (value.size() > kMostMessages) {
-    Refuse(field, "has more than " + std::to_string(kMostMessages) + " messages");
-  }
+  CheckCount(field, value.size(), kMostMessages, "messages");
   OrderedJson messages = OrderedJson::array();
   for (size_t i = 0; i < value.size(); ++i) {
     messages.push_back(ReadMessage(EntryOf(field, i), value[i], ignored));

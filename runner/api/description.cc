@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/answer_schemas.h"
+#include "api/api_error.h"
 #include "api/api_request.h"
 #include "api/conversation.h"
 #include "api/embedding_request.h"
@@ -165,7 +166,14 @@ std::string ApiPage() {
       "status 400 |\n\n"
       "Fields that are not listed are ignored, and the header `X-Ignored-Fields` names them; with "
       "`--strict` they get status\n400. `null` is the same as no field. An error has "
-      "OpenAI's form; `param` names the field.\n";
+      "OpenAI's form; `param` names the field.\n"
+      "An error that ends a stream is its last event; `[DONE]` follows it, except in "
+      "`/v1/responses`.\n\n"
+      "| `code` | status | `type` | |\n|---|---|---|---|\n";
+  for (const ErrorKind& kind : kErrorKinds) {
+    page += std::string("| `") + kind.code + "` | " + std::to_string(kind.status) + " | `" +
+            ApiError::TypeOf(kind.status) + "` | " + kind.about + " |\n";
+  }
   for (const PathAbout& path : ApiPaths()) {
     if (path.fields.empty()) continue;
     page +=

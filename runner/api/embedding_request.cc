@@ -35,11 +35,7 @@ const FieldTable<EmbeddingRequest>& EmbeddingFields() {
       ModelField(&Request::model),
       Input(),
       Encoding(),
-      {{"dimensions", Support::kRefused, SchemaOf(nullptr),
-        "is not supported: a vector has the width of the model"},
-       [](const FieldValue& at, Request*) {
-         Refuse(at.name, "is not supported: a vector has the width of the model");
-       }},
+      NeutralField<Request>("dimensions", nullptr, "a vector has the width of the model"),
       IgnoredField<Request>("user"),
   });
   return fields;

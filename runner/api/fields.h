@@ -124,14 +124,15 @@ RequestField<Request> IgnoredField(const std::string& name, const std::string& a
   return {{name, Support::kIgnored, OrderedJson::object(), about}, nullptr};
 }
 
-// A field of which only one value is accepted, which changes nothing. `why` completes "'name' ...".
+// A field of which only one value is accepted, which changes nothing; null is the same as no field.
 template <typename Request>
 RequestField<Request> NeutralField(const std::string& name, const Json& neutral,
                                    const std::string& why) {
+  const std::string about = "must be " + neutral.dump() + ": " + why;
   const auto read = [=](const FieldValue& at, Request*) {
-    if (at.value != neutral) Refuse(at.name, why);
+    if (at.value != neutral) Refuse(at.name, about);
   };
-  return {{name, Support::kRefused, SchemaOf(neutral), why}, read};
+  return {{name, Support::kRefused, SchemaOf(neutral), about}, read};
 }
 
 // The same field with another description.

@@ -91,9 +91,7 @@ void ReadInput(const FieldValue& at, ResponseRequest* request) {
   const Json whole = {{"role", "user"}, {"content", at.value}};
   const Json items = at.value.is_string() ? Json::array({whole}) : at.value;
   if (!items.is_array() || items.empty()) Refuse(at.name, "must be a string or a list of items");
-  if (items.size() > kMostMessages) {
-    Refuse(at.name, "has more than " + std::to_string(kMostMessages) + " items");
-  }
+  CheckCount(at.name, items.size(), kMostMessages, "items");
   Conversation conversation(&request->api.ignored);
   for (size_t i = 0; i < items.size(); ++i) conversation.Add(EntryOf(at.name, i), items[i]);
   request->api.chat_input.messages = conversation.Take();
@@ -103,9 +101,7 @@ void ReadInput(const FieldValue& at, ResponseRequest* request) {
 // Tools without the table "function" around each of them.
 void ReadFlatTools(const FieldValue& at, ResponseRequest* request) {
   if (!at.value.is_array()) Refuse(at.name, "must be a list");
-  if (at.value.size() > kMostTools) {
-    Refuse(at.name, "has more than " + std::to_string(kMostTools) + " tools");
-  }
+  CheckCount(at.name, at.value.size(), kMostTools, "tools");
   const OrderedJson tools = InOrder(at);
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string place = EntryOf(at.name, i);
@@ -168,8 +164,8 @@ Field Renamed(const std::string& name, Field field) {
 FieldTable<ResponseRequest>::Fields MakeFields() {
   const OrderedJson input = {{"anyOf", {{{"type", "string"}}, ListOfRefs("ResponseItem")}}};
   const OrderedJson tools = ListOfRefs("ResponseTool");
-  const char* stored = "must be null: no answer is stored; send the whole conversation as input";
-  const char* truncation = "must be disabled: a conversation that is too long is refused";
+  const char* stored = "no answer is stored; send the whole conversation as input";
+  const char* truncation = "a conversation that is too long is refused";
   FieldTable<ResponseRequest>::Fields fields = {
       Shared("model"),
       Required<ResponseRequest>(
@@ -195,8 +191,8 @@ FieldTable<ResponseRequest>::Fields MakeFields() {
       As(Support::kOwn, Shared("seed")),
       NeutralField<ResponseRequest>("previous_response_id", nullptr, stored),
       NeutralField<ResponseRequest>("conversation", nullptr, stored),
-      NeutralField<ResponseRequest>("prompt", nullptr, "is not supported here: use instructions"),
-      NeutralField<ResponseRequest>("background", false, "must be false"),
+      NeutralField<ResponseRequest>("prompt", nullptr, "use instructions"),
+      NeutralField<ResponseRequest>("background", false, "an answer is given at once"),
       NeutralField<ResponseRequest>("truncation", "disabled", truncation),
       {{"top_logprobs", Support::kRefused, SchemaOf(0), "must be 0"}, ReadTopLogprobs},
       IgnoredField<ResponseRequest>("store", "no answer is stored; `store` of an answer is false"),

@@ -32,8 +32,7 @@ const FieldTable<TokenizeRequest>& TokenizeFields() {
                             "(default: true). A chat's template writes its own"),
       BooleanField<Request>("return_token_strs", &Request::texts,
                             "the text of each token as `token_strs`"),
-      NeutralField<Request>("add_generation_prompt", true,
-                            "must be true: a chat ends where the answer begins"),
+      NeutralField<Request>("add_generation_prompt", true, "a chat ends where the answer begins"),
   });
   return fields;
 }
@@ -58,7 +57,8 @@ TokenizeRequest ParseTokenize(std::string_view body) {
     request.ignored.push_back(name);
   }
   if (request.text.has_value() == !request.chat.messages.is_null()) {
-    Refuse("prompt", "or 'messages' must be given, and not both");
+    Refuse("prompt", request.text ? "cannot be used beside messages"
+                                  : "is missing; give a prompt or messages");
   }
   return request;
 }

@@ -20,9 +20,7 @@ Tool ReadTool(const std::string& field, const OrderedJson& value) {
 
 OrderedJson InOrder(const FieldValue& at) {
   const std::string_view text = FieldText(at.body, at.name);
-  if (text.size() > kMostSchema) {
-    Refuse(at.name, "is longer than " + std::to_string(kMostSchema) + " bytes");
-  }
+  CheckCount(at.name, text.size(), kMostSchema, "bytes");
   return OrderedJson::parse(text);
 }
 
@@ -57,9 +55,7 @@ void ReadFormat(const FieldValue& at, Form* form) {
 
 OrderedJson ReadTools(const FieldValue& at, Form* form) {
   if (!at.value.is_array()) Refuse(at.name, "must be a list");
-  if (at.value.size() > kMostTools) {
-    Refuse(at.name, "has more than " + std::to_string(kMostTools) + " tools");
-  }
+  CheckCount(at.name, at.value.size(), kMostTools, "tools");
   OrderedJson tools = InOrder(at);
   for (size_t i = 0; i < tools.size(); ++i) {
     form->tools.push_back(ReadTool(EntryOf(at.name, i), tools[i]));

@@ -10,7 +10,13 @@
 namespace rvv_runner {
 
 void Refuse(const std::string& field, const std::string& why) {
-  throw ApiError(400, "'" + field + "' " + why, field);
+  throw ApiError(400, field + ": " + why, field);
+}
+
+void CheckCount(const std::string& field, size_t count, size_t most, const std::string& what) {
+  if (count <= most) return;
+  Refuse(field,
+         "has " + std::to_string(count) + " " + what + "; send at most " + std::to_string(most));
 }
 
 bool ReadBoolean(const std::string& field, const Json& value) {
@@ -25,7 +31,8 @@ int64_t ReadInteger(const std::string& field, const Json& value, int64_t low, in
   if (!value.is_number_integer() && !whole) Refuse(field, "must be a whole number");
   const double real = value.get<double>();
   if (real < static_cast<double>(low) || real > static_cast<double>(high)) {
-    Refuse(field, "must be between " + std::to_string(low) + " and " + std::to_string(high));
+    Refuse(field,
+           value.dump() + " is outside " + std::to_string(low) + " to " + std::to_string(high));
   }
   return whole ? static_cast<int64_t>(real) : value.get<int64_t>();
 }

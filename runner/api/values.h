@@ -11,8 +11,10 @@
 
 namespace rvv_runner {
 
-// Throws ApiError (400): "'field' why".
+// Throws ApiError (400): "field: why". All errors of requests have this form.
 [[noreturn]] void Refuse(const std::string& field, const std::string& why);
+// Refuses more than `most` things. `what`: their name.
+void CheckCount(const std::string& field, size_t count, size_t most, const std::string& what);
 
 bool ReadBoolean(const std::string& field, const Json& value);
 int64_t ReadInteger(const std::string& field, const Json& value, int64_t low, int64_t high);

@@ -12,6 +12,7 @@
 
 #include "engine/answer.h"
 #include "engine/cache_room.h"
+#include "engine/pace.h"
 #include "engine/prompt_lookup.h"
 #include "input/errors.h"
 #include "model/model.h"
@@ -41,7 +42,8 @@ class Engine::State {
         tokenizer_(tokenizer),
         vocabulary_(vocabulary),
         limits_(limits),
-        room_(model) {
+        room_(model),
+        pace_(limits.chunk, limits.adaptive) {
     stats_.pages_total = model->pages();
     stats_.page_tokens = Model::kPageTokens;
     stats_.cache_bytes = model->bytes();
@@ -185,22 +187,6 @@ class Engine::State {
     stats_.running = std::ssize(running_);
   }
 
-  // Rows of the next call that reads a part of a prompt (EngineLimits::adaptive). It converges: a
-  // call takes a time of its own and a time for each row, and the first is shorter than a decode call.
-  int64_t ChunkNow() {
-    if (!limits_.adaptive) return limits_.chunk;
-    constexpr double kDecodeSteps =
-        7;  // with a decode call that follows, and what varies, less than ten
-    constexpr int64_t kTile = 16;  // rows of a kernel
-    const bool streams = decode_seconds_ > 0 && !Decoding().empty();
-    const double most = streams ? kDecodeSteps * decode_seconds_ : 1.0;
-    const double each = read_seconds_ > 0 ? read_seconds_ : streams ? decode_seconds_ : most;
-    const auto rows =
-        static_cast<int64_t>(std::min(most / each, static_cast<double>(limits_.chunk)));
-    const int64_t whole = rows < kTile ? rows : rows / kTile * kTile;
-    return std::min(std::max(whole, streams ? 1 : kTile), limits_.chunk);
-  }
-
   std::vector<Answers::iterator> Decoding() {
     std::vector<Answers::iterator> all;
     for (auto it = running_.begin(); it != running_.end(); ++it) {
@@ -226,16 +212,15 @@ class Engine::State {
   // True if one call, which reads the weights once, can read a part of a prompt and the last tokens
   // of these answers. Now and then, and for a new number of answers, it is false, so that a decode
   // call is measured.
-  bool FitTogether(const Answer& reading, const std::vector<Answers::iterator>& decoding) {
-    constexpr int kMeasured = 8;  // a decode call after as many
+  bool FitTogether(const Answer& reading, const std::vector<Answers::iterator>& decoding) const {
     const auto count = std::ssize(decoding);
     if (!model_->prefills_together() || reading.scores_prompt() || reading.embeds()) return false;
     if (count == 0 || count >= std::min(model_->batch(), limits_.chunk)) return false;
-    return !limits_.adaptive || (decoded_ == count && together_ < kMeasured);
+    return pace_.Knows(count);
   }
 
   void PrefillBeside(Answers::iterator reading, const std::vector<Answers::iterator>& decoding) {
-    const int64_t most = std::max<int64_t>(ChunkNow() - std::ssize(decoding), 1);
+    const int64_t most = std::max<int64_t>(pace_.Rows(true) - std::ssize(decoding), 1);
     const auto [first, last] = (*reading)->Chunk(most);
     Rows rows;
     for (const auto& answer : decoding) {
@@ -249,9 +234,10 @@ class Engine::State {
     const auto start = Clock::now();
     const auto logits = model_->PrefillAll(rows);
     const double seconds = SecondsSince(start);
-    ++together_;
-    read_seconds_ = seconds / static_cast<double>(rows.tokens.size());
-    const double of_prompt = read_seconds_ * static_cast<double>(last - first);
+    const auto count = std::ssize(rows.tokens);
+    pace_.ReadBeside(count, seconds);
+    const double of_prompt =
+        seconds * static_cast<double>(last - first) / static_cast<double>(count);
     Count([&](EngineStats* stats) {
       ++stats->mixed_steps;
       stats->prefill_seconds += of_prompt;
@@ -264,14 +250,14 @@ class Engine::State {
   void Prefill(Answers::iterator reading) {
     Answer& answer = **reading;
     const bool scored = answer.scores_prompt();
-    const auto [first, last] =
-        answer.Chunk(scored ? std::min(ChunkNow(), model_->scored()) : ChunkNow());
+    const int64_t rows = pace_.Rows(!Decoding().empty());
+    const auto [first, last] = answer.Chunk(scored ? std::min(rows, model_->scored()) : rows);
     const auto start = Clock::now();
     const auto logits = scored            ? Score(&answer, {first, last})
                         : answer.embeds() ? Embed(&answer, {first, last})
                                           : model_->Prefill(answer.sequence(), {first, last});
     const double seconds = SecondsSince(start);
-    if (!scored) read_seconds_ = seconds / static_cast<double>(last - first);
+    pace_.Read(last - first, seconds);
     Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
     HasRead(reading, {first, last}, logits, seconds);
   }
@@ -323,18 +309,9 @@ class Engine::State {
     const auto start = Clock::now();
     const auto rows = model_->Decode(sequences, tokens);
     const double seconds = SecondsSince(start);
-    MeasuredDecode(std::ssize(answers), seconds);
+    pace_.Decoded(std::ssize(answers), seconds);
     Count([&](EngineStats* stats) { stats->decode_seconds += seconds; });
     NextOfAll(answers, tokens, rows, seconds);
-  }
-
-  // Notes the time of a decode call of `count` answers.
-  void MeasuredDecode(int64_t count, double seconds) {
-    constexpr double kGrowth = 1.05;  // at most, so that one slow call counts little
-    const bool grows = count == decoded_ && decode_seconds_ > 0;
-    decode_seconds_ = grows ? std::min(seconds, kGrowth * decode_seconds_) : seconds;
-    decoded_ = count;
-    together_ = 0;
   }
 
   // Notes that a call has read the last tokens of answers, the first of `tokens`, and chooses the
@@ -358,16 +335,16 @@ class Engine::State {
   bool Guess(Answers::iterator running) {
     if (limits_.lookup == Lookup::kOff || !model_->verifies()) return false;
     const bool measures = limits_.lookup == Lookup::kWhereItGains;
-    if (measures && (decode_seconds_ == 0 || !gain_.Tries())) return false;
+    if (measures && (pace_.decode_seconds() == 0 || !gain_.Tries())) return false;
     Answer& answer = **running;
-    std::vector<int32_t> tokens = answer.Guess(std::min(model_->scored(), ChunkNow()) - 1);
+    std::vector<int32_t> tokens = answer.Guess(std::min(model_->scored(), pace_.Rows(true)) - 1);
     if (tokens.empty()) return false;
     const int64_t sequence = answer.sequence(), guessed = std::ssize(tokens);
     tokens.insert(tokens.begin(), answer.last());
     const auto start = Clock::now();
     const auto rows = model_->PrefillRows(sequence, tokens);
     const double seconds = SecondsSince(start);
-    read_seconds_ = seconds / static_cast<double>(guessed + 1);
+    pace_.Read(guessed + 1, seconds);
     answer.Decoded(seconds);
     Chosen chosen;
     int64_t right = 0;
@@ -377,7 +354,7 @@ class Engine::State {
       if (answer.last() != tokens[static_cast<size_t>(right) + 1]) break;
     }
     answer.Verified(guessed, right);
-    gain_.Verified(seconds, right + 1, decode_seconds_);
+    gain_.Verified(seconds, right + 1, pace_.decode_seconds());
     if (right < guessed) model_->Drop(sequence, guessed - right);
     room_.Computed(sequence, tokens.begin(), tokens.begin() + right + 1);
     Count([&](EngineStats* stats) {
@@ -468,10 +445,7 @@ class Engine::State {
   // Used only by the engine's thread.
   CacheRoom room_;
   Answers running_;
-  double read_seconds_ = 0;    // of a row in the last call that read a prompt
-  double decode_seconds_ = 0;  // of a decode call, of late
-  int64_t decoded_ = 0;        // answers of that call
-  int together_ = 0;           // calls since then that read a prompt and decoded
+  Pace pace_;
   LookupGain gain_;
 
   mutable std::mutex mutex_;  // guards the members below

@@ -43,9 +43,8 @@ struct EngineLimits {
   int64_t tokens = 0;     // of one sequence, prompt and answer
   int64_t chunk = 0;      // most tokens of one prefill call, at most the model's CacheLimits say
   int64_t queue = 64;     // requests that wait at most
-  // Chooses shorter prefill calls, from measured times: while other answers are being decoded, a
-  // call takes about the time of six of their tokens, and otherwise about a second, so
-  // that a request to stop is heard. Then the calls of a prompt depend on the machine.
+  // Chooses shorter prefill calls, from measured times (Pace): other answers go on, and the engine
+  // heeds Cancel within about a second. Then the calls of a prompt depend on the machine.
   bool adaptive = false;
   // Whether tokens of an answer that is decoded alone are guessed by prompt lookup, and verified
   // in one call.

@@ -30,13 +30,14 @@ void CheckRange(const char* name, double value, double low, double high) {
 
 void CheckStops(const std::vector<std::string>& stops) {
   if (stops.size() > kMostStops) {
-    throw InputError("stop: more than " + std::to_string(kMostStops) + " strings");
+    throw InputError("stop: has " + std::to_string(stops.size()) + " strings; send at most " +
+                     std::to_string(kMostStops));
   }
   for (const std::string& stop : stops) {
     if (stop.empty()) throw InputError("stop: a string is empty");
     if (stop.size() > kMostStopBytes) {
-      throw InputError("stop: a string is longer than " + std::to_string(kMostStopBytes) +
-                       " bytes");
+      throw InputError("stop: has " + std::to_string(stop.size()) +
+                       " bytes in a string; send at most " + std::to_string(kMostStopBytes));
     }
     if (FirstBroken(stop)) throw InputError("stop: a string is not UTF-8");
   }

@@ -205,10 +205,9 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& sche
 std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>& tools,
                                                         int64_t most, bool text) {
   if (!tokenizer_.calls()) {
-    throw GrammarError(
-        "tools",
-        "cannot be called: the model's chat template has no calls; ask for JSON with "
-        "'response_format', or use a model for tools");
+    throw ToolsError("tools",
+                     "cannot be called: the model's chat template has no calls; ask for JSON with "
+                     "response_format, or use a model for tools");
   }
   const ToolFormat& format = *tokenizer_.calls();
   const std::string tag = CallsOf(tools, format, format.parallel ? most : 1).dump();

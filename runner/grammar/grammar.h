@@ -38,7 +38,7 @@ class GrammarCompiler {
 
   // The grammar of calls of these tools, in the model's format, at most `most` of them. With
   // `text`, an answer may also be any text; the grammar begins where calls begin. Throws
-  // GrammarError as OfSchema does.
+  // GrammarError as OfSchema does, and ToolsError.
   std::shared_ptr<const Grammar> OfCalls(const std::vector<Tool>& tools, int64_t most, bool text);
 
  private:

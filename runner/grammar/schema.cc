@@ -167,7 +167,8 @@ class Preparation {
       references_.emplace_back(place, target.get<std::string>());
     }
     if (alone == "enum" && (*schema)["enum"].size() > kMostValues) {
-      Refuse(place + "/enum", "has more than " + std::to_string(kMostValues) + " values");
+      Refuse(place + "/enum", "has " + std::to_string((*schema)["enum"].size()) +
+                                  " values; send at most " + std::to_string(kMostValues));
     }
     if (listed && schema->contains("type")) KeepTyped(schema, alone, place);
   }
@@ -215,8 +216,10 @@ class Preparation {
     }
     const bool counts = schema->contains("minProperties") || schema->contains("maxProperties");
     if (counts && properties && (*schema)["properties"].size() > kMostCounted) {
-      Refuse(place + "/properties", "has more than " + std::to_string(kMostCounted) +
-                                        " entries beside minProperties or maxProperties");
+      Refuse(place + "/properties",
+             "has " + std::to_string((*schema)["properties"].size()) +
+                 " entries; beside minProperties or maxProperties send at most " +
+                 std::to_string(kMostCounted));
     }
     AddRequired(schema, others, patterns || names, place);
     const size_t required = schema->value("required", OrderedJson::array()).size();

@@ -13,11 +13,17 @@ namespace rvv_runner {
 class GrammarError : public InputError {
  public:
   GrammarError(std::string field, const std::string& why)
-      : InputError("'" + field + "' " + why), field_(std::move(field)) {}
+      : InputError(field + ": " + why), field_(std::move(field)) {}
   const std::string& field() const { return field_; }
 
  private:
   std::string field_;
+};
+
+// The model's chat template has no form of calls.
+class ToolsError : public GrammarError {
+ public:
+  using GrammarError::GrammarError;
 };
 
 // Checks a JSON Schema, whose order of properties is that of an answer, and writes it so that XGrammar reads all of it. XGrammar ignores many

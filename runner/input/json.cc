@@ -51,14 +51,14 @@ class Builder final : public nlohmann::json_sax<Json> {
     Count();
     const auto [place, fresh] = open_.back()->emplace(name, nullptr);
     if (!fresh && bounds_.unique_names) {
-      throw InputError("the field '" + name + "' of " + what_ + " appears twice");
+      throw InputError(what_ + ": the field '" + name + "' appears twice");
     }
     named_ = &*place;
     return true;
   }
 
   bool parse_error(size_t, const std::string&, const Json::exception& error) override {
-    throw InputError(what_ + " is not JSON: " + error.what());
+    throw InputError(what_ + ": not JSON: " + error.what());
   }
 
   Json Take() { return std::move(root_); }
@@ -66,7 +66,7 @@ class Builder final : public nlohmann::json_sax<Json> {
  private:
   void Count() {
     if (++values_ <= bounds_.most_values) return;
-    throw InputError(what_ + " has more than " + std::to_string(bounds_.most_values) + " values");
+    throw InputError(what_ + ": has more than " + std::to_string(bounds_.most_values) + " values");
   }
 
   template <typename Value>
@@ -112,12 +112,12 @@ const Json& Wanted(bool found, const Json& value, const std::string& where, cons
 
 Json ParseJson(std::string_view text, const std::string& what, const JsonBounds& bounds) {
   if (const auto broken = FirstBroken(text)) {
-    throw InputError("byte " + std::to_string(*broken) + " of " + what + " is not UTF-8");
+    throw InputError(what + ": byte " + std::to_string(*broken) + " is not UTF-8");
   }
   // The parser would skip a byte order mark, which RFC 8259 does not allow.
-  if (text.starts_with("\xEF\xBB\xBF")) throw InputError(what + " starts with a byte order mark");
+  if (text.starts_with("\xEF\xBB\xBF")) throw InputError(what + ": starts with a byte order mark");
   if (DeeperThan(bounds.deepest, text)) {
-    throw InputError(what + " is nested more than " + std::to_string(bounds.deepest) + " deep");
+    throw InputError(what + ": nested more than " + std::to_string(bounds.deepest) + " deep");
   }
   Builder builder(what, bounds);
   Json::sax_parse(text.begin(), text.end(), &builder);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/asked.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rvv_runner {
@@ -52,10 +53,10 @@ std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form)
 
 }  // namespace
 
-std::string FieldOf(const std::string& message, const std::string& input) {
-  const std::string field = message.substr(0, message.find(':'));
-  const bool named = field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
-  return named ? field : input;
+std::string FieldOf(const std::string& message) {
+  const size_t colon = std::min(message.find(':'), message.size());
+  const size_t other = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
+  return colon == other ? message.substr(0, colon) : "";
 }
 
 Asked RequestsOf(const Served& served, ApiRequest request) {

@@ -11,27 +11,32 @@
 #include "api/api_request.h"
 #include "api/completion_writer.h"
 #include "api/embedding_request.h"
+#include "api/values.h"
 #include "engine/engine.h"
 #include "server/served.h"
 
 namespace rvv_runner {
 
-// The field of a request that an error of the engine names before a colon, or `input`.
-std::string FieldOf(const std::string& message, const std::string& input);
+// The field of a request that an error of the engine names before a colon; empty without one.
+std::string FieldOf(const std::string& message);
 
 // Calls `work`; errors of the request become ApiError. `input`: the field of the prompt.
 template <typename Work>
 auto Explained(const std::string& input, const Work& work) {
   try {
     return work();
+  } catch (const ToolsError& error) {
+    throw ApiError(kUnsupportedTools, error.what(), error.field());
   } catch (const GrammarError& error) {
-    throw ApiError(400, error.what(), error.field(), "unsupported_schema");
+    throw ApiError(kUnsupportedSchema, error.what(), error.field());
   } catch (const ContextError& error) {
-    throw ApiError(400, error.what(), input, "context_length_exceeded");
+    throw ApiError(kTooLong, input + ": " + error.what(), input);
   } catch (const InputError& error) {
-    throw ApiError(400, error.what(), FieldOf(error.what(), input));
+    const std::string field = FieldOf(error.what());
+    if (!field.empty()) throw ApiError(400, error.what(), field);
+    Refuse(input, error.what());
   } catch (const QueueFull& error) {
-    throw ApiError(429, error.what(), "", "queue_full");
+    throw ApiError(kQueueFull, error.what());
   }
 }
 

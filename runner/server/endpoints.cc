@@ -16,7 +16,6 @@
 #include "chat_page.h"
 #include "input/heap.h"
 #include "input/json.h"
-#include "server/event_stream.h"
 
 namespace rvv_runner {
 namespace {
@@ -188,14 +187,15 @@ void Endpoints::Respond(const httplib::Request& request, size_t owner, Body* bod
 
 void Endpoints::Answer(Asked asked, size_t owner, std::unique_ptr<AnswerWriter> writer,
                        const httplib::Request& request, httplib::Response& response) {
-  if (stopping_) throw ApiError(503, "the server is stopping");
+  const auto open = stopping_.Open();
+  if (stopping_) throw StoppingError();
   for (Request& one : asked.requests) one.owner = owner;
   auto answers = Explained(asked.api.input(), [&] {
     return std::make_unique<Answers>(served_.answerer, std::move(asked.requests));
   });
   NoteHeaders(asked.dropped, asked.api.ignored, response);
   if (asked.api.stream) {
-    return SendStream(std::move(writer), std::move(answers), stopping_, request, response);
+    return SendStream(std::move(writer), std::move(answers), stopping_, open, request, response);
   }
   AwaitAll(answers.get(), stopping_, request, [&](const AnswerEvent& event) {
     event.ended ? writer->End(event.answer, *event.ended) : writer->Next(event.answer, event.piece);
@@ -210,7 +210,7 @@ AnswerName Endpoints::NewName(const std::string& kind) {
 
 void Endpoints::Embed(const httplib::Request& request, size_t owner, Body* body,
                       httplib::Response& response) {
-  if (stopping_) throw ApiError(503, "the server is stopping");
+  if (stopping_) throw StoppingError();
   EmbeddingRequest asked;
   size_t dropped = 0;
   std::vector<Request> texts = Read(body, [&] {
@@ -272,7 +272,7 @@ void Endpoints::Detokenize(Body* body, httplib::Response& response) {
     served_.CheckModel(request.model);
     for (const int32_t id : request.tokens) {
       if (static_cast<size_t>(id) < served_.tokenizer->size()) continue;
-      throw ApiError(400, "the tokenizer has no token " + std::to_string(id), "tokens");
+      Refuse("tokens", "the tokenizer has no token " + std::to_string(id));
     }
     NoteHeaders(0, request.ignored, response);
     Send(response, {{"prompt", TextOf(*served_.tokenizer, request.tokens)}});

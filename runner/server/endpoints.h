@@ -4,6 +4,7 @@
 #include <httplib.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <semaphore>
@@ -13,6 +14,7 @@
 #include "api/api_request.h"
 #include "server/asked.h"
 #include "server/body.h"
+#include "server/event_stream.h"
 #include "server/metrics.h"
 #include "server/served.h"
 
@@ -42,8 +44,8 @@ class Endpoints {
 
   Metrics& metrics() { return metrics_; }
   BodyBudget& bodies() { return bodies_; }
-  // Ends all running answers.
-  void Stop() { stopping_ = true; }
+  // Ends all running answers; see Stopping::Begin.
+  void Stop(std::chrono::milliseconds most) { stopping_.Begin(most); }
 
  private:
   nlohmann::json About() const;
@@ -58,7 +60,7 @@ class Endpoints {
   int64_t started_;     // seconds since 1970
   std::string prefix_;  // of the ids of this run's answers
   std::atomic<uint64_t> answered_{0};
-  std::atomic<bool> stopping_{false};
+  Stopping stopping_;
   // What is made of a body takes many times its size.
   std::counting_semaphore<> long_bodies_{1};
   std::counting_semaphore<> short_bodies_{4};

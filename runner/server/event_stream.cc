@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "input/json.h"
@@ -20,7 +21,7 @@ bool Failed(const Ended& ended) {
 
 // The error for the client of an answer that did not end normally.
 ApiError Failure(const Ended& ended) {
-  if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
+  if (ended.finish == Finish::kCancelled) return StoppingError();
   // The engine's message may hold internals that clients must not see.
   Log(LogLevel::kError, "an answer failed: " + ended.error);
   return ApiError(500, "the model failed");
@@ -91,12 +92,27 @@ class EventStream {
 
 }  // namespace
 
+ApiError StoppingError() { return ApiError(kServerStopping, "the server is stopping"); }
+
+void Stopping::Begin(std::chrono::milliseconds most) {
+  begun_ = true;
+  const auto end = std::chrono::steady_clock::now() + most;
+  while (open_ > 0 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+std::shared_ptr<void> Stopping::Open() {
+  ++open_;
+  return {this, [](Stopping* stopping) { --stopping->open_; }};
+}
+
 void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers,
-                const std::atomic<bool>& stopping, const httplib::Request& request,
-                httplib::Response& response) {
+                const Stopping& stopping, std::shared_ptr<void> open,
+                const httplib::Request& request, httplib::Response& response) {
   const auto stream = std::make_shared<EventStream>(std::move(writer), std::move(answers));
-  const auto provide = [stream, &stopping](size_t, httplib::DataSink& sink) {
-    if (stopping) stream->Break(ApiError(503, "the server is stopping"));
+  const auto provide = [stream, open, &stopping](size_t, httplib::DataSink& sink) {
+    if (stopping) stream->Break(StoppingError());
     return stream->Write(sink);
   };
   response.set_header("Cache-Control", "no-cache");
@@ -109,13 +125,13 @@ void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> a
   }
 }
 
-void AwaitAll(Answers* answers, const std::atomic<bool>& stopping, const httplib::Request& request,
+void AwaitAll(Answers* answers, const Stopping& stopping, const httplib::Request& request,
               const std::function<void(const AnswerEvent&)>& take) {
   using Clock = std::chrono::steady_clock;
   auto looked = Clock::now();
   while (!answers->done()) {
     const auto event = answers->Next(kTick);
-    if (stopping) throw ApiError(503, "the server is stopping");
+    if (stopping) throw StoppingError();
     if (Clock::now() - looked >= std::chrono::duration<double>(kTick)) {
       if (request.is_connection_closed()) throw ApiError(400, "the client closed the connection");
       looked = Clock::now();

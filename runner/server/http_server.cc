@@ -21,6 +21,7 @@ namespace rvv_runner {
 namespace {
 
 constexpr std::chrono::milliseconds kIdleTime{5000};  // between two requests
+constexpr std::chrono::milliseconds kStopTime{1000};  // for clients to read how streams end
 constexpr int kMostRequests = 1000;                   // of one connection
 
 void SendError(const ApiError& error, httplib::Response& response) {
@@ -223,7 +224,8 @@ int HttpServer::Bind() {
 }
 
 void HttpServer::Close() {
-  endpoints_->Stop();
+  // httplib cuts the streams that are open when it stops.
+  endpoints_->Stop(kStopTime);
   stop();
 }
 
@@ -318,8 +320,7 @@ std::optional<size_t> HttpServer::KeyOf(const httplib::Request& request) const {
 void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
   if (keys_.empty() || KeyOf(request)) return;
   response.set_header("WWW-Authenticate", "Bearer");
-  throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
-                 "invalid_api_key");
+  throw ApiError(kNoKey, "this server needs a key: send the header Authorization: Bearer KEY");
 }
 
 // Refuses HTML forms, which a page of any site may send without a preflight, and compressed bodies,

@@ -36,7 +36,7 @@ class HttpServer : public httplib::Server {
   int Bind();
   // Sets the endpoints; to be called once, before Listen. `endpoints` must outlive the server.
   void Offer(Endpoints* endpoints);
-  // Answers requests until Close, which any thread may call.
+  // Answers requests until Close, which any thread may call. It takes up to a second.
   bool Listen() { return listen_after_bind(); }
   void Close();
   std::string address() const;

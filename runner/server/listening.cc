@@ -6,7 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -16,6 +18,9 @@
 
 namespace rvv_runner {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
 // With the exit code that a shell reports for this signal.
 [[noreturn]] void Exit(int signal) { std::_Exit(128 + signal); }
@@ -52,6 +57,7 @@ void StopSignals::Wait() {
     if (over_) return;
     if (signal == SIGHUP && !terminal_) Reload();
   }
+  const auto end = Clock::now() + kMost;
   {
     const std::lock_guard guard(mutex_);
     // No request is running that needs an end.
@@ -59,9 +65,10 @@ void StopSignals::Wait() {
     stop_();
   }
   // The model may be in the middle of a long call.
-  const timespec patience = {kMostSeconds, 0};
   int again = -1;
   do {
+    const auto left = std::max<std::chrono::nanoseconds>(end - Clock::now(), {});
+    const timespec patience = {left / 1s, (left % 1s).count()};
     again = sigtimedwait(&set_, nullptr, &patience);
   } while ((again < 0 && errno == EINTR) || (again == SIGHUP && !terminal_));
   if (!over_) Exit(signal);

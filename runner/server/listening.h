@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <mutex>
@@ -25,7 +26,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   // From now on, the first signal calls `stop` on a separate thread; with null, it ends the program
-  // again. After a signal the object must be destroyed within kMostSeconds: later, or at a second
+  // again. After a signal the object must be destroyed within kMost: later, or at a second
   // signal, it ends the program, whatever the other threads do.
   void Await(std::function<void()> stop);
 
@@ -34,7 +35,7 @@ class StopSignals {
   void OnReload(std::function<void()> reload);
 
  private:
-  static constexpr int kMostSeconds = 4;
+  static constexpr std::chrono::seconds kMost{4};
 
   void Wait();
   void Reload();

@@ -8,8 +8,8 @@ namespace rvv_runner {
 
 void Served::CheckModel(const std::string& asked) const {
   if (asked.empty() || asked == name || (aliases != nullptr && aliases->Find(asked))) return;
-  throw ApiError(404, "this server does not have that model; its model is " + name, "model",
-                 "model_not_found");
+  throw ApiError(kNoModel, "model: this server does not have that model; its model is " + name,
+                 "model");
 }
 
 void Served::CheckIgnored(const std::vector<std::string>& ignored) const {

@@ -47,9 +47,14 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
   return out;
 }
 
-void CheckRoom(size_t tokens, size_t most) {
-  if (tokens > most)
-    throw ContextError("the text has more than " + std::to_string(most) + " tokens");
+// Bytes of a text whose tokens are all counted, also when they are too many.
+constexpr size_t kCounted = size_t{256} << 10;
+
+// `all`: that the text has; otherwise there may be more.
+void CheckRoom(size_t tokens, size_t most, bool all) {
+  if (tokens <= most) return;
+  const std::string count = all ? std::to_string(tokens) : "more than " + std::to_string(most);
+  throw ContextError("the text has " + count + " tokens; send at most " + std::to_string(most));
 }
 
 // The begin of the blanks before a byte of a text, and the end of those behind it.
@@ -139,6 +144,11 @@ void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Enco
 }
 
 Encoded Tokenizer::Encode(std::string_view text, size_t most) const {
+  if (text.size() <= kCounted && most < SIZE_MAX) {
+    Encoded whole = Encode(text);
+    CheckRoom(whole.ids.size(), most, true);
+    return whole;
+  }
   Encoded out;
   SplitMarkers(markers_, text, &out, [&](std::string_view part, bool first) {
     std::string normal;
@@ -203,7 +213,7 @@ void Tokenizer::EncodeWord(std::string_view word, size_t most, Encoded* out) con
   // To merge a very long word takes seconds, and more memory than the text.
   size_t count = 0;
   Beginnings(word, [&](uint32_t token) { count += token != kNoToken; });
-  CheckRoom(out->ids.size() + count / longest_, most);
+  CheckRoom(out->ids.size() + count / longest_, most, false);
   std::vector<Part> parts;
   parts.reserve(count);
   Beginnings(word, [&](uint32_t token) {
@@ -239,7 +249,7 @@ void Tokenizer::EncodeWord(std::string_view word, size_t most, Encoded* out) con
   for (const Part& part : parts) {
     if (part.token != kNoToken) out->ids.push_back(static_cast<int32_t>(part.token));
   }
-  CheckRoom(out->ids.size(), most);
+  CheckRoom(out->ids.size(), most, false);
 }
 
 std::string_view Tokenizer::Bytes(int32_t id) const {

@@ -29,8 +29,9 @@ class Tokenizer {
   // Not copyable: it holds views of its own tokens.
   Tokenizer(Tokenizer&&) = default;
 
-  // Encodes a UTF-8 text of less than 4 GiB. Markers in it become their ids. Throws InputError for
-  // a text of more than `most` tokens, without the time and memory that its tokens would take.
+  // Encodes a UTF-8 text of less than 4 GiB. Markers in it become their ids. Throws
+  // ContextError for a text of more than `most` tokens: with their number if the text is short,
+  // and without the time and memory that they would take if it is long.
   Encoded Encode(std::string_view text, size_t most = SIZE_MAX) const;
 
   // The bytes of a token; empty for special tokens and for ids beyond the vocabulary.

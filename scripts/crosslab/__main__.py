@@ -31,7 +31,7 @@ class Verb:
 VERBS = (
     Verb("doctor", "crosslab.host.doctor", "say which tools this machine has and what is missing"),
     Verb("prepare", "crosslab.host.doctor", "install the missing system packages"),
-    Verb("kernels", "crosslab.build.kernels", "compile the micro-kernels"),
+    Verb("kernels", "crosslab.build.kernels_cli", "compile the micro-kernels"),
     Verb("lock", "crosslab.models.sources.relock", "look up the pinned models again"),
     Verb("build-and-test", "crosslab.job.main_job", "build a model and check its answer in QEMU"),
     Verb("model", "crosslab.job.model_job", "build a model of yours, check it, pack it"),

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from served import CHAT, JSON_TYPE, TEXT, Served, serving, until
+from served import CHAT, JSON_TYPE, RESPONSES, TEXT, Served, serving, until
 from support import text_probe
 
 from crosslab.tokenizer.device_tokenizer import pack
@@ -295,14 +295,28 @@ def test_stopping_waits_for_no_client(start: Callable[..., Served]) -> None:
         assert server.process.wait(10) == 0, server.log.read_text()  # it waited for 15 seconds
 
 
-def test_stopping_ends_streams(program: object, start: Callable[..., Served]) -> None:
-    server = start(4, 0.02)
-    with server.connect() as connection:
-        connection.sendall(raw(TEXT, json.dumps({**ENDLESS, "stream": True})))
-        connection.recv(100)
-        server.process.terminate()
-        assert server.process.wait(20) == 0, server.log.read_text()
-        received(connection)
+@pytest.mark.parametrize("pace", [0.02, 60])
+def test_stopping_ends_streams_with_an_error(start: Callable[..., Served], pace: float) -> None:
+    """Also those that wait for their first token, and for their turn."""
+    server = start(4, pace)
+    asked = (
+        (TEXT, ENDLESS),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}]}),
+        (RESPONSES, {"input": "a"}),
+    )
+    streams = [server.connect() for _ in asked]
+    for stream, (path, body) in zip(streams, asked, strict=True):
+        stream.sendall(raw(path, json.dumps({**body, "stream": True})))
+        assert stream.recv(100).startswith(b"HTTP/1.1 200 ")
+    server.process.terminate()
+    assert server.process.wait(5) == 0, server.log.read_text()
+    for stream, (path, _) in zip(streams, asked, strict=True):
+        with stream:
+            end = received(stream)
+        assert end.count(b'"code":"server_stopping"') == 1, end
+        assert (b"event: error" in end) == (path == RESPONSES)
+        assert (b"data: [DONE]\n\n" in end) == (path != RESPONSES)
+        assert end.endswith(b"0\r\n\r\n"), end
 
 
 @pytest.mark.parametrize("signals", [1, 2])

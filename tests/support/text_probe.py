@@ -49,8 +49,7 @@ TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("input/*.cc")),
     *sorted(RUNNER_SOURCES.glob("text/*.cc")),
     *sorted(RUNNER_SOURCES.glob("tensors/*.cc")),
-    RUNNER_SOURCES / "engine" / "answer_text.cc",
-    RUNNER_SOURCES / "engine" / "sampling.cc",
+    *(RUNNER_SOURCES / "engine" / f"{name}.cc" for name in ("answer_text", "pace", "sampling")),
     *(RUNNER_SOURCES / "model" / f"{name}.cc" for name in ("cpus", "param_index", "vector_unit")),
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
@@ -79,9 +78,10 @@ def build_probe(
 ) -> Path:
     """The program around ``main``, with the server or without; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
-    covered = ("fuzzer-no-link", *SANITIZERS)
     folders = [runner_tables(cache), json_headers(), jinja_sources(cache)]
-    kinds = (covered if "fuzzer" in sanitizers else SANITIZERS) if host else ()
+    # The same objects serve libFuzzer, where the compiler has it.
+    covered = ("fuzzer-no-link",) if tools.is_clang else ()
+    kinds = (*covered, *SANITIZERS) if host else ()
     command, text = _objects(tools, cache, ("text", "-O1"), TEXT_SOURCES, folders, kinds)
     ready = [*sorted(text.glob("*.o"))]
     if not server:
@@ -90,7 +90,7 @@ def build_probe(
         # Most of their compiler's time would go into optimising what sanitizers add.
         folders += include_folders(cache).values()
         how = ("server", "-O0")
-        command, more = _objects(tools, cache, how, SERVER_SOURCES, folders, covered)
+        command, more = _objects(tools, cache, how, SERVER_SOURCES, folders, kinds)
         ready += [*sorted(more.glob("*.o")), *library_objects(tools, cache)]
     link = sanitizer_flags(sanitizers) if host else ("-static",)
     made = [f"{path.parent.name}/{path.name}" for path in ready]

@@ -34,7 +34,8 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
 from crosslab.peers import openblas
 from crosslab.remote import Cell, compute, scheduler_of, serve_worker
-from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of
+from crosslab.run.counter import Measurement, count_guest, phases_of
+from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
 
 COLUMNS = (

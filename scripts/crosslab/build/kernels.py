@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import argparse
 import enum
 import itertools
 import json
 import platform
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,7 +35,6 @@ INDEX = "kernels.json"
 ORDERED_FOR = "spacemit-x60"
 
 _ZVFH = "zvfh"
-_COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
 
 # No libc symbol may be needed, and a kernel never unwinds: a model library links the object
 # whatever its C library is.
@@ -380,26 +377,3 @@ def _run(command: Sequence[str]) -> None:
             f"the compiler {command[0]} cannot be started: {error.strerror}",
             remedy="install it, or name another with --compiler",
         ) from error
-
-
-def main(argv: Sequence[str]) -> None:
-    """The command ``python -m crosslab kernels``.
-
-    Raises:
-        LabError: see :func:`build_kernels`; the caller prints it and sets the exit code.
-    """
-    parser = argparse.ArgumentParser(prog="crosslab kernels", description=__doc__)
-    parser.add_argument("--target", required=True, choices=[t.value for t in KernelTarget])
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help=_COMPILER_HELP)
-    parser.add_argument(
-        "--no-relax",
-        action="store_true",
-        help="keep the targets of branches in the object, which crosslab core-loops reads",
-    )
-    arguments = parser.parse_args(argv)
-    flags = ["-mno-relax"] if arguments.no_relax else []
-    index = build_kernels(
-        arguments.target, arguments.output, compiler=arguments.compiler, extra_flags=flags
-    )
-    print(f"{len(read_kernels())} kernels for {arguments.target}: {index.parent / OBJECT}")

@@ -16,23 +16,15 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from crosslab.cached_build import cached_build
-from crosslab.errors import LabError, UserError
-from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import find_native, require_qemu
+from crosslab.errors import LabError
+from crosslab.host.toolchain import require_qemu
+from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.run.symbols import Symbols
-from groundwork.hashing import digest
 
-PLUGIN = Path(__file__).parents[1] / "native" / "counter"
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
 # In the plugin's report, as in native/counter/decode.h.
 VTYPE_UNKNOWN = 64
-
-# The plugin interface by QEMU's version: see native/counter/qemu_plugin_api.h.
-PLUGIN_API = (((9, 1), 3), ((9, 0), 2), ((0,), 1))
 
 
 @dataclass(frozen=True)
@@ -304,32 +296,6 @@ class Measurement:
     def _records(self, regions: Iterable[int] | None) -> Iterator[Record]:
         chosen = range(len(self.records)) if regions is None else regions
         return chain.from_iterable(self.records[i] for i in chosen)
-
-
-def build_plugin(cache: Path) -> Path:
-    """Compile the plugin for the installed emulator, once.
-
-    Raises:
-        UserError: there is no emulator, or none that loads plugins, or no compiler.
-        LabError: it does not compile.
-    """
-    qemu = require_qemu()
-    if not qemu.plugins:
-        have = ".".join(map(str, qemu.version))
-        raise UserError(
-            f"{qemu.path} ({have}) was built without plugins: it cannot count instructions",
-            remedy="put a qemu-riscv64 with plugins first on PATH; Debian 12's qemu-user has them",
-        )
-    api = next(number for version, number in PLUGIN_API if qemu.version >= version)
-    toolchain = find_native()
-    command = [*toolchain.cc, *FLAGS, *WARNINGS, f"-DMLC_RVV_PLUGIN_API={api}", "counter.c"]
-
-    def make(out: Path) -> None:
-        output = ["-o", str(out / "counter.so"), "-lpthread"]
-        run_compiler("compiling the counter", [*command, *output], PLUGIN)
-
-    key = digest(toolchain.digest, " ".join(command), PLUGIN)
-    return cached_build(cache, "counter", key, make) / "counter.so"
 
 
 def count_guest(

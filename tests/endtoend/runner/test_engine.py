@@ -75,11 +75,11 @@ def test_four_at_once_answer_as_each_alone(probe: Path, params: Path) -> None:
 def test_a_long_prompt_is_read_in_parts_beside_a_stream(probe: Path, params: Path) -> None:
     """As many as leave the stream its pace; the answers are the same."""
     asked = [request(PROMPTS[1]), request(PROMPTS[2], 4)]
-    told = run_plan(probe, params, sequences=2, adaptive=1, chunk=48, requests=asked)
+    told = run_plan(probe, params, sequences=2, adaptive=1, requests=asked)
     assert [got["tokens"] for got in told["answers"]] == [alone(params, PROMPTS[n]) for n in (1, 2)]
-    # The very first call is short, since no speed is known.
-    told = run_plan(probe, params, adaptive=1, chunk=48, requests=[request(PROMPTS[2])])
-    assert told["answers"][0]["prefills"] == 2
+    # The first two calls are short, since no speed is known.
+    told = run_plan(probe, params, adaptive=1, requests=[request(PROMPTS[1])])
+    assert told["answers"][0]["prefills"] == 3
 
 
 def test_a_prompt_and_answers_are_read_in_one_call(probe: Path, params: Path) -> None:

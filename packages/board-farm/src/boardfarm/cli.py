@@ -37,7 +37,7 @@ from crosslab.address import Address, check_address
 from crosslab.build.recipe_options import vlens_of
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
-from crosslab.run.counter import build_plugin
+from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
 from groundwork.locks import locked
 

@@ -31,7 +31,7 @@ from crosslab.cached_build import default_cache
 from crosslab.compile.targets import LabTarget
 from crosslab.cores.core import read_core
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter import build_plugin
+from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
 
 pytestmark = pytest.mark.usefixtures("counting_emulator")

@@ -31,7 +31,7 @@ from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import LabTarget
-from crosslab.run.counter import build_plugin
+from crosslab.run.counter_plugin import build_plugin
 
 pytestmark = [pytest.mark.usefixtures("counting_emulator"), pytest.mark.slow]
 

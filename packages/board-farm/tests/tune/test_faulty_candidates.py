@@ -21,7 +21,7 @@ from boardfarm.tune.trial import TrialQuestion, answer_of, trial
 from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter import build_plugin
+from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
 
 pytestmark = pytest.mark.usefixtures("counting_emulator")
