@@ -67,17 +67,13 @@ class Parts:
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
-        threads, size, count = (
-            tirx.Var(name, "int64") for name in ("threads", "rows_of_part", "parts")
-        )
+        threads = tirx.Var("threads", "int64")
         panels = tirx.ceildiv(int64(outputs), int64(columns))
         wanted = all_rows // parts_for(panels, threads) // ROWS * ROWS
-        bindings = (
-            tirx.Bind(threads, tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))),
-            tirx.Bind(size, tirx.max(wanted, int64(ROWS))),
-            tirx.Bind(count, tirx.max(all_rows // size, int64(1))),
-        )
-        return Parts(all_rows, size, count, bindings)
+        size = tirx.max(wanted, int64(ROWS))
+        pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
+        count = tirx.max(all_rows // size, int64(1))
+        return Parts(all_rows, size, count, (tirx.Bind(threads, pool),))
 
     @property
     def whole(self) -> bool:
