@@ -139,6 +139,27 @@ def test_portable_kernels(host: list[str], f: GgufFormat) -> None:
         check(host, f, m, n, k, 64)
 
 
+@pytest.mark.parametrize("f", gguf_formats().values(), ids=lambda f: f.name)
+def test_parts_of_the_rows_give_the_numbers_of_all(
+    rvv: AtVlen, host: list[str], f: GgufFormat
+) -> None:
+    """Threads share rows: parts begin at multiples of 16 and have 16 rows at least."""
+    n, k = 70, 2 * f.block
+    blocks = read_blocks(f.name, random_rows(f.name, n, k))
+    a = np.random.default_rng(3).standard_normal((16 + 29, k)).astype(np.float32)
+
+    def outputs(command: Sequence[str], some: F32) -> F32:
+        call = packed_call(f.name, blocks, some, n, 64, np.zeros(1, np.int64))
+        done = subprocess.run(command, input=call, capture_output=True, check=True, timeout=60)
+        ready = k // f.block * len(some) * (f.block + 4 + f.block // 4)
+        return np.frombuffer(done.stdout, np.float32, len(some) * n, ready).reshape(-1, n)
+
+    for command in (rvv(256), host):
+        together = outputs(command, a)
+        assert np.array_equal(outputs(command, a[:16]), together[:16])
+        assert np.array_equal(outputs(command, a[16:]), together[16:])
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_in_activations_stay(

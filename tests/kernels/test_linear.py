@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -149,15 +149,20 @@ def matrix(buffer: Floats, shape: tuple[int, int], stride: int) -> Floats:
     return np.lib.stride_tricks.as_strided(buffer, shape, (stride * item, item))
 
 
-def run(command: Sequence[str], calls: Sequence[Call]) -> None:
+def results(command: Sequence[str], calls: Sequence[Call]) -> list[Floats]:
+    """The buffer of c after each call."""
     done = subprocess.run(
         command, input=b"".join(c.packed() for c in calls), capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")
-    results = np.frombuffer(done.stdout, dtype=np.float32)
+    floats = np.frombuffer(done.stdout, dtype=np.float32)
     ends = np.cumsum([c.buffers()[0].size for c in calls])
-    assert results.size == ends[-1]
-    for call, got in zip(calls, np.split(results, ends[:-1]), strict=True):
+    assert floats.size == ends[-1]
+    return np.split(floats, ends[:-1])
+
+
+def run(command: Sequence[str], calls: Sequence[Call]) -> None:
+    for call, got in zip(calls, results(command, calls), strict=True):
         call.check(got)
 
 
@@ -224,6 +229,27 @@ def test_every_number_of_rows(rvv: AtVlen, rows: int) -> None:
         for columns in (1, 16, 17, 32, 33, 64, 64 + 9, 64 + 24)
     ]
     run(rvv(256), calls)
+
+
+@pytest.mark.parametrize("vlen", [None, *VLENS])
+def test_parts_of_the_rows_give_the_numbers_of_all(
+    rvv: AtVlen, host: list[str], monkeypatch: pytest.MonkeyPatch, vlen: int | None
+) -> None:
+    """Threads share rows: parts begin at multiples of 16 and have 16 rows at least."""
+    command, columns = (rvv(vlen), vlen // 4) if vlen else (host, 64)
+    plain = Call.buffers
+    for kind in (kind for kind in KINDS if kind.startswith("gemm")):
+        whole = Call(kind, 16 + 32 + 29, columns + 5, 77, (0, 0, 0), 32, columns, 4)
+        (want,) = results(command, [whole])
+        c, a, b, scales = plain(whole)
+        for first, rows in ((0, 16), (16, 32), (48, 29)):
+            part = replace(whole, m=rows)
+            at_c, at_a = (slice(first * n, (first + rows) * n) for n in (whole.n, whole.k))
+            some = (c[at_c], a[at_a], b, scales)
+            with monkeypatch.context() as patched:
+                patched.setattr(Call, "buffers", lambda _, some=some: some)
+                (got,) = results(command, [part])
+            assert np.array_equal(got, want[at_c]), (kind, first)
 
 
 @pytest.mark.parametrize("vlen", VLENS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -94,7 +95,8 @@ def test_the_panel_is_as_wide_as_eight_registers(transform: Any, passes: ModuleT
     for vlen in (128, 256, 1024):
         target = riscv64("+zve64d", f"+zvl{vlen}b")
         module, _ = transform(target, layer=linear_function("seq_len", 512, 64))
-        assert f"T.min(T.int64(512) - task * T.int64({vlen // 4})" in module["layer"].script()
+        outputs = rf"T\.min\(T\.int64\(512\) - task // .* \* T\.int64\({vlen // 4}\)"
+        assert re.search(outputs, module["layer"].script())
 
 
 @pytest.mark.parametrize("rows", ["seq_len", 1])

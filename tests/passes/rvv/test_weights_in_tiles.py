@@ -134,3 +134,12 @@ def test_results_are_right(
         got = vm[name](tvm.runtime.tensor(x), params).numpy()
         want = x.astype(np.float64) @ weight.T
         assert np.abs(got - want).max() < tolerance * np.abs(want).max()
+    # Two threads share 100 rows, too; one does not split them.
+    x = tvm.runtime.tensor(linear_inputs(100, 1, WIDTH, packing=None, add=False, seed=100)[0])
+    set_threads = tvm.get_global_func("runtime.config_threadpool")
+    got_by = []
+    for threads in (1, 2):
+        set_threads(1, threads)
+        got_by.append(vm["prefill"](x, params).numpy())
+    set_threads(1, 0)
+    assert np.array_equal(*got_by)

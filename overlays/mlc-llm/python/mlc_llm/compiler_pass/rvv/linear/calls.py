@@ -15,20 +15,21 @@ from ..targets import is_rvv_target, vector_bits
 from ..tir import PatternMismatch, block_of, whole
 from .experts import Experts, opaque
 from .match import LinearLayer
+from .parts import Parts, int64
 from .take import TakenRows
 
 # Rows of a panel of weights, which takes 64 KiB at VLEN 256 while it is in use.
 PANEL_ROWS = 256
 HOST_PANEL_COLUMNS = 64
-# Rows of weights that a task of a matrix-vector product has at least this many weights in: less
-# is not worth waking a thread for.
-TASK_WEIGHTS = 1 << 17
+# Weights that a task of a matrix-vector product has at least: fewer are not worth a call.
+TASK_WEIGHTS = 1 << 15
+# A task takes more panels than one where so many tasks remain, which threads share evenly enough.
+TASKS = 256
 # Floats of a group that gemv_prepare adds to its inputs.
 READY_EXTRA = 4
-# Words of a group of int8 activations, with scale and sum, and rows that a task rounds to int8.
+# Words of a group of int8 activations, with scale and sum.
 INT8_GROUP = 32
 INT8_WORDS = 10
-TASK_ROWS = 16
 # A vector in what follows a product, in elements: at most a register group of eight.
 HOST_LANES = 16
 # A matrix-vector product of weights in tiles and an input, both in halves.
@@ -118,83 +119,80 @@ def take(taken: TakenRows, routines: Routines) -> Any:
 
 def _gemm_dense_tiles(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with float32 weights in tiles: tasks over whole tiles."""
-    k, columns = int64(linear.k), routines.columns
-    width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
+    k, columns = int64(linear.k), int64(routines.columns)
 
-    def arguments(start: Any, count: Any) -> list[Any]:
-        pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
-        sizes = [int64(linear.rows), count, k, int64(linear.n), k, int64(columns)]
-        return [*pointers, *_weights(linear, start), *sizes]
+    def arguments(first: Any, rows: Any, start: Any, count: Any) -> list[Any]:
+        sizes = [rows, count, k, int64(linear.n), k, columns]
+        return [*_matrices(linear, out, first, start), *_weights(linear, start), *sizes]
 
-    return _tasks(routines.product(linear), linear, out, width, arguments)
+    return _products(routines.product(linear), linear, out, routines, arguments)
 
 
 def _gemm_int8(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with int8 activations: rows are rounded, then tasks over whole tiles."""
-    k, rows, columns = int64(linear.k), int64(linear.rows), routines.columns
+    k, columns = int64(linear.k), int64(routines.columns)
     words = -(-linear.k // INT8_GROUP) * INT8_WORDS
-    ready = tirx.decl_buffer((rows * words,), "int32", "ready")
-    width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
+    ready = tirx.decl_buffer((int64(linear.rows) * words,), "int32", "ready")
 
-    def arguments(start: Any, count: Any) -> list[Any]:
-        pointers = [out.access_ptr("w", offset=start), ready.access_ptr("r")]
-        sizes = [rows, count, k, int64(linear.n), int64(columns)]
+    def arguments(first: Any, rows: Any, start: Any, count: Any) -> list[Any]:
+        to = out.access_ptr("w", offset=first * int64(linear.n) + start)
+        pointers = [to, ready.access_ptr("r", offset=first * words)]
+        sizes = [rows, count, k, int64(linear.n), columns]
         return [*pointers, *_weights(linear, start), *sizes]
 
-    def quantize(first: Any, count: Any) -> Any:
-        to = ready.access_ptr("w", offset=first * INT8_WORDS)
+    def quantize(first: Any, count: Any, begin: Any, rows: Any) -> Any:
+        to = ready.access_ptr("w", offset=begin * words + (first - begin) * INT8_WORDS)
         pointers = [to, linear.data.access_ptr("r", offset=first * k)]
         return call(routines.symbol("quantize_int8", None), [*pointers, count, k, k, rows])
 
-    rounded = quantize(int64(0), rows)
-    if not linear.single:
-        task = tirx.Var("task", "int64")
-        first = task * TASK_ROWS
-        inner = quantize(first, tirx.min(rows - first, int64(TASK_ROWS)))
-        tasks = tirx.ceildiv(rows, int64(TASK_ROWS))
-        rounded = tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
-    products = _tasks(routines.product(linear), linear, out, width, arguments)
-    return _opaque("rounded", linear, out, tirx.SeqStmt([rounded, products]), [ready])
+    parts = _parts(linear, routines)
+    products = _products(routines.product(linear), linear, out, routines, arguments, parts=parts)
+    statements = [*parts.bindings, parts.rounded(quantize), products]
+    return _opaque("rounded", linear, out, tirx.SeqStmt(statements), [ready])
 
 
 def _gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with any number of rows: tasks over panels of outputs."""
-    columns, k = routines.columns, int64(linear.k)
+    k, columns = int64(linear.k), routines.columns
     panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
 
-    def arguments(start: Any, count: Any) -> list[Any]:
-        pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
-        sizes = [int64(linear.rows), count, k, int64(linear.n), k]
+    def arguments(first: Any, rows: Any, start: Any, count: Any) -> list[Any]:
+        sizes = [rows, count, k, int64(linear.n), k]
         if linear.packing is None:
             sizes.append(k)
         scratch = [panel.access_ptr("rw"), int64(PANEL_ROWS), int64(columns)]
-        return [*pointers, *_weights(linear, start), *sizes, *scratch]
+        matrices = _matrices(linear, out, first, start)
+        return [*matrices, *_weights(linear, start), *sizes, *scratch]
 
-    return _tasks(routines.product(linear), linear, out, columns, arguments, [panel])
+    return _products(routines.product(linear), linear, out, routines, arguments, [panel])
 
 
 def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with one row: tasks over runs of outputs."""
     k, packing = int64(linear.k), linear.packing
-    # Whole panels, as their rows may lie in lanes.
-    outputs = outputs_of_a_task(linear.n, linear.k, routines.columns)
     data = linear.data
     if packing is not None:
         floats = packing.groups(linear.k) * (packing.group + READY_EXTRA)
         data = ready = tirx.decl_buffer((floats,), "float32", "ready")
 
-    def arguments(start: Any, count: Any) -> list[Any]:
+    def arguments(_first: Any, _rows: Any, start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), data.access_ptr("r")]
         sizes = [count, k] if packing or linear.tiled else [count, k, k]
         tile = [int64(routines.columns)] if linear.tiled else []
         return [*pointers, *_weights(linear, start), *sizes, *tile]
 
-    tasks = _tasks(routines.product(linear), linear, out, outputs, arguments)
+    tasks = _products(routines.product(linear), linear, out, routines, arguments)
     if packing is None:
         return tasks
     prepare = routines.symbol(routines.kinds(linear)[0], packing)
     first = call(prepare, [ready.access_ptr("w"), linear.data.access_ptr("r"), k])
     return _opaque("prepared", linear, out, tirx.SeqStmt([first, tasks]), [ready])
+
+
+def _matrices(linear: LinearLayer, out: Any, first: Any, start: Any) -> list[Any]:
+    """Pointers to the outputs from a row and a column on, and to the inputs from that row on."""
+    to = out.access_ptr("w", offset=first * int64(linear.n) + start)
+    return [to, linear.data.access_ptr("r", offset=first * int64(linear.k))]
 
 
 def _weights(linear: LinearLayer, start: Any) -> list[Any]:
@@ -207,43 +205,44 @@ def _weights(linear: LinearLayer, start: Any) -> list[Any]:
 
 
 def outputs_of_a_task(n: Any, k: int, columns: int) -> int:
-    """Outputs of a task: whole panels, enough to be worth a thread, and the same for each task."""
-    least = -(-TASK_WEIGHTS // k // columns) * columns
-    if not isinstance(n, tirx.IntImm):
-        return least
-    tasks = 1
-    while tasks * least < int(n):
-        tasks *= 2
-    return -(-int(n) // tasks // columns) * columns
+    """Outputs of a task: one panel, or more where panels are small or very many.
+
+    The smaller tasks are, the less threads differ. Panels are whole: their rows may lie in lanes.
+    """
+    panels = -(-TASK_WEIGHTS // (k * columns))
+    if isinstance(n, tirx.IntImm):
+        panels = max(panels, int(n) // columns // TASKS)
+    return panels * columns
 
 
-def _tasks(
+def _parts(linear: LinearLayer, routines: Routines) -> Parts:
+    """The parts of the rows of a layer."""
+    return Parts.of(linear.rows, linear.n, routines.columns)
+
+
+def _products(
     symbol: str,
     linear: LinearLayer,
     out: Any,
-    width: int,
-    arguments: Callable[[Any, Any], list[Any]],
+    routines: Routines,
+    arguments: Callable[[Any, Any, Any, Any], list[Any]],
     allocated: Sequence[Any] = (),
+    *,
+    parts: Parts | None = None,
 ) -> Any:
-    """Calls that share the outputs, `width` each, among threads; one call if that is enough."""
+    """Calls for parts of rows, bound already unless None, and runs of outputs."""
+    of_rows = parts or _parts(linear, routines)
+    columns = routines.columns
+    width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
 
-    def body(start: Any, count: Any) -> Any:
-        statement = call(symbol, arguments(start, count))
+    def body(first: Any, rows: Any, start: Any, count: Any) -> Any:
+        statement = call(symbol, arguments(first, rows, start, count))
         return _opaque(linear.stage.name, linear, out, statement, allocated)
 
-    return shared(linear.n, width, body)
-
-
-def shared(outputs: Any, width: int, body: Callable[[Any, Any], Any]) -> Any:
-    """Statements for outputs from one on, so many, that threads share; one if that is enough."""
-    n = int64(outputs)
-    if isinstance(outputs, tirx.IntImm) and int(outputs) <= width:
-        return body(int64(0), n)
-    task = tirx.Var("task", "int64")
-    start = task * width
-    inner = body(start, tirx.min(n - start, int64(width)))
-    count = tirx.ceildiv(n, int64(width))
-    return tirx.For(task, int64(0), count, tirx.ForKind.PARALLEL, inner)
+    tasks = of_rows.shared(linear.n, width, body)
+    if parts or not of_rows.bindings:
+        return tasks
+    return _opaque("parts", linear, out, tirx.SeqStmt([*of_rows.bindings, tasks]), [])
 
 
 def call(symbol: str, arguments: list[Any]) -> Any:
@@ -264,13 +263,6 @@ def _opaque(name: str, linear: LinearLayer, out: Any, body: Any, allocated: Sequ
     inputs = [linear.data, linear.weight, linear.scale]
     reads = [whole(buffer) for buffer in inputs if buffer is not None]
     return block_of(body, name, reads, [whole(out)], allocated)
-
-
-def int64(value: Any) -> Any:
-    """A size as an int64 expression."""
-    if isinstance(value, int | tirx.IntImm):
-        return tirx.IntImm("int64", int(value))
-    return tirx.Cast("int64", value)
 
 
 def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ from tvm_ffi import structural_equal
 
 from ..stages import Stage, factors_of, same_extents
 from ..tir import PatternMismatch, block_of, require_dense_float32, substitute, uses, whole
-from .calls import call, int64
+from .calls import call
+from .parts import int64
 
 MISFIT = "it is not a convolution of each channel by itself"
 

@@ -17,7 +17,8 @@ from tvm import tirx
 
 from ..configuration import StoredSegment
 from ..tir import block_of, whole, with_root
-from .calls import TASK_ROWS, Routines, call, int64, outputs_of_a_task, shared
+from .calls import Routines, call, outputs_of_a_task
+from .parts import Parts, int64
 from .tiles import Places
 
 ATTRIBUTE = "mlc_rvv.stored"
@@ -160,10 +161,13 @@ def _linear(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
         if segment.block not in ready:
             size = layer.rows * _ready_bytes(layer, segment.block)
             ready[segment.block] = tirx.decl_buffer((size,), "uint8", f"ready_{segment.block}")
-    statements = [_round(layer, routines, block, buffer) for block, buffer in ready.items()]
+    most = max(segment.rows for segment in layer.segments)
+    parts = Parts.of(layer.rows, most, routines.columns)
+    statements = [*parts.bindings]
+    statements += [_round(layer, routines, parts, *of_block) for of_block in ready.items()]
     start = 0
     for i, segment in enumerate(layer.segments):
-        product = _segment(layer, i, start, ready[segment.block], symbols[i], routines)
+        product = _segment(layer, i, start, ready[segment.block], symbols[i], routines, parts)
         statements.append(product)
         start += segment.rows
     return _block(layer, "rounded", tirx.SeqStmt(statements), list(ready.values()))
@@ -178,28 +182,28 @@ def _ready_bytes(layer: StoredLayer, block: int) -> int:
     return _inputs(layer) // block * (block + 4 + block // 8 * 2)
 
 
-def _round(layer: StoredLayer, routines: Routines, block: int, ready: Any) -> Any:
-    """Rows are rounded in tasks; a row's blocks lie among those of all rows."""
-    k, rows = int64(_inputs(layer)), layer.rows
+def _round(layer: StoredLayer, routines: Routines, parts: Parts, block: int, ready: Any) -> Any:
+    """Rows are rounded in tasks; a row's blocks lie among those of all rows of its part."""
+    k, row = int64(_inputs(layer)), _ready_bytes(layer, block)
     each = block + 4 + block // 8 * 2
 
-    def some(first: Any, count: Any) -> Any:
-        to = ready.access_ptr("w", offset=first * each)
+    def some(first: Any, count: Any, begin: Any, rows: Any) -> Any:
+        to = ready.access_ptr("w", offset=begin * row + (first - begin) * each)
         source = layer.data.access_ptr("r", offset=first * k)
         arguments = [to, source, count, k, k, rows, int64(block)]
         return call(routines.symbol("quantize_blocks", None), arguments)
 
-    if isinstance(rows, tirx.IntImm) and int(rows) <= TASK_ROWS:
-        return some(int64(0), rows)
-    task = tirx.Var("task", "int64")
-    first = task * TASK_ROWS
-    inner = some(first, tirx.min(rows - first, int64(TASK_ROWS)))
-    tasks = tirx.ceildiv(rows, int64(TASK_ROWS))
-    return tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
+    return parts.rounded(some)
 
 
 def _segment(
-    layer: StoredLayer, index: int, start: int, ready: Any, symbol: str, routines: Routines
+    layer: StoredLayer,
+    index: int,
+    column: int,
+    ready: Any,
+    symbol: str,
+    routines: Routines,
+    parts: Parts,
 ) -> Any:
     segment, buffers = layer.segments[index], layer.of_segment(index)
     k, all_outputs = _inputs(layer), int64(layer.out.shape[-1])
@@ -207,13 +211,14 @@ def _segment(
     one_row = isinstance(layer.rows, tirx.IntImm) and int(layer.rows) == 1
     width = outputs_of_a_task(n, k, routines.columns) if one_row else routines.columns
 
-    def part(first: Any, count: Any) -> Any:
-        pointers = [layer.out.access_ptr("w", offset=start + first), ready.access_ptr("r")]
-        sizes = [layer.rows, count, int64(k), all_outputs, int64(routines.columns)]
-        statement = call(symbol, [*pointers, *_pointers(buffers, first, segment), *sizes])
-        return _block(layer, "product", statement, [])
+    def some(first: Any, rows: Any, start: Any, count: Any) -> Any:
+        to = layer.out.access_ptr("w", offset=first * all_outputs + column + start)
+        rounded = ready.access_ptr("r", offset=first * _ready_bytes(layer, segment.block))
+        sizes = [rows, count, int64(k), all_outputs, int64(routines.columns)]
+        pointers = [to, rounded, *_pointers(buffers, start, segment)]
+        return _block(layer, "product", call(symbol, [*pointers, *sizes]), [])
 
-    return shared(n, width, part)
+    return parts.shared(n, width, some)
 
 
 def _block(layer: StoredLayer, name: str, body: Any, allocated: list[Any]) -> Any:

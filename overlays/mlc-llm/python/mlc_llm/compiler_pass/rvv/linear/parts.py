@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How threads share a product of several rows: columns of tasks, and parts of the rows.
+
+A thread of the pool takes a run of ceil(tasks / threads) tasks, so that with few panels of outputs
+some have twice the work of others: nine panels among eight threads. Rows are split, too, if threads
+would have uneven work, and only then, as a kernel does best with many rows. A row gives the same
+numbers in any part: parts begin at multiples of ROWS, and none has fewer, so that kernels go the
+same ways as for all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+# Rows that a task rounds to int8. Parts begin at multiples of it, and have no fewer: kernels that
+# round otherwise do so for fewer rows, or for the last of an odd number.
+ROWS = 16
+# Parts that are tried; a largest share of at most (EVEN + 1) / EVEN of the mean is good enough.
+TRIED = (1, 2)
+MOST = 4
+EVEN = 10
+
+
+def int64(value: Any) -> Any:
+    """A size as an int64 expression."""
+    if isinstance(value, int | tirx.IntImm):
+        return tirx.IntImm("int64", int(value))
+    return tirx.Cast("int64", value)
+
+
+def parts_for(panels: Any, threads: Any) -> Any:
+    """Parts of the rows with which threads share panels of outputs evenly; MOST if none is even.
+
+    All are int64 expressions.
+    """
+    parts = int64(MOST)
+    for tried in reversed(TRIED):
+        tasks = panels * tried
+        largest = tirx.ceildiv(tasks, threads) * threads
+        parts = tirx.Select(largest * EVEN <= tasks * (EVEN + 1), int64(tried), parts)
+    return parts
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of the rows of a product.
+
+    Attributes:
+        rows: of all parts, int64.
+        size: rows of each part but the last, which has the rest, too; int64.
+        count: of the parts, int64; one if they are not to be split.
+        bindings: statements that give the sizes their values, before all others.
+    """
+
+    rows: Any
+    size: Any
+    count: Any
+    bindings: tuple[Any, ...] = ()
+
+    @staticmethod
+    def of(rows: Any, outputs: Any, columns: int) -> Parts:
+        """Parts of rows of so many outputs, in panels of `columns`."""
+        all_rows = int64(rows)
+        if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
+            return Parts(all_rows, all_rows, int64(1))
+        threads = tirx.Var("threads", "int64")
+        panels = tirx.ceildiv(int64(outputs), int64(columns))
+        wanted = all_rows // parts_for(panels, threads) // ROWS * ROWS
+        size = tirx.max(wanted, int64(ROWS))
+        pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
+        count = tirx.max(all_rows // size, int64(1))
+        return Parts(all_rows, size, count, (tirx.Bind(threads, pool),))
+
+    @property
+    def whole(self) -> bool:
+        """Rows are not split, whatever the threads."""
+        return not self.bindings
+
+    def rows_of(self, part: Any) -> Any:
+        """Rows of a part."""
+        if self.whole:
+            return self.rows
+        rest = self.rows - part * self.size
+        return tirx.Select(part + 1 < self.count, self.size, rest)
+
+    def rounded(self, body: Callable[[Any, Any, Any, Any], Any]) -> Any:
+        """Statements that threads share, for up to ROWS rows.
+
+        Args:
+            body: of a first row and a number of rows, and those of their part.
+        """
+        if self.whole and isinstance(self.rows, tirx.IntImm) and int(self.rows) <= ROWS:
+            return body(int64(0), self.rows, int64(0), self.rows)
+        task = tirx.Var("task", "int64")
+        first = task * ROWS
+        part = int64(0) if self.whole else tirx.min(first // self.size, self.count - 1)
+        count = tirx.min(self.rows - first, int64(ROWS))
+        inner = body(first, count, part * self.size, self.rows_of(part))
+        tasks = tirx.ceildiv(self.rows, int64(ROWS))
+        return tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
+
+    def shared(self, outputs: Any, width: int, body: Callable[[Any, Any, Any, Any], Any]) -> Any:
+        """Statements that threads share, for a part of the rows and up to `width` outputs.
+
+        Parts are the fast index: a thread reads the same weights again.
+
+        Args:
+            outputs: of all.
+            width: outputs of a task.
+            body: of a first row and a number of rows, a first output and a number of outputs.
+        """
+        n = int64(outputs)
+        one = isinstance(outputs, int | tirx.IntImm) and int(outputs) <= width
+        if one and self.whole:
+            return body(int64(0), self.rows, int64(0), n)
+        task = tirx.Var("task", "int64")
+        part, panel = (int64(0), task) if self.whole else (task % self.count, task // self.count)
+        start = panel * width
+        inner = body(part * self.size, self.rows_of(part), start, tirx.min(n - start, int64(width)))
+        tasks = tirx.ceildiv(n, int64(width)) * self.count
+        return tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
