@@ -22,9 +22,9 @@ from crosslab.build.kernels import (
     build_kernels,
     compiler_for,
     list_header,
-    main,
     read_kernels,
 )
+from crosslab.build.kernels_cli import main
 from crosslab.cores.core import CORES, read_core
 from crosslab.cores.object_loops import cycles_of_loop, cycles_of_units, loops_of
 from crosslab.errors import LabError, UserError

@@ -129,6 +129,6 @@ def _least(core: Core, names: Sequence[str], width: int) -> float:
         raise UserError(
             f"--core {core.key}: its table has no figure for {' or '.join(names)}, so its "
             "cycles have no bound",
-            remedy="give a core whose loads and stores were measured: --core spacemit-x60",
+            remedy="give a core with that figure: --core spacemit-x60",
         )
     return min(known)
