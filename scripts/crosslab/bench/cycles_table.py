@@ -130,7 +130,7 @@ def _short(symbol: str) -> str:
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
-    """What the cycles of rows rest on: costs that were assumed, and instructions without any."""
+    """Lines that list the assumed costs of rows, and their instructions without a cost."""
     yield "assumed, not measured (cores/assumptions.toml), of the serial cycles at most:"
     yield from _at_most(row.cycles.assumed for row in rows if row.cycles)
     unmeasured = list(_at_most(row.cycles.unmeasured for row in rows if row.cycles))

@@ -66,10 +66,8 @@ def tasks_of(parts: ModuleType, n: int, rows: int, threads: int) -> list[tuple[i
 
     of_rows = tirx.Var("rows", "int64")
     split = parts.Parts.of(of_rows, n, COLUMNS)
-    pool, *sizes = split.bindings
+    (pool,) = split.bindings
     values = {of_rows: rows, pool.var: threads}
-    for binding in sizes:
-        values[binding.var] = evaluate(binding.value, values)
     found: list[tuple[Any, ...]] = []
 
     def body(*place: Any) -> Any:
@@ -124,10 +122,8 @@ def test_each_row_is_rounded_once_where_its_part_is(parts: ModuleType, rows: int
         return tirx.Evaluate(0)
 
     loop = split.rounded(body)
-    pool, *sizes = split.bindings
+    (pool,) = split.bindings
     values = {of_rows: rows, pool.var: 8}
-    for binding in sizes:
-        values[binding.var] = evaluate(binding.value, values)
     wanted = {(first, count) for first, count, _, _ in tasks_of(parts, 576, rows, 8)}
     done = []
     for task in range(evaluate(loop.extent, values)):

@@ -53,7 +53,7 @@ class Parts:
         rows: of all parts, int64.
         size: rows of each part but the last, which has the rest, too; int64.
         count: of the parts, int64; one if they are not to be split.
-        bindings: statements that give the sizes their values, before all others.
+        bindings: a statement before all others, for the number of threads; empty: one part.
     """
 
     rows: Any
