@@ -118,6 +118,7 @@ class Bench:
         profile: count by function too.
         core: count this core's cycles; None: instructions alone.
         peer: another program that is measured as well; empty: none.
+        peer_builds: those of its builds that are counted; empty: all.
         caches: simulate the core's caches.
         gguf: format of the file that weights in blocks are read of.
         together: sequences that are decoded in one batch, beside one alone; 1: no batch.
@@ -141,6 +142,7 @@ class Bench:
     cache: Path
     core: Core | None = None
     peer: str = ""
+    peer_builds: tuple[str, ...] = ()
     caches: bool = False
     together: int = 1
     gguf: str = IN_BLOCKS[0]

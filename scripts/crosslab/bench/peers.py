@@ -68,6 +68,8 @@ def peer_rows(
     bench = subject.bench
     source = read_archive(bench.project)
     builds = build_llama_cpp(source, bench.cache, bench.core)
+    if bench.peer_builds:
+        builds = {build: builds[build] for build in bench.peer_builds}
     for format_ in formats_beside(subject, quantization):
         if not fits(subject.config):
             say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
@@ -122,6 +124,7 @@ def _best_rows(
                 "phase": phase,
                 "layers": layers,
                 "tokens": bench.decode if phase == "decode" else common["prompt"],
+                "build": build,
                 "source": f"llama.cpp {commit[:9]}, {build} build",
             }
             rows.append(measured_row(fields, bench, run.measured, regions, builds[build]))

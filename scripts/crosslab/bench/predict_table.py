@@ -56,17 +56,21 @@ def count_small(
 ) -> dict[Size, tuple[Row, ...]]:
     """The rows of the small models.
 
+    Of a peer's builds the larger models count those alone that were best in a phase of the first.
+
     Args:
         bench: the whole model's options.
         measure: counts the rows of a model.
     """
     config = Subject(bench).config
-    counted = {}
+    counted: dict[Size, tuple[Row, ...]] = {}
     for size in SMALL:
         layers, vocab = size
         name = f"{bench.model}, {layers} layers, {vocab} rows of lm_head"
         rows = measure(Subject(replace(bench, config=small(config, size), asset="")))
         counted[size] = tuple(replace(row, model=name) for row in rows)
+        best = dict.fromkeys(row.build for row in counted[size] if row.build)
+        bench = replace(bench, peer_builds=tuple(best))
     return counted
 
 

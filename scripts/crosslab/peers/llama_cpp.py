@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crosslab.errors import LabError
 from crosslab.peers.llama_cpp_build import NAME
-from crosslab.run.counter import Measurement, PhaseRegions, count_guest
+from crosslab.run.counter import Measurement, PhaseRegions, count_guest_once
 from crosslab.run.emulator import GuestMachine
 
 
@@ -53,7 +53,7 @@ def run_llama_cpp(
     cache: Path,
     caches: str = "",
 ) -> PeerRun:
-    """Run a build under the counter.
+    """Run a build under the counter, or reuse the counts of an equal run.
 
     Args:
         program: of :func:`build_llama_cpp`.
@@ -61,7 +61,7 @@ def run_llama_cpp(
         prompt: token ids.
         steps: tokens to generate, the first of them the prefill's; 3 or more.
         vlen: bits in a vector register.
-        cache: folder of the compiled plugin.
+        cache: folder of the compiled plugin and the counts.
         caches: simulated by the counter; empty: none.
 
     Raises:
@@ -69,9 +69,11 @@ def run_llama_cpp(
     """
     words = [model.name, ",".join(map(str, prompt)), str(steps)]
     machine = GuestMachine(vlen=vlen, zvfh=True)
-    result, measured = count_guest(program, words, machine, cache, cwd=model.parent, caches=caches)
+    answer, measured = count_guest_once(
+        program, words, machine, cache, inputs=model, cwd=model.parent, caches=caches
+    )
     try:
-        tokens = tuple(json.loads(result.stdout)["tokens"])
+        tokens = tuple(json.loads(answer)["tokens"])
     except (ValueError, KeyError) as error:
-        raise LabError(f"the answer of {NAME} cannot be read: {result.stdout[:200]!r}") from error
+        raise LabError(f"the answer of {NAME} cannot be read: {answer[:200]!r}") from error
     return PeerRun(tokens, measured)

@@ -16,15 +16,19 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.run.symbols import Symbols
+from groundwork.hashing import digest
 
 # In the plugin's report, as in native/counter/decode.h.
 VTYPE_UNKNOWN = 64
+# The plugin's report, and what the guest printed.
+COUNTS, ANSWER = "counts.json", "answer.txt"
 
 
 @dataclass(frozen=True)
@@ -320,19 +324,76 @@ def count_guest(
     Raises:
         LabError: see :func:`run_guest`; or the marks do not come in pairs.
     """
-    plugin = build_plugin(cache)
     with tempfile.TemporaryDirectory(prefix="counter-") as folder:
-        report = Path(folder) / "counts.json"
-        argument = f"{plugin},out={report}" + (f",caches={caches}" if caches else "")
-        option = ["-plugin", argument]
-        result = run_guest(program, arguments, machine, cwd=cwd, plugin=option)
-        try:
-            table = json.loads(report.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise LabError(f"{program.name} ended without a report of the counter") from error
+        report = Path(folder) / COUNTS
+        result = _run(program, arguments, machine, build_plugin(cache), report, cwd, caches)
+        return result, _read(report)
+
+
+def count_guest_once(
+    program: Path,
+    arguments: Sequence[str],
+    machine: GuestMachine,
+    cache: Path,
+    *,
+    inputs: Path,
+    cwd: Path,
+    caches: str = "",
+) -> tuple[str, Measurement]:
+    """Run :func:`count_guest`, or reuse what an equal run of one thread counted.
+
+    Args:
+        program: the guest.
+        arguments: its arguments.
+        machine: the CPU.
+        cache: folder of the compiled plugin, and of the counts.
+        inputs: the file or folder that the guest reads.
+        cwd: where the guest runs.
+        caches: as in :func:`count_guest`.
+
+    Returns:
+        what the guest printed, and its counts.
+
+    Raises:
+        LabError: see :func:`count_guest`.
+    """
+    plugin, qemu = build_plugin(cache), ".".join(map(str, require_qemu().version))
+
+    def make(out: Path) -> None:
+        result = _run(program, arguments, machine, plugin, out / COUNTS, cwd, caches)
+        (out / ANSWER).write_text(result.stdout, encoding="utf-8")
+
+    key = digest(program, inputs, plugin, qemu, repr(machine), "\0".join(arguments), caches)
+    counted = cached_build(cache, "counts", key, make)
+    return (counted / ANSWER).read_text(encoding="utf-8"), _read(counted / COUNTS)
+
+
+def _run(
+    program: Path,
+    arguments: Sequence[str],
+    machine: GuestMachine,
+    plugin: Path,
+    report: Path,
+    cwd: Path | None,
+    caches: str,
+) -> GuestResult:
+    option = f"{plugin},out={report}" + (f",caches={caches}" if caches else "")
+    result = run_guest(program, arguments, machine, cwd=cwd, plugin=["-plugin", option])
+    if not report.is_file():
+        raise LabError(f"{program.name} ended without a report of the counter")
+    return result
+
+
+def _read(report: Path) -> Measurement:
+    """Read the counter's report.
+
+    Raises:
+        LabError: the marks are not in pairs.
+    """
+    table = json.loads(report.read_text(encoding="utf-8"))
     if not table["balanced"]:
-        raise LabError(f"{program.name}: the marks of regions are not in pairs")
-    return result, read_measurement(table)
+        raise LabError("the marks of regions are not in pairs")
+    return read_measurement(table)
 
 
 def run_counted(

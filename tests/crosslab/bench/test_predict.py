@@ -116,6 +116,19 @@ ROW = Row(
 )
 
 
+def test_larger_models_count_the_builds_that_were_best_in_the_first() -> None:
+    asked = []
+
+    def measure(subject: Subject) -> Iterator[Row]:
+        asked.append(subject.bench.peer_builds)
+        yield replace(ROW, build="gcc")
+        yield replace(ROW, build="clang", phase="decode")
+        yield replace(ROW, variant="ours", layers="")
+
+    count_small(parse_bench([*OPTIONS, *BLOCKS, "--core", "spacemit-x60"]), measure)
+    assert asked == [(), ("gcc", "clang"), ("gcc", "clang")]
+
+
 @pytest.mark.parametrize(
     ("core", "said"),
     [("xuantie-c920", "no [pipeline]: cycles are the sum"), ("spacemit-x60", "core's pipeline")],

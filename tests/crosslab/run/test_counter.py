@@ -13,7 +13,15 @@ from support import shared_builds
 
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_qemu, require_qemu
-from crosslab.run.counter import Counts, LineTraffic, Measurement, count_guest, run_counted
+from crosslab.run import counter
+from crosslab.run.counter import (
+    Counts,
+    LineTraffic,
+    Measurement,
+    count_guest,
+    count_guest_once,
+    run_counted,
+)
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.run.symbols import UNNAMED, Symbols
 
@@ -333,6 +341,34 @@ exec {real} "$@"
     find_qemu.cache_clear()
     yield
     find_qemu.cache_clear()
+
+
+def test_counts_of_an_equal_run_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_builds.need_emulator(plugins=True)
+    runs = []
+
+    def spied(*args: object, **kwargs: object) -> object:
+        runs.append(args)
+        return run_guest(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(counter, "run_guest", spied)
+    program = assemble(tmp_path, f"{BEGIN}\n nop\n{END}")
+    read = tmp_path / "read"
+    read.write_text("one")
+
+    def count(*words: str) -> tuple[str, Measurement]:
+        machine = GuestMachine(timeout=60)
+        return count_guest_once(
+            program, words, machine, tmp_path / "cache", inputs=read, cwd=tmp_path
+        )
+
+    assert count() == count()
+    assert count()[1].region.insns == 1
+    assert len(runs) == 1
+    read.write_text("two")
+    count()
+    count("a")
+    assert len(runs) == 3
 
 
 @pytest.mark.usefixtures("without_plugins")
