@@ -34,8 +34,9 @@ class StandIn:
     Attributes:
         missing: regular expression of the instruction's whole name.
         instead: name to look up.
-        columns: name of the column, as ``e32m4``; ``width``: that of the element width and the
-            group of registers that a load or store names; empty: SEW and LMUL in force.
+        columns: name of the column, as ``e32m4``; ``e32``: with the LMUL in force; ``width``: that
+            of the element width and the group of registers that a load or store names; empty: SEW
+            and LMUL in force.
         why: for people.
     """
 
@@ -187,6 +188,8 @@ class Core:
             if match:
                 at = match.expand(one.columns) if one.columns else column
                 at = width_column(kind) if at == WIDTH else at
+                if re.fullmatch(r"e\d+", at):
+                    at += column[column.find("m") :]
                 instead = match.expand(one.instead)
                 if (instead, at) != (name, column):
                     return self._table(kind, instead, at, one.why)

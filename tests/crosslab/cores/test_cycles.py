@@ -21,7 +21,7 @@ from crosslab.run.counter import Executed, Histogram, Kind
 from crosslab.run.decode import Instruction, Unit, decode
 
 CORES = PROJECT / "cores"
-E32M8, E32M1, E8M1 = 0b010_011, 0b010_000, 0
+E32M8, E32M1, E8M2, E8M1 = 0b010_011, 0b010_000, 1, 0
 FMACC = Instruction("vfmacc.vf", Unit.ARITHMETIC)
 LOAD = Instruction("vle32.v", Unit.MEMORY, element_width=32)
 STRIDED = Instruction("vlse32.v", Unit.MEMORY, element_width=32)
@@ -210,6 +210,13 @@ def test_what_an_older_version_of_vectors_lacks_has_a_stand_in() -> None:
     assert cost.assumed == "a fused multiply-add costs what a product costs"
     assert core.cost(Kind(LOAD, E32M8)) == Cost(8)
     assert math.isnan(core.cost(Kind(STRIDED, E32M8)).cycles)
+
+
+def test_a_conversion_of_bytes_costs_what_as_many_registers_of_halves_cost() -> None:
+    core = read_core(CORES, "spacemit-x60")
+    cost = core.cost(Kind(Instruction("vfwcvt.f.x.v", Unit.ARITHMETIC), E8M2))
+    assert cost.cycles == core.cycles["vfwcvt.f.x.v"]["e16m2"]
+    assert "of bytes" in cost.assumed
 
 
 def test_a_core_that_is_not_there_or_is_not_right_is_refused(tmp_path: Path) -> None:

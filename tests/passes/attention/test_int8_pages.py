@@ -120,6 +120,16 @@ def test_attention_over_int8(kernels: Any, kind: str, heads: Heads) -> None:
     assert_rounds(batch, result)
 
 
+def test_weights_of_tiny_values_keep_their_digits(kernels: Any) -> None:
+    """A weight times the factor of its value would be a subnormal half."""
+    heads = next(heads for heads in HEADS if heads.dtype == "float16")
+    batch = make_batch(heads, (Sequence(1, 300),), seed=5)
+    batch = replace(batch, v=[v * np.float16(2.0**-12) for v in batch.v])
+    out, _ = run(kernels("decode", heads), batch, decode=True)
+    want, _ = attend(of_rounded(batch))
+    assert np.linalg.norm(out - want) < 0.01 * np.linalg.norm(want)
+
+
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
 @pytest.mark.parametrize("window", [False, True])
 def test_rope_inside_the_kernel(kernels: Any, kind: str, window: bool) -> None:

@@ -161,6 +161,20 @@ def test_functions_of_halves_are_widened(passes: Callable[[str], Any], kind: str
     assert "T.reinterpret" in convert(target)(widened)["main"].script()
 
 
+def test_decode_attention_keeps_halves_in_vectors(passes: Callable[[str], Any]) -> None:
+    from tvm.relax.frontend.nn.llm._decode_tiled_cpu import (  # noqa: PLC0415
+        _attention_decode_cpu,
+    )
+
+    module = module_of(decode=_attention_decode_cpu(2, 4, 64, "float16", False, {}))
+    widen = passes("half.compute_in_float32").ComputeInFloat32
+    allocated = 'alloc_buffer((2, 64), "float16")'
+    kept = widen(riscv64(*VECTORS, "+zvfh"))(module)
+    assert kept["decode"].same_as(module["decode"])
+    assert allocated in kept.script()
+    assert allocated not in widen(riscv64(*VECTORS))(module).script()
+
+
 def test_a_function_that_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) -> None:
     module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
     with pytest.raises(RuntimeError, match="layer computes in float16"):

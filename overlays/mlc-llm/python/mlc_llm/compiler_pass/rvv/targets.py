@@ -65,6 +65,11 @@ def is_rvv_target(target: Target) -> bool:
     )
 
 
+def has_halves_in_vectors(target: Target) -> bool:
+    """True if a target is a RISC-V CPU that computes in vectors of float16 (Zvfh)."""
+    return is_riscv64(target) and "zvfh" in target_features(target)
+
+
 def is_riscv64(target: Target) -> bool:
     """True if LLVM generates riscv64 code for the target."""
     return target.kind.name == "llvm" and target_arch(target).startswith("riscv64")

@@ -16,12 +16,14 @@ from tvm.target import Target
 from ..functions import Rewrite, function_pass
 from ..linear.experts import Experts, find_experts
 from ..stages import Stage, is_product, stages_of
-from ..targets import vectors_of
+from ..targets import has_halves_in_vectors, vectors_of
 from ..tir import nodes_of, with_root
 from .dtypes import HALF, SINGLE, as_type, dtype_of, is_half, lacks_conversions, where_halves
 
 # Calls that depend on the bits or the memory of a value: its type must stay.
 OPAQUE = {"tirx.reinterpret", "tirx.tvm_access_ptr", "tirx.address_of", "tirx.call_extern"}
+# A function whose sums are float32, and whose factors may be halves.
+HALVES = "mlc_rvv.halves"
 BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
@@ -30,7 +32,12 @@ def ComputeInFloat32(target: Target) -> Rewrite | None:
     """Pass that widens the functions that touch float16, where kernels or conversions need it."""
     if vectors_of(target) is None and not lacks_conversions(target):
         return None
-    return where_halves(lambda _, func: compute_in_float32(func))
+    kept = has_halves_in_vectors(target)
+
+    def widen(_: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func if kept and HALVES in (func.attrs or ()) else compute_in_float32(func)
+
+    return where_halves(widen)
 
 
 def compute_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:

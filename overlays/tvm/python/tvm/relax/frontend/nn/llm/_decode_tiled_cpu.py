@@ -12,6 +12,9 @@ keys in tiles, each key once for all query heads of the group: scores as dot pro
 of the head, one online-softmax step a tile (in base 2), values added up in vectors. Every loop keeps
 its sums in registers and works on several, as in-order cores wait for the sum before.
 
+With queries in halves the factors of all products are halves, and their sums float32: cores with
+Zvfh have one instruction for both. Where a target has none, a pass makes everything float32.
+
 Parts have the same number of keys whatever the threads, so that the result does not depend on them.
 What a long sequence's parts give is merged once all tasks are done.
 
@@ -52,27 +55,35 @@ def _sum(vector):
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fadd", T.float32(0), vector)
 
 
+def _single(x, row: tuple, first, lanes: int, near: str):
+    """Elements of a row as float32; whole numbers of a byte, which halves hold, by way of the type `near`."""
+    value = x[(*row, T.ramp(first, 1, lanes))]
+    if x.dtype == "int8":
+        # LLVM would convert to float32 at once, and again where a product needs a half.
+        value = T.call_llvm_pure_intrin(f"{near}x{lanes}", "llvm.arithmetic.fence", T.cast(value, f"{near}x{lanes}"))
+    return T.cast(value, f"float32x{lanes}")
+
+
 def _store_scores(S_tile, first, queries, keys, rows: list, sums, width, factor=None) -> None:
     """Write the scores of some keys for all queries, each a dot product.
 
     Args:
         S_tile: [group, KV_TILE], the scores.
         first: the column of the first key.
-        queries: [group, d].
+        queries: [group, d], in the type that whole numbers are converted to.
         keys: the buffer of the keys.
         rows: the row of each key there, all indices but the last.
         sums: [len(rows) * group, lanes], which stays in registers.
         width: elements of a row.
         factor: gives what the scores of a row are multiplied by, or None; without it, nothing is.
     """
-    group, lanes = int(queries.shape[0]), int(sums.shape[1])
+    group, lanes, near = int(queries.shape[0]), int(sums.shape[1]), str(queries.dtype)
     lane = T.ramp(0, 1, lanes)
     scores = [(g, j, row) for j, row in enumerate(rows) for g in range(group)]
 
     def add(at: Any, *, begin: bool) -> None:
-        part = T.ramp(at, 1, lanes)
         for i, (g, _, row) in enumerate(scores):
-            product = queries[g, part] * T.cast(keys[(*row, part)], f"float32x{lanes}")
+            product = _single(queries, (g,), at, lanes, near) * _single(keys, row, at, lanes, near)
             T.buffer_store(sums, product if begin else sums[i, lane] + product, [i, lane])
 
     add(0, begin=True)
@@ -92,17 +103,19 @@ def _add_value(parts, weights, j, values, row, first) -> None:
 
     Args:
         parts: [group, lanes], which stays in registers.
-        weights: [group, KV_TILE].
+        weights: [group, KV_TILE], in the type that whole numbers are converted to.
         j: the value's column of the weights.
         values: the buffer of the values.
         row: its row there, all indices but the last.
         first: the first column of the part.
     """
     group, lanes = map(int, parts.shape)
+    near = str(weights.dtype)
+    lane = T.ramp(0, 1, lanes)
     for g in range(group):
-        with T.vectorized(lanes) as c:
-            part = parts[g, c] + weights[g, j] * T.cast(values[(*row, first + c)], "float32")
-            T.buffer_store(parts, part, [g, c])
+        weight = T.Broadcast(T.cast(weights[g, j], "float32"), lanes)
+        product = weight * _single(values, row, first, lanes, near)
+        T.buffer_store(parts, parts[g, lane] + product, [g, lane])
 
 
 def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16, *, int8_pages: bool = False):
@@ -123,6 +136,9 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     page_row, page_dtype = row_of_pages(d, dtype, int8_pages)
+    near = dtype if dtype == "float16" else "float32"
+    # Weights times values' factors would leave the range of halves: the largest factor is apart.
+    apart = int8_pages and near == "float16"
     group = h_q // h_kv
     abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // group)))  # keys
     lanes = lanes_of(d, SUM_LANES)
@@ -151,7 +167,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
         rope_theta: T.float32,
         sm_scale: T.float32,
     ):
-        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True, "global_symbol": global_symbol})
+        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True, "mlc_rvv.halves": True, "global_symbol": global_symbol})
         batch_size = T.int32()
         nnz_pages = T.int32()
         max_num_pages = T.int32()
@@ -204,9 +220,10 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 T.reads()
                 T.writes()
                 sequence = T.sblock_alloc_buffer((1,), "int32")
-                Q_tile = T.sblock_alloc_buffer((group, d), "float32")
+                Q_tile = T.sblock_alloc_buffer((group, d), near)
                 K_tile = T.sblock_alloc_buffer((KV_TILE, d), "float32")
                 S_tile = T.sblock_alloc_buffer((group, KV_TILE), "float32")
+                P_tile = T.sblock_alloc_buffer((group, KV_TILE), near)
                 sums = T.sblock_alloc_buffer((abreast * group, lanes), "float32")
                 O_tile = T.sblock_alloc_buffer((group, d), "float32")
                 O_part = T.sblock_alloc_buffer((group, v_lanes), "float32")
@@ -214,7 +231,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 m_new = T.sblock_alloc_buffer((group,), "float32")
                 d_lanes = T.sblock_alloc_buffer((group, KV_TILE), "float32")
                 scale = T.sblock_alloc_buffer((group,), "float32")
-                v_factors = T.sblock_alloc_buffer((KV_TILE,), "float32")
+                v_factors = T.sblock_alloc_buffer((1, KV_TILE), "float32")
+                largest = T.sblock_alloc_buffer((1,), "float32")
 
                 row: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
@@ -235,9 +253,9 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     # Written outside of the loop, it shares no memory with `sums`: both stay in registers.
                     zero_row(O_part, (g,), v_lanes)
                     if rotary_mode == 1:
-                        copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_vectors)
+                        copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), **in_vectors)
                     else:
-                        copy_row(Q_tile, (g,), d, q, (b, h * group + g), sm_scale * T.float32(LOG2_E), **in_vectors)
+                        copy_row(Q_tile, (g,), d, q, (b, h * group + g), **in_vectors)
 
                 for tile in T.serial(T.ceildiv(part_len, KV_TILE)):
                     kv_begin: T.let[T.int32] = part_begin + tile * KV_TILE
@@ -258,7 +276,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width, keys.factor)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
-                            S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))
+                            S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j] * (sm_scale * T.float32(LOG2_E)), T.float32(LOWEST_SCORE))
                         m_new[g] = row_max(S_tile, g, KV_TILE)
                     for g in T.vectorized(group):
                         m_new[g] = T.max(m_val[g], m_new[g])
@@ -273,23 +291,38 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             d_lanes[g, j] = d_lanes[g, j] * scale[g] + S_tile[g, j]
                     if int8_pages:
                         # Once a value, not once an element of it.
+                        zero_row(v_factors, (0,), KV_TILE)
                         for j in T.serial(num_keys):
-                            v_factors[j] = keys.factor(place(j)[1])
-                        for g in T.unroll(group):
+                            v_factors[0, j] = keys.factor(place(j)[1])
+                        if apart:
+                            largest[0] = row_max(v_factors, 0, KV_TILE)
+                            inverse: T.let[T.float32] = T.if_then_else(largest[0] > T.float32(0), T.float32(1) / largest[0], T.float32(0))
                             for j in T.vectorized(KV_TILE):
-                                S_tile[g, j] = S_tile[g, j] * v_factors[j]
+                                v_factors[0, j] = v_factors[0, j] * inverse
+                    for g in T.unroll(group):
+                        for j in T.vectorized(KV_TILE):
+                            if int8_pages:
+                                P_tile[g, j] = T.cast(S_tile[g, j] * v_factors[0, j], near)
+                            else:
+                                P_tile[g, j] = T.cast(S_tile[g, j], near)
                     for block in T.serial(width // v_lanes):
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
-                                O_part[g, c] = O_tile[g, block * v_lanes + c] * scale[g]
+                                if apart:
+                                    O_part[g, c] = T.float32(0)
+                                else:
+                                    O_part[g, c] = O_tile[g, block * v_lanes + c] * scale[g]
                         for some in T.serial(num_keys // V_ABREAST):
                             for one in T.unroll(V_ABREAST):
-                                _add_value(O_part, S_tile, some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], block * v_lanes)
+                                _add_value(O_part, P_tile, some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], block * v_lanes)
                         for j in T.serial(num_keys % V_ABREAST):
-                            _add_value(O_part, S_tile, num_keys - 1 - j, pages, place(num_keys - 1 - j)[1], block * v_lanes)
+                            _add_value(O_part, P_tile, num_keys - 1 - j, pages, place(num_keys - 1 - j)[1], block * v_lanes)
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
-                                O_tile[g, block * v_lanes + c] = O_part[g, c]
+                                if apart:
+                                    O_tile[g, block * v_lanes + c] = O_tile[g, block * v_lanes + c] * scale[g] + O_part[g, c] * largest[0]
+                                else:
+                                    O_tile[g, block * v_lanes + c] = O_part[g, c]
 
                 for g in T.unroll(group):
                     # The sum is 0 only without keys; else it has its maximum's 1 in it.

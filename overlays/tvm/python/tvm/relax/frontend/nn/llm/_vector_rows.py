@@ -54,10 +54,10 @@ def zero_row(to: Any, at: tuple, width: int, **loop: Any) -> None:
 def copy_row(
     to: Any, at: tuple, width: int, source: Any, row: tuple, factor: Any = None, **loop: Any
 ) -> None:
-    """Write the row `row` of `source`, as float32 and times a factor, to the row `at` of `to`."""
+    """Write the row `row` of `source`, in float32 times a factor, to the row `at` of `to`."""
 
     def value(column: Any) -> Any:
         element = T.cast(source[(*row, column)], "float32")
-        return element if factor is None else element * factor
+        return T.cast(element if factor is None else element * factor, to.dtype)
 
     fill_row(to, at, width, value, **loop)
