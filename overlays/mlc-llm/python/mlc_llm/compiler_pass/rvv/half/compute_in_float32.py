@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ComputeInFloat32: parameters stay float16, everything between them becomes float32.
 
+A function with the attribute :data:`HALVES` stays as it is where the CPU has vectors of halves.
+
 Results are rounded when they are stored, and not at every step, as C allows for types that the
 machine does not compute in (FLT_EVAL_METHOD).
 """
