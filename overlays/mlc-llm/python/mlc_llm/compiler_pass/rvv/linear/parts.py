@@ -6,6 +6,9 @@ some have twice the work of others: nine panels among eight threads. Rows are sp
 would have uneven work, and only then, as a kernel does best with many rows. A row gives the same
 numbers in any part: parts begin at multiples of ROWS, and none has fewer, so that kernels go the
 same ways as for all rows.
+
+All numbers are positive, and divisions by what is no constant are truncated ones: of others TVM
+tries to prove the signs, which takes minutes for a model.
 """
 
 from __future__ import annotations
@@ -40,9 +43,20 @@ def parts_for(panels: Any, threads: Any) -> Any:
     parts = int64(MOST)
     for tried in reversed(TRIED):
         tasks = panels * tried
-        largest = tirx.ceildiv(tasks, threads) * threads
+        largest = tirx.truncdiv(tasks + threads - 1, threads) * threads
         parts = tirx.Select(largest * EVEN <= tasks * (EVEN + 1), int64(tried), parts)
     return parts
+
+
+def _at_least(least: int, value: Any) -> Any:
+    """The larger of both, as a call that TVM's simplifier leaves alone.
+
+    It would put a maximum in place of each use of its name, and simplify what comes of that.
+    """
+    # Of int32, which numbers of rows are: TVM narrows the name, and would leave a call of int64.
+    number = tirx.Cast("int32", value)
+    larger = tirx.call_llvm_intrin("int32", "llvm.smax", number, tirx.IntImm("int32", least))
+    return int64(larger)
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Parts:
         rows: of all parts, int64.
         size: rows of each part but the last, which has the rest, too; int64.
         count: of the parts, int64; one if they are not to be split.
-        bindings: a statement before all others, for the number of threads; empty: one part.
+        bindings: statements before all others, that give the names; empty: one part.
     """
 
     rows: Any
@@ -67,13 +81,15 @@ class Parts:
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
-        threads = tirx.Var("threads", "int64")
+        threads, size, count = (tirx.Var(name, "int64") for name in ("threads", "size", "count"))
         panels = tirx.ceildiv(int64(outputs), int64(columns))
-        wanted = all_rows // parts_for(panels, threads) // ROWS * ROWS
-        size = tirx.max(wanted, int64(ROWS))
-        pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
-        count = tirx.max(all_rows // size, int64(1))
-        return Parts(all_rows, size, count, (tirx.Bind(threads, pool),))
+        wanted = tirx.truncdiv(all_rows, parts_for(panels, threads)) // ROWS * ROWS
+        bindings = (
+            tirx.Bind(threads, tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))),
+            tirx.Bind(size, _at_least(ROWS, wanted)),
+            tirx.Bind(count, _at_least(1, tirx.truncdiv(all_rows, size))),
+        )
+        return Parts(all_rows, size, count, bindings)
 
     @property
     def whole(self) -> bool:
@@ -97,7 +113,7 @@ class Parts:
             return body(int64(0), self.rows, int64(0), self.rows)
         task = tirx.Var("task", "int64")
         first = task * ROWS
-        part = int64(0) if self.whole else tirx.min(first // self.size, self.count - 1)
+        part = int64(0) if self.whole else tirx.min(tirx.truncdiv(first, self.size), self.count - 1)
         count = tirx.min(self.rows - first, int64(ROWS))
         inner = body(first, count, part * self.size, self.rows_of(part))
         tasks = tirx.ceildiv(self.rows, int64(ROWS))
@@ -118,7 +134,9 @@ class Parts:
         if one and self.whole:
             return body(int64(0), self.rows, int64(0), n)
         task = tirx.Var("task", "int64")
-        part, panel = (int64(0), task) if self.whole else (task % self.count, task // self.count)
+        part, panel = int64(0), task
+        if not self.whole:
+            part, panel = tirx.truncmod(task, self.count), tirx.truncdiv(task, self.count)
         start = panel * width
         inner = body(part * self.size, self.rows_of(part), start, tirx.min(n - start, int64(width)))
         tasks = tirx.ceildiv(n, int64(width)) * self.count
