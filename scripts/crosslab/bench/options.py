@@ -119,6 +119,7 @@ class Bench:
         core: count this core's cycles; None: instructions alone.
         peer: another program that is measured as well; empty: none.
         peer_builds: those of its builds that are counted; empty: all.
+        each_build: the report has each of these, not only the best.
         caches: simulate the core's caches.
         gguf: format of the file that weights in blocks are read of.
         together: sequences that are decoded in one batch, beside one alone; 1: no batch.
@@ -143,6 +144,7 @@ class Bench:
     core: Core | None = None
     peer: str = ""
     peer_builds: tuple[str, ...] = ()
+    each_build: bool = False
     caches: bool = False
     together: int = 1
     gguf: str = IN_BLOCKS[0]

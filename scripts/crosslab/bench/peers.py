@@ -57,7 +57,8 @@ def peer_rows(
 ) -> Iterator[Row]:
     """Rows of the peer for a quantization, for each VLEN and prompt.
 
-    Of its builds each phase takes the one of the fewest cycles, or instructions without a core.
+    Of its builds each phase takes the one of the fewest cycles, or instructions without a core,
+    unless the bench is of each build.
 
     Args:
         subject: the model and the bench's options.
@@ -101,10 +102,10 @@ def peer_rows(
                     "path": None,
                     "activations": ACTIVATIONS[format_],
                 }
-                yield from _best_rows(subject, common, builds, runs, source.commit)
+                yield from _rows(subject, common, builds, runs, source.commit)
 
 
-def _best_rows(
+def _rows(
     subject: Subject,
     common: dict[str, Any],
     builds: dict[str, Path],
@@ -128,4 +129,4 @@ def _best_rows(
                 "source": f"llama.cpp {commit[:9]}, {build} build",
             }
             rows.append(measured_row(fields, bench, run.measured, regions, builds[build]))
-        yield min(rows, key=cost_of)
+        yield from rows if bench.each_build else [min(rows, key=cost_of)]

@@ -29,6 +29,8 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import GGUF
 
+# A build of at most this many times the cycles of the best one may be best in a whole model.
+NEAR = 1.02
 CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 NOTE = (
     "tokens a second, from nothing overlaps (computing + reading weights) to all does (the longer "
@@ -54,34 +56,51 @@ class Costs:
 def count_small(
     bench: Bench, measure: Callable[[Subject], Iterable[Row]]
 ) -> dict[Size, tuple[Row, ...]]:
-    """The rows of the small models.
+    """The rows of the small models, of each of a peer's builds.
 
-    Of a peer's builds the larger models count those alone that were best in a phase of the first.
+    The larger models count those builds alone that were nearly the best in a phase of the first.
 
     Args:
         bench: the whole model's options.
         measure: counts the rows of a model.
     """
     config = Subject(bench).config
+    bench = replace(bench, each_build=True)
     counted: dict[Size, tuple[Row, ...]] = {}
     for size in SMALL:
         layers, vocab = size
         name = f"{bench.model}, {layers} layers, {vocab} rows of lm_head"
         rows = measure(Subject(replace(bench, config=small(config, size), asset="")))
         counted[size] = tuple(replace(row, model=name) for row in rows)
-        best = dict.fromkeys(row.build for row in counted[size] if row.build)
-        bench = replace(bench, peer_builds=tuple(best))
+        bench = replace(bench, peer_builds=tuple(_near_best(counted[size])))
     return counted
 
 
+def _near_best(rows: Sequence[Row]) -> dict[str, None]:
+    """The builds of a peer that take hardly more than the best one in some phase."""
+    best: dict[tuple[str, str], int] = {}
+    for row in rows:
+        key = (name_of(row), row.phase)
+        best[key] = min(cost_of(row), best.get(key, cost_of(row)))
+    near = (r for r in rows if r.build and cost_of(r) <= NEAR * best[name_of(r), r.phase])
+    return dict.fromkeys(row.build for row in near)
+
+
 def whole_costs(counted: Mapping[Size, Sequence[Row]], config: LlamaConfig) -> Mapping[str, Costs]:
-    """Cycles of a token of a whole model by program, from the rows of the small ones."""
-    found: dict[tuple[str, str], dict[Size, float]] = defaultdict(dict)
+    """Cycles of a token of a whole model by program, from the rows of the small ones.
+
+    Of a peer's builds each phase takes the one of the fewest cycles.
+    """
+    found: dict[tuple[str, str, str], dict[Size, float]] = defaultdict(dict)
     for size, rows in counted.items():
         for row in rows:
             tokens = row.tokens if row.phase == "prefill" else 1
-            found[name_of(row), row.phase][size] = cost_of(row) / tokens
-    scaled = {key: whole(costs, config) for key, costs in found.items()}
+            found[name_of(row), row.phase, row.build][size] = cost_of(row) / tokens
+    scaled: dict[tuple[str, str], float] = {}
+    for (name, phase, _), costs in found.items():
+        if len(costs) == len(SMALL):
+            cost = whole(costs, config)
+            scaled[name, phase] = min(cost, scaled.get((name, phase), cost))
     decode = {name: cost for (name, phase), cost in scaled.items() if phase == "decode"}
     # A peer's prefill as shipped has a name of its own, and no decode.
     return {

@@ -60,7 +60,7 @@ class Row:
         layers: of a peer: "all" for every token, as ours does, or "as shipped", where the prefill's
             last layer is done for the last token alone after its attention; empty for ours;
             :data:`PRODUCTS` for those of linear layers alone, ours and a peer's.
-        build: of a peer, the one with the fewest cycles; empty for ours.
+        build: of a peer; empty for ours.
         zvfh: compiled for vectors of halves.
         core: the one whose cycles these are; None when no core was asked for.
         cycles_serial: its cycles when nothing overlaps.

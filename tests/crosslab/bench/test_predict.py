@@ -14,7 +14,13 @@ from support import shared_builds
 
 from crosslab.bench.options import SHAPES, parse_bench
 from crosslab.bench.predict import SMALL, Board, bytes_of_token, read_boards, small, whole
-from crosslab.bench.predict_table import boards_of, count_small, outside, predictions
+from crosslab.bench.predict_table import (
+    boards_of,
+    count_small,
+    outside,
+    predictions,
+    whole_costs,
+)
 from crosslab.bench.rows import Row
 from crosslab.bench.subject import Subject
 from crosslab.cores.core import core_option
@@ -116,17 +122,25 @@ ROW = Row(
 )
 
 
-def test_larger_models_count_the_builds_that_were_best_in_the_first() -> None:
-    asked = []
+def test_each_phase_takes_the_build_that_is_best_in_a_whole_model() -> None:
+    asked: list[tuple[str, ...]] = []
+    # Cycles of a prompt's token: fixed, and of a layer. The first is best in a small model alone.
+    builds = {"gcc": (0, 101), "clang": (6, 99), "slow": (0, 200)}
 
     def measure(subject: Subject) -> Iterator[Row]:
         asked.append(subject.bench.peer_builds)
-        yield replace(ROW, build="gcc")
-        yield replace(ROW, build="clang", phase="decode")
-        yield replace(ROW, variant="ours", layers="")
+        yield replace(ROW, variant="ours", layers="", cycles_serial=1)
+        yield replace(ROW, variant="ours", layers="", phase="decode", cycles_serial=1)
+        for build in subject.bench.peer_builds or builds:
+            fixed, layer = builds[build]
+            cost = ROW.tokens * (fixed + layer * subject.config.layers)
+            yield replace(ROW, build=build, cycles_serial=cost)
+            yield replace(ROW, build=build, phase="decode", cycles_serial=cost)
 
-    count_small(parse_bench([*OPTIONS, *BLOCKS, "--core", "spacemit-x60"]), measure)
+    bench = replace(parse_bench([*OPTIONS, *BLOCKS, "--core", "spacemit-x60"]), config=CONFIG)
+    costs = whole_costs(count_small(bench, measure), CONFIG)
     assert asked == [(), ("gcc", "clang"), ("gcc", "clang")]
+    assert costs[ROW.variant].prefill == 6 + 99 * CONFIG.layers
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_the_panel_is_as_wide_as_eight_registers(transform: Any, passes: ModuleT
     for vlen in (128, 256, 1024):
         target = riscv64("+zve64d", f"+zvl{vlen}b")
         module, _ = transform(target, layer=linear_function("seq_len", 512, 64))
-        outputs = rf"T\.min\(T\.int64\(512\) - T\.Div\(task, count\) \* T\.int64\({vlen // 4}\)"
+        outputs = rf"T\.min\(T\.int64\(512\) - T\.Div\(task, .*\) \* T\.int64\({vlen // 4}\)"
         assert re.search(outputs, module["layer"].script())
 
 

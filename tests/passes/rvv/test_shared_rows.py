@@ -37,16 +37,6 @@ def evaluate(expression: Any, values: dict[Any, int]) -> int:
     return int(arith.Analyzer().simplify(tirx.stmt_functor.substitute(expression, constants)))
 
 
-def values_of(split: Any, of_rows: Any, rows: int, threads: int) -> dict[Any, int]:
-    """The values of the names in parts, of so many rows."""
-    pool, *sizes = split.bindings
-    values = {of_rows: rows, pool.var: threads}
-    for size in sizes:
-        _, number, least = size.value.value.args  # of LLVM's smax
-        values[size.var] = max(evaluate(number, values), int(least))
-    return values
-
-
 def most_tasks(tasks: int, threads: int) -> int:
     """Tasks of the thread that has most, as TVM's pool gives them out."""
     return -(-tasks // threads)
@@ -76,7 +66,8 @@ def tasks_of(parts: ModuleType, n: int, rows: int, threads: int) -> list[tuple[i
 
     of_rows = tirx.Var("rows", "int64")
     split = parts.Parts.of(of_rows, n, COLUMNS)
-    values = values_of(split, of_rows, rows, threads)
+    (pool,) = split.bindings
+    values = {of_rows: rows, pool.var: threads}
     found: list[tuple[Any, ...]] = []
 
     def body(*place: Any) -> Any:
@@ -131,7 +122,8 @@ def test_each_row_is_rounded_once_where_its_part_is(parts: ModuleType, rows: int
         return tirx.Evaluate(0)
 
     loop = split.rounded(body)
-    values = values_of(split, of_rows, rows, 8)
+    (pool,) = split.bindings
+    values = {of_rows: rows, pool.var: 8}
     wanted = {(first, count) for first, count, _, _ in tasks_of(parts, 576, rows, 8)}
     done = []
     for task in range(evaluate(loop.extent, values)):

@@ -48,17 +48,6 @@ def parts_for(panels: Any, threads: Any) -> Any:
     return parts
 
 
-def _at_least(least: int, value: Any) -> Any:
-    """The larger of both, as a call that TVM's simplifier leaves alone.
-
-    It would put a maximum in place of each use of its name, and simplify what comes of that.
-    """
-    # Of int32, which numbers of rows are: TVM narrows the name, and would leave a call of int64.
-    number = tirx.Cast("int32", value)
-    larger = tirx.call_llvm_intrin("int32", "llvm.smax", number, tirx.IntImm("int32", least))
-    return int64(larger)
-
-
 @dataclass(frozen=True)
 class Parts:
     """Parts of the rows of a product.
@@ -67,7 +56,7 @@ class Parts:
         rows: of all parts, int64.
         size: rows of each part but the last, which has the rest, too; int64.
         count: of the parts, int64; one if they are not to be split.
-        bindings: statements before all others, that give the names; empty: one part.
+        bindings: a statement before all others, for the number of threads; empty: one part.
     """
 
     rows: Any
@@ -81,15 +70,13 @@ class Parts:
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
-        threads, size, count = (tirx.Var(name, "int64") for name in ("threads", "size", "count"))
+        threads = tirx.Var("threads", "int64")
         panels = tirx.ceildiv(int64(outputs), int64(columns))
         wanted = tirx.truncdiv(all_rows, parts_for(panels, threads)) // ROWS * ROWS
-        bindings = (
-            tirx.Bind(threads, tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))),
-            tirx.Bind(size, _at_least(ROWS, wanted)),
-            tirx.Bind(count, _at_least(1, tirx.truncdiv(all_rows, size))),
-        )
-        return Parts(all_rows, size, count, bindings)
+        size = tirx.max(wanted, int64(ROWS))
+        pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
+        count = tirx.max(tirx.truncdiv(all_rows, size), int64(1))
+        return Parts(all_rows, size, count, (tirx.Bind(threads, pool),))
 
     @property
     def whole(self) -> bool:
