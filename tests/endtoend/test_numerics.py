@@ -53,6 +53,7 @@ MODES = [("q0f32", "float32"), ("q4f32_1", "float32"), ("q4f32_1", "int8")]
 MODELS = [
     *((tiny_model.NAME, *mode) for mode in MODES),
     (tiny_model.NAME, "q0f32", "float32", "int8"),
+    (tiny_model.NAME, "q0f16", "float32", "float32", "spacemit-x60"),
     (tiny_model.NAME, "q0f16", "float32", "int8", "spacemit-x60"),
     (tiny_model.NAME, "q4f16_1", "float32"),
     (tiny_model.NAME, "q4f16_1", "float32", "float32", "spacemit-x60"),

@@ -326,8 +326,8 @@ def count_guest(
     """
     with tempfile.TemporaryDirectory(prefix="counter-") as folder:
         report = Path(folder) / COUNTS
-        result = _run(program, arguments, machine, build_plugin(cache), report, cwd, caches)
-        return result, _read(report)
+        result, table = _run(program, arguments, machine, build_plugin(cache), report, cwd, caches)
+        return result, read_measurement(table)
 
 
 def count_guest_once(
@@ -360,12 +360,13 @@ def count_guest_once(
     plugin, qemu = build_plugin(cache), ".".join(map(str, require_qemu().version))
 
     def make(out: Path) -> None:
-        result = _run(program, arguments, machine, plugin, out / COUNTS, cwd, caches)
+        result, _ = _run(program, arguments, machine, plugin, out / COUNTS, cwd, caches)
         (out / ANSWER).write_text(result.stdout, encoding="utf-8")
 
     key = digest(program, inputs, plugin, qemu, repr(machine), "\0".join(arguments), caches)
     counted = cached_build(cache, "counts", key, make)
-    return (counted / ANSWER).read_text(encoding="utf-8"), _read(counted / COUNTS)
+    table = json.loads((counted / COUNTS).read_text(encoding="utf-8"))
+    return (counted / ANSWER).read_text(encoding="utf-8"), read_measurement(table)
 
 
 def _run(
@@ -376,24 +377,17 @@ def _run(
     report: Path,
     cwd: Path | None,
     caches: str,
-) -> GuestResult:
+) -> tuple[GuestResult, dict[str, Any]]:
+    """Run a guest; what it said, and the plugin's report, which is written to `report`."""
     option = f"{plugin},out={report}" + (f",caches={caches}" if caches else "")
     result = run_guest(program, arguments, machine, cwd=cwd, plugin=["-plugin", option])
-    if not report.is_file():
-        raise LabError(f"{program.name} ended without a report of the counter")
-    return result
-
-
-def _read(report: Path) -> Measurement:
-    """Read the counter's report.
-
-    Raises:
-        LabError: the marks are not in pairs.
-    """
-    table = json.loads(report.read_text(encoding="utf-8"))
+    try:
+        table: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LabError(f"{program.name} ended without a report of the counter") from error
     if not table["balanced"]:
-        raise LabError("the marks of regions are not in pairs")
-    return read_measurement(table)
+        raise LabError(f"{program.name}: the marks of regions are not in pairs")
+    return result, table
 
 
 def run_counted(

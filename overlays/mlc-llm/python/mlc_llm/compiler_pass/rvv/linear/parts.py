@@ -7,8 +7,8 @@ would have uneven work, and only then, as a kernel does best with many rows. A r
 numbers in any part: parts begin at multiples of ROWS, and none has fewer, so that kernels go the
 same ways as for all rows.
 
-All numbers are positive, and divisions by what is no constant are truncated ones: of others TVM
-tries to prove the signs, which takes minutes for a model.
+All numbers are positive, and a division by a variable is a truncated one. TVM tries to prove the
+signs of a floor division, which takes minutes for a model.
 """
 
 from __future__ import annotations

@@ -58,6 +58,8 @@ def copy_row(
 
     def value(column: Any) -> Any:
         element = T.cast(source[(*row, column)], "float32")
-        return T.cast(element if factor is None else element * factor, to.dtype)
+        if factor is not None:
+            element = element * factor
+        return T.cast(element, to.dtype)
 
     fill_row(to, at, width, value, **loop)
