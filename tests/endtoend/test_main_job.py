@@ -27,7 +27,7 @@ from crosslab.job.main_job import Question, RunResult, check_words, counters, ma
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 from crosslab.models.weights_file import INDEX_FILE
-from crosslab.run.counter import Counts, Measurement
+from crosslab.run.measurement import Counts, Measurement
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 Call = Callable[..., tuple[int, str]]

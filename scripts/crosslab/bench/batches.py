@@ -22,9 +22,10 @@ from crosslab.build.runner import Runner, build_runner
 from crosslab.cores.core import Core
 from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError
-from crosslab.run.counter import Counts, Measurement, count_guest
+from crosslab.run.counter import count_guest
 from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Counts, Measurement
 from crosslab.run.symbols import Symbols
 from groundwork.files import atomic_write_json
 

@@ -34,9 +34,10 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
 from crosslab.peers import openblas
 from crosslab.remote import Cell, compute, scheduler_of, serve_worker
-from crosslab.run.counter import Measurement, count_guest, phases_of
+from crosslab.run.counter import count_guest
 from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Measurement, phases_of
 
 COLUMNS = (
     TextColumn("{task.description}"),

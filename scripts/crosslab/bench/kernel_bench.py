@@ -33,8 +33,9 @@ from crosslab.cores.core import Core
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
-from crosslab.run.counter import Measurement, count_guest
+from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Measurement
 
 SOURCE = Path(__file__).parents[1] / "native" / "kernel_bench" / "bench.c"
 # Instructions over the fewest; the loops' order has the fewest cycles instead.

@@ -16,7 +16,7 @@ from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.peers.openblas import NAME, ORDERS, build_openblas, run_openblas
-from crosslab.run.counter import PhaseRegions
+from crosslab.run.measurement import PhaseRegions
 
 QUANTIZATION = "q0f32"
 VARIANT = "OpenBLAS"

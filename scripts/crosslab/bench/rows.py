@@ -13,7 +13,7 @@ from crosslab.bench.thread_work import ThreadWork, thread_work
 from crosslab.cores.cycles import Cycles
 from crosslab.cores.pipeline import all_cycles
 from crosslab.cores.traffic import MemoryReport, memory_report
-from crosslab.run.counter import Counts, Measurement, PhaseRegions
+from crosslab.run.measurement import Counts, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
 from groundwork.files import atomic_write_json
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from crosslab.cores.core import Core
 from crosslab.cores.pipeline import pipeline_cycles
-from crosslab.run.counter import Measurement, PhaseRegions
+from crosslab.run.measurement import Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
 
 # Functions that wait for work or for the end of others' work. The emulator runs the threads on few

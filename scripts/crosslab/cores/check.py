@@ -27,8 +27,9 @@ from crosslab.cores.pipeline import all_cycles, pipeline_cycles
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter import Measurement, count_guest
+from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Measurement
 from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"

@@ -18,8 +18,8 @@ from crosslab.cores.latencies import read_latencies
 from crosslab.cores.machine import Pipeline
 from crosslab.cores.memory import MemorySystem
 from crosslab.errors import UserError
-from crosslab.run.counter import Executed, Kind
 from crosslab.run.decode import Unit
+from crosslab.run.measurement import Executed, Kind
 
 CORES = Path(__file__).resolve().parents[3] / "cores"
 ASSUMPTIONS = "assumptions.toml"

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import TypeVar
 
 from crosslab.cores.core import Core, column_of
-from crosslab.run.counter import Executed, Histogram, Kind
 from crosslab.run.decode import Unit
+from crosslab.run.measurement import Executed, Histogram, Kind
 
 # Kinds, and functions of each, that a report names; functions, and kinds of each.
 TOP_KINDS, TOP_FUNCTIONS = 10, 3

@@ -23,8 +23,8 @@ from crosslab.cores.core import Core, core_option
 from crosslab.cores.machine import machine_of
 from crosslab.cores.pipeline import Translator
 from crosslab.errors import UserError
-from crosslab.run.counter import VTYPE_UNKNOWN, Kind, Segment
 from crosslab.run.decode import Unit
+from crosslab.run.measurement import VTYPE_UNKNOWN, Kind, Segment
 from crosslab.run.symbols import Symbols
 
 # R_RISCV_BRANCH and R_RISCV_RVC_BRANCH of the RISC-V ELF psABI.

@@ -19,8 +19,8 @@ from functools import cached_property
 from crosslab.cores.core import Core, column_of, width_column
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.machine import Pipeline, Step, machine_of
-from crosslab.run.counter import Kind, Measurement, Node
 from crosslab.run.decode import Instruction, Unit
+from crosslab.run.measurement import Kind, Measurement, Node
 from crosslab.run.operands import VECTOR, VSTATE, operands
 from crosslab.run.symbols import Symbols
 

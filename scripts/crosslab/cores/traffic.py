@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from crosslab.cores.cycles import Cycles
 from crosslab.cores.memory import MemorySystem
-from crosslab.run.counter import LineTraffic, Measurement, PhaseRegions
+from crosslab.run.measurement import LineTraffic, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
 
 TOP = 5

@@ -37,8 +37,9 @@ from crosslab.models.config import read_family
 from crosslab.models.formats import GGUF
 from crosslab.models.params import read_index
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
-from crosslab.run.counter import Measurement, phase_counts, run_counted
+from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Measurement, phase_counts
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError

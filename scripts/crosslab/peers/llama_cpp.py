@@ -10,8 +10,9 @@ from pathlib import Path
 
 from crosslab.errors import LabError
 from crosslab.peers.llama_cpp_build import NAME
-from crosslab.run.counter import Measurement, PhaseRegions, count_guest_once
+from crosslab.run.counter import count_guest_once
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Measurement, PhaseRegions
 
 
 @dataclass(frozen=True)

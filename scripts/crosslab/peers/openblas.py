@@ -21,8 +21,9 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, find_cross
-from crosslab.run.counter import Measurement, count_guest
+from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Measurement
 from groundwork.hashing import digest
 
 NAME = "openblas"

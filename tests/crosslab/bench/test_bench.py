@@ -27,7 +27,7 @@ from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
-from crosslab.run.counter import Counts, phase_counts
+from crosslab.run.measurement import Counts, phase_counts
 from sessions.ladder import LADDER, NAMES, SOME, on_release
 
 BASE = [

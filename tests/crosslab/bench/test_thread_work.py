@@ -10,8 +10,9 @@ import pytest
 from support import shared_builds
 
 from crosslab.bench.thread_work import ThreadWork, thread_work
-from crosslab.run.counter import PhaseRegions, count_guest
+from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import PhaseRegions
 from crosslab.run.symbols import Symbols
 
 

@@ -17,8 +17,8 @@ from crosslab.cores.core import Core, core_option
 from crosslab.cores.object_loops import code_of, cycles_of_loop, loops_of, main
 from crosslab.cores.pipeline import pipeline_cycles
 from crosslab.errors import UserError
-from crosslab.run.counter import INDEX_RUNS, Counts, Measurement, Segment
 from crosslab.run.decode import decode
+from crosslab.run.measurement import INDEX_RUNS, Counts, Measurement, Segment
 from crosslab.run.operands import FLOAT, VECTOR, VSTATE, operands
 
 X60 = core_option("spacemit-x60")

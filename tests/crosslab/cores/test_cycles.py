@@ -17,8 +17,8 @@ from support.shared_builds import PROJECT, cross
 from crosslab.cores.core import ASSUMPTIONS, Cost, core_names, core_option, read_core
 from crosslab.cores.cycles import cycles_of, name_of
 from crosslab.errors import UserError
-from crosslab.run.counter import Executed, Histogram, Kind
 from crosslab.run.decode import Instruction, Unit, decode
+from crosslab.run.measurement import Executed, Histogram, Kind
 
 CORES = PROJECT / "cores"
 E32M8, E32M1, E8M2, E8M1 = 0b010_011, 0b010_000, 1, 0

@@ -33,7 +33,7 @@ from crosslab.peers.gguf_export import (
 from crosslab.peers.llama_cpp import PeerRun
 from crosslab.peers.llama_cpp_build import WITHOUT_POLICY
 from crosslab.peers.quantize import quantize
-from crosslab.run.counter import Counts, Measurement
+from crosslab.run.measurement import Counts, Measurement
 
 # A feed-forward width that no block of 32 divides.
 CONFIG = LlamaConfig(64, 80, 2, 1, 32, 1, 64, context=64)

@@ -14,15 +14,9 @@ from support import shared_builds
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_qemu, require_qemu
 from crosslab.run import counter
-from crosslab.run.counter import (
-    Counts,
-    LineTraffic,
-    Measurement,
-    count_guest,
-    count_guest_once,
-    run_counted,
-)
+from crosslab.run.counter import count_guest, count_guest_once, run_counted
 from crosslab.run.emulator import GuestMachine, run_guest
+from crosslab.run.measurement import Counts, LineTraffic, Measurement
 from crosslab.run.symbols import UNNAMED, Symbols
 
 pytestmark = pytest.mark.usefixtures("emulator")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
-from crosslab.run.counter import read_measurement
+from crosslab.run.measurement import read_measurement
 
 INSTRUCTIONS = "instructions"
 

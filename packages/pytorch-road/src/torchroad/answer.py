@@ -17,8 +17,9 @@ from crosslab.build.runner import Clock, build_runner, store_params
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.job.main_job import read_answer
-from crosslab.run.counter import Counts, Measurement, PhaseRegions, phases_of, run_counted
+from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Counts, Measurement, PhaseRegions, phases_of
 
 
 @dataclass(frozen=True)

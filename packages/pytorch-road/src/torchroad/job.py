@@ -18,8 +18,9 @@ from crosslab.compile.driver import ImportedModule
 from crosslab.compile.modes import ESTIMATE
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.run.counter import Counts, run_counted
+from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
+from crosslab.run.measurement import Counts
 from torchroad.answer import CountedAnswer, ask, count_phases
 from torchroad.multiply_adds import MultiplyAdds, multiply_adds
 from torchroad.program import ImportedProgram
