@@ -278,6 +278,7 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
       free_pages_(Global("vm.builtin.attention_kv_cache_get_num_available_pages")),
       params_(std::move(params)),
       region_(region),
+      chunk_(limits.chunk),
       window_(library.Limit("sliding_window_size", 0)),
       sink_(library.Limit("attention_sink_size", 0)),
       batch_(1) {
@@ -311,6 +312,16 @@ void Model::Add(int64_t sequence) {
     // MLC-LLM's engine does the same for each sequence of such a model.
     Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence, window_,
                                                                           sink_);
+  }
+  Occupy(sequence, region_.depth);
+}
+
+void Model::Occupy(int64_t sequence, int64_t tokens) {
+  for (int64_t length = 0; tokens > 0; tokens -= length) {
+    length = std::min(tokens, chunk_);
+    begin_forward_(cache_, ffi::Shape({sequence}), ffi::Shape({length}));
+    end_forward_(cache_);
+    lengths_[sequence] += length;
   }
 }
 

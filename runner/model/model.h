@@ -140,6 +140,8 @@ class Model {
   // The same of a library's function, which reads as many tokens of each sequence.
   tvm::ffi::Any Run(const tvm::ffi::Function& call, const std::vector<int64_t>& sequences,
                     const std::vector<int32_t>& tokens, bool marked);
+  // Gives an empty sequence places for `tokens` tokens, whose keys and values are not computed.
+  void Occupy(int64_t sequence, int64_t tokens);
   // The function that reads `tokens` more tokens of a sequence.
   const tvm::ffi::Function& Reader(int64_t sequence, size_t tokens) const;
   std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
@@ -162,6 +164,7 @@ class Model {
   tvm::ffi::Any cache_;
   std::map<int64_t, int64_t> lengths_;  // tokens of each sequence
   Region region_;
+  int64_t chunk_;
   int64_t window_;
   int64_t sink_;
   int64_t batch_;

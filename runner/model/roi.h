@@ -3,6 +3,8 @@
 // (slti x0, x0, imm), which change nothing on any RISC-V CPU.
 #pragma once
 
+#include <cstdint>
+
 namespace rvv_runner {
 
 // Which calls lie inside the region of interest, and how much of each.
@@ -11,6 +13,9 @@ struct Region {
   bool decode = true;
   // The whole step (embedding, cache bookkeeping, the call), not the model call alone.
   bool whole_step = false;
+  // Places in the cache that each sequence has before its first call. They are never computed, so
+  // that a long context can be counted without its prompt; answers mean nothing then.
+  int64_t depth = 0;
 };
 
 class RegionOfInterest {

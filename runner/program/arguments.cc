@@ -58,6 +58,8 @@ const char kUsage[] =
     "  --roi WHICH          calls to mark for an instruction counter: prefill, decode, both, none\n"
     "                       (both)\n"
     "  --roi-span WHAT      mark the model call alone (call) or the whole step (step) (call)\n"
+    "  --roi-depth N        tokens in the cache before the prompt, which are not computed: the\n"
+    "                       answer means nothing (0)\n"
     "  --help               this text\n";
 
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low,
@@ -186,6 +188,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--context-full", [a](const std::string& v) { ParseFull(v, &a->slide); }},
       {"--roi", [a](const std::string& v) { ParseRegion(v, &a->region); }},
       {"--roi-span", [a](const std::string& v) { ParseSpan(v, &a->region); }},
+      {"--roi-depth", number("--roi-depth", 0, kMany, &a->region.depth)},
   };
 }
 
@@ -201,10 +204,11 @@ void CheckChat(const Arguments& arguments) {
     throw InputError("--chat needs --tokenizer: the model's tokenizer.bin");
   }
   if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
-      arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.beside.empty()) {
+      arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.beside.empty() ||
+      arguments.region.depth > 0) {
     throw InputError(
-        "--chat cannot be combined with --prompt, --prompt-file, --tokens, --beside, --raw, --json "
-        "or --logits");
+        "--chat cannot be combined with --prompt, --prompt-file, --tokens, --beside, --raw, "
+        "--json, --logits or --roi-depth");
   }
 }
 
@@ -285,6 +289,7 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
       {!arguments.history.empty(), "--history"},
       {arguments.raw, "--raw"},
       {arguments.chat, "--chat"},
+      {arguments.region.depth > 0, "--roi-depth"},
   };
   for (const auto& [found, option] : given) {
     if (!found) continue;

@@ -48,28 +48,32 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   RefuseUnsupported(library);
   const auto prompt = static_cast<int64_t>(arguments.tokens.size());
   const int64_t needed = prompt + arguments.max_new;
-  const int64_t context = library.Limit("context_window_size", needed);
-  const int64_t most = arguments.max_seq ? arguments.max_seq : context;
-  CheckContext(most, context);
+  const int64_t depth = arguments.region.depth;
+  const int64_t context = library.Limit("context_window_size", depth + needed);
+  const int64_t longest = arguments.max_seq ? arguments.max_seq : context;
+  CheckContext(longest, context);
+  const int64_t most = longest - depth;
+  const std::string after = depth ? ", after --roi-depth " + std::to_string(depth) : "";
   if (prompt > most) {
     throw InputError("the prompt has " + std::to_string(prompt) +
-                     " tokens, more than the longest sequence, " + std::to_string(most));
+                     " tokens, more than the longest sequence, " + std::to_string(most) + after);
   }
   if (needed > most) {
     throw InputError("a prompt of " + std::to_string(prompt) + " tokens and --max-new " +
                      std::to_string(arguments.max_new) + " do not fit into a sequence of " +
-                     std::to_string(most) + " tokens");
+                     std::to_string(most) + " tokens" + after);
   }
   const int64_t chunk = ChunkOf(library, arguments, needed);
   // The cache holds what this run needs, not the most that the model allows.
-  return {arguments.max_seq ? arguments.max_seq : needed, std::min(chunk, prompt)};
+  return {arguments.max_seq ? most : needed, std::min(chunk, prompt)};
 }
 
 int64_t DefaultMaxNew(const Library& library, const Arguments& arguments, int64_t most) {
   const auto prompt = static_cast<int64_t>(arguments.tokens.size());
-  const int64_t context = library.Limit("context_window_size", prompt + most);
+  const int64_t context =
+      library.Limit("context_window_size", arguments.region.depth + prompt + most);
   const int64_t room = arguments.max_seq ? std::min(arguments.max_seq, context) : context;
-  return std::clamp<int64_t>(room - prompt, 1, most);
+  return std::clamp<int64_t>(room - arguments.region.depth - prompt, 1, most);
 }
 
 }  // namespace rvv_runner

@@ -8,7 +8,7 @@
 
 namespace rvv_runner {
 
-// Bounds of one run, in tokens.
+// Bounds of one run, in tokens. --roi-depth is not part of them.
 struct Limits {
   int64_t max_seq;
   int64_t chunk;

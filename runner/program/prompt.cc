@@ -57,7 +57,8 @@ int AnswerPrompt(Arguments arguments) {
   const Weights weights = ReadWeights(library, arguments, words);
   LogitsFile logits(arguments.logits);
   const int64_t batch = 1 + std::ssize(arguments.beside);
-  Model model(library, weights.params, Model::RoomFor(batch, limits.max_seq, limits.chunk),
+  const int64_t longest = arguments.region.depth + limits.max_seq;
+  Model model(library, weights.params, Model::RoomFor(batch, longest, limits.chunk),
               arguments.region);
   Engine engine(&model, words, weights.vocabulary, {batch, limits.max_seq, limits.chunk, batch});
 

@@ -231,6 +231,7 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
         "zvfh": run.recipe.zvfh,
         "threads": bench.threads,
         "prompt": run.prompt,
+        "depth": bench.depth,
         "path": bench.path_of(quantization),
     }
     phases = zip(PHASES, phases_of(len(measured.regions), calls), strict=True)
@@ -247,7 +248,7 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     tokens = ",".join(map(str, subject.prompt(run.prompt)))
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
     arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
-    arguments += ["--max-new", str(bench.decode)]
+    arguments += ["--max-new", str(bench.decode), "--roi-depth", str(bench.depth)]
     machine = GuestMachine(vlen=run.vlen, threads=bench.threads, zvfh=run.recipe.zvfh)
     program = run.runner.program
     result, measured = count_guest(

@@ -114,6 +114,7 @@ class Bench:
         quantizations: of the weights.
         prompts: tokens of each prompt.
         decode: tokens generated after each prompt, the first of them the prefill's.
+        depth: tokens in the cache before each prompt.
         threads: worker threads of the guest.
         profile: count by function too.
         core: count this core's cycles; None: instructions alone.
@@ -147,6 +148,7 @@ class Bench:
     each_build: bool = False
     caches: bool = False
     together: int = 1
+    depth: int = 0
     gguf: str = IN_BLOCKS[0]
 
     @property
@@ -180,12 +182,13 @@ class Bench:
         Raises:
             UserError: the model cannot take them.
         """
-        wanted = max(self.prompts) + self.decode
+        wanted = self.depth + max(self.prompts) + self.decode
         if wanted > config.context:
+            before = f", after {self.depth} of --depth," if self.depth else ""
             raise UserError(
-                f"a prompt of {max(self.prompts)} tokens and {self.decode} generated ones do not "
-                f"fit a context of {config.context}",
-                remedy="give less to --prefill or --decode",
+                f"a prompt of {max(self.prompts)} tokens and {self.decode} generated ones{before} "
+                f"do not fit a context of {config.context}",
+                remedy=f"give less to --prefill{', --depth' * bool(before)} or --decode",
             )
         return min(config.context, math.ceil(wanted / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
 
@@ -225,6 +228,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--prefill", type=int, **several, metavar="N", help="tokens of each prompt (128)")
     add("--decode", type=int, default=8, metavar="N", help="tokens to generate (8)")
+    add(
+        "--depth",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens in the cache before each prompt, whose own cost is not counted (0)",
+    )
     add("--threads", type=int, default=1, metavar="N", help="threads of the model (1)")
     add(
         "--profile",
@@ -254,11 +264,12 @@ def bench_of(args: argparse.Namespace) -> Bench:
         UserError: a value is out of range, or two options exclude each other.
     """
     prompts = _unique(args.prefill or [128])
-    if min(prompts) < 1 or args.decode < 3 or args.threads < 1:
+    if min(prompts) < 1 or args.decode < 3 or args.threads < 1 or args.depth < 0:
         raise UserError(
             f"--prefill {' '.join(map(str, prompts))} --decode {args.decode} "
-            f"--threads {args.threads}",
-            remedy="give prompts of 1 token or more, 3 generated tokens or more, 1 thread or more",
+            f"--depth {args.depth} --threads {args.threads}",
+            remedy="give prompts of 1 token or more, 3 generated tokens or more, a depth of 0 or "
+            "more, 1 thread or more",
         )
     asset = PINNED.get(args.model, "")
     quantizations = _unique(args.quantization or [DEFAULT_FORMAT])
@@ -283,6 +294,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
         peer=args.peer or "",
         caches=args.caches,
         together=args.together,
+        depth=args.depth,
         gguf=args.gguf or IN_BLOCKS[0],
     )
     for variant in made.variants:
@@ -343,6 +355,12 @@ def _check_together(bench: Bench) -> None:
         raise UserError(
             f"--together {bench.together}: a compiled model decodes 1 to {MAX_BATCH} sequences",
             remedy="give --together 4",
+        )
+    if bench.together > 1 and bench.depth:
+        raise UserError(
+            f"--together {bench.together} --depth {bench.depth}: sequences in a batch start with "
+            "an empty cache",
+            remedy="leave out --depth or --together",
         )
     if bench.together > 1 and bench.decode < bench.together + 2:
         raise UserError(

@@ -84,6 +84,7 @@ def peer_rows(
                     build: pool.submit(
                         run_llama_cpp,
                         *(program, model, tokens, bench.decode),
+                        depth=bench.depth,
                         vlen=vlen,
                         cache=bench.cache,
                         caches=bench.cache_option,
@@ -99,6 +100,7 @@ def peer_rows(
                     "vlen": vlen,
                     "threads": 1,
                     "prompt": prompt,
+                    "depth": bench.depth,
                     "path": None,
                     "activations": ACTIVATIONS[format_],
                 }

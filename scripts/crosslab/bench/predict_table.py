@@ -141,8 +141,9 @@ def predictions(
     """
     config, (prompt,) = Subject(bench).config, bench.prompts
     costs = whole_costs(counted, config)
-    read = bytes_of_token(config, bench.gguf, prompt, CACHE_ITEM)
-    title = f"{bench.model}, {bench.gguf}, prompt of {prompt}: predicted"
+    read = bytes_of_token(config, bench.gguf, bench.depth + prompt, CACHE_ITEM)
+    after = f" after {bench.depth} tokens" if bench.depth else ""
+    title = f"{bench.model}, {bench.gguf}, prompt of {prompt}{after}: predicted"
     table = Table(title=title, box=None, padding=(0, 1, 0, 0))
     for heading in HEADINGS:
         table.add_column(heading, overflow="fold", justify="left")

@@ -61,6 +61,7 @@ def check_openblas(subject: Subject) -> None:
         ("--quantization", bench.quantizations != (QUANTIZATION,), "it multiplies float32 only"),
         ("--activations", bench.recipe.mode.activations != "float32", "it multiplies float32 only"),
         ("--caches", bench.caches, "its products are counted without caches"),
+        ("--depth", bench.depth > 0, "products of linear layers do not read the cache"),
     ]
     for option, here, why in wrong:
         if here:

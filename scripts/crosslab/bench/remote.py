@@ -12,7 +12,17 @@ from crosslab.remote import Cell, CodeLabel, label_of
 
 # Options that all cells share; trees and folders are the worker's own.
 SHARED = (
-    *("model", "path", "against", "decode", "threads", "weights", "activations", "kv_cache"),
+    *(
+        "model",
+        "path",
+        "against",
+        "decode",
+        "depth",
+        "threads",
+        "weights",
+        "activations",
+        "kv_cache",
+    ),
     *("core", "profile", "caches", "no_zvfh"),
 )
 

@@ -52,6 +52,7 @@ class Row:
         vmem: vector loads and stores.
         lmul_weighted: instructions weighted by LMUL.
         prompt: tokens of the prompt, in both phases.
+        depth: tokens in the cache before the prompt.
         path: "own" or "mlc-llm", whose definition of the model was compiled; None for a peer.
         source: where the figure is from: of a peer its revision and its best setting.
         functions: those that execute most, when they were asked for.
@@ -92,6 +93,7 @@ class Row:
     layers: str = ""
     build: str = ""
     zvfh: bool = False
+    depth: int = 0
     core: str | None = None
     cycles_serial: int | None = None
     cycles_vec_serial: int | None = None

@@ -50,8 +50,9 @@ def table_of(rows: Sequence[Row]) -> Group:
     what = through[first.path or "own"]
     if first.layers == PRODUCTS:
         what = "products of linear layers alone"
+    after = f", {first.depth} tokens in the cache before" if first.depth else ""
     title = (
-        f"model {first.model}, {first.quantization}, {what}\n"
+        f"model {first.model}, {first.quantization}, {what}{after}\n"
         f"VLEN {first.vlen}, {first.threads} thread{'s' if first.threads > 1 else ''}: "
         "millions of guest instructions"
     )

@@ -50,6 +50,7 @@ def run_llama_cpp(
     prompt: Sequence[int],
     steps: int,
     *,
+    depth: int = 0,
     vlen: int,
     cache: Path,
     caches: str = "",
@@ -61,6 +62,7 @@ def run_llama_cpp(
         model: GGUF file.
         prompt: token ids.
         steps: tokens to generate, the first of them the prefill's; 3 or more.
+        depth: tokens in the cache before the prompt.
         vlen: bits in a vector register.
         cache: folder of the compiled plugin and the counts.
         caches: simulated by the counter; empty: none.
@@ -68,7 +70,7 @@ def run_llama_cpp(
     Raises:
         LabError: the program fails, or the emulator lacks an instruction that it uses.
     """
-    words = [model.name, ",".join(map(str, prompt)), str(steps)]
+    words = [model.name, ",".join(map(str, prompt)), str(steps), str(depth)]
     machine = GuestMachine(vlen=vlen, zvfh=True)
     answer, measured = count_guest_once(
         program, words, machine, cache, inputs=model, cwd=model.parent, caches=caches
