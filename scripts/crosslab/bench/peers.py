@@ -14,8 +14,9 @@ from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
 from crosslab.models.formats import GGUF, weight_formats
 from crosslab.peers.gguf_export import export_gguf, fits
-from crosslab.peers.llama_cpp import PeerRun, run_llama_cpp
-from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp
+from crosslab.peers.llama_cpp import PeerRun, fill_cache, run_llama_cpp
+from crosslab.peers.llama_cpp_build import NAME
+from crosslab.peers.llama_cpp_programs import FILLER, build_llama_cpp, build_native
 
 # What products with weights in the peer's formats take for activations.
 ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}
@@ -76,6 +77,9 @@ def peer_rows(
             say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
             continue
         model = export_gguf(subject.folder, format_, bench.cache)
+        if bench.depth:
+            filler = build_native(source, FILLER, bench.cache)
+            model = fill_cache(filler, model, bench.depth, bench.cache)
         for vlen in bench.recipe.vlens:
             for prompt in bench.prompts:
                 tokens = subject.prompt(prompt)

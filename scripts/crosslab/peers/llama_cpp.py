@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.peers.llama_cpp_build import NAME
 from crosslab.run.counter import count_guest_once
 from crosslab.run.emulator import GuestMachine
 from crosslab.run.measurement import Measurement, PhaseRegions
+from groundwork.hashing import digest
+
+CACHE = "cache.bin"  # keys and values, as llama_cpp_cache.cpp writes them
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,33 @@ class PeerRun:
         return PhaseRegions(tuple(regions), len(regions))
 
 
+def fill_cache(program: Path, model: Path, depth: int, cache: Path) -> Path:
+    """Let llama.cpp read tokens on this machine, where it takes seconds.
+
+    Args:
+        program: of :data:`crosslab.peers.llama_cpp_programs.FILLER`.
+        model: GGUF file.
+        depth: tokens to read.
+        cache: folder of builds that clones share.
+
+    Returns:
+        a copy of the model, with :data:`CACHE` beside it.
+
+    Raises:
+        LabError: the program fails.
+    """
+
+    def make(out: Path) -> None:
+        copy = Path(shutil.copy(model, out))
+        command = [str(program), str(copy), str(depth), str(out / CACHE)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LabError(f"{NAME} cannot read {depth} tokens with {model}: {done.stderr.strip()}")
+
+    key = digest(program, model, str(depth))
+    return cached_build(cache, "peer-cache", key, make) / model.name
+
+
 def run_llama_cpp(
     program: Path,
     model: Path,
@@ -62,7 +95,8 @@ def run_llama_cpp(
         model: GGUF file.
         prompt: token ids.
         steps: tokens to generate, the first of them the prefill's; 3 or more.
-        depth: tokens in the cache before the prompt.
+        depth: tokens in the cache before the prompt; the file :data:`CACHE` beside the model has
+            them (:func:`fill_cache`).
         vlen: bits in a vector register.
         cache: folder of the compiled plugin and the counts.
         caches: simulated by the counter; empty: none.
@@ -70,10 +104,18 @@ def run_llama_cpp(
     Raises:
         LabError: the program fails, or the emulator lacks an instruction that it uses.
     """
-    words = [model.name, ",".join(map(str, prompt)), str(steps), str(depth)]
+    words = [model.name, ",".join(map(str, prompt)), str(steps)]
+    words += [str(depth), CACHE] if depth else []
+    inputs = model.parent if depth else model
     machine = GuestMachine(vlen=vlen, zvfh=True)
     answer, measured = count_guest_once(
-        program, words, machine, cache, inputs=model, cwd=model.parent, caches=caches
+        program,
+        words,
+        machine,
+        cache,
+        inputs=inputs,
+        cwd=model.parent,
+        caches=caches,
     )
     try:
         tokens = tuple(json.loads(answer)["tokens"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp, built from a pinned source distribution: for a board, and for this machine."""
+"""llama.cpp's libraries from a pinned source distribution: for a board, and for this machine."""
 
 from __future__ import annotations
 
@@ -7,29 +7,16 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from crosslab.build.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
 from crosslab.cached_build import cached_build
-from crosslab.cores.core import Core
 from crosslab.errors import LabError, UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import (
-    CompilerKind,
-    Machine,
-    Toolchain,
-    clang_version,
-    find_cross,
-    find_native,
-)
-from crosslab.host.tuning import require_tuning_clang
+from crosslab.host.toolchain import Machine, Toolchain
 from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
-DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
-READER = DRIVER.with_name("llama_cpp_text.cpp")
 # What of the distribution a build of the library reads.
 PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
 # Its inline assembly leaves the policies out, which clang 19 does not take; these are the defaults.
@@ -52,69 +39,22 @@ LIBRARIES = (
     "src/libllama.a",
     *(f"ggml/src/{library}.a" for library in ("libggml", "libggml-cpu", "libggml-base")),
 )
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
 LIBRARY_NAMES = tuple(Path(library).name for library in LIBRARIES)
 
 
-def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> dict[str, Path]:
-    """The program of each of :data:`BUILDS`, made once; about ten minutes of a CPU.
+def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) -> Path:
+    """The folder of a goal's libraries, one folder for each build, made once.
 
-    With a core that LLVM has a scheduling model of, also of builds whose matrix products are
-    compiled for it, if a clang that has the model is installed.
-
-    Raises:
-        UserError: a tool is missing.
-        LabError: the source cannot be had, or does not compile.
-    """
-    toolchain = find_cross(CompilerKind.CLANG)
-    plain = _build(source, cache, toolchain, "llama")
-    programs = _link(cache, toolchain, plain, {})
-    tune = core.llvm if core else ""
-    if suffix := require_tuning_clang(tune) if tune else None:
-        tuned = _tuned(toolchain, suffix, tune)
-        found = _build(source, cache, tuned, "ggml")
-        for build, path in _link(cache, toolchain, plain, {"ggml": found}).items():
-            programs[f"{build}, clang{suffix} -mtune={tune}"] = path
-    return programs
-
-
-def build_reader(source: PinnedArchive, cache: Path) -> Path:
-    """The program for this machine that reads a text (:data:`READER`), made once; minutes.
+    Args:
+        source: llama.cpp's.
+        cache: folder of builds that clones share.
+        toolchain: for a board, or for this machine.
+        goal: of its build: "llama" with all that it needs, or "ggml".
 
     Raises:
         UserError: a tool is missing.
         LabError: the source cannot be had, or does not compile.
     """
-    toolchain = find_native()
-    if toolchain.kind is not CompilerKind.NATIVE:
-        raise UserError(
-            f"{NAME} is built with GCC or clang; this machine has {toolchain.version} only",
-            remedy="install g++, or leave out --peer to measure ours alone",
-        )
-    libraries = _build(source, cache, toolchain, "llama")
-
-    def make(out: Path) -> None:
-        parts = [str(libraries / HOST / name) for name in LIBRARY_NAMES]
-        command = [*toolchain.cxx, "-std=c++17", "-O2", *WARNINGS, f"-I{libraries / 'include'}"]
-        command += [str(READER), *parts, *toolchain.link, "-lm", "-o", str(out / READER.stem)]
-        run_compiler(f"building {NAME}", command, out)
-
-    key = digest(libraries.name, READER, Path(__file__))
-    return cached_build(cache, "peer-reader", key, make) / READER.stem
-
-
-def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
-    """The toolchain with a newer clang that compiles for a core."""
-    cc, cxx = (
-        (f"{name}{suffix}", *rest, f"-mtune={tune}")
-        for name, (_, *rest) in (("clang", toolchain.cc), ("clang++", toolchain.cxx))
-    )
-    version = ".".join(map(str, clang_version(cc[0])))
-    return replace(toolchain, cc=cc, cxx=cxx, digest=digest(toolchain.digest, version, tune))
-
-
-def _build(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) -> Path:
-    """The folder of a goal's libraries, one folder for each build."""
 
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
@@ -123,24 +63,6 @@ def _build(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) 
 
     key = digest(source.sha256, Path(__file__), toolchain.digest, goal)
     return cached_build(cache, "peer-llama.cpp", key, make)
-
-
-def _link(
-    cache: Path, toolchain: Toolchain, libraries: Path, others: Mapping[str, Path]
-) -> dict[str, Path]:
-    """The programs of :data:`BUILDS`; the libraries of ggml may be others."""
-    ggml = others.get("ggml", libraries)
-
-    def make(out: Path) -> None:
-        include = f"-I{libraries / 'include'}"
-        for build in BUILDS:
-            parts = [str((libraries if "llama" in n else ggml) / build / n) for n in LIBRARY_NAMES]
-            command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
-            command += ["-static", *parts, "-o", str(out / build), "-lpthread"]
-            run_compiler(f"building {NAME}", command, out)
-
-    made = cached_build(cache, "peer-program", digest(libraries.name, ggml.name, DRIVER), make)
-    return {build: made / build for build in BUILDS}
 
 
 def _unpack(source: PinnedArchive, folder: Path) -> Path:

@@ -40,7 +40,7 @@ def run_reader(program: Path, model: Path, text: Path, window: int, count: int) 
     """Let llama.cpp read a text.
 
     Args:
-        program: of :func:`crosslab.peers.llama_cpp_build.build_reader`.
+        program: of :func:`crosslab.peers.llama_cpp_programs.build_native`.
         model: GGUF file.
         text: UTF-8.
         window: tokens that are read at a time.

@@ -32,7 +32,8 @@ from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.pins import read_pins
 from crosslab.peers.gguf_export import FORMATS
 from crosslab.peers.gguf_rewrite import rewrite_gguf
-from crosslab.peers.llama_cpp_build import NAME, build_reader
+from crosslab.peers.llama_cpp_build import NAME
+from crosslab.peers.llama_cpp_programs import READER, build_native
 from crosslab.peers.llama_cpp_text import PeerReading, run_reader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
@@ -215,7 +216,7 @@ def main(argv: Sequence[str]) -> int:
     read = tokens[: windows * args.window]
     readings = []
     if args.peer:
-        program = build_reader(read_archive(PROJECT), args.cache)
+        program = build_native(read_archive(PROJECT), READER, args.cache)
         peer = run_reader(program, file, args.text, args.window, windows)
         check_peer_tokens(model, tokens, peer)
         readings.append(Reading(NAME, peer.size, peer.log_probabilities))

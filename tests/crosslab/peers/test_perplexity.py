@@ -22,7 +22,7 @@ from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, find_native
 from crosslab.models.sources.gguf_import import open_gguf
-from crosslab.peers import llama_cpp_build, perplexity
+from crosslab.peers import llama_cpp_programs, perplexity
 from crosslab.peers.gguf_export import FORMATS
 from crosslab.peers.gguf_rewrite import rewrite_gguf
 from crosslab.peers.perplexity import StoredModel, main, read_windows
@@ -54,7 +54,7 @@ Answer = Callable[..., dict[str, Any]]
 def answer(file: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
     """Let the peer's program answer as ours in float32, with changes; returns its answer."""
     script = file.with_name("reader")
-    monkeypatch.setattr(perplexity, "build_reader", lambda *_: script)
+    monkeypatch.setattr(perplexity, "build_native", lambda *_: script)
 
     def given(**changes: Any) -> dict[str, Any]:
         model = StoredModel.of_file(file, file.parent / "cache")
@@ -190,9 +190,9 @@ def test_formats_of_a_mix(name: str, width: int, tied: bool, kind: str) -> None:
 
 def test_zig_does_not_build_the_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zig = replace(find_native(), kind=CompilerKind.ZIG, version="ziglang 0")
-    monkeypatch.setattr(llama_cpp_build, "find_native", lambda: zig)
+    monkeypatch.setattr(llama_cpp_programs, "find_native", lambda: zig)
     with pytest.raises(UserError, match="GCC or clang; this machine has ziglang 0") as caught:
-        llama_cpp_build.build_reader(read_archive(PROJECT), tmp_path)
+        llama_cpp_programs.build_native(read_archive(PROJECT), llama_cpp_programs.READER, tmp_path)
     assert "install g++" in caught.value.remedy
 
 

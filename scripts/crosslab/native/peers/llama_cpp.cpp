@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs llama.cpp between the marks of the instruction counter.
 //
-// Usage: llama_cpp MODEL.gguf TOKEN,TOKEN,... STEPS DEPTH
+// Usage: llama_cpp MODEL.gguf TOKEN,TOKEN,... STEPS [DEPTH CACHE]
 //
-// The cache holds DEPTH tokens before the prompt. Regions, in order:
+// The DEPTH tokens of the file CACHE (llama_cpp_cache.cpp) come before the prompt.
+// Regions, in order:
 //   0  the prompt through every layer for every token, up to the final norm
 //   1  lm_head of that, a row for each token
 //   2  the prompt as shipped, which drops all but the last token in the last layer
@@ -11,7 +12,6 @@
 //   4… one for each further token
 // On standard output: the tokens chosen greedily, as JSON. All else is as llama.cpp has it by
 // default: flash attention, halves in the KV cache.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,8 +24,6 @@ namespace {
 
 inline void Begin() { asm volatile(".word 0x7c102013" ::: "memory"); }
 inline void End() { asm volatile(".word 0x7c202013" ::: "memory"); }
-
-constexpr int kStep = 512;  // tokens of a batch before the prompt, at most
 
 bool split_at_norm = false;
 
@@ -55,27 +53,17 @@ std::vector<llama_token> ParseTokens(const char* text) {
   return tokens;
 }
 
-enum class Logits { kNone, kLast, kAll };
-
-// A batch of one sequence's tokens from a position on.
-llama_batch BatchOf(const std::vector<llama_token>& tokens, int from, llama_seq_id sequence,
-                    Logits logits) {
+// Decodes tokens from a position on, between the marks; logits of all of them or the last.
+void Decode(llama_context* context, const std::vector<llama_token>& tokens, int from, bool all) {
   llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
   batch.n_tokens = static_cast<int>(tokens.size());
   for (int i = 0; i < batch.n_tokens; ++i) {
-    const bool last = i + 1 == batch.n_tokens;
     batch.token[i] = tokens[i];
     batch.pos[i] = from + i;
     batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = sequence;
-    batch.logits[i] = logits == Logits::kAll || (logits == Logits::kLast && last);
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = all || i + 1 == batch.n_tokens;
   }
-  return batch;
-}
-
-// Decodes tokens from a position on, between the marks; logits of all of them or the last.
-void Decode(llama_context* context, const std::vector<llama_token>& tokens, int from, bool all) {
-  const llama_batch batch = BatchOf(tokens, from, 0, all ? Logits::kAll : Logits::kLast);
   Begin();
   const int failed = llama_decode(context, batch);
   End();
@@ -83,19 +71,13 @@ void Decode(llama_context* context, const std::vector<llama_token>& tokens, int 
   llama_batch_free(batch);
 }
 
-// Puts tokens before the prompt into the cache. Each batch is a sequence of its own at first, which
-// does not attend to those before it: what a long prompt takes is not needed here.
-void Occupy(llama_context* context, int depth, int vocab) {
-  llama_memory_t memory = llama_get_memory(context);
-  const int step = static_cast<int>(llama_n_batch(context));
-  for (int from = 0; from < depth; from += step) {
-    std::vector<llama_token> tokens;
-    for (int i = from; i < std::min(from + step, depth); ++i) tokens.push_back(i % vocab);
-    const llama_batch batch = BatchOf(tokens, from, 1, Logits::kNone);
-    if (llama_decode(context, batch)) Fail("llama_decode failed before the prompt");
-    llama_batch_free(batch);
-    llama_memory_seq_cp(memory, 1, 0, -1, -1);
-    llama_memory_seq_rm(memory, 1, -1, -1);
+// Takes the keys and values of `depth` tokens from a file.
+void LoadCache(llama_context* context, const char* path, size_t depth) {
+  std::vector<llama_token> tokens(depth);
+  size_t count = 0;
+  if (!llama_state_seq_load_file(context, path, 0, tokens.data(), depth, &count) ||
+      count != depth) {
+    Fail("the file of the cache cannot be read, or has another number of tokens");
   }
 }
 
@@ -111,10 +93,10 @@ llama_token Greedy(llama_context* context, int vocab) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) Fail("usage: llama_cpp MODEL.gguf TOKENS STEPS DEPTH");
+  if (argc != 4 && argc != 6) Fail("usage: llama_cpp MODEL.gguf TOKENS STEPS [DEPTH CACHE]");
   const std::vector<llama_token> prompt = ParseTokens(argv[2]);
   const int steps = std::atoi(argv[3]);
-  const int depth = std::atoi(argv[4]);
+  const int depth = argc > 4 ? std::atoi(argv[4]) : 0;
   const int start = depth + static_cast<int>(prompt.size());
   llama_log_set(
       [](ggml_log_level level, const char* text, void*) {
@@ -126,12 +108,7 @@ int main(int argc, char** argv) {
   if (!model) Fail("the model cannot be loaded");
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(start + steps + 8);
-  params.n_batch = params.n_ubatch = std::max<uint32_t>(prompt.size(), std::min(depth, kStep));
-  if (depth > 0) {
-    // Occupy's sequences, in one cache.
-    params.n_seq_max = 2;
-    params.kv_unified = true;
-  }
+  params.n_batch = params.n_ubatch = static_cast<uint32_t>(prompt.size());
   params.n_threads = params.n_threads_batch = 1;
   params.no_perf = true;
   params.cb_eval = OnNode;
@@ -139,7 +116,7 @@ int main(int argc, char** argv) {
   if (!context) Fail("no context");
   const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
 
-  Occupy(context, depth, vocab);
+  if (depth > 0) LoadCache(context, argv[5], static_cast<size_t>(depth));
   split_at_norm = true;
   Decode(context, prompt, depth, true);
   llama_memory_seq_rm(llama_get_memory(context), 0, depth, -1);
