@@ -174,7 +174,7 @@ def test_an_int8_cache_needs_a_tvm_that_has_it(build_and_test: Call, tmp_path: P
     code, said = build_and_test("--tvm-tree", str(tmp_path), "--kv-cache", "int8")
     assert code == 2
     assert "has no such type" in said
-    assert "--release 2026.08" in said
+    assert "kv-cache-int8-pages-cpu" in said
 
 
 def test_a_missing_mlc_tree_is_named_once(tmp_path: Path) -> None:

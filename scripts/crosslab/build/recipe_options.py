@@ -151,8 +151,7 @@ def kv_cache_of(asked: str, tvm_tree: Path | None) -> str:
     if source.is_file() and "int8_pages" not in source.read_text("utf-8"):
         raise UserError(
             f"--kv-cache int8: the KV cache of {tvm_tree} has no such type",
-            remedy="leave out --kv-cache, or use a release with the patch kv-cache-int8-pages-cpu: "
-            "--release 2026.08",
+            remedy="leave out --kv-cache, or use a tree with the patch kv-cache-int8-pages-cpu",
         )
     return asked
 
