@@ -21,7 +21,7 @@ BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch
 # It stands on the tiled kernels; TVM has it from 0.27 on, where there is no such patch.
 WINDOW = "layer-sliding-window.patch"
 # Patches that not every release has.
-SOME = (WINDOW, LATENT, INT8_PAGES)
+SOME = (WINDOW,)
 # TVM with its defects mended, and nothing of ours beside.
 MENDED = ("--without", *TILED, WINDOW, *DECODE)
 # Not a step, as no compiler works without: in the series of a TVM newer than MLC-LLM the patches
