@@ -244,6 +244,11 @@ def test_raw_float32_is_taken_as_it_is(
         (["--params", "x", "--tokens", "99999999999999999999"], "is not a whole number"),
         (["--params", "x", "--tokens", "1", "--max-new", "0"], "--max-new: 0 is outside 1 to"),
         (["--params", "x", "--tokens", "1", "--roi", "some"], "--roi: 'some' is not one of"),
+        (["--params", "x", "--chat", "--tokenizer", "y", "--roi-depth", "1"], "or --roi-depth"),
+        (
+            ["--params", "/", "--tokens", "1", "--max-new", "8", "--roi-depth", "60"],
+            "do not fit into a sequence of 4 tokens, after --roi-depth 60",
+        ),
         (["--params", "/nowhere", "--tokens", "1"], "cannot read /nowhere/tensor-cache.json"),
         (
             ["--params", "/", "--tokens", "1,2", "--max-seq", "1"],

@@ -106,6 +106,9 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--prefill", "128", "0"], "--prefill"),
         (["--prefill", "32761"], "32768"),
         (["--decode", "2"], "--decode"),
+        (["--depth", "-1"], "a depth of 0 or more"),
+        (["--depth", "32700"], "8 generated ones, after 32700 of --depth, do not fit"),
+        (["--depth", "8", "--together", "2"], "leave out --depth"),
         (["--threads", "0"], "--threads"),
         (["--variant", "more=T,fast"], "NAME=TREE"),
         (["--core", "x59"], "'x59' is not a known core; choose from"),
@@ -323,3 +326,18 @@ def test_a_small_model_is_counted(
     for row, other in zip(json.loads(again.read_text(encoding="utf-8")), rows, strict=True):
         assert (row["variant"], row["phase"]) == (other["variant"], other["phase"])
         assert row["insns"] == pytest.approx(other["insns"], rel=0.01)
+    # Behind 20 tokens that were not computed, a token takes what it takes behind a prompt of 29.
+    steps = []
+    for longer in (["--depth", "20"], ["--prefill", "29"]):
+        assert main([*options, *longer]) == 0
+        counted = [Row(**row) for row in json.loads(report.read_text(encoding="utf-8"))]
+        steps.append(
+            [
+                r.insns
+                for r in counted
+                if r.phase == "decode" and 29 in (r.prompt, r.prompt + r.depth)
+            ]
+        )
+    assert len(steps[0]) == 2
+    assert steps[0] == pytest.approx(steps[1], rel=0.01)
+    assert all(deep > short["insns"] for deep, short in zip(steps[0], rows[2:], strict=True))

@@ -14,7 +14,7 @@ from support.shared_builds import PROJECT
 
 from crosslab.bench.cli import main
 from crosslab.build.pinned_archive import read_archive
-from crosslab.errors import UserError
+from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.gguf_params import GgufWeights
 from crosslab.models.llama_params import random_model
@@ -30,7 +30,7 @@ from crosslab.peers.gguf_export import (
     rotary_pairs,
     store_in_blocks,
 )
-from crosslab.peers.llama_cpp import PeerRun
+from crosslab.peers.llama_cpp import CACHE, PeerRun, fill_cache
 from crosslab.peers.llama_cpp_build import WITHOUT_POLICY
 from crosslab.peers.quantize import quantize
 from crosslab.run.measurement import Counts, Measurement
@@ -104,6 +104,20 @@ def test_a_model_in_blocks_has_the_numbers_of_its_file(tmp_path: Path, format_: 
                     want = rotary_halves(want, heads)
             assert np.array_equal(weights.read(name), want), name
     assert file == {}
+
+
+def test_the_cache_before_a_prompt_is_filled_once(tmp_path: Path) -> None:
+    program, model = tmp_path / "program", tmp_path / "model.gguf"
+    model.write_bytes(b"weights")
+    program.write_text('#!/bin/sh\ncat "$1" > "$3"\necho "$2" >> "$3"\n')
+    program.chmod(0o755)
+    filled = fill_cache(program, model, 40, tmp_path / "cache")
+    assert filled.read_bytes() == b"weights"
+    assert filled.with_name(CACHE).read_bytes() == b"weights40\n"
+    assert fill_cache(program, model, 40, tmp_path / "cache") == filled
+    program.write_text("#!/bin/sh\necho 'no context' >&2\nexit 1\n")
+    with pytest.raises(LabError, match=r"cannot read 40 tokens with .*: no context"):
+        fill_cache(program, model, 40, tmp_path / "cache")
 
 
 @pytest.mark.parametrize(("kind", "bound"), _CODES)
