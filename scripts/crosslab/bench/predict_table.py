@@ -42,6 +42,10 @@ SUM = (
     "The core's file has no [pipeline]: cycles are the sum of all instructions' costs, as if none "
     "overlapped"
 )
+DROPPED = (
+    "Builds that take over {over:.0%} more cycles than the best one in every phase of the first "
+    "small model, and were not counted in the others: {builds}"
+)
 HEADINGS = ("board", "program", "threads", "prefill", "decode", "outside")
 
 
@@ -84,6 +88,12 @@ def _near_best(rows: Sequence[Row]) -> dict[str, None]:
         best[key] = min(cost_of(row), best.get(key, cost_of(row)))
     near = (r for r in rows if r.build and cost_of(r) <= NEAR * best[name_of(r), r.phase])
     return dict.fromkeys(row.build for row in near)
+
+
+def builds_in_the_first_alone(counted: Mapping[Size, Sequence[Row]]) -> list[str]:
+    """A peer's builds that the larger of the small models left out."""
+    first, second, _ = (dict.fromkeys(row.build for row in counted[size]) for size in SMALL)
+    return [build for build in first if build not in second]
 
 
 def whole_costs(counted: Mapping[Size, Sequence[Row]], config: LlamaConfig) -> Mapping[str, Costs]:
@@ -163,6 +173,8 @@ def predictions(
     cycles = PIPELINE if bench.core and bench.core.pipeline else SUM
     about = {"layers": config.layers, "vocab": config.vocab, "read": read / 1e6}
     yield Text(NOTE.format(sizes=sizes, cycles=cycles, **about))
+    if dropped := builds_in_the_first_alone(counted):
+        yield Text(DROPPED.format(over=NEAR - 1, builds="; ".join(dropped)))
     yield from map(Text, notes([row for rows in counted.values() for row in rows]))
     for board in boards:
         yield Text(f"{board.key}: {board.name}. {board.source}")

@@ -16,6 +16,7 @@ from crosslab.bench.options import SHAPES, parse_bench
 from crosslab.bench.predict import SMALL, Board, bytes_of_token, read_boards, small, whole
 from crosslab.bench.predict_table import (
     boards_of,
+    builds_in_the_first_alone,
     count_small,
     outside,
     predictions,
@@ -138,7 +139,9 @@ def test_each_phase_takes_the_build_that_is_best_in_a_whole_model() -> None:
             yield replace(ROW, build=build, phase="decode", cycles_serial=cost)
 
     bench = replace(parse_bench([*OPTIONS, *BLOCKS, "--core", "spacemit-x60"]), config=CONFIG)
-    costs = whole_costs(count_small(bench, measure), CONFIG)
+    counted = count_small(bench, measure)
+    costs = whole_costs(counted, CONFIG)
+    assert builds_in_the_first_alone(counted) == ["slow"]
     assert asked == [(), ("gcc", "clang"), ("gcc", "clang")]
     assert costs[ROW.variant].prefill == 6 + 99 * CONFIG.layers
 
@@ -157,6 +160,8 @@ def test_a_table_says_what_its_cycles_are(core: str, said: str) -> None:
     options = [*OPTIONS, *BLOCKS, "--gguf", "Q4_0", "--core", core, "--model", "llama-3.2-1b"]
     bench = parse_bench(options)
     counted = count_small(bench, measure)
+    slow = replace(ROW, build="slow", cycles_serial=1 << 40)
+    counted[2, 2048] = (*counted[2, 2048], slow, replace(slow, phase="decode"))
     assert counted[2, 2048][0].model == "llama-3.2-1b, 2 layers, 2048 rows of lm_head"
     printed = io.StringIO()
     console = Console(width=200, file=printed)
@@ -165,6 +170,7 @@ def test_a_table_says_what_its_cycles_are(core: str, said: str) -> None:
     text = printed.getvalue()
     assert said in text
     assert "assumed, not measured" in text
+    assert "not counted in the others: slow" in " ".join(text.split())
     if core == "xuantie-c920":
         # 128 tokens in 16 seconds of one core: 16 cores, one second.
         rows = [one.split() for one in text.splitlines() if one.startswith("sg2044 llama.cpp Q4_0")]
