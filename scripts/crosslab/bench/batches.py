@@ -24,7 +24,7 @@ from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError
 from crosslab.run.counter import count_guest
 from crosslab.run.counter_plugin import build_plugin
-from crosslab.run.emulator import GuestMachine
+from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Counts, Measurement
 from crosslab.run.symbols import Symbols
 from groundwork.files import atomic_write_json
@@ -115,7 +115,7 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
         words += ["--max-new", str(bench.decode)]
         for option, prompt in zip(("--tokens", *["--beside"] * len(asked)), asked, strict=False):
             words += [option, ",".join(map(str, prompt))]
-        machine = GuestMachine(vlen=vlen, threads=bench.threads, zvfh=recipe.zvfh)
+        machine = GuestMachine(vlen, bench.threads, timeout=DAY, zvfh=recipe.zvfh)
         said, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
         answer = json.loads(said.stdout)
         return [answer["tokens"], *answer["beside"]], measured

@@ -36,7 +36,7 @@ from crosslab.peers import openblas
 from crosslab.remote import Cell, compute, scheduler_of, serve_worker
 from crosslab.run.counter import count_guest
 from crosslab.run.counter_plugin import build_plugin
-from crosslab.run.emulator import GuestMachine
+from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Measurement, phases_of
 
 COLUMNS = (
@@ -249,7 +249,7 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
     arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
     arguments += ["--max-new", str(bench.decode), "--roi-depth", str(bench.depth)]
-    machine = GuestMachine(vlen=run.vlen, threads=bench.threads, zvfh=run.recipe.zvfh)
+    machine = GuestMachine(run.vlen, bench.threads, timeout=DAY, zvfh=run.recipe.zvfh)
     program = run.runner.program
     result, measured = count_guest(
         program, arguments, machine, bench.cache, cwd=run.params, caches=bench.cache_option

@@ -14,7 +14,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.peers.llama_cpp_build import NAME
 from crosslab.run.counter import count_guest_once
-from crosslab.run.emulator import GuestMachine
+from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Measurement, PhaseRegions
 from groundwork.hashing import digest
 
@@ -107,7 +107,7 @@ def run_llama_cpp(
     words = [model.name, ",".join(map(str, prompt)), str(steps)]
     words += [str(depth), CACHE] if depth else []
     inputs = model.parent if depth else model
-    machine = GuestMachine(vlen=vlen, zvfh=True)
+    machine = GuestMachine(vlen=vlen, timeout=DAY, zvfh=True)
     answer, measured = count_guest_once(
         program,
         words,

@@ -18,6 +18,9 @@ LAST_LINES = 20
 # What QEMU says when it does not know an option of the CPU, in every version so far.
 CPU_OPTION_REFUSED = ("Property '", "unable to find CPU model")
 
+# Seconds that a bench gives a guest: counting a long prompt takes hours.
+DAY = 24 * 3600.0
+
 
 @dataclass(frozen=True)
 class GuestMachine:
