@@ -109,13 +109,7 @@ def run_llama_cpp(
     inputs = model.parent if depth else model
     machine = GuestMachine(vlen=vlen, timeout=DAY, zvfh=True)
     answer, measured = count_guest_once(
-        program,
-        words,
-        machine,
-        cache,
-        inputs=inputs,
-        cwd=model.parent,
-        caches=caches,
+        program, words, machine, cache, inputs=inputs, cwd=model.parent, caches=caches
     )
     try:
         tokens = tuple(json.loads(answer)["tokens"])

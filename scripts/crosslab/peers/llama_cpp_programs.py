@@ -24,6 +24,7 @@ from crosslab.peers.llama_cpp_build import (
 from groundwork.hashing import digest
 
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
+HEADER = DRIVER.with_suffix(".h")
 # For this machine.
 READER = DRIVER.with_name("llama_cpp_text.cpp")
 FILLER = DRIVER.with_name("llama_cpp_cache.cpp")
@@ -78,7 +79,7 @@ def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
         command += [str(program), *parts, *toolchain.link, "-lm", "-o", str(out / program.stem)]
         run_compiler(f"building {NAME}", command, out)
 
-    key = digest(libraries.name, program, Path(__file__))
+    key = digest(libraries.name, program, HEADER, Path(__file__))
     return cached_build(cache, "peer-native", key, make) / program.stem
 
 
@@ -106,5 +107,6 @@ def _link(
             command += ["-static", *parts, "-o", str(out / build), "-lpthread"]
             run_compiler(f"building {NAME}", command, out)
 
-    made = cached_build(cache, "peer-program", digest(libraries.name, ggml.name, DRIVER), make)
+    key = digest(libraries.name, ggml.name, DRIVER, HEADER)
+    made = cached_build(cache, "peer-program", key, make)
     return {build: made / build for build in BUILDS}

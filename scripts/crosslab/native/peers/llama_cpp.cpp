@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "llama.h"
+#include "llama_cpp.h"
 
 namespace {
 
@@ -35,11 +35,6 @@ bool OnNode(ggml_tensor* node, bool ask, void*) {
     Begin();
   }
   return true;
-}
-
-void Fail(const char* what) {
-  std::fprintf(stderr, "llama_cpp: %s\n", what);
-  std::exit(1);
 }
 
 std::vector<llama_token> ParseTokens(const char* text) {
@@ -98,22 +93,14 @@ int main(int argc, char** argv) {
   const int steps = std::atoi(argv[3]);
   const int depth = argc > 4 ? std::atoi(argv[4]) : 0;
   const int start = depth + static_cast<int>(prompt.size());
-  llama_log_set(
-      [](ggml_log_level level, const char* text, void*) {
-        if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-      },
-      nullptr);
-  llama_backend_init();
-  llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
-  if (!model) Fail("the model cannot be loaded");
+  llama_model* model = LoadModel(argv[1]);
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(start + steps + 8);
   params.n_batch = params.n_ubatch = static_cast<uint32_t>(prompt.size());
   params.n_threads = params.n_threads_batch = 1;
   params.no_perf = true;
   params.cb_eval = OnNode;
-  llama_context* context = llama_init_from_model(model, params);
-  if (!context) Fail("no context");
+  llama_context* context = MakeContext(model, params);
   const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
 
   if (depth > 0) LoadCache(context, argv[5], static_cast<size_t>(depth));

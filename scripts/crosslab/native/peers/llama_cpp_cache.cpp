@@ -10,34 +10,17 @@
 #include <thread>
 #include <vector>
 
-#include "llama.h"
-
-namespace {
-
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "llama_cpp_cache: %s\n", what.c_str());
-  std::exit(1);
-}
-
-}  // namespace
+#include "llama_cpp.h"
 
 int main(int argc, char** argv) {
   if (argc != 4) Fail("usage: llama_cpp_cache MODEL.gguf COUNT CACHE");
   const int count = std::atoi(argv[2]);
-  llama_log_set(
-      [](ggml_log_level level, const char* text, void*) {
-        if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-      },
-      nullptr);
-  llama_backend_init();
-  llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
-  if (!model) Fail("the model cannot be loaded");
+  llama_model* model = LoadModel(argv[1]);
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(count);
   params.n_threads = params.n_threads_batch =
       static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  llama_context* context = llama_init_from_model(model, params);
-  if (!context) Fail("no context");
+  llama_context* context = MakeContext(model, params);
   const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
   std::vector<llama_token> tokens(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) tokens[static_cast<size_t>(i)] = i % vocab;

@@ -4,8 +4,8 @@
 // Usage: llama_cpp_text MODEL.gguf TEXT WINDOW COUNT
 //
 // The tokens of the text are read in separate windows of WINDOW tokens, COUNT of them at most, each
-// behind the first tokens that the model's file asks for (BOS). All else is as llama.cpp has it by default: flash
-// attention, halves in the KV cache, repacked weights. On standard output, as JSON:
+// behind the first tokens that the model's file asks for (BOS). All else is as llama.cpp has it by
+// default: flash attention, halves in the KV cache, repacked weights. On standard output, as JSON:
 //   bytes              of the model's tensors, without copies that llama.cpp repacks
 //   first              tokens before each window
 //   tokens             of the text
@@ -20,14 +20,9 @@
 #include <thread>
 #include <vector>
 
-#include "llama.h"
+#include "llama_cpp.h"
 
 namespace {
-
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "llama_cpp_text: %s\n", what.c_str());
-  std::exit(1);
-}
 
 std::vector<llama_token> Tokenize(const llama_vocab* vocab, const std::string& text, bool first) {
   // A token has at least one byte; the model may add a few.
@@ -92,17 +87,10 @@ void Print(const char* name, const std::vector<T>& values, const char* format) {
 
 int main(int argc, char** argv) {
   if (argc != 5) Fail("usage: llama_cpp_text MODEL.gguf TEXT WINDOW COUNT");
-  llama_log_set(
-      [](ggml_log_level level, const char* text, void*) {
-        if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-      },
-      nullptr);
   std::ifstream file(argv[2], std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file || text.empty()) Fail(std::string("cannot read ") + argv[2]);
-  llama_backend_init();
-  llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
-  if (!model) Fail("the model cannot be loaded");
+  llama_model* model = LoadModel(argv[1]);
   const llama_vocab* vocab = llama_model_get_vocab(model);
   const std::vector<llama_token> tokens = Tokenize(vocab, text, false);
   const std::vector<llama_token> first = FirstTokens(vocab, text, tokens);
@@ -113,8 +101,7 @@ int main(int argc, char** argv) {
   params.n_threads = params.n_threads_batch =
       static_cast<int32_t>(std::max(std::thread::hardware_concurrency(), 1u));
   params.no_perf = true;
-  llama_context* context = llama_init_from_model(model, params);
-  if (!context) Fail("no context");
+  llama_context* context = MakeContext(model, params);
   const size_t count = static_cast<size_t>(std::max(std::atoi(argv[4]), 1));
   const size_t last = std::min(tokens.size(), window * count);
   std::vector<double> found;
