@@ -111,23 +111,24 @@ def _clang() -> tuple[Tool, Tool]:
         "compiles the runtime, the runner and the kernels for RISC-V",
         found,
         problem,
-        "clang-19",
+        tools.CLANG_PACKAGE,
         zig=True,
     )
-    linker = _tool("lld", "links RISC-V programs", str(lld) if lld else "", "", "lld-19", zig=True)
+    linker = _tool(
+        "lld", "links RISC-V programs", str(lld) if lld else "", "", tools.lld_package(), zig=True
+    )
     return compiler, linker
 
 
 def _sysroot() -> tuple[Tool, Tool]:
     libc, stdcpp = tools.sysroot_parts()
-    names = tuple(f"libstdc++-{n}-dev-riscv64-cross" for n in (12, 13, 14, 11, 15))
     return (
         _tool(
             "riscv64 C library",
             "headers and libraries for RISC-V programs",
             str(libc) if libc else "",
             "",
-            "libc6-dev-riscv64-cross",
+            tools.LIBC_PACKAGE,
             zig=True,
         ),
         _tool(
@@ -135,7 +136,7 @@ def _sysroot() -> tuple[Tool, Tool]:
             "the same for C++",
             str(stdcpp) if stdcpp else "",
             "",
-            *names,
+            *tools.STDCPP_PACKAGES,
             zig=True,
         ),
     )
@@ -147,7 +148,7 @@ def _native() -> Tool:
     except UserError:
         found = ""
     why = "compiles the counter that QEMU loads"
-    return _tool("C compiler of this machine", why, found, "", "clang-19", "gcc", zig=True)
+    return _tool("C compiler of this machine", why, found, "", tools.CLANG_PACKAGE, "gcc", zig=True)
 
 
 def print_report(report: Report) -> None:

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from crosslab.errors import UserError
+from groundwork import apt
 from groundwork.hashing import digest
 
 # The first clang with the ratified vector intrinsics that this project's kernels are tried with.
@@ -36,6 +37,10 @@ SYSROOT = Path("/usr/riscv64-linux-gnu")
 GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
 NATIVE_LINK = ("-Wl,--gc-sections", "-pthread", "-ldl")
 PREPARE = "uv run crosslab prepare"
+# Debian's packages: each release has one version of the C++ library for another machine.
+CLANG_PACKAGE = f"clang-{MINIMUM_CLANG}"
+LIBC_PACKAGE = "libc6-dev-riscv64-cross"
+STDCPP_PACKAGES = tuple(f"libstdc++-{n}-dev-riscv64-cross" for n in (12, 13, 14, 11, 15))
 
 
 class CompilerKind(enum.StrEnum):
@@ -157,6 +162,13 @@ def tuning_clang(cpu: str) -> str | None:
     return None
 
 
+def lld_package() -> str:
+    """Debian's package of the LLD that belongs to the best clang, or to the one to install."""
+    clang = find_clang()
+    suffix = clang[0] if clang and clang[1][0] >= MINIMUM_CLANG else f"-{MINIMUM_CLANG}"
+    return f"lld{suffix}"
+
+
 def find_lld(suffix: str) -> Path | None:
     """The LLD that belongs to a clang, or any."""
     names = [f"ld.lld{suffix}", "ld.lld"] if suffix else ["ld.lld"]
@@ -224,7 +236,12 @@ def find_cross(prefer: CompilerKind | None = None) -> Toolchain:
             return clang
     if prefer in (None, CompilerKind.ZIG) and (version := find_ziglang()):
         return _zig_cross(version)
-    raise UserError(f"no compiler for riscv64: {_why_no_cross(prefer)}", remedy=f"type: {PREPARE}")
+    remedy = f"type: {PREPARE}"
+    if prefer is CompilerKind.CLANG and find_ziglang():
+        # With ziglang nothing is missing for PREPARE.
+        needed = (CLANG_PACKAGE, lld_package(), LIBC_PACKAGE, STDCPP_PACKAGES[0])
+        remedy = apt.command_line(needed)
+    raise UserError(f"no compiler for riscv64: {_why_no_cross(prefer)}", remedy=remedy)
 
 
 def _why_no_cross(prefer: CompilerKind | None) -> str:

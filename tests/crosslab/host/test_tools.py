@@ -14,6 +14,7 @@ from support import shared_builds
 
 from crosslab.build.runtime import build_runtime
 from crosslab.errors import LabError, UserError
+from crosslab.host import toolchain
 from crosslab.host.toolchain import (
     ZIGLANG_PIN,
     CompilerKind,
@@ -66,6 +67,36 @@ def test_doctor_says_that_a_compiler_is_too_old(tmp_path: Path) -> None:
     done = lab("doctor", path=old_clang(tmp_path))
     assert done.returncode == USER_MISTAKE
     assert "14.0.6 (clang) too old: 19 or newer is needed" in done.stdout
+
+
+@pytest.mark.parametrize(("suffix", "package"), [("-22", "lld-22"), ("", "lld")])
+def test_doctor_names_the_linker_of_the_clang_that_is_installed(
+    tmp_path: Path, suffix: str, package: str
+) -> None:
+    for name in ("clang", "clang++"):
+        program(tmp_path, f"{name}{suffix}", "echo 22.1.8")
+    linker = next(
+        tool
+        for tool in json.loads(lab("doctor", "--json", path=str(tmp_path)).stdout)["tools"]
+        if tool["name"] == "lld"
+    )
+    assert linker["problem"] == "missing"
+    assert linker["packages"] == [package]
+
+
+def test_a_clang_that_ziglang_cannot_replace_is_named_with_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prepare` has nothing to install then."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "find_ziglang", lambda: "0.15.2")
+    toolchain.clang_version.cache_clear()
+    try:
+        with pytest.raises(UserError, match="clang 19 or newer is not installed") as caught:
+            toolchain.find_cross(CompilerKind.CLANG)
+    finally:
+        toolchain.clang_version.cache_clear()
+    assert caught.value.remedy and "clang-19 lld-19" in caught.value.remedy
 
 
 def test_prepare_prints_what_to_type_when_it_cannot_install(tmp_path: Path) -> None:
