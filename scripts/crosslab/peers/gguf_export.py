@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from crosslab.cached_build import cached_build
 from crosslab.models import params
@@ -28,7 +27,7 @@ from crosslab.models.gguf_params import TYPES
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources import gguf_import
 from crosslab.models.sources.gguf_families import gguf_name
-from crosslab.models.weights_file import F32, WEIGHTS_FILE, save_weights
+from crosslab.models.weights_file import F32, StoredWeights, save_weights
 from crosslab.peers import quantize as quantize_module
 from crosslab.peers.quantize import quantize
 from groundwork.hashing import digest
@@ -186,14 +185,14 @@ def padded(intermediate: int, block: int) -> int:
 
 def _weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:
     more = padded(config.intermediate, block) - config.intermediate
-    with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
-        for name in weights.keys():  # noqa: SIM118 -- no mapping
-            values = from_bfloat16(to_bfloat16(weights.get_tensor(name).astype(np.float32)))
-            if ".down_proj." in name:
-                values = np.pad(values, ((0, 0), (0, more)))
-            elif ".gate_proj." in name or ".up_proj." in name:
-                values = np.pad(values, ((0, more), (0, 0)))
-            yield name, np.ascontiguousarray(values)
+    weights = StoredWeights.of_model(model)
+    for name in weights.places:
+        values = from_bfloat16(to_bfloat16(weights.read(name)))
+        if ".down_proj." in name:
+            values = np.pad(values, ((0, 0), (0, more)))
+        elif ".gate_proj." in name or ".up_proj." in name:
+            values = np.pad(values, ((0, more), (0, 0)))
+        yield name, np.ascontiguousarray(values)
 
 
 def _gguf_weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from crosslab.models.llama_params import random_model
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources.gguf_families import gguf_name
 from crosslab.models.sources.gguf_import import rotary_halves
-from crosslab.models.weights_file import WEIGHTS_FILE
+from crosslab.models.weights_file import WEIGHTS_FILE, StoredWeights, save_weights
 from crosslab.peers.gguf_export import (
     IN_BLOCKS,
     export_gguf,
@@ -64,6 +65,20 @@ def test_the_exported_model_is_the_same_model(tmp_path: Path, format_: str) -> N
     fields = {name: field.contents() for name, field in reader.fields.items()}
     assert fields["llama.feed_forward_length"] == padded(80, 32) == 96
     assert fields["llama.vocab_size"] == CONFIG.vocab
+
+
+def test_a_model_in_several_files_is_exported(tmp_path: Path) -> None:
+    model, shards = random_model(CONFIG, 3, tmp_path), tmp_path / "shards"
+    shards.mkdir()
+    shutil.copy(model / "config.json", shards)
+    weights = StoredWeights.of_model(model)
+    save_weights(((name, weights.read(name)) for name in weights.places), shards, shard_bytes=8192)
+    assert len(list(shards.glob("*.safetensors"))) > 1
+    one, several = (export_gguf(folder, "Q8_0", tmp_path) for folder in (model, shards))
+    tables = [
+        {str(t.name): t.data.tobytes() for t in GGUFReader(path).tensors} for path in (one, several)
+    ]
+    assert tables[0] == tables[1]
 
 
 def test_the_mix_gives_some_matrices_more_bits(tmp_path: Path) -> None:
