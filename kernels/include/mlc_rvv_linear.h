@@ -46,6 +46,11 @@
 //   and -zero_point * (the sum of the values), int32. A group whose largest is not above
 //   MLC_RVV_INT8_LEAST is zeros. NaN and infinity in x give NaN or infinity.
 //
+// mlc_rvv_on_rounding: null, or a function of the program that links the kernels. quantize_int8 and
+//   quantize_blocks (mlc_rvv_gguf.h) call it, on their own thread, with what they wrote: m of `rows`
+//   rows of k activations in blocks of `block`, each of which takes `bytes` and has its scale behind
+//   its values; `x` are the activations. A check of the model's answer records roundings by it.
+//
 // No output overlaps an input. Sums are float32; their order and whether a multiply-add is fused
 // are the implementation's.
 #ifndef MLC_RVV_LINEAR_H_
@@ -98,6 +103,10 @@ void mlc_rvv_gemv_f16_tiles(float *y, const void *x, const void *b, int64_t n, i
 
 void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x,
                            int64_t rows);
+
+typedef void mlc_rvv_rounding(const void *ready, const float *x, int64_t m, int64_t k, int64_t rows,
+                              int64_t block, int64_t bytes);
+extern mlc_rvv_rounding *mlc_rvv_on_rounding;
 
 typedef void mlc_rvv_take_packed(float *out, const int32_t *rows, const uint32_t *quants,
                                  const float *scales, int64_t count, int64_t n, int64_t k,

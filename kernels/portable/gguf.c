@@ -109,4 +109,5 @@ void mlc_rvv_quantize_blocks(void *ready, const float *x, int64_t m, int64_t k, 
       __builtin_memcpy(out + block, &scale, sizeof(scale));
     }
   }
+  if (mlc_rvv_on_rounding) mlc_rvv_on_rounding(ready, x, m, k, rows, block, bytes);
 }

@@ -137,6 +137,9 @@ void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, in
       block->bias = -MLC_RVV_Q4_ZERO_POINT * sum;
     }
   }
+  if (mlc_rvv_on_rounding) {
+    mlc_rvv_on_rounding(ready, x, m, k, rows, MLC_RVV_INT8_GROUP, MLC_RVV_INT8_BLOCK);
+  }
 }
 
 // Rows of activations that share the weights which are unpacked.

@@ -224,4 +224,5 @@ void mlc_rvv_quantize_blocks(void *ready, const float *x, int64_t m, int64_t k, 
       gguf_quantize_block(out, x + row * ld_x + i, block);
     }
   }
+  if (mlc_rvv_on_rounding) mlc_rvv_on_rounding(ready, x, m, k, rows, block, bytes);
 }

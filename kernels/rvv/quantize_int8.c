@@ -73,4 +73,7 @@ void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, in
    : words == 16 ? mlc_i8_quantize_m2
    : words == 8  ? mlc_i8_quantize_m4
                  : mlc_i8_quantize_m8)(ready, x, m, k, ld_x, rows * MLC_RVV_INT8_BLOCK);
+  if (mlc_rvv_on_rounding) {
+    mlc_rvv_on_rounding(ready, x, m, k, rows, MLC_RVV_INT8_GROUP, MLC_RVV_INT8_BLOCK);
+  }
 }

@@ -39,6 +39,7 @@ using tvm::runtime::Tensor;
 
 constexpr DLDevice kCpu{kDLCPU, 0};
 constexpr char kLoad[] = "vm_load_executable";
+constexpr char kCached[] = "the keys and values of the cache";
 
 ffi::Function Global(const std::string& name) {
   const auto function = ffi::Function::GetGlobal(name);
@@ -170,47 +171,66 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
 }
 
 // The value of a finite float16.
-double FromHalf(uint16_t bits) {
+float FromHalf(uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double magnitude = exponent == 31  ? std::numeric_limits<double>::infinity()
-                           : exponent == 0 ? std::ldexp(fraction, -24)
-                                           : std::ldexp(1024 + fraction, exponent - 25);
+  const float part = static_cast<float>(fraction);
+  const float magnitude = exponent == 31  ? std::numeric_limits<float>::infinity()
+                          : exponent == 0 ? std::ldexp(part, -24)
+                                          : std::ldexp(1024.0f + part, exponent - 25);
   return bits >> 15 ? -magnitude : magnitude;
+}
+
+// Elements of a tensor of float32 or float16. Throws RunError, which names `what`, for other types.
+std::vector<float> FloatsOf(const Tensor& tensor, const char* what) {
+  const bool halves = tensor->dtype.bits == 16;
+  if (tensor->dtype.code != kDLFloat || (!halves && tensor->dtype.bits != 32)) {
+    throw RunError(std::string(what) + " are neither float32 nor float16");
+  }
+  int64_t count = 1;
+  for (int i = 0; i < tensor->ndim; ++i) count *= tensor->shape[i];
+  const void* first = static_cast<const char*>(tensor->data) + tensor->byte_offset;
+  if (!halves) return {static_cast<const float*>(first), static_cast<const float*>(first) + count};
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(FromHalf(static_cast<const uint16_t*>(first)[i]));
+  }
+  return values;
 }
 
 // The sum of the rows of states [..., hidden].
 std::vector<double> SumOfRows(const Tensor& states) {
-  const int64_t width = states->ndim > 0 ? states->shape[states->ndim - 1] : 0;
-  const bool halves = states->dtype.bits == 16;
-  if (states->dtype.code != kDLFloat || (!halves && states->dtype.bits != 32) || width == 0) {
-    throw RunError("the library's states are neither float32 nor float16");
-  }
-  int64_t count = 1;
-  for (int i = 0; i < states->ndim; ++i) count *= states->shape[i];
-  const void* first = static_cast<const char*>(states->data) + states->byte_offset;
-  std::vector<double> sum(static_cast<size_t>(width));
-  for (int64_t i = 0; i < count; ++i) {
-    const double value = halves ? FromHalf(static_cast<const uint16_t*>(first)[i])
-                                : static_cast<const float*>(first)[i];
-    if (!std::isfinite(value)) throw RunError("the model's states hold NaN or infinity");
-    sum[static_cast<size_t>(i % width)] += value;
+  const std::vector<float> values = FloatsOf(states, "the library's states");
+  const auto width = static_cast<size_t>(states->ndim > 0 ? states->shape[states->ndim - 1] : 0);
+  if (width == 0) throw RunError("the library's states are empty");
+  std::vector<double> sum(width);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) throw RunError("the model's states hold NaN or infinity");
+    sum[i % width] += values[i];
   }
   return sum;
+}
+
+// The sizes that the metadata names; nullopt if it lacks one.
+std::optional<CacheSizes> CacheSizesOf(const Library& library) {
+  const Json* about = Find(library.metadata(), "kv_cache");
+  if (about == nullptr) return std::nullopt;
+  CacheSizes sizes;
+  for (const auto& [name, size] : {std::pair{"num_hidden_layers", &sizes.layers},
+                                   {"num_key_value_heads", &sizes.heads},
+                                   {"head_dim", &sizes.width},
+                                   {"row_bytes", &sizes.row_bytes}}) {
+    const Json* field = Find(*about, name);
+    if (field == nullptr) return std::nullopt;
+    *size = IntegerOf(*field, "the library's metadata, kv_cache");
+  }
+  return sizes;
 }
 
 }  // namespace
 
 int64_t TokenBytes(const Library& library) {
-  const Json* about = Find(library.metadata(), "kv_cache");
-  if (about == nullptr) return 0;
-  // A key and a value.
-  int64_t bytes = 2;
-  for (const char* name : {"num_hidden_layers", "num_key_value_heads", "row_bytes"}) {
-    const Json* size = Find(*about, name);
-    if (size == nullptr) return 0;
-    bytes *= IntegerOf(*size, "the library's metadata, kv_cache");
-  }
-  return bytes;
+  const auto sizes = CacheSizesOf(library);
+  return sizes ? sizes->bytes() : 0;
 }
 
 std::string DeviceCounters() {
@@ -282,6 +302,7 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
       window_(library.Limit("sliding_window_size", 0)),
       sink_(library.Limit("attention_sink_size", 0)),
       batch_(1) {
+  cached_ = CacheSizesOf(library);
   if (library.Has("extend")) extend_ = library.Function("extend");
   if (library.Has("batch_verify") && extend_ == nullptr) {
     verify_ = library.Function("batch_verify");
@@ -414,10 +435,12 @@ ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Ro
   const ffi::Shape names(rows.sequences);
   const ffi::Shape lengths(rows.lengths);
   ffi::Any result;
+  DLDataType type;
   {
     const RegionOfInterest step(marked && region_.whole_step);
     const auto embedded =
         Batched(embed_(ids, params_).cast<Tensor>(), batch, std::ssize(rows.tokens));
+    type = embedded->dtype;
     begin_forward_(cache_, names, lengths);
     {
       const RegionOfInterest alone(marked && !region_.whole_step);
@@ -427,8 +450,23 @@ ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Ro
   }
   for (size_t i = 0; i < rows.sequences.size(); ++i) {
     lengths_[rows.sequences[i]] += rows.lengths[i];
+    if (record_ != nullptr && cached_ && cached_->int8()) {
+      RecordCached(rows.sequences[i], rows.lengths[i], type);
+    }
   }
   return result;
+}
+
+void Model::RecordCached(int64_t sequence, int64_t tokens, DLDataType type) const {
+  const int64_t end = lengths_.at(sequence);
+  const ffi::Shape shape({cached_->layers, tokens, cached_->heads, cached_->width});
+  const Tensor keys = Tensor::Empty(shape, type, kCpu), values = Tensor::Empty(shape, type, kCpu);
+  Global("vm.builtin.attention_kv_cache_debug_get_kv")(cache_, sequence, end - tokens, end, keys,
+                                                       values);
+  const std::vector<float> of_keys = FloatsOf(keys, kCached), of_values = FloatsOf(values, kCached);
+  const auto size = [](int64_t number) { return static_cast<uint32_t>(number); };
+  record_->AddTokens({size(cached_->layers), size(tokens), size(cached_->heads),
+                      size(cached_->width), of_keys.data(), of_values.data()});
 }
 
 }  // namespace rvv_runner

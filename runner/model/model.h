@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "model/cpus.h"
 #include "model/params.h"
 #include "model/roi.h"
+#include "model/roundings.h"
 
 namespace rvv_runner {
 
@@ -56,6 +58,19 @@ class Library {
 // Counters of the linked-in accelerator as JSON; "null" without one.
 std::string DeviceCounters();
 
+// Sizes of the keys, or values, of a token in the cache.
+struct CacheSizes {
+  int64_t layers;
+  int64_t heads;
+  int64_t width;      // elements of a head's
+  int64_t row_bytes;  // of a head's
+
+  // True if each takes a byte, and a float32 behind them.
+  bool int8() const { return row_bytes == width + 4; }
+  // Bytes of keys and values.
+  int64_t bytes() const { return 2 * layers * heads * row_bytes; }
+};
+
 // Bytes of the keys and values of one token, from the metadata; 0 if the metadata lacks them.
 int64_t TokenBytes(const Library& library);
 
@@ -87,6 +102,9 @@ class Model {
 
   Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
         const Region& region);
+
+  // Also records, from now on, what the cache holds of each token that is read, if it holds int8.
+  void Record(RoundingRecord* record) { record_ = record; }
 
   // Adds an empty sequence; removes a sequence and frees its pages.
   void Add(int64_t sequence);
@@ -142,6 +160,8 @@ class Model {
                     const std::vector<int32_t>& tokens, bool marked);
   // Gives an empty sequence places for `tokens` tokens, whose keys and values are not computed.
   void Occupy(int64_t sequence, int64_t tokens);
+  // Records what the cache holds of the last `tokens` tokens of a sequence.
+  void RecordCached(int64_t sequence, int64_t tokens, DLDataType type) const;
   // The function that reads `tokens` more tokens of a sequence.
   const tvm::ffi::Function& Reader(int64_t sequence, size_t tokens) const;
   std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
@@ -162,6 +182,8 @@ class Model {
   tvm::ffi::Function free_pages_;
   tvm::ffi::Array<tvm::ffi::Any> params_;
   tvm::ffi::Any cache_;
+  std::optional<CacheSizes> cached_;
+  RoundingRecord* record_ = nullptr;
   std::map<int64_t, int64_t> lengths_;  // tokens of each sequence
   Region region_;
   int64_t chunk_;

@@ -35,6 +35,7 @@ const char kUsage[] =
     "that\n"
     "                       can run the library)\n"
     "  --logits FILE        write float32 logits, one row for each generated token\n"
+    "  --roundings FILE     write what was rounded to int8, for a reference that checks the answer\n"
     "  --json               print the result as JSON\n"
     "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
     "  --no-params-check    start sooner: do not compare the parameters with their digests\n"
@@ -174,6 +175,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--prompt", [a](const std::string& v) { a->prompt = v; }},
       {"--prompt-file", [a](const std::string& v) { a->prompt_file = v; }},
       {"--logits", [a](const std::string& v) { a->logits = v; }},
+      {"--roundings", [a](const std::string& v) { a->roundings = v; }},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
       {"--beside", [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
@@ -204,11 +206,11 @@ void CheckChat(const Arguments& arguments) {
     throw InputError("--chat needs --tokenizer: the model's tokenizer.bin");
   }
   if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
-      arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.beside.empty() ||
-      arguments.region.depth > 0) {
+      arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.roundings.empty() ||
+      !arguments.beside.empty() || arguments.region.depth > 0) {
     throw InputError(
         "--chat cannot be combined with --prompt, --prompt-file, --tokens, --beside, --raw, "
-        "--json, --logits or --roi-depth");
+        "--json, --logits, --roundings or --roi-depth");
   }
 }
 
@@ -231,8 +233,10 @@ void CheckPrompt(const Arguments& arguments) {
   if (arguments.raw && !text)
     throw InputError("--raw needs a text prompt: --prompt or --prompt-file");
   if (arguments.beside.empty()) return;
-  if (arguments.tokens.empty() || !arguments.json || !arguments.logits.empty()) {
-    throw InputError("--beside needs --tokens and --json, and cannot be combined with --logits");
+  if (arguments.tokens.empty() || !arguments.json || !arguments.logits.empty() ||
+      !arguments.roundings.empty()) {
+    throw InputError(
+        "--beside needs --tokens and --json, and cannot be combined with --logits or --roundings");
   }
   for (const auto& prompt : arguments.beside) {
     if (prompt.size() > arguments.tokens.size()) {
@@ -284,6 +288,7 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
       {!arguments.stop.empty(), "--stop"},
       {arguments.max_new > 0, "--max-new"},
       {!arguments.logits.empty(), "--logits"},
+      {!arguments.roundings.empty(), "--roundings"},
       {!arguments.system.empty(), "--system"},
       {arguments.slide, "--context-full"},
       {!arguments.history.empty(), "--history"},

@@ -20,6 +20,7 @@ struct Arguments {
   std::string library;     // empty: the linked-in library
   std::string params;      // folder with tensor-cache.json
   std::string logits;      // file to write; empty: do not write
+  std::string roundings;   // file to write; empty: do not write
   std::string tokenizer;   // file; empty: prompt and answer are token ids
   std::optional<std::string> prompt;
   std::string prompt_file;  // "-": standard input; empty: not given

@@ -60,6 +60,8 @@ int AnswerPrompt(Arguments arguments) {
   const int64_t longest = arguments.region.depth + limits.max_seq;
   Model model(library, weights.params, Model::RoomFor(batch, longest, limits.chunk),
               arguments.region);
+  std::optional<RoundingRecord> roundings;
+  if (!arguments.roundings.empty()) model.Record(&roundings.emplace(arguments.roundings));
   Engine engine(&model, words, weights.vocabulary, {batch, limits.max_seq, limits.chunk, batch});
 
   const bool aloud = words != nullptr && !arguments.json;
@@ -98,6 +100,7 @@ int AnswerPrompt(Arguments arguments) {
   if (!failure.empty()) throw RunError(failure);
   if (aloud) std::cout << std::endl;
   logits.Close();
+  if (roundings) roundings->Close();
   if (!aloud) {
     Report(arguments, library.vlen(), tokens, beside, ended,
            words ? std::optional(text) : std::nullopt, DeviceCounters(), std::cout);

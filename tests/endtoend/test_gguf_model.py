@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 from support import shared_builds
 from support.gguf_bytes import write_model
+from support.judged import JudgedJob
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
-from crosslab.models.compare import compare
+from crosslab.job.verdict import AnswerVerdict, Asked, judge
 from crosslab.models.config import FamilyConfig, read_family
+from crosslab.models.formats import GGUF, weight_formats
 from crosslab.models.gguf_params import (
     Layout,
     rows_and_blocks,
@@ -27,11 +29,12 @@ from crosslab.models.gguf_params import (
 )
 from crosslab.models.llama_params import convert_gguf, gguf_layout
 from crosslab.models.params import ReadParams
-from crosslab.models.reference import answer
+from crosslab.models.reference import RoundingBlocks
 from crosslab.models.weights_file import F32
 from crosslab.run.emulator import GuestMachine, run_guest
 
 NEW = 5
+PROMPT = np.random.default_rng(7).integers(0, 77, 19).tolist()
 SIZES: dict[str, Any] = {
     "hidden": 256,
     "intermediate": 512,
@@ -104,6 +107,11 @@ class Made:
     params: Path
     runner: Path
 
+    @property
+    def blocks(self) -> RoundingBlocks:
+        """How the reference rounds activations."""
+        return rows_and_blocks(self.layout)
+
     def values(self) -> dict[str, F32]:
         """The stored parameters as float32."""
         return dict(ReadParams(self.params, layout=self.layout))
@@ -142,26 +150,62 @@ def made(
     return Made(config, layout, convert_gguf(model, tmp_path_factory.mktemp("cache")), runner)
 
 
+@dataclass(frozen=True)
+class Run:
+    """An answer of the compiled model, with its record of roundings."""
+
+    tokens: list[int]
+    logits: F32
+    record: bytes
+    chunk: int
+
+    def judged(self, made: Made, **changed: Any) -> AnswerVerdict:
+        """The verdict by a reference, of which `changed` are other fields than the model's."""
+        fields = {"config": made.config, "values": made.values(), "blocks": made.blocks}
+        asked = Asked(prompt=PROMPT, **{**fields, **changed})
+        tolerance = weight_formats()[GGUF].tolerance
+        job: Any = JudgedJob(None, NEW, self.chunk, tolerance, int8=True)
+        verdict = judge(job, self.tokens, self.logits, self.record, asked)
+        assert verdict is not None
+        return verdict
+
+
+def run(made: Made, folder: Path, vlen: int, chunk: int, threads: int) -> Run:
+    logits, record = folder / "logits.bin", folder / "record.bin"
+    arguments = ["--params", str(made.params), "--tokens", ",".join(map(str, PROMPT))]
+    arguments += ["--max-new", str(NEW), "--prefill-chunk", str(chunk), "--json"]
+    arguments += ["--logits", str(logits), "--roundings", str(record)]
+    result = run_guest(made.runner, arguments, GuestMachine(vlen=vlen, threads=threads))
+    tokens = json.loads(result.stdout)["tokens"]
+    rows = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
+    return Run(tokens, rows, record.read_bytes(), chunk)
+
+
 @pytest.mark.parametrize(("vlen", "chunk", "threads"), [(128, 64, 1), (256, 7, 3), (512, 1, 1)])
 def test_answers_as_numpy_does(
     made: Made, tmp_path: Path, vlen: int, chunk: int, threads: int
 ) -> None:
-    prompt = np.random.default_rng(7).integers(0, made.config.vocab, 19).tolist()
-    logits = tmp_path / "logits.bin"
-    arguments = ["--params", str(made.params), "--tokens", ",".join(map(str, prompt))]
-    arguments += ["--max-new", str(NEW), "--prefill-chunk", str(chunk)]
-    arguments += ["--logits", str(logits), "--json"]
-    result = run_guest(made.runner, arguments, GuestMachine(vlen=vlen, threads=threads))
-    said = json.loads(result.stdout)
-    rows = np.fromfile(logits, np.float32).reshape(len(said["tokens"]), -1)
-    blocks = rows_and_blocks(made.layout)
-    expected = answer(made.config, made.values(), prompt, max_new=NEW, int8=True, blocks=blocks)
-    verdict = compare(said["tokens"], rows, expected, 1e-2)
+    verdict = run(made, tmp_path, vlen, chunk, threads).judged(made)
     assert verdict.right, verdict
-    # What a sum in another order moves is less than what rounding itself does.
-    plain = answer(made.config, made.values(), prompt, max_new=1)
-    rounding = np.abs(expected.logits[0] - plain.logits[0]).max() / np.abs(plain.logits[0]).max()
-    assert verdict.logit_error < rounding
+    assert verdict.taken is not None
+    assert verdict.taken.other < verdict.taken.count / 1000
+    assert verdict.cost is not None
+    assert verdict.cost.logit_error > 10 * verdict.comparison.tolerance
+
+
+def test_no_rounding_hides_a_fault(made: Made, tmp_path: Path) -> None:
+    said = run(made, tmp_path, 128, 64, 1)
+    layer = f"model.layers.{made.config.layers - 1}"
+    for name in ("self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj", "input_layernorm"):
+        values = made.values()
+        values[f"{layer}.{name}.weight"] *= np.float32(1.01)
+        assert not said.judged(made, values=values).right, name
+    head = "model.embed_tokens.weight" if made.config.tied else "lm_head.weight"
+    values = made.values()
+    values[head] = values[head][[1, 0, *range(2, made.config.vocab)]]
+    assert not said.judged(made, values=values).right
+    turned = replace(made.config, rope_theta=made.config.rope_theta * 1.01)
+    assert not said.judged(made, config=turned).right
 
 
 def test_weights_of_one_layer_in_several_formats(made: Made) -> None:

@@ -18,7 +18,7 @@ from support.passes.made_up_formats import ALL_PACKINGS, MADE_UP, table_with_mad
 
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.formats import Packing, int8_kernels, packings
-from crosslab.models.reference import round_to_int8
+from crosslab.models.roundings import round_to_int8
 
 from .conftest import AtVlen, host_command, rvv_command
 

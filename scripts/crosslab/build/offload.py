@@ -11,34 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from crosslab.build.runtime import Runtime
 from crosslab.compile.modes import KernelMode
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.reference import Attend, Product
+from crosslab.models.roundings import Roundings
 
 OFFLOADS = "mlc_rvv.offloads"
 LayerSize = tuple[int, int]
 """Outputs and inputs of a linear layer."""
-
-
-class RunRoundings(Protocol):
-    """Values that a reference took as a run rounded them.
-
-    Attributes:
-        taken: how many.
-        other: of these, those that the reference rounds to another whole number.
-        farthest: from the middle between two, of these, in steps.
-    """
-
-    taken: int
-    other: int
-    farthest: float
-
-    def end(self) -> None:
-        """Check that the run has no further roundings; raise CommandError if it has."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +32,10 @@ class OffloadArithmetic:
     Attributes:
         product: linear layers.
         attend: attention; None: that stays on the CPU.
-        roundings: those of a run, where they are taken; else None.
     """
 
     product: Product
     attend: Attend | None
-    roundings: RunRoundings | None = None
 
 
 @dataclass(frozen=True)
@@ -70,12 +52,9 @@ class Offload:
             parameters, ids of the calibration's text, cache.
         calibration: that text.
         params: makes its form of parameters; folder of those in float32, and cache.
-        arithmetic: its products; with the record of a run it takes the run's roundings.
-        record: variable of the runner that names the file for this record.
+        arithmetic: its products, with these roundings of their operands.
         tolerance: largest difference of a logit to that with the run's roundings, as a part of the
             largest logit.
-        disturbance: of the values that products are given, at most, as a part of each; by it the
-            reference's sensitivity is measured.
     """
 
     name: str
@@ -85,10 +64,8 @@ class Offload:
     smooth: Callable[[Path, Path, Sequence[int], Path], Path]
     calibration: str
     params: Callable[[Path, Path], Path]
-    arithmetic: Callable[[bytes | None], OffloadArithmetic]
-    record: str
+    arithmetic: Callable[[Roundings], OffloadArithmetic]
     tolerance: float
-    disturbance: float
 
 
 def find_offload(device: str, attention: bool) -> Offload:

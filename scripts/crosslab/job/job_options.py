@@ -16,7 +16,8 @@ from crosslab.compile.modes import TILES, KernelMode
 from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
-from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
+from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
+from crosslab.models.roundings import FLOAT32_SLACK, HALVES_SLACK, Slack
 from crosslab.models.sources.model_folder import name_of
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
@@ -104,7 +105,22 @@ class Job:
         """Largest difference of a logit to the reference's, as a part of its largest."""
         if self.offload:
             return self.offload.tolerance
-        return self.recipe.weights.bound(self.recipe.mode.activations)
+        return self.recipe.weights.tolerance
+
+    @property
+    def rounds(self) -> bool:
+        """Numbers are rounded to int8: activations, keys and values, or a device's operands."""
+        return self.int8 or self.int8_cache or self.offload is not None
+
+    @property
+    def rounding_slack(self) -> Slack:
+        """Differences between a run's roundings and the reference's that are no fault."""
+        return HALVES_SLACK if self.recipe.weights.halves else FLOAT32_SLACK
+
+    @property
+    def chunk(self) -> int:
+        """Most tokens of a prompt that the model reads at once."""
+        return self.recipe.prefill_chunk
 
     @property
     def int8(self) -> bool:
@@ -231,7 +247,12 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         unchecked=args.unchecked,
         verb=verb,
     )
-    recipe.weights.bound(recipe.mode.activations)
+    if job.int8 and not recipe.weights.int8:
+        others = [f.name for f in weight_formats().values() if f.int8]
+        raise UserError(
+            f"int8 activations are not multiplied with weights in {recipe.quantization}",
+            remedy=f"use --quantization {' or '.join(others)}",
+        )
     if recipe.quantization not in (*OWN_FORMATS, GGUF) and recipe.mlc_tree is None:
         raise UserError(
             f"{recipe.quantization} is a quantization of MLC-LLM, which is missing here; "

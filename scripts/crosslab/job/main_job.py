@@ -32,9 +32,10 @@ from crosslab.job.contents import dist_of
 from crosslab.job.job_options import Job, Omission, parse_job
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
-from crosslab.job.verdict import AnswerVerdict, Asked, ask_reference, judge
+from crosslab.job.verdict import UNCHECKED, AnswerVerdict, Asked, judge, prepare_reference
 from crosslab.models.config import read_family
 from crosslab.models.formats import GGUF
+from crosslab.models.int8_error import DEFAULT_TEXT, read_text
 from crosslab.models.params import read_index
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import run_counted
@@ -47,11 +48,16 @@ from groundwork.files import atomic_write_json
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
+TEXT_TOKENS = 256
+WRONG_REMEDY = (
+    "this is a defect of mlc-rvv or of a tool: please report it with the report's file. Another "
+    "format may be right: --quantization, or without --kv-cache and --activations"
+)
 
 
 @dataclass(frozen=True)
 class Question:
-    """The prompt of a run, and the reference's answer to it.
+    """The prompt of a run, and the reference for it.
 
     Attributes:
         model: the imported model.
@@ -59,7 +65,7 @@ class Question:
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
-        asked: the reference, and its answer; None for a model without a reference.
+        asked: the reference and its question; None for a model without a reference.
     """
 
     model: ImportedModel
@@ -85,7 +91,7 @@ class RunResult:
             the emulator cannot count.
         vlen: bits in a vector register that the library which ran was compiled for.
         device: counters of the device that multiplied; None without one.
-        record: what was rounded for it; None without one.
+        record: what the run rounded; None if it rounds nothing.
     """
 
     tokens: tuple[int, ...]
@@ -161,10 +167,11 @@ def run(job: Job) -> int:
     runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
     if job.offload:
         question = replace(question, params=job.offload.params(question.params, job.cache))
-    answers = tuple(
-        check_answer(job, question, run_model(job, question, runner.program, vlen, clock), vlen)
-        for vlen in job.recipe.vlens
-    )
+    answers: list[CheckedAnswer] = []
+    for vlen in job.recipe.vlens:
+        result = run_model(job, question, runner.program, vlen, clock)
+        with clock.step(_of_vlen(job, "reference", vlen)):
+            answers.append(check_answer(job, question, result, vlen))
     write_dist(dist_of(job, question.model, question.params, runner))
     report = report_of(job, question, runner.library, answers, left_out, clock)
     atomic_write_json(job.report, report)
@@ -225,10 +232,18 @@ def ask(job: Job, clock: Clock) -> Question:
         if job.offload:
             calibration = tokenizer.chat_ids(job.offload.calibration)
             params = job.offload.smooth(model.folder, params, calibration, job.cache)
-    with clock.step("reference"):
-        asked = ask_reference(job, model.folder, params, prompt, tokenizer.stop_ids)
+    stop, text = tokenizer.stop_ids, text_of(job, tokenizer)
+    asked = prepare_reference(job, model.folder, params, prompt, stop, text)
     options = _prompt_options(job, model.folder, tokenizer, prompt)
     return Question(model, params, tokenizer, tuple(prompt), options, asked)
+
+
+def text_of(job: Job, tokenizer: ChatTokenizer) -> tuple[int, ...]:
+    """Token ids of a text that shows the cost of rounding; none for a model that does not round."""
+    if not job.rounds:
+        return ()
+    ids = tokenizer.tokenizer.encode(read_text(DEFAULT_TEXT), add_special_tokens=False).ids
+    return (*tokenizer.first_ids(), *ids)[:TEXT_TOKENS]
 
 
 def _prompt_options(
@@ -246,20 +261,25 @@ def _prompt_options(
     return ("--tokenizer", str(words), "--prompt", job.prompt, *raw)
 
 
+def _of_vlen(job: Job, step: str, vlen: int) -> str:
+    """The name of a step for one of the job's CPUs."""
+    return step if len(job.recipe.vlens) == 1 else f"{step} {vlen}"
+
+
 def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Clock) -> RunResult:
     """Let the model answer in the emulator, on registers of ``vlen`` bits."""
     _progress.print(
         f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer, "
         f"VLEN {vlen}"
     )
-    step = "emulator" if len(job.recipe.vlens) == 1 else f"emulator {vlen}"
-    with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step(step):
+    step = clock.step(_of_vlen(job, "emulator", vlen))
+    with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, step:
         logits, record = (Path(scratch) / name for name in ("logits.bin", "record.bin"))
-        recording = {job.offload.record: str(record)} if job.offload else {}
         zvfh, threads = job.recipe.zvfh, job.threads
-        machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh, environment=recording)
+        machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh)
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
+        arguments += ["--roundings", str(record)] if job.rounds else []
         result, counted = run_counted(runner, arguments, machine, job.cache)
         if counted is None:
             _progress.print("[yellow]not counted:[/] this qemu-riscv64 was built without plugins")
@@ -346,11 +366,8 @@ def report_of(
         **shown.table(),
         "text": question.tokenizer.decode(result.tokens),
         "checked": verdict is not None,
-        "reference_tokens": list(verdict.reference.tokens) if verdict else None,
-        "logit_error_bound": verdict.comparison.tolerance if verdict else None,
-        "stored_weights_error": question.asked.stored if question.asked else None,
-        "int8_rounding_error": question.asked.rounding if question.asked else None,
-        "alone": verdict.alone.table if verdict and verdict.alone else None,
+        **(verdict.table if verdict else UNCHECKED),
+        "int8_words": _words_of_cost(question, result, verdict),
         "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
         "schedules": Schedules.read(library.folder).told if recipe.tuned else None,
@@ -363,6 +380,16 @@ def report_of(
     }
 
 
+def _words_of_cost(
+    question: Question, result: RunResult, verdict: AnswerVerdict | None
+) -> list[str] | None:
+    """The run's text of the first token that float32 chooses otherwise, and float32's."""
+    if verdict is None or verdict.cost is None or verdict.cost.first is None:
+        return None
+    step, token = verdict.cost.first
+    return [question.tokenizer.decode([one]) for one in (result.tokens[step], token)]
+
+
 def show(report: dict[str, Any]) -> None:
     """Print the words, and a summary of the run."""
     _answers.print(report["text"], markup=False, soft_wrap=True)
@@ -370,4 +397,17 @@ def show(report: dict[str, Any]) -> None:
     for name in ("report", "dist"):
         _progress.print(f"[bold]{name}[/] {report[name]}", soft_wrap=True)
     if not report["right"]:
-        _progress.print(f"[bold red]wrong:[/] the reference says {report['reference_tokens']}")
+        _progress.print(f"[bold red]wrong:[/] {reason_of(report)}", soft_wrap=True)
+        _progress.print(f"  {WRONG_REMEDY}", soft_wrap=True)
+
+
+def reason_of(report: dict[str, Any]) -> str:
+    """The reason why an answer is wrong."""
+    if fault := report["fault"]:
+        return str(fault)
+    if not report["max_logit_error"] < report["logit_error_bound"]:
+        return (
+            f"logits differ from the reference's by {report['max_logit_error']:.1e} of the "
+            f"largest; the bound is {report['logit_error_bound']:.0e}"
+        )
+    return "the answer has a token that is not the likeliest by its own logits"

@@ -14,28 +14,12 @@ from crosslab.build.kernel_values import told
 def summary(report: Mapping[str, Any]) -> Table:
     """The run, its correctness and its cost as a table."""
     done = [entry for entry in report["tensorized"] if entry.get("symbol")]
-    tokens, error = "not checked", "not checked"
+    tokens, error, beside = "not checked", "not checked", {}
     if report["checked"]:
-        same = report["tokens"] == report["reference_tokens"]
-        tokens = "equal" if same else "NOT the reference's"
-        if not same and report.get("right"):
-            tokens = f"the reference's up to two that {_rounded(report)} make equally likely"
+        tokens = _tokens(report)
         bound = report["logit_error_bound"]
         error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
-    if (rounding := report["int8_rounding_error"]) is not None:
-        error += f"; {_rounded(report)} change {rounding:.1e}"
-    beside = {}
-    if (stored := report.get("stored_weights_error")) is not None:
-        beside["file's weights"] = f"their logits in float32 are {stored:.1e} of the largest apart"
-    if alone := report.get("alone"):
-        same = "equal" if report["tokens"] == alone["tokens"] else f"not its {alone['tokens']}"
-        beside |= {
-            "roundings": f"{alone['other']:,} of {alone['taken']:,} are not the reference's own, "
-            f"at most {alone['farthest']:.1e} of a step from the middle",
-            "numpy alone": f"tokens {same}; logits {alone['logit_error']:.1e} apart, its own move "
-            f"by {alone['moved']:.1e} when disturbed",
-            "float32": f"logit error {alone['float32']:.1e}",
-        }
+        beside = _beside(report)
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
     about = ("model", "quantization", "path", "target")
@@ -61,6 +45,40 @@ def summary(report: Mapping[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table
+
+
+def _tokens(report: Mapping[str, Any]) -> str:
+    """Equality of the tokens with the reference's, in words."""
+    pairs = zip(report["tokens"], report["reference_tokens"], strict=True)
+    if not (other := sum(ours != theirs for ours, theirs in pairs)):
+        return "equal"
+    return f"equal but for {other} equally likely" if report["right"] else "NOT the reference's"
+
+
+def _beside(report: Mapping[str, Any]) -> dict[str, str]:
+    """Rows about the file's weights and roundings."""
+    rows = {}
+    if (stored := report.get("stored_weights_error")) is not None:
+        rows["file's weights"] = f"their logits in float32 are {stored:.1e} of the largest apart"
+    if taken := report.get("roundings"):
+        rows["roundings"] = (
+            f"{taken['other']:,} of {taken['count']:,} are not the reference's own, at most "
+            f"{taken['farthest']:.1e} of a step from the middle"
+        )
+    if cost := report.get("int8_cost"):
+        rows["float32"] = f"{_rounded(report)} change logits by {cost['logit_error']:.1e}"
+        if cost["first"]:
+            ours, plain = report["int8_words"]
+            rows["float32"] += (
+                f", {cost['steps']} of {len(report['tokens'])} tokens, the first from {plain!r} to "
+                f"{ours!r}"
+            )
+        else:
+            rows["float32"] += ", no token"
+        if cost["perplexity"]:
+            rounded, plain = cost["perplexity"]
+            rows["float32"] += f", perplexity of a text from {plain:.2f} to {rounded:.2f}"
+    return rows
 
 
 def _rounded(report: Mapping[str, Any]) -> str:

@@ -18,18 +18,17 @@ class Comparison:
     """Distance of an answer from the reference.
 
     Attributes:
-        same_tokens: whether all token ids are equal.
+        same_tokens: all tokens are those that the reference finds likeliest.
+        chosen: each token is the likeliest by the answer's own logits.
         logit_error: largest difference of a logit divided by the reference's largest logit,
             over the steps that both read the same tokens for; NaN counts as infinite.
         tolerance: largest logit error that is right, see :mod:`crosslab.models.formats`.
-        tie: the answers part at a step where the reference's logits of the two tokens are nearer to
-            each other than rounding moves a logit.
     """
 
     same_tokens: bool
+    chosen: bool
     logit_error: float
     tolerance: float
-    tie: bool = False
 
     @property
     def within(self) -> bool:
@@ -38,48 +37,64 @@ class Comparison:
 
     @property
     def right(self) -> bool:
-        """True if the logit error is below the tolerance, and the tokens are equal up to a tie."""
-        return (self.same_tokens or self.tie) and self.within
+        """True if the logits agree, and the tokens follow from them.
+
+        Tokens that the reference finds equally likely may differ.
+        """
+        return self.chosen and self.within
 
 
 def compare(
-    tokens: Sequence[int],
-    logits: NDArray[np.float32],
-    reference: Answer,
-    tolerance: float,
-    rounding: float = 0.0,
+    tokens: Sequence[int], logits: NDArray[np.float32], reference: Answer, tolerance: float
 ) -> Comparison:
-    """Compare an answer with the reference's.
+    """Compare an answer with one that the reference gave by itself.
 
-    Rounding activations makes a deep model chaotic: a sum in another order moves some of them to
-    other whole numbers, and the logits by up to as much as rounding itself moves them.
+    After the first differing token, the two go on from different texts: only the steps up to it are
+    compared.
 
     Args:
         tokens: generated ids.
         logits: [len(tokens), vocab] float32.
-        reference: the answer that is right.
+        reference: its answer.
         tolerance: of the weights' format.
-        rounding: by how much rounding moves the reference's logits, as a part of the largest.
 
     Raises:
         LabError: the logits are not of the tokens' and the vocabulary's shape.
     """
-    vocab = reference.logits.shape[1]
-    if logits.shape != (len(tokens), vocab):
-        raise LabError(f"logits of shape {logits.shape} for {len(tokens)} tokens of {vocab}")
-    # After the first differing token the two answers go on from different texts.
     pairs = list(zip(tokens, reference.tokens, strict=False))
     steps = next((i + 1 for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
-    wanted = reference.logits[:steps]
-    difference = np.abs(logits[:steps].astype(np.float64) - wanted).max()
-    largest = np.abs(wanted).max()
-    error = float(difference / largest)
-    last = wanted[-1]
-    apart = abs(last[tokens[steps - 1]] - last[reference.tokens[steps - 1]]) / largest
+    found = compare_rows(tokens, logits, reference.logits, tolerance, steps)
+    same = found.same_tokens and len(tokens) == len(reference.tokens)
+    return Comparison(same, found.chosen, found.logit_error, tolerance)
+
+
+def compare_rows(
+    tokens: Sequence[int],
+    logits: NDArray[np.float32],
+    rows: NDArray[np.float32],
+    tolerance: float,
+    steps: int | None = None,
+) -> Comparison:
+    """Compare an answer with the logits of a reference that has read its tokens.
+
+    Args:
+        tokens: generated ids.
+        logits: [len(tokens), vocab] float32.
+        rows: the reference's, likewise.
+        tolerance: of the weights' format.
+        steps: first rows that are compared; None: all.
+
+    Raises:
+        LabError: the logits are not of the tokens' and the vocabulary's shape.
+    """
+    vocab = rows.shape[1]
+    if logits.shape != (len(tokens), vocab):
+        raise LabError(f"logits of shape {logits.shape} for {len(tokens)} tokens of {vocab}")
+    ours, wanted = logits[:steps].astype(np.float64), rows[:steps]
+    error = float(np.abs(ours - wanted).max() / np.abs(wanted).max())
     return Comparison(
-        same_tokens=tuple(tokens) == reference.tokens,
+        same_tokens=wanted.argmax(axis=1).tolist() == list(tokens[:steps]),
+        chosen=logits.argmax(axis=1).tolist() == list(tokens),
         logit_error=error if np.isfinite(error) else float("inf"),
-        tolerance=max(tolerance, rounding),
-        # Both logits may have moved.
-        tie=bool(0 < apart < 2 * rounding),
+        tolerance=tolerance,
     )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from crosslab.errors import UserError
-
 TABLE = Path(__file__).with_name("formats.toml")
 WORD_BITS = 32
 
@@ -48,8 +46,7 @@ class WeightFormat:
         reason: of the tolerance.
         packing: layout of quantized weights; None where each is a number of its own.
         llama_cpp: formats of llama.cpp that the bench can compare with it.
-        int8_tolerance: tolerance with int8 activations; None: no kernel takes them.
-        int8_reason: of it.
+        int8: kernels multiply with int8 activations, too.
     """
 
     name: str
@@ -60,29 +57,12 @@ class WeightFormat:
     reason: str
     packing: Packing | None = None
     llama_cpp: tuple[str, ...] = ()
-    int8_tolerance: float | None = None
-    int8_reason: str = ""
+    int8: bool = False
 
     @property
     def halves(self) -> bool:
         """True if models in this format compute in halves, by MLC-LLM's name of the format."""
         return "f16" in self.name
-
-    def bound(self, activations: str) -> float:
-        """The tolerance with activations of a kind, "float32" or "int8".
-
-        Raises:
-            UserError: int8 activations are not multiplied with weights of this format.
-        """
-        if activations != "int8":
-            return self.tolerance
-        if self.int8_tolerance is None:
-            others = [f.name for f in weight_formats().values() if f.int8_tolerance]
-            raise UserError(
-                f"int8 activations are not multiplied with weights in {self.name}",
-                remedy=f"use --quantization {' or '.join(others)}",
-            )
-        return self.int8_tolerance
 
 
 @cache
@@ -100,7 +80,7 @@ def int8_kernels(table: Path = TABLE) -> frozenset[str]:
     """Last parts of the names of the kernels that multiply with int8 activations, too."""
     found = weight_formats(table).values()
     # Weights in a GGUF file's blocks have kernels of their own; the other ones there are float32.
-    return frozenset(f.kernels for f in found if f.int8_tolerance is not None and f.packing)
+    return frozenset(f.kernels for f in found if f.int8 and f.packing)
 
 
 def _read(path: Path) -> Iterator[WeightFormat]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from crosslab.errors import UserError
 from crosslab.models.config import FamilyConfig, LlamaConfig
+from crosslab.models.roundings import GROUP, Roundings
 from crosslab.models.weights_file import F32
 
 Product = Callable[[F32, str, Mapping[str, F32]], F32]
@@ -25,8 +26,6 @@ Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]
 """Attention of one head of keys: queries [rows, width], keys and values [tokens, width], which
 tokens each row sees; [rows, width], and the log-sum-exp of each row's scores."""
 RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
-INT8_GROUP = 32
-"""Inputs that share a scale when activations are rounded to int8."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,14 @@ class ReferenceLlama:
         params: float32 arrays under MLC-LLM's names; Gemma's norms with the 1 that is added.
         keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
         values: per layer [positions, kv_heads, head_dim].
-        int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
+        int8: linear layers see activations rounded to int8.
         blocks: of parameters whose rows round them in blocks of their own: rows, and inputs of a
             block, of each run of rows. If there are any, other layers do not round.
         int8_cache: keys and values are kept rounded to int8, each with a factor of its own. Tokens
             that are read together see each other's as they are, but a single token its own from
             the cache, as in TVM's paged KV cache.
         one_by_one: tokens that are read together see what single ones would: all from the cache.
+        rounding: rounds them; by default as the kernels do.
         product: computes linear layers instead; see :data:`Product`.
         attend: computes attention instead; see :data:`Attend`.
     """
@@ -70,6 +70,7 @@ class ReferenceLlama:
     blocks: RoundingBlocks = field(default_factory=dict)
     int8_cache: bool = False
     one_by_one: bool = False
+    rounding: Roundings = field(default_factory=Roundings)
     product: Product | None = None
     attend: Attend | None = None
     family: FamilyConfig = field(init=False)
@@ -132,12 +133,12 @@ class ReferenceLlama:
         weight = self.params[name]
         if not self.int8 or (self.blocks and name not in self.blocks):
             return x @ weight.T
-        runs = self.blocks.get(name, ((len(weight), INT8_GROUP),))
-        ends = np.cumsum([rows for rows, _ in runs])[:-1]
-        parts = np.split(weight, ends)
-        products = [
-            round_to_int8(x, block) @ part.T for part, (_, block) in zip(parts, runs, strict=True)
-        ]
+        runs = self.blocks.get(name, ((len(weight), GROUP),))
+        # Rounded once for each length of block, as compiled models do.
+        blocks = dict.fromkeys(block for _, block in runs)
+        rounded = {block: self.rounding.rounded(x, block, name) for block in blocks}
+        parts = np.split(weight, np.cumsum([rows for rows, _ in runs])[:-1])
+        products = [rounded[b] @ part.T for part, (_, b) in zip(parts, runs, strict=True)]
         return np.concatenate(products, axis=-1)
 
     def _norm(self, x: F32, name: str) -> F32:
@@ -174,7 +175,9 @@ class ReferenceLlama:
     def _remember(self, layer: int, k: F32, v: F32) -> tuple[F32, F32]:
         """Keep keys and values [rows, kv_heads, head_dim]; return all that the rows see."""
         before = self.keys[layer], self.values[layer]
-        kept = (_rounded_rows(k), _rounded_rows(v)) if self.int8_cache else (k, v)
+        kept = (k, v)
+        if self.int8_cache:
+            kept = self.rounding.cached(k, v, layer, len(self.keys[layer]))
         seen = kept if self.one_by_one or len(k) == 1 else (k, v)
         self.keys[layer], self.values[layer] = map(np.concatenate, zip(before, kept, strict=True))
         keys, values = map(np.concatenate, zip(before, seen, strict=True))
@@ -256,47 +259,6 @@ def scaled_frequencies(
     turns = original * frequency / (2 * np.pi)
     kept = np.clip((turns - low) / (high - low), 0, 1)
     return frequency * (kept + (1 - kept) / factor)
-
-
-def round_to_int8(x: F32, group: int = INT8_GROUP) -> F32:
-    """Activations rounded as the kernels for int8 do (kernels/include/mlc_rvv_linear.h).
-
-    Args:
-        x: [rows, inputs].
-        group: inputs that share a scale.
-
-    Returns:
-        [rows, inputs], each a whole number up to 127 in size times its group's scale.
-    """
-    rows, inputs = x.shape
-    groups = np.pad(x, ((0, 0), (0, -inputs % group))).reshape(rows, -1, group)
-    largest = np.abs(groups).max(axis=2, keepdims=True)
-    some = largest > np.float32(2.0**-100)
-    factor = np.where(some, np.float32(127) / np.where(some, largest, 1), 0).astype(np.float32)
-    rounded = np.rint(groups * factor) * (largest * np.float32(1 / 127))
-    near: F32 = rounded.reshape(rows, -1)[:, :inputs].astype(np.float32)
-    return near
-
-
-def _rounded_rows(x: F32) -> F32:
-    """Keys or values [rows, kv_heads, head_dim] as a cache in int8 keeps them."""
-    return round_to_int8(x.reshape(-1, x.shape[-1]), x.shape[-1]).reshape(x.shape)
-
-
-def rounding_error(
-    config: LlamaConfig, params: Mapping[str, F32], prompt: Sequence[int], rounded: Answer
-) -> float:
-    """Largest difference that rounding to int8 makes to a logit, as a part of the largest.
-
-    Args:
-        config: the model's sizes.
-        params: its weights.
-        prompt: token ids.
-        rounded: the answer with rounding; the model without it reads the same tokens.
-    """
-    read = [*prompt, *rounded.tokens[:-1]]
-    plain = ReferenceLlama(config, params).read_all(read)[len(prompt) - 1 :]
-    return float(np.abs(rounded.logits - plain).max() / np.abs(plain).max())
 
 
 def _softmax(x: F32) -> F32:

@@ -36,6 +36,7 @@ from crosslab.zoo.outcome import (
     Fault,
     MatrixKey,
     count_products,
+    error_bound,
     first_reason,
 )
 from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, ask
@@ -146,7 +147,7 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:
         return replace(right, outcome=FamilyStatus.NOT_RUN, reason=first_reason(error.what))
-    bound = weights.tolerance
+    bound = error_bound(weights.name)
     verdict = compare(tokens, logits, question.answer, bound)
     right = replace(right, max_logit_error=verdict.logit_error)
     # A token that differs is not held against a model: its logit was within the bound.

@@ -9,6 +9,17 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from crosslab.models.formats import weight_formats
+
+# Largest logit error with weights that a format represents exactly: transformers approximates some
+# functions (GELU, soft caps) otherwise than compiled models.
+APPROXIMATED = 1e-3
+
+
+def error_bound(quantization: str) -> float:
+    """Largest difference of a logit to transformers', as a part of the largest, that is right."""
+    return max(weight_formats()[quantization].tolerance, APPROXIMATED)
+
 
 class FamilyStatus(StrEnum):
     """Stage that a family reached, and correctness of its answer."""

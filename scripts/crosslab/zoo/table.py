@@ -9,8 +9,8 @@ from pathlib import Path
 
 from crosslab.errors import UserError
 from crosslab.models.families import Family
-from crosslab.models.formats import FORMATS, weight_formats
-from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, MatrixKey
+from crosslab.models.formats import FORMATS
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, MatrixKey, error_bound
 from groundwork.files import atomic_write_json
 
 
@@ -88,7 +88,7 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
         right = sum(o.outcome is FamilyStatus.RIGHT for o in asked)
         counts.append(f"{heading}: {right} of {len(asked)} right")
     counted, formats = ", ".join(counts), dict.fromkeys(key.quantization for key in columns)
-    bounds = ", ".join(f"{q} {weight_formats()[q].tolerance:g}" for q in formats)
+    bounds = ", ".join(f"{q} {error_bound(q):g}" for q in formats)
     lines += ["", f"{counted}. Largest error allowed: {bounds}."]
     lines += _reasons({f.name: f for f in families}, outcomes, columns)
     return "\n".join(lines) + "\n"

@@ -10,7 +10,8 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.int8_error import Compared, compare_answer, compare_text
 from crosslab.models.llama_params import random_weights
-from crosslab.models.reference import ReferenceLlama, answer, round_to_int8
+from crosslab.models.reference import ReferenceLlama, answer
+from crosslab.models.roundings import round_to_int8
 
 CONFIG = LlamaConfig(
     hidden=64, intermediate=96, heads=2, kv_heads=1, head_dim=32, layers=2, vocab=50, context=128

@@ -32,7 +32,7 @@ from support.passes.attention_reference import (
 )
 from support.passes.kv_cache_ir import kv_cache_module
 
-from crosslab.models.reference import round_to_int8
+from crosslab.models.roundings import round_to_int8
 
 pytestmark = pytest.mark.slow
 

@@ -61,6 +61,16 @@ def test_a_function_of_the_rows_number_gets_all_rows(model: Any) -> None:
     assert model.calls(chosen(model, before), "prefill") == model.calls(before, "prefill")
 
 
+def test_layers_in_a_files_blocks_work_on_rows(model: Any) -> None:
+    configuration = load_pass("configuration")
+    part = configuration.StoredPart("quants", model.WIDTH, 1)
+    segment = configuration.StoredSegment(2 * model.WIDTH, "q8_0", model.WIDTH, (part,))
+    store = load_pass("stored_layers").store_layers
+    before = model.module(stored=lambda made: store(made, {"up.weight": (segment,)}))
+    (shape,) = [s for f, s in model.calls(chosen(model, before), "prefill") if "stored" in f]
+    assert shape[1] == "1"
+
+
 def test_other_targets_keep_their_order(model: Any) -> None:
     before = model.module()
     after = chosen(model, before, "c")

@@ -73,13 +73,16 @@ class Model(nn.Module):  # type: ignore[misc]
         return self.head(op.tensor_expr_op(last_row, "index", [hidden])), hidden
 
 
-def module(between: Callable[[Any], Any] = lambda x: x) -> Any:
+def module(
+    between: Callable[[Any], Any] = lambda x: x, stored: Callable[[Any], Any] = lambda model: model
+) -> Any:
+    """The model's functions; `stored` replaces layers."""
     x = nn.spec.Tensor([1, "rows", WIDTH], "float32")
     packed = {"param_mode": "plain", "effect_mode": "none"}
     positions = nn.spec.Tensor(["batch"], "int32")
     spec = {name: {"x": x, "$": packed} for name in ("prefill", "verify", "both")}
     spec["batch_prefill"] = {"x": x, "positions": positions, "$": packed}
-    exported, _ = Model(between).export_tvm(spec)
+    exported, _ = stored(Model(between)).export_tvm(spec)
     graph = relax.transform
     return tvm.transform.Sequential(
         [graph.LegalizeOps(), graph.AnnotateTIROpPattern(), graph.FoldConstant()]

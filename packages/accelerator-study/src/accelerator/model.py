@@ -35,8 +35,8 @@ from crosslab.models.sources.gguf_import import BoundedReader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
 
 MOST = 127
-Rounded = Callable[[F32], tuple[Int8, F32]]
-"""A matrix as int8 values, and the scale of each row."""
+Rounded = Callable[[F32, str], tuple[Int8, F32]]
+"""A matrix as int8 values, and the scale of each row. The text names what it is multiplied with."""
 EMBEDDING = "token_embd.weight"
 _DEVICE = "device"
 # As large as the last bits of float32 that two orders of a sum leave.
@@ -54,7 +54,7 @@ def on_device(attention: str) -> bool:
     return attention == _DEVICE
 
 
-def quantise(matrix: F32) -> tuple[Int8, F32]:
+def quantise(matrix: F32, _name: str = "") -> tuple[Int8, F32]:
     """Int8 values, and the scale of each row."""
     scale = np.maximum(np.abs(matrix).max(axis=1), np.float32(1e-30)) / np.float32(MOST)
     found = np.clip(np.rint(matrix / scale[:, None]), -MOST, MOST).astype(np.int8)
@@ -91,9 +91,9 @@ def attend(
         parts of a text are put together.
     """
     rounded = rounded or quantise
-    keys, key_scales = rounded(key)
-    values, value_scales = rounded(value)
-    queries, query_scales = rounded(query)
+    keys, key_scales = rounded(key, "queries")
+    values, value_scales = rounded(value, "probabilities")
+    queries, query_scales = rounded(query, "keys")
     scores = sums(queries, keys) * query_scales.astype(np.float64)[:, None] * key_scales
     scores *= np.float32(query.shape[1] ** -0.5)
     seen = np.where(visible, scores, -np.inf)
@@ -101,7 +101,7 @@ def attend(
     seen = np.exp(seen - largest)
     total = seen.sum(axis=1, keepdims=True)
     seen = seen / total * value_scales
-    weights, weight_scales = rounded(seen.astype(np.float32))
+    weights, weight_scales = rounded(seen.astype(np.float32), "values")
     mixed = sums(weights, np.ascontiguousarray(values.T))
     out = np.asarray(mixed * weight_scales.astype(np.float64)[:, None], dtype=np.float32)
     return out, np.asarray(largest + np.log(total), dtype=np.float32)[:, 0]
@@ -132,7 +132,7 @@ class IntegerProduct:
         if name not in self.weights:
             self.weights[name] = quantise(tensors[name])
         weights, channels = self.weights[name]
-        near, tokens = self.rounded(values)
+        near, tokens = self.rounded(values, name)
         sums = self.sums(near, weights)
         return np.asarray(sums * tokens[:, None] * channels, dtype=np.float32)
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// driver_probe FAULT < cases > results: the runtime of a device without a model around it.
+// driver_probe FAULT [RECORD] < cases > results: the runtime of a device without a model around it.
 // A case: rows, outputs, inputs (64-bit), weights, values (float32); its result: rows x outputs.
 // One of attention: rows, 0, tokens, width, whether a cache keeps them (64-bit), queries, keys,
 // values (float32), tokens that each row sees (64-bit); its result: rows x width, then lse of each
 // row, and how many tokens were written to the device so far (64-bit).
-// FAULT is "none", or what is wrong with the image or with what is asked. Refused: exit code 2.
+// RECORD is a file for what is rounded. FAULT is "none", or what is wrong with the image or with what is asked. Refused: exit code 2.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,9 +12,12 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "input/errors.h"
+#include "model/roundings.h"
 #include "runtime/attention.h"
 #include "runtime/linear.h"
 
@@ -125,9 +128,15 @@ void Run(const std::string& fault) {
 
 int main(int argc, char** argv) {
   try {
+    std::optional<rvv_runner::RoundingRecord> record;
+    if (argc > 2) record.emplace(argv[2]);
     Run(argc > 1 ? argv[1] : "none");
+    if (record) record->Close();
     return 0;
   } catch (const DeviceError& error) {
+    std::cerr << "driver_probe: " << error.what() << "\n";
+    return 2;
+  } catch (const rvv_runner::InputError& error) {
     std::cerr << "driver_probe: " << error.what() << "\n";
     return 2;
   }

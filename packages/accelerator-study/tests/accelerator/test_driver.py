@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from accelerator.device import NATIVE, Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import folders_of
-from accelerator.host.follow import VARIABLE, Roundings
 from accelerator.host.image import (
     CHUNK,
     MOST_ROWS,
@@ -28,11 +26,13 @@ from accelerator.host.image import (
     row_counts,
     source,
 )
+from accelerator.host.offload import offload
 from accelerator.host.params import in_int8, int8_rows
 from accelerator.model import IntegerProduct, attend
-from crosslab.build.link import WARNINGS
+from crosslab.build.link import RUNNER_SOURCES, WARNINGS
 from crosslab.build.runtime import sanitizer_flags
 from crosslab.cached_build import cached_build
+from crosslab.models.roundings import RunRoundings
 from groundwork.hashing import digest
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16"), load_target("spacemit-ime")]
@@ -69,7 +69,8 @@ class AttentionCase:
 
 
 def compiled(out: Path, *sources: Path) -> None:
-    command = [*shared_builds.sanitizing().cxx, *FLAGS, f"-I{NATIVE}", "-c", *map(str, sources)]
+    include = [f"-I{folder}" for folder in (NATIVE, RUNNER_SOURCES)]
+    command = [*shared_builds.sanitizing().cxx, *FLAGS, *include, "-c", *map(str, sources)]
     subprocess.run(command, cwd=out, check=True, timeout=300)
 
 
@@ -77,13 +78,14 @@ def compiled(out: Path, *sources: Path) -> None:
 def probe(device: Device | MatrixUnit) -> Path:
     tools = shared_builds.sanitizing()
     folders = folders_of(device)
-    about = (tools.digest, *FLAGS, MAIN, *(NATIVE / name for name in folders))
+    record = [RUNNER_SOURCES / "model" / f"roundings.{ending}" for ending in ("h", "cc")]
+    about = (tools.digest, *FLAGS, MAIN, *record, *(NATIVE / name for name in folders))
     text = source(
         device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
     )
     found = (path for name in folders for path in sorted((NATIVE / name).glob("*.cc")))
     # Its functions are a runner's, and need TVM.
-    parts = [*(path for path in found if path.name != "functions.cc"), MAIN]
+    parts = [*(path for path in found if path.name != "functions.cc"), record[1], MAIN]
     common = cached_build(
         shared_builds.CACHE, "accelerator-parts", digest(*about), lambda out: compiled(out, *parts)
     )
@@ -113,11 +115,8 @@ def run(
         weights, values = each
         sizes = np.array([len(values), *weights.shape], np.uint64)
         given += sizes.tobytes() + weights.tobytes() + values.tobytes()
-    command = [str(probe(device)), fault]
-    variables = os.environ if record is None else {**os.environ, VARIABLE: str(record)}
-    return subprocess.run(
-        command, input=given, capture_output=True, check=False, timeout=120, env=variables
-    )
+    command = [str(probe(device)), fault, *([str(record)] if record else [])]
+    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
 
 
 def case(random: np.random.Generator, size: tuple[int, int], rows: int) -> Case:
@@ -182,11 +181,11 @@ def test_what_was_rounded_is_written_in_numpys_order(tmp_path: Path) -> None:
     layer, attention = case(random, SMALL, 5), texts(random)
     record = tmp_path / "record"
     assert run(DEVICES[0], [layer, *attention], record=record).returncode == 0
-    taking = Roundings(record.read_bytes())
-    product = IntegerProduct(rounded=taking)
-    product(layer[1], "w", {"w": layer[0]})
+    taking = RunRoundings(record.read_bytes())
+    device = offload(DEVICES[0], attention=True).arithmetic(taking)
+    device.product(layer[1], "w", {"w": layer[0]})
     for each in attention:
-        attend(each.query, each.key, each.value, each.mask, product.sums, taking)
+        device.attend(each.query, each.key, each.value, each.mask)
     taking.end()
     assert taking.taken > 0
     assert (taking.other, taking.farthest) == (0, 0)
@@ -195,10 +194,11 @@ def test_what_was_rounded_is_written_in_numpys_order(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert f"the file that {VARIABLE} names cannot be written" in done.stderr.decode()
+    assert f"--roundings: cannot write {tmp_path}" in done.stderr.decode()
     if Path("/dev/full").exists():
         done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=Path("/dev/full"))
-        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.returncode == 2
+        assert "is the disk full?" in done.stderr.decode()
 
 
 def test_a_query_that_sees_nothing_is_zero() -> None:

@@ -10,18 +10,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from support import mlc_tree, shared_builds, tiny_runner
+from support.judged import judged_job
 from support.tiny_runner import CHUNK, CONFIG, VLEN
 
 from accelerator.device import Device, load_device
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
-from accelerator.host.follow import VARIABLE
 from accelerator.host.offload import device_passes, offload
 from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct, attend
@@ -87,15 +86,12 @@ def linked_for(
     )
 
 
-def recording(logits: Path) -> dict[str, str]:
-    """Variables of a run that writes down what it rounds, beside its logits."""
-    return {VARIABLE: str(logits.with_suffix(".record"))}
-
-
 def words(params: Path, logits: Path) -> list[str]:
+    """Options of a run that records what it rounds, beside its logits."""
     ids = ",".join(map(str, PROMPT))
     asked = ["--params", str(params), "--tokens", ids, "--max-new", str(NEW)]
-    return [*asked, "--json", "--logits", str(logits)]
+    record = str(logits.with_suffix(".record"))
+    return [*asked, "--json", "--logits", str(logits), "--roundings", record]
 
 
 def parameters(model: CompiledModel, tmp_path: Path) -> tuple[Path, Path]:
@@ -138,7 +134,7 @@ def check(
     rows = np.fromfile(logits, "<f4").reshape(-1, config.vocab)
     largest = np.abs(integer.logits).max()
     assert np.abs(rows - integer.logits).max() < CLOSE * largest
-    asked = Asked(FamilyConfig(**asdict(config)), weights, PROMPT, integer, None, 0.0)
+    asked = Asked(FamilyConfig(**asdict(config)), weights, PROMPT)
     follow(offload(driven, attention), report, logits, asked)
     # That the CPU did not multiply in its place:
     for without in (plain, other):
@@ -149,14 +145,14 @@ def follow(
     device: Offload, report: dict[str, Any], logits: Path, asked: Asked, chunk: int = CHUNK
 ) -> None:
     """The roundings are the reference's, but for some that are near to the middle."""
-    job: Any = SimpleNamespace(offload=device, tolerance=device.tolerance)
-    record = Path(recording(logits)[VARIABLE]).read_bytes()
+    job: Any = judged_job(device, NEW, chunk)
+    record = logits.with_suffix(".record").read_bytes()
     rows = np.fromfile(logits, "<f4").reshape(-1, asked.config.vocab)
-    verdict = judge(job, report["tokens"], rows, record, asked, chunk)
+    verdict = judge(job, report["tokens"], rows, record, asked)
     assert verdict is not None
-    assert verdict.right
-    assert verdict.alone is not None
-    assert verdict.alone.other < verdict.alone.taken / 1000
+    assert verdict.right, verdict
+    assert verdict.taken is not None
+    assert verdict.taken.other < verdict.taken.count / 1000
 
 
 @pytest.mark.parametrize("attention", [True, False], ids=["attention", "linear"])
@@ -169,7 +165,7 @@ def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
     done = subprocess.run(
         [str(runner), *words(rounded, logits)],
-        env={**tiny_runner.host_environment(), **recording(logits)},
+        env=tiny_runner.host_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -187,12 +183,11 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str
     device = load_target(name)
     runner = linked(model, LinkRequest(*parts, vlens=(VLEN,)), attention=True, device=device)
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
-    machine = GuestMachine(vlen=VLEN, timeout=120, environment=recording(logits))
+    machine = GuestMachine(vlen=VLEN, timeout=120)
     done = run_guest(runner, words(rounded, logits), machine)
     check(params, json.loads(done.stdout), logits, attention=True, driven=device)
     weights, family = read_params(params), FamilyConfig(**asdict(CONFIG))
-    whole = answer(CONFIG, weights, PROMPT, max_new=NEW)
-    asked = Asked(family, weights, PROMPT, whole, None, 0.0)
+    asked = Asked(family, weights, PROMPT)
     for part in PARTS:
         chunks = [*words(rounded, logits), "--prefill-chunk", str(part)]
         said = json.loads(run_guest(runner, chunks, machine).stdout)
@@ -218,6 +213,6 @@ def test_mlc_llms_pipeline_runs_the_same_passes(tmp_path: Path) -> None:
     parts = (shared_builds.runtime(), shared_builds.cross())
     runner = linked_for(sizes, config.head_dim, model, LinkRequest(*parts, vlens=(VLEN,)))
     rounded, logits = int8_params(params, tmp_path / "cache"), tmp_path / "logits"
-    machine = GuestMachine(vlen=VLEN, timeout=120, environment=recording(logits))
+    machine = GuestMachine(vlen=VLEN, timeout=120)
     done = run_guest(runner, words(rounded, logits), machine)
     check(params, json.loads(done.stdout), logits, attention=True, config=config)

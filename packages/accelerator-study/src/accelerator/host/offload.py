@@ -4,7 +4,7 @@
 The model is compiled with the passes that hand linear layers and attention to the device; the
 runner holds the device's runtime, its functional simulator and the layers' streams. The job
 compares the answer with its reference of the whole model in numpy, whose products are W8A8 and
-which takes the run's roundings (follow.py).
+which takes the run's roundings.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ from pathlib import Path
 from accelerator.device import Device
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
-from accelerator.host.follow import VARIABLE, Roundings
 from accelerator.host.params import int8_params
 from accelerator.host.smooth import CALIBRATION, smoothed_params
-from accelerator.model import (
-    DISTURBANCE,
-    IntegerProduct,
-    attend,
-    quantise,
-)
+from accelerator.layer import Int8
+from accelerator.model import IntegerProduct, attend
 from crosslab.build.offload import LayerSize, Offload, OffloadArithmetic
 from crosslab.build.runtime import Runtime
 from crosslab.compile.modes import ExtraPass, KernelMode
 from crosslab.host.toolchain import Toolchain
+from crosslab.models.roundings import Roundings
+from crosslab.models.weights_file import F32
 
 # The distribution whose entry points bring the passes below.
 PACKAGE = "mlc-rvv-accelerator-study"
@@ -70,20 +67,22 @@ def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
         calibration=CALIBRATION,
         params=int8_params,
         arithmetic=partial(arithmetic, attention),
-        record=VARIABLE,
         tolerance=TOLERANCE,
-        disturbance=DISTURBANCE,
     )
 
 
-def arithmetic(attention: bool, record: bytes | None = None) -> OffloadArithmetic:
+def arithmetic(attention: bool, rounding: Roundings) -> OffloadArithmetic:
     """Products in W8A8 by numpy, with attention's or without.
 
     Args:
         attention: its products are the device's.
-        record: of a run, whose roundings are taken; None: numpy rounds.
+        rounding: rounds activations, a row by a scale of its own.
     """
-    roundings = None if record is None else Roundings(record)
-    product = IntegerProduct(rounded=roundings or quantise)
-    attending = partial(attend, sums=product.sums, rounded=product.rounded)
-    return OffloadArithmetic(product, attending if attention else None, roundings)
+
+    def rounded(matrix: F32, name: str) -> tuple[Int8, F32]:
+        values, scales = rounding.matrix(matrix, matrix.shape[1], name)
+        return values, scales[:, 0]
+
+    product = IntegerProduct(rounded=rounded)
+    attending = partial(attend, sums=product.sums, rounded=rounded)
+    return OffloadArithmetic(product, attending if attention else None)

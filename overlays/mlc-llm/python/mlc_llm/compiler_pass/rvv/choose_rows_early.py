@@ -23,6 +23,7 @@ from tvm import IRModule, relax, te, tirx
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
+from .linear.stored import stored_layer
 from .stages import stages_of
 from .tir import nodes_of, uses
 
@@ -199,6 +200,8 @@ def _has(ty: Any, rows: Any) -> bool:
 
 def _works_on_rows(func: tirx.PrimFunc) -> bool:
     """True if a function computes each row of its results from the same row of its inputs."""
+    if layer := stored_layer(func):
+        return layer.kind == "linear"
     shapes = [param.shape for param in func.params]
     symbolic = {extent for shape in shapes for extent in shape if isinstance(extent, tirx.Var)}
     stages = stages_of(func)

@@ -35,7 +35,7 @@ void Attention::Attend(const std::vector<Query>& queries, const std::vector<Toke
     }
     Fill(layers, &tokens[at], std::min<uint64_t>(most, tokens.size() - at), chunks.back());
   }
-  if (products_->record().wanted()) RecordTokens(tokens, width);
+  if (mlc_rvv_records_roundings()) RecordTokens(tokens, width);
   Run(queries, chunks, tokens.size(), layers, scale);
 }
 
@@ -46,7 +46,7 @@ void Attention::RecordTokens(const std::vector<Token>& tokens, uint64_t width) {
     for (uint64_t t = 0; t < tokens.size(); ++t) {
       scales[t] = Quantise(tokens[t].*part, width, &rounded[t * width], "a token");
     }
-    products_->record().Append(rounded.data(), scales.data(), tokens.size(), width);
+    mlc_rvv_record_rows(rounded.data(), scales.data(), tokens.size(), width);
   }
 }
 
@@ -98,7 +98,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
   for (uint64_t r = 0; r < rows; ++r) {
     scales[r] = Quantise(queries[r].values, width, &rounded[r * width], "a query");
   }
-  products_->record().Append(rounded.data(), scales.data(), rows, width);
+  mlc_rvv_record_rows(rounded.data(), scales.data(), rows, width);
   std::vector<std::int32_t> sums(rows * std::max(most, width));
   for (uint64_t c = 0; c < chunks.size(); ++c) {
     products_->Multiply(*layers.keys, chunks[c]->keys, rounded.data(), rows, sums.data());
@@ -131,7 +131,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
     std::copy_n(near.begin(), tokens, seen_weights.begin() + r * tokens);
     *queries[r].lse = seen ? static_cast<float>(largest * kLog2E + std::log2(total)) : kEmptyLse;
   }
-  products_->record().Append(seen_weights.data(), scales.data(), rows, tokens);
+  mlc_rvv_record_rows(seen_weights.data(), scales.data(), rows, tokens);
   std::vector<std::int64_t> mixed(rows * width);
   for (uint64_t c = 0; c < chunks.size(); ++c) {
     products_->Multiply(*layers.values, chunks[c]->values, &weights[c * rows * most], rows,

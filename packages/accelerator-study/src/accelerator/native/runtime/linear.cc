@@ -59,7 +59,7 @@ void LinearLayers::Multiply(const void* key, const float* values, float* out, ui
     const uint64_t at = r * inputs;
     scales.push_back(Quantise(values + at, inputs, &rounded[at], "an activation"));
   }
-  products_->record().Append(rounded.data(), scales.data(), rows, inputs);
+  mlc_rvv_record_rows(rounded.data(), scales.data(), rows, inputs);
   std::vector<std::int32_t> sums(rows * outputs);
   products_->Multiply(*weights.layer, weights.weights, rounded.data(), rows, sums.data());
   for (uint64_t r = 0; r < rows; ++r) {

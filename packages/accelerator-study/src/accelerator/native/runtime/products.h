@@ -11,7 +11,13 @@
 #include <vector>
 
 #include "runtime/image.h"
-#include "runtime/record.h"
+
+// The record of roundings of the program that links this (runner/model/roundings.h).
+extern "C" {
+int mlc_rvv_records_roundings();
+void mlc_rvv_record_rows(const std::int8_t* values, const float* scales, std::uint64_t rows,
+                         std::uint64_t columns);
+}
 
 namespace accelerator {
 
@@ -64,7 +70,6 @@ class Products {
   virtual std::string Counters() const = 0;
 
   const AcceleratorImage& image() const { return image_; }
-  Record& record() { return record_; }
 
  protected:
   // Rows that one program multiplies.
@@ -83,7 +88,6 @@ class Products {
 
  private:
   const AcceleratorImage& image_;
-  Record record_;
 };
 
 // Defined by the kind of device that is linked in. Throws DeviceError if the image is not for it.

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roundings to int8: the reference's own, and those of a run, each checked by its own values.
+
+Two hosts add up float32 in different orders. A value near the middle between two whole numbers then
+falls to one on the first and to the other on the second, and in a deep model such steps of 1/127
+grow until the two answers share no rounding. Both are right. So the runner records what it rounds
+(``runner/model/roundings.h``). The reference computes everything itself, and takes a rounding of
+the run if its own value is as near to the middle as float32 explains. Every other difference is a
+fault, with its place. What remains between the two answers is float32 alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosslab.errors import LabError
+from crosslab.models.weights_file import F32
+
+Int8 = NDArray[np.int8]
+GROUP = 32
+"""Inputs that share a scale when activations are rounded for MLC-LLM's formats of weights."""
+LEAST = np.float32(2.0**-100)
+"""Blocks whose largest is not above it are zeros (kernels/include/mlc_rvv_linear.h)."""
+@dataclass(frozen=True)
+class Slack:
+    """Differences between a run's roundings and the reference's that arithmetic explains.
+
+    Attributes:
+        steps: farthest that a value may be from the middle, in steps of rounding.
+        scale: largest difference of a scale, as a part of it.
+        other: largest share of a matrix's values that fall to another whole number.
+    """
+
+    steps: float
+    scale: float
+    other: float
+
+
+FLOAT32_SLACK = Slack(steps=1e-2, scale=1e-4, other=5e-2)
+"""Sums in another order leave less than a tenth of a hundredth of a step."""
+HALVES_SLACK = Slack(steps=1.0, scale=1e-2, other=1.0)
+# Of the largest of a row: what float32 leaves in a block of far smaller values.
+NOISE = 1e-6
+# Values of a matrix that may be other ones whatever their share.
+FEW = 8
+_HEADER = struct.Struct("<4IQ")
+_ROWS, _TOKENS = range(2)
+
+
+class RoundingError(LabError):
+    """The reference's values do not explain what a run rounded."""
+
+
+def int8_rows(x: F32, block: int) -> tuple[Int8, F32]:
+    """Values rounded as the kernels do it.
+
+    Args:
+        x: [rows, columns].
+        block: neighbouring columns that share a scale.
+
+    Returns:
+        [rows, columns], each up to 127 in size; scales [rows, blocks].
+    """
+    blocks = _in_blocks(x, block)
+    largest = np.abs(blocks).max(axis=2, keepdims=True)
+    some = largest > LEAST
+    factor = np.where(some, np.float32(127) / np.where(some, largest, 1), 0).astype(np.float32)
+    values = np.rint(blocks * factor).astype(np.int8).reshape(len(x), -1)[:, : x.shape[1]]
+    return values, (largest * np.float32(1 / 127))[:, :, 0]
+
+
+def _in_blocks(x: F32, block: int) -> F32:
+    """[rows, blocks, block]; the last block ends with zeros."""
+    return np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
+
+
+def round_to_int8(x: F32, block: int = GROUP) -> F32:
+    """The same values after rounding, in float32."""
+    return _near(*int8_rows(x, block), block)
+
+
+def _near(values: Int8, scales: F32, block: int) -> F32:
+    wide = np.repeat(scales, block, axis=1)[:, : values.shape[1]]
+    near: F32 = values.astype(np.float32) * wide
+    return near
+
+
+class Roundings:
+    """The reference's own roundings."""
+
+    def matrix(self, x: F32, block: int, name: str) -> tuple[Int8, F32]:  # noqa: ARG002 - overridden
+        """Whole numbers, and scales, of a matrix; see :func:`int8_rows`.
+
+        Args:
+            x: [rows, columns].
+            block: neighbouring columns that share a scale.
+            name: of the weight that it is multiplied with, for messages.
+        """
+        return int8_rows(x, block)
+
+    def rounded(self, x: F32, block: int, name: str) -> F32:
+        """The same matrix after rounding, in float32."""
+        return _near(*self.matrix(x, block, name), block)
+
+    def cached(
+        self,
+        keys: F32,
+        values: F32,
+        layer: int,  # noqa: ARG002 - overridden
+        first: int,  # noqa: ARG002
+    ) -> tuple[F32, F32]:
+        """Keys and values after rounding, each row by a scale of its own.
+
+        Args:
+            keys: [tokens, heads, width].
+            values: likewise.
+            layer: number of the layer.
+            first: position of the first token.
+        """
+        width = keys.shape[-1]
+        near = [round_to_int8(_flat(x), width).reshape(x.shape) for x in (keys, values)]
+        return near[0], near[1]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one matrix, as one thread of the run rounded them."""
+
+    order: int
+    block: int
+    values: Int8
+    scales: F32
+
+
+class RunRoundings(Roundings):
+    """Roundings of a run, one matrix after the other in its order.
+
+    Args:
+        record: content of the file that the runner wrote.
+        slack: differences that are no fault.
+
+    Attributes:
+        taken: values that were taken so far.
+        other: of these, those that the reference rounds to another whole number.
+        farthest: from the middle, of these, in steps.
+
+    Raises:
+        RoundingError: on use, the reference's values do not explain a rounding.
+        LabError: the record is not whole.
+    """
+
+    def __init__(self, record: bytes, slack: Slack = FLOAT32_SLACK) -> None:
+        self._slack, self._matrix = slack, 0
+        self.taken = self.other = 0
+        self.farthest = 0.0
+        tokens: list[NDArray[np.float32]] = []
+        self._rows: list[_Rows] = []
+        for entry in _entries(record):
+            if isinstance(entry, _Rows):
+                self._rows.append(entry)
+            else:
+                tokens.append(entry)
+        self._rows.reverse()  # the next one is the last
+        # Keys and values: [2, layers, tokens, heads, width].
+        self._cached = np.concatenate(tokens, axis=2) if tokens else np.zeros((2, 0, 0, 0, 0))
+        self._read = np.zeros(self._cached.shape[1:3], bool)
+
+    def matrix(self, x: F32, block: int, name: str) -> tuple[Int8, F32]:
+        """The run's whole numbers and scales of a matrix."""
+        self._matrix += 1
+        where = f"rounding {self._matrix} of the run, the input of {name}"
+        parts = [self._next(x.shape, block, where)]
+        while sum(len(part.values) for part in parts) < len(x):
+            parts.append(self._next(x.shape, block, where))
+        parts.sort(key=lambda part: part.order)
+        values = np.concatenate([part.values for part in parts])
+        scales = np.concatenate([part.scales for part in parts])
+        if values.shape != x.shape:
+            raise RoundingError(f"{where}: {values.shape[0]} rows of a matrix of {len(x)}")
+        return self._checked(x, block, values, scales, where)
+
+    def _next(self, shape: tuple[int, ...], block: int, where: str) -> _Rows:
+        if not self._rows:
+            raise RoundingError(f"{where}: the run rounded nothing more")
+        rows = self._rows.pop()
+        if (rows.values.shape[1], rows.block) != (shape[1], block) or len(rows.values) > shape[0]:
+            raise RoundingError(
+                f"{where}: the run rounded {rows.values.shape[0]} x {rows.values.shape[1]} in "
+                f"blocks of {rows.block}, not {shape[0]} x {shape[1]} in blocks of {block}"
+            )
+        return rows
+
+    def cached(self, keys: F32, values: F32, layer: int, first: int) -> tuple[F32, F32]:
+        """What the run's cache holds of these tokens."""
+        end = first + len(keys)
+        if self._cached.shape[1] <= layer or self._cached.shape[2] < end:
+            raise RoundingError(f"the run's cache lacks token {end - 1} of layer {layer}")
+        self._read[layer, first:end] = True
+        found = []
+        for kind, own, held in zip(
+            ("key", "value"), (keys, values), self._cached[:, layer, first:end], strict=True
+        ):
+            where = f"layer {layer} of the run's cache, {kind} of token {first}"
+            x, kept = _flat(own), _flat(held)
+            if kept.shape != x.shape:
+                raise RoundingError(f"{where}: heads of {held.shape[1:]}, not {own.shape[1:]}")
+            if not np.isfinite(kept).all():
+                raise RoundingError(f"{where}: the cache holds NaN or infinity")
+            # The largest of a row is 127 steps.
+            scales = np.abs(kept).max(axis=1, keepdims=True) / np.float32(127)
+            whole = np.rint(kept / np.where(scales > 0, scales, 1))
+            near, factors = self._checked(x, x.shape[1], whole.astype(np.int8), scales, where)
+            found.append((near * factors).astype(np.float32).reshape(own.shape))
+        return found[0], found[1]
+
+    def _checked(
+        self, x: F32, block: int, values: Int8, scales: F32, where: str
+    ) -> tuple[Int8, F32]:
+        """The run's values and scales, if the reference's values explain them."""
+        own, own_scales = int8_rows(x, block)
+        if scales.shape != own_scales.shape:
+            raise RoundingError(f"{where}: {scales.shape} scales, not {own_scales.shape}")
+        # All in float64: a scale as small as those of zeros has no inverse in float32.
+        noise = NOISE * np.abs(x).max(axis=1, keepdims=True, initial=0).astype(np.float64)
+        apart = np.abs(scales.astype(np.float64) - own_scales)
+        allowed = self._slack.scale * own_scales + noise / 127 + float(LEAST)
+        if not (apart <= allowed).all():
+            row, column = np.argwhere(~(apart <= allowed))[0]
+            raise RoundingError(
+                f"{where}: row {row}, block {column} has a scale of {scales[row, column]:g}, "
+                f"not {own_scales[row, column]:g}"
+            )
+        steps = np.repeat(np.maximum(scales, LEAST).astype(np.float64), block, axis=1)
+        steps = steps[:, : x.shape[1]]
+        apart = np.abs(x / steps - values) - 0.5
+        explained = apart <= self._slack.steps + noise / steps
+        if not explained.all():
+            row, column = np.argwhere(~explained)[0]
+            what = f"{values[row, column]}, not {own[row, column]}"
+            raise RoundingError(f"{where}: row {row}, column {column} is {what}")
+        other = values != own
+        if other.sum() > self._slack.other * other.size + FEW:
+            raise RoundingError(
+                f"{where}: {other.sum()} of {other.size} values are not the reference's own"
+            )
+        self.taken += values.size
+        self.other += int(other.sum())
+        self.farthest = max(self.farthest, float(apart[other].max(initial=0.0)))
+        return values, scales
+
+    def end(self) -> None:
+        """Check that the reference has rounded as much as the run.
+
+        Raises:
+            RoundingError: the run rounded more.
+        """
+        if self._rows or not self._read.all():
+            raise RoundingError("the run rounded more than the reference")
+
+
+def _flat(x: NDArray[Any]) -> NDArray[Any]:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _entries(record: bytes) -> Iterator[_Rows | NDArray[np.float32]]:
+    """Entries of a record: rows, or keys and values [2, layers, tokens, heads, width]."""
+    at = 0
+
+    def take(dtype: str, *shape: int) -> NDArray[Any]:
+        nonlocal at
+        count = int(np.prod(shape, dtype=np.int64))
+        size = count * np.dtype(dtype).itemsize
+        if at + size > len(record):
+            raise LabError("the run's record of roundings is cut off")
+        found = np.frombuffer(record, dtype, count, at).reshape(shape)
+        at += size
+        return found
+
+    while at < len(record):
+        kind, first, second, third, last = _HEADER.unpack(take("V24", 1).tobytes())
+        if kind == _TOKENS:
+            yield take("<f4", 2, first, second, third, last)
+        elif kind == _ROWS and third > 0:
+            scales = take("<f4", first, -(-second // third))
+            yield _Rows(last, third, take("i1", first, second), scales)
+        else:
+            raise LabError(f"the run's record of roundings has an entry of unknown kind {kind}")
