@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from groundwork.offline import offline
+
 _ENVIRONMENT = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 
 
@@ -17,7 +19,13 @@ def refusal() -> str:
     """Reason why no package can be installed from here; empty when one can."""
     if shutil.which("apt-get") is None:
         return "there is no apt-get here"
-    return "" if _as_root() is not None else "this is not root, and sudo asks for a password"
+    if offline():
+        return "--offline installs nothing"
+    if _as_root() is not None:
+        return ""
+    return (
+        f"this is not root, and {'sudo asks for a password' if _has_sudo() else 'there is no sudo'}"
+    )
 
 
 def command_line(packages: Sequence[str]) -> str:
@@ -25,7 +33,10 @@ def command_line(packages: Sequence[str]) -> str:
     names = " ".join(packages)
     if shutil.which("apt-get") is None:
         return f"install these packages of Debian: {names}"
-    return f"type: sudo apt-get update && sudo apt-get install {names}"
+    as_root = os.geteuid() == 0
+    sudo = "sudo " if _has_sudo() and not as_root else ""
+    who = "type" if sudo or as_root else "type as root"
+    return f"{who}: {sudo}apt-get update && {sudo}apt-get install {names}"
 
 
 def update() -> bool:
@@ -52,12 +63,16 @@ def install(packages: Sequence[str]) -> bool:
     return _apt("install", "-y", "--no-install-recommends", *packages)
 
 
+def _has_sudo() -> bool:
+    return shutil.which("sudo") is not None
+
+
 def _as_root() -> list[str] | None:
     """Words before a command that run it as root; None when that is not allowed."""
     if os.geteuid() == 0:
         return []
     sudo = ["sudo", "-n"]
-    if shutil.which("sudo") is None:
+    if not _has_sudo():
         return None
     allowed = subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode == 0
     return sudo if allowed else None

@@ -13,12 +13,13 @@ from typing import Self
 FAILURE = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
+GO_ON = "interrupted: run it again to go on"
 
-_FREE_SPACE = "free some space there, then type the same command again"
+FREE_SPACE = "free some space there, then type the same command again"
 _MOVE_CACHE = "the cache can be elsewhere: XDG_CACHE_HOME=DIR"
 _REMEDIES = {
-    errno.ENOSPC: _FREE_SPACE,
-    errno.EDQUOT: _FREE_SPACE,
+    errno.ENOSPC: FREE_SPACE,
+    errno.EDQUOT: FREE_SPACE,
     errno.EFBIG: "raise the limit on file sizes (ulimit -f), then type the same command again",
     errno.EROFS: _MOVE_CACHE,
     errno.EACCES: f"make it writable; {_MOVE_CACHE}",
@@ -86,7 +87,7 @@ def exit_code_of(
     except CommandError as error:
         failed = error
     except KeyboardInterrupt:
-        print(f"{command}: interrupted" if command else "interrupted", file=sys.stderr)
+        print(f"{command}: {GO_ON}" if command else GO_ON, file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         _flushed()

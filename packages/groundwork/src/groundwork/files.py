@@ -7,6 +7,7 @@ import ctypes
 import errno
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 
 NEW_MODE = 0o644
 _SCRATCH = ".new-"
+_FULL = 32 << 20
 
 
 @contextmanager
@@ -71,6 +73,15 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         return
     with atomic_path(path) as scratch:
         scratch.write_bytes(data)
+
+
+def full_folder(*folders: Path) -> Path | None:
+    """The first of some folders, or of temporary files, on a full disk; None: none is.
+
+    For the failure of a program that does not say so, such as pip.
+    """
+    places = (*folders, Path(tempfile.gettempdir()))
+    return next((one for one in places if shutil.disk_usage(one).free < _FULL), None)
 
 
 def remove_scratch(folder: Path, below: str = "**/", *, age: float = 0.0) -> None:
