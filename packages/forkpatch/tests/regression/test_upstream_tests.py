@@ -203,7 +203,8 @@ def test_an_interrupt_says_nothing_of_a_test(tested: ForkLab) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
-    assert (process.returncode, said) == (130, b"forkpatch upstream-tests: interrupted\n")
+    told = b"forkpatch upstream-tests: interrupted: run it again to go on\n"
+    assert (process.returncode, said) == (130, told)
     assert run(tested, "slow_start") == (0, {"test_it": ("same", "passed", "passed")})
 
 

@@ -160,4 +160,4 @@ def test_version_that_is_in_git_only_says_so(lab: ForkLab, tmp_path: Path) -> No
     done = lab.run("apply")
     assert done.code == 2
     assert "wheel: the lock pins none: this version is available from git only" in done.err
-    assert f"supply it with --mirror calc=PATH_OR_URL: a clone of {tmp_path}/nowhere" in done.err
+    assert f"supply it with --mirror calc=PATH_OR_URL, a clone of {tmp_path}/nowhere" in done.err

@@ -22,6 +22,7 @@ from forkpatch.machine import require_git
 from forkpatch.model.settings import find_root, load_settings
 from forkpatch.tree.claim import claimed
 from forkpatch.tree.fork import open_fork
+from groundwork.command_line import Parser
 from groundwork.errors import exit_code_of
 
 #: New objects between two searches for cycles: the lines of a large patch are in none.
@@ -99,8 +100,8 @@ def _modules(words: Sequence[str]) -> tuple[str, ...]:
 
 
 @functools.cache  # a program may run many verbs, and the parser costs a third of a quick one
-def _parser(modules: tuple[str, ...]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(modules: tuple[str, ...]) -> Parser:
+    parser = Parser(
         prog="forkpatch",
         description=forkpatch.__doc__,
         epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in the"

@@ -12,6 +12,7 @@ from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.output import warn
 from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, obtain
+from forkpatch.sources.repository import local_path
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 
@@ -76,11 +77,17 @@ def add_source_options(verb: argparse.ArgumentParser) -> None:
 def source_options(options: argparse.Namespace) -> SourceOptions:
     """Source options of a verb, parsed."""
     return SourceOptions(
-        mirrors=_pairs("--mirror", options.mirror),
+        mirrors={n: _from_anywhere(p) for n, p in _pairs("--mirror", options.mirror).items()},
         forced=_pairs("--source", options.source),
         offline=options.offline,
         required=frozenset(options.require),
     )
+
+
+def _from_anywhere(place: str) -> str:
+    """A mirror's place that is the same from every folder: it is remembered."""
+    path = None if place.startswith(("file:", "-")) else local_path(place)
+    return str(path.absolute()) if path else place
 
 
 def known_sources(fork: Fork, options: argparse.Namespace) -> SourceOptions:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ def run_split(fork: Fork, options: argparse.Namespace) -> int:
             say(f"{part.patch}: {', '.join(part.changes)}")
         say(
             "say in the messages what each part is for:",
-            f"  git -C {tree.folder} rebase -i {OVERLAYS_REF}",
+            f"  git -C {shlex.quote(str(tree.folder))} rebase -i {OVERLAYS_REF}",
             f"then write the series: {typed(f'export {upstream.name}')}",
         )
     write_report(options.json, parts)

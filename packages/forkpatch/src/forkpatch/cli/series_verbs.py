@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,7 +170,7 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
         say(
             f"{applied.path}: {counted(len(applied.patches), 'patch')}, one commit each",
             "change them with git:",
-            f"  git -C {applied.path} rebase -i {OVERLAYS_REF}",
+            f"  git -C {shlex.quote(str(applied.path))} rebase -i {OVERLAYS_REF}",
             "or add a commit; then write the series:",
             f"  {typed(f'export {upstream.name}')}",
         )

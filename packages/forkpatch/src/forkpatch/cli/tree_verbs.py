@@ -111,7 +111,7 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         for one in applied:
             if one.state is ApplyState.MISSING:
-                _say_missing(one)
+                _say_missing(one, fork)
         print_table(
             ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
             [
@@ -137,10 +137,11 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     return 0
 
 
-def _say_missing(one: Applied) -> None:
-    say(f"{one.name} {one.version} was left out: no source has it")
-    say(*(f"  {line}" for line in one.reason.splitlines()))
-    say(f"  {one.remedy}")
+def _say_missing(one: Applied, fork: Fork) -> None:
+    """Print one line; what each source answered, which may be long, is in a file."""
+    why = fork.settings.work / f"{one.name}-{one.version}.missing"
+    atomic_write(why, f"{one.reason}\n{one.remedy}\n")
+    say(f"{one.name} {one.version} was left out ({_short(why, fork)} says why): {one.remedy}")
 
 
 def run_status(fork: Fork, options: argparse.Namespace) -> int:

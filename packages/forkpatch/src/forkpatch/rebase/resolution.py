@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from pathlib import PurePosixPath
 
@@ -139,6 +140,7 @@ def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
 
     A file that ``git rm`` removed has no conflict in git's index any more: it is meant to go.
     """
+    git = f"git -C {shlex.quote(str(rebase.tree))}"
     unmerged = {path for path, held in read_index(rebase.git).items() if "0" not in held}
     for path in sorted(path for path in unmerged if not os.path.lexists(rebase.tree / path)):
         if not files_at(rebase.git, [rebase.plan.head], [path])[0]:
@@ -146,8 +148,8 @@ def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
             continue
         raise UserError(
             f"{step.patch}: {path} had conflicts, and is gone from {rebase.tree}",
-            remedy=f"put it back: git -C {rebase.tree} checkout --merge {path};"
-            f" or, when the patch is to delete it: git -C {rebase.tree} rm {path}",
+            remedy=f"put it back: {git} checkout --merge {shlex.quote(path)};"
+            f" or, when the patch is to delete it: {git} rm {shlex.quote(path)}",
         )
 
 

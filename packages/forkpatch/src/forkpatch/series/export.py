@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,8 +189,8 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
         if (folder / ".git" / name).exists():
             raise UserError(
                 f"{folder}: a {what} is under way there, and its later commits are not in yet",
-                remedy=f"finish it: git -C {folder} {what.removeprefix('git ')} --continue;"
-                " or --abort",
+                remedy=f"finish it: git -C {shlex.quote(str(folder))}"
+                f" {what.removeprefix('git ')} --continue; or --abort",
             )
     changes = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
     if changes and not loose:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def with_left_out(
             f"{folder} was made without {', '.join(sorted(left))}, which does not go with the"
             f" commits there: {error.what}",
             remedy=f"make it with every patch: {typed(f'apply --with {EVERY} --discard')}; then"
-            f" bring the commits over: git -C {folder} cherry-pick"
+            f" bring the commits over: git -C {shlex.quote(str(folder))} cherry-pick"
             f" {stamp.head[:12]}..{PREVIOUS_REF}",
         ) from error
 

@@ -122,8 +122,8 @@ def how_to_supply(upstream: Upstream) -> str:
     if upstream.wheel and not upstream.commit:
         return f"let pip reach an index that has {upstream.wheel.package} {upstream.wheel.version}"
     return (
-        f"supply it with --mirror {upstream.name}=PATH_OR_URL: a clone of {upstream.url}"
-        f" (a partial one will do) that has commit {upstream.commit}"
+        f"supply it with --mirror {upstream.name}=PATH_OR_URL, a clone of {upstream.url}"
+        f" that has commit {upstream.commit[:12]}"
     )
 
 
