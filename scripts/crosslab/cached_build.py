@@ -22,6 +22,7 @@ from groundwork.hashing import sha256_by_path, sha256_of
 from groundwork.locks import locked
 
 _console = Console(stderr=True, highlight=False)
+_reused = set[Path]()  # said once, though several steps ask for it
 
 
 def default_cache() -> Path:
@@ -64,7 +65,9 @@ def cached_build(
     """
     final = root / f"{name}-{key}"
     if final.is_dir() and not _damage(final, known):
-        _console.print(f"[dim]{name}: reused ({key})[/]")
+        if final not in _reused:
+            _console.print(f"[dim]{name}: reused ({key})[/]")
+        _reused.add(final)
         return final
     root.mkdir(parents=True, exist_ok=True)
     with locked(root / f".{name}-{key}.lock", f"{name} ({key})"):

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from groundwork.command_line import Parser
 from groundwork.errors import USER_MISTAKE
 from groundwork.files import atomic_write
 from report.page import render, sections
@@ -15,7 +15,7 @@ from report.page import render, sections
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page and say which parts are missing; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="report", description="One HTML page of all results.")
+    parser = Parser(prog="report", description="One HTML page of all results.")
     parser.add_argument("--root", type=Path, default=Path(), help="the project (default: .)")
     parser.add_argument("--output", type=Path, help="default: ROOT/out/report.html")
     args = parser.parse_args(argv)

@@ -73,7 +73,7 @@ def test_a_report_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         read_omissions(tmp_path / "apply.json")
 
 
-def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
+def test_what_forkpatch_left_out_is_not_said_again(tmp_path: Path) -> None:
     """In a process of its own: the streams are the user's."""
     need_emulator()
     applied = missing_mlc(tmp_path, "no mirror has it", "supply it with --mirror mlc-llm=PATH")
@@ -81,11 +81,9 @@ def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
     environment = {**os.environ, "COLUMNS": "200"}
     command = [sys.executable, "-m", "crosslab", "build-and-test", *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    first, second, *rest = done.stderr.splitlines()
-    assert first == "left out: mlc-llm: no mirror has it"
-    assert second == "  supply it with --mirror mlc-llm=PATH"
+    assert "left out" not in done.stderr
     # The folder is no project: the next thing it looks for is the lock.
-    assert "VERSIONS.lock" in "".join(rest)
+    assert "VERSIONS.lock" in done.stderr
     assert done.returncode == 1
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from crosslab.artifact.manifest import MANIFEST, file_entry
 from crosslab.artifact.tarball import write_tar
 from crosslab.artifact.verify import ArtifactProblem, check_files
 from crosslab.errors import LabError, UserError
+from groundwork.command_line import Parser
 
 ABOUT = (
     "Put finished models of dist/ into tarballs; a model gives the same bytes each time. "
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if argv[:1] == ["verify"]:
         return verify.main(argv[1:])
-    parser = argparse.ArgumentParser(prog="crosslab package", description=ABOUT)
+    parser = Parser(prog="crosslab package", description=ABOUT)
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="FOLDER", help="finished models (all of dist/)"
     )

@@ -9,7 +9,6 @@ files, as does ``SHA256SUMS``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import tarfile
@@ -42,6 +41,7 @@ from crosslab.artifact.tarball import (
     plain_members,
 )
 from crosslab.errors import UserError
+from groundwork.command_line import Parser
 
 ABOUT = "Check a tarball, without unpacking it, or an unpacked folder against its own manifest."
 KEPT = (MANIFEST, SBOM, SUMS)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: there is no such file or folder, or the file is not a tar archive.
     """
-    parser = argparse.ArgumentParser(prog="crosslab verify", description=ABOUT)
+    parser = Parser(prog="crosslab verify", description=ABOUT)
     parser.add_argument(
         "artifact", type=Path, metavar="TARBALL_OR_FOLDER", help="tarball or folder to check"
     )

@@ -86,8 +86,7 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option, a tree or a tool is not right.
         LabError: a step fails.
     """
-    args = parser().parse_args(argv)
-    bench = bench_of(args)
+    args, bench = parser().read(argv, lambda args: (args, bench_of(args)))
     machine = scheduler_of(args, _say)
     if machine:
         check_remote(args)

@@ -30,6 +30,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, weight_formats
 from crosslab.models.llama_params import random_params
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
 
 SEED = 0
@@ -65,9 +66,9 @@ class TimingRow:
     speedup: float
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab host-bench",
         description="Time upstream and ours on this machine. Both take turns in one process; the "
         "best of the repeats counts. Use a machine without other load.",
@@ -92,9 +93,8 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option or a tree is not right.
         LabError: a step fails, or the two variants disagree.
     """
-    args = parser().parse_args(argv)
-    prompts, threads = args.prefill or [128, 512], args.threads or [1, 2]
-    _check(args, prompts, threads)
+    args = parser().read(argv, _checked)
+    prompts, threads = args.prefill, args.threads
     config = MODEL_S if args.model == "S" else read_config(Path(args.model))
     libraries = build(args, config)
     params = random_params(config, SEED, args.cache)
@@ -117,7 +117,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace, prompts: Sequence[int], threads: Sequence[int]) -> None:
+def _checked(args: argparse.Namespace) -> argparse.Namespace:
+    """The options with their defaults, after a look at their values."""
+    args.prefill, args.threads = args.prefill or [128, 512], args.threads or [1, 2]
+    prompts, threads = args.prefill, args.threads
     if min(prompts) < 2 or min(threads) < 1 or min(args.repeats, args.decode) < 1:
         raise UserError(
             f"prompts of {prompts}, {args.decode} steps, {threads} threads, {args.repeats} repeats",
@@ -125,7 +128,11 @@ def _check(args: argparse.Namespace, prompts: Sequence[int], threads: Sequence[i
         )
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if max(threads) > here:
-        raise UserError(f"{max(threads)} threads, but this machine has {here} processors")
+        raise UserError(
+            f"--threads {max(threads)}: this machine has {here} processors",
+            remedy=f"give --threads {here}, or less",
+        )
+    return args
 
 
 def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:

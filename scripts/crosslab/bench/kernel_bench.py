@@ -8,7 +8,6 @@ times as many is marked, and the exit code is 1.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from crosslab.models.formats import packings
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.run.measurement import Measurement
+from groundwork.command_line import Parser
 
 SOURCE = Path(__file__).parents[1] / "native" / "kernel_bench" / "bench.c"
 # Instructions over the fewest; the loops' order has the fewest cycles instead.
@@ -171,7 +171,7 @@ def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table for each vector length; return 1 if a kernel needs too many instructions."""
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab kernel-bench",
         description="Count each kernel's instructions per multiply-add, and compare them with the "
         "fewest that its tile allows. The exit code is 1 when a kernel needs too many.",

@@ -7,7 +7,6 @@ table allows (:mod:`crosslab.cores.lower_bound`).
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from crosslab.cores.lower_bound import CycleBound
 from crosslab.cores.pipeline import all_cycles
 from crosslab.models.formats import int8_kernels, packings
 from crosslab.run.decode import Unit
+from groundwork.command_line import Parser
 
 # Rows, outputs, inputs: a prompt's, a few, one.
 SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         UserError: a tool is missing.
         LabError: the kernels do not compile or run.
     """
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab kernel-cycles",
         description="Print each kernel's cycles on a core by unit, beside the fewest that the "
         "core's table allows.",

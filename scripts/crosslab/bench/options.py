@@ -22,6 +22,7 @@ from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.peers import openblas
 from crosslab.peers.gguf_export import IN_BLOCKS
 from crosslab.remote import add_options
+from groundwork.command_line import Parser
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
@@ -193,7 +194,7 @@ class Bench:
         return min(config.context, math.ceil(wanted / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     shared = recipe_options(
@@ -208,9 +209,7 @@ def parser() -> argparse.ArgumentParser:
             "help": f"formats of the weights ({DEFAULT_FORMAT})",
         },
     )
-    options = argparse.ArgumentParser(
-        prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False
-    )
+    options = Parser(prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False)
     add = options.add_argument
     add(
         "--variant",
@@ -254,7 +253,7 @@ def parser() -> argparse.ArgumentParser:
 
 def parse_bench(argv: Sequence[str]) -> Bench:
     """Read the options; errors as :func:`bench_of`."""
-    return bench_of(parser().parse_args(argv))
+    return parser().read(argv, bench_of)
 
 
 def bench_of(args: argparse.Namespace) -> Bench:

@@ -16,18 +16,19 @@ from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, LabTarget
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
+from groundwork.command_line import Parser
 
 _console = Console(highlight=False)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     shared = recipe_options(
         *("tvm-tree", "vlen", "cache"),
         tvm_tree={"help": "TVM tree to compile with"},
         vlen={"default": DEFAULT_VLEN, "help": f"bits in a vector register ({DEFAULT_VLEN})"},
     )
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab compile-model",
         description="Compile a Llama-like config.json to a model library.",
         parents=[shared],

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from crosslab.build.kernels import OBJECT, KernelTarget, build_kernels, read_kernels
+from groundwork.command_line import Parser
 
 _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         LabError: see :func:`build_kernels`; the caller prints it and sets the exit code.
     """
-    parser = argparse.ArgumentParser(prog="crosslab kernels", description=__doc__)
+    parser = Parser(prog="crosslab kernels", description=__doc__)
     parser.add_argument("--target", required=True, choices=[t.value for t in KernelTarget])
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
     parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help=_COMPILER_HELP)

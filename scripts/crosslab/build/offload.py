@@ -7,6 +7,7 @@ the check of an answer uses its arithmetic.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -86,5 +87,6 @@ def find_offload(device: str, attention: bool) -> Offload:
         return found(device, attention)
     raise UserError(
         f"--accelerator {device}: the package mlc-rvv-accelerator-study is not installed",
-        remedy=f"nox -s build_and_test -- --with accelerator-study --accelerator {device}",
+        remedy="nox -s build_and_test -- --with accelerator-study "
+        f"--accelerator {shlex.quote(device)}",
     )

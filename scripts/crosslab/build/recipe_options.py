@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, core_option
 from crosslab.errors import UserError
 from crosslab.models.formats import GGUF, MLC_FORMATS
+from groundwork.command_line import Parser
 
 DEFAULT_VLEN = 256
 
@@ -77,7 +79,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe_options(*names: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:
+def recipe_options(*names: str, **changes: Mapping[str, Any]) -> Parser:
     """A parent parser with the shared options that a command accepts.
 
     Args:
@@ -85,7 +87,7 @@ def recipe_options(*names: str, **changes: Mapping[str, Any]) -> argparse.Argume
         changes: fields of :data:`OPTIONS` that differ in this command, by the option's name with
             underscores.
     """
-    parent = argparse.ArgumentParser(add_help=False)
+    parent = Parser(add_help=False)
     for name, fields in OPTIONS.items():
         dest = name.replace("-", "_")
         if name not in names:
@@ -208,7 +210,7 @@ def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
     there = sorted(one.name for one in folder.glob("*") if _is_database(one))
     if not there:
         raise UserError(f"--tuned: no database in {folder}", remedy="make it: nox -s farm -- tune")
-    others = f"or give --tuned {folder / there[0]}"
+    others = f"or give --tuned {shlex.quote(str(folder / there[0]))}"
     raise UserError(
         f"--tuned {folder} has databases for {', '.join(there)}, "
         + (f"not for {name}" if name else "and no --core chooses one"),

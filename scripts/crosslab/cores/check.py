@@ -8,7 +8,6 @@ and by the two sums. The errors are printed; they do not change the exit code.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 import tempfile
@@ -30,6 +29,7 @@ from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.run.measurement import Measurement
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
@@ -239,7 +239,7 @@ def write_table(page: Path, table: str) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table for each core with published loops."""
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab core-check",
         description="Compare predicted cycles of whole loops with cycles measured on real cores.",
     )

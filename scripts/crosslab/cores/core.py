@@ -20,6 +20,7 @@ from crosslab.cores.memory import MemorySystem
 from crosslab.errors import UserError
 from crosslab.run.decode import Unit
 from crosslab.run.measurement import Executed, Kind
+from groundwork.command_line import choice
 
 CORES = Path(__file__).resolve().parents[3] / "cores"
 ASSUMPTIONS = "assumptions.toml"
@@ -226,13 +227,14 @@ def core_option(text: str) -> Core:
     """Argparse's type of a core of this project by its name; each is read once.
 
     Raises:
+        argparse.ArgumentTypeError: there is no such core; a board has one.
         UserError: the core's file is malformed.
     """
-    if text not in (known := core_names(CORES)):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a known core; choose from {', '.join(known)}"
-        )
-    return read_core(CORES, text)
+    board = CORES / "boards" / f"{text.lower().rpartition('-')[2]}.toml"
+    if board.is_file():
+        core = _read(board)["core"]
+        raise argparse.ArgumentTypeError(f"{text!r} is a board; did you mean its core, {core}?")
+    return read_core(CORES, choice(text, core_names(CORES), "a known core"))
 
 
 def core_list(text: str) -> tuple[Core, ...]:

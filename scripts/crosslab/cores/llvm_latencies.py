@@ -7,7 +7,6 @@ Only this command needs LLVM; counting cycles reads the file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -18,6 +17,8 @@ from pathlib import Path
 from crosslab.cores.core import CORES, Core, core_option
 from crosslab.cores.latencies import FOLDER
 from crosslab.errors import LabError, UserError
+from groundwork import apt
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write
 
 TOOL = "llvm-mca-22"
@@ -100,7 +101,7 @@ def run_mca(cpu: str, source: str) -> list[tuple[int, float]]:
     """
     tool = shutil.which(TOOL)
     if tool is None:
-        raise UserError(f"{TOOL} is not installed", remedy="type: sudo apt-get install llvm-22")
+        raise UserError(f"{TOOL} is not installed", remedy=apt.command_line(["llvm-22"]))
     command = [tool, "-mtriple=riscv64", f"-mcpu={cpu}", f"-mattr={EXTENSIONS}"]
     command += ["-instruction-tables", "-instruction-info", "-resource-pressure=false"]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
@@ -143,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
         UserError: llvm-mca is missing.
         LabError: it fails.
     """
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab core-latencies",
         description="Write cores/latencies/NAME.toml, the latencies of a core's instructions by "
         f"LLVM's scheduling model. Needs {TOOL}.",

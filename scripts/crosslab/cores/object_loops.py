@@ -7,7 +7,6 @@ loops in it. Nothing is executed: the vtype in force is that of the last vset* a
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from crosslab.errors import UserError
 from crosslab.run.decode import Unit
 from crosslab.run.measurement import VTYPE_UNKNOWN, Kind, Segment
 from crosslab.run.symbols import Symbols
+from groundwork.command_line import Parser
 
 # R_RISCV_BRANCH and R_RISCV_RVC_BRANCH of the RISC-V ELF psABI.
 BRANCHES = (16, 44)
@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: the file has no loops, or the core's pipeline is not known.
     """
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab core-loops",
         description="Print the cycles of a round of each innermost loop in an object file, by a "
         "core's pipeline. Compile with -mno-relax, else the object does not have branch targets.",

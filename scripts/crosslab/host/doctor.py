@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from crosslab.errors import LabError, UserError
 from crosslab.host import optional_tools
 from crosslab.host import toolchain as tools
 from groundwork import apt
+from groundwork.command_line import Parser
+from groundwork.offline import offline
 
 _out = Console(highlight=False, soft_wrap=True)
 
@@ -171,7 +172,7 @@ def print_report(report: Report) -> None:
 
 def doctor(argv: Sequence[str]) -> int:
     """The verb ``doctor``; return 0 if all tools are installed, else 2."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="crosslab doctor",
         description="List the tools that this machine needs, and the command that installs the "
         "missing ones.",
@@ -193,7 +194,7 @@ def prepare(argv: Sequence[str]) -> int:
     Raises:
         UserError: something is missing that cannot be installed from here.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="crosslab prepare",
         description="Install the missing system packages, or print the command that does.",
     )
@@ -219,7 +220,7 @@ def _install(report: Report) -> Report:
     if not apt.refusal():
         _install_by_apt(missing_packages(report))
         report = examine()
-    if report.emulates and not report.compiles:
+    if report.emulates and not report.compiles and not offline():
         _install_zig()
         report = examine()
     if not report.whole:

@@ -18,7 +18,8 @@ from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
 from crosslab.models.roundings import FLOAT32_SLACK, HALVES_SLACK, Slack
-from crosslab.models.sources.model_folder import name_of
+from crosslab.models.sources.model_folder import check_source, name_of
+from groundwork.command_line import Parser
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
@@ -144,7 +145,7 @@ class Job:
         return self.project / "dist" / self.release / self.recipe.label / self.name
 
 
-def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
+def parser(verb: str = BUILD_AND_TEST) -> Parser:
     """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
     several = "or several with commas, for one artefact that runs on each"
     default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}; of a GGUF file {GGUF}"
@@ -168,7 +169,7 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
         },
         activations={"default": None},
     )
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog=f"crosslab {verb}",
         description="Build a model for RVV, run it in the emulator, and compare its answer with "
         "a reference." + " If it is right, put it into a tarball." * (verb == MODEL),
@@ -202,7 +203,12 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
 
 def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
     """Read the options; errors as :func:`job_of`."""
-    return job_of(parser(verb).parse_args(argv), verb)
+
+    def checked(args: argparse.Namespace) -> Job:
+        check_source(args.source, args.project)
+        return job_of(args, verb)
+
+    return parser(verb).read(argv, checked)
 
 
 def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:

@@ -157,7 +157,7 @@ def run(job: Job) -> int:
         LabError: a step fails.
     """
     clock, left_out = Clock(), omissions(job)
-    for omission in left_out:
+    for omission in left_out[len(job.without) :]:  # forkpatch named the others
         _progress.print(f"[yellow]left out:[/] {omission.what}: {omission.why}", soft_wrap=True)
         if omission.remedy:
             _progress.print(f"  {omission.remedy}", soft_wrap=True)

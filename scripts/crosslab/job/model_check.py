@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -98,7 +99,7 @@ def _no_model(folder: Path) -> UserError:
     files = sorted(folder.glob("*.gguf"))
     return UserError(
         f"{folder} has no {CONFIG_FILE}",
-        remedy=f"give the file: {files[0]}"
+        remedy=f"give the file: {shlex.quote(str(files[0]))}"
         if files
         else "give a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or a file "
         "of GGUF by its own path",

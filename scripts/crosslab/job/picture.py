@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import require_qemu
 from crosslab.job.summary import summary
 from crosslab.run.emulator import GuestMachine
+from groundwork.command_line import Parser
 
 WIDTH = 84
 #: Options of the chat, which make it the same one each time.
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         UserError: there is no such report or model, or another version wrote the report.
         LabError: the chat ends in an error.
     """
-    parser = argparse.ArgumentParser(prog="crosslab picture", description=main.__doc__)
+    parser = Parser(prog="crosslab picture", description=main.__doc__)
     parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
     parser.add_argument(

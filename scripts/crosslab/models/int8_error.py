@@ -10,7 +10,6 @@ earlier ones, and its own, from the cache.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +28,7 @@ from crosslab.models.params import read_params
 from crosslab.models.reference import ReferenceLlama, answer
 from crosslab.models.weights_file import F32
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from groundwork.command_line import Parser
 
 F64 = NDArray[np.float64]
 # The references that round, by what they round.
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: a folder or the text cannot be read.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="crosslab int8-error",
         description="Compare int8 activations, and a KV cache in int8, with float32 in the "
         "reference: logits, likeliest tokens and perplexity, on a text and on an answer.",

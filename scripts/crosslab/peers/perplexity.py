@@ -36,6 +36,7 @@ from crosslab.peers.llama_cpp_build import NAME
 from crosslab.peers.llama_cpp_programs import READER, build_native
 from crosslab.peers.llama_cpp_text import PeerReading, run_reader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from groundwork.command_line import Parser
 
 PROJECT = Path(__file__).resolve().parents[3]
 FLOAT32, INT8 = "ours, float32 activations", "ours, int8 activations"
@@ -180,8 +181,8 @@ def _file_of(name: str, cache: Path) -> Path:
     return fetch_asset(read_pins(PROJECT).asset(name), cache)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="crosslab perplexity",
         description="Print bytes, bits a weight and perplexity of a GGUF file, ours beside "
         "llama.cpp's.",

@@ -19,7 +19,7 @@ from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError, supply_mlc
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import read_omissions
-from crosslab.models.families import chosen, families
+from crosslab.models.families import Family, chosen, families
 from crosslab.models.formats import FORMATS
 from crosslab.remote import (
     Cell,
@@ -35,6 +35,7 @@ from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write
 
 TIMEOUT = 1800.0
@@ -44,7 +45,7 @@ _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
@@ -55,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         vlen={"nargs": "+"},
         quantization={"action": "append", "default": [], "help": "only in this format (all)"},
     )
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab zoo",
         description="Compile small models of every family for RVV through MLC-LLM, run them "
         "under QEMU, and compare their answers with those of transformers.",
@@ -91,12 +92,11 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option is not right, or MLC-LLM, torch or a tool is missing.
         LabError: a process of ours fails.
     """
-    args = parser().parse_args(argv)
+    args, families_asked = parser().read(argv, _checked)
     if args.list:
         for family in families().values():
             print(f"{family.name:12} {family.like}")
         return 0
-    _check_matrix(args)
     formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
     recipe = read_recipe(args, formats[0])
     machine = scheduler_of(args, _say)
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     report = args.report or args.project / "out" / f"{stem}.json"
     known = read_report(report)
     releases = list(dict.fromkeys(args.releases)) or [args.release]
-    axes = (chosen(args.family), recipe.vlens, releases)
+    axes = (families_asked, recipe.vlens, releases)
     asked = [MatrixKey(f.name, q, v, r) for q, (f, v, r) in product(formats, product(*axes))]
     if not args.report_only:
         _check(args)
@@ -123,6 +123,14 @@ def main(argv: Sequence[str]) -> int:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
         atomic_write(args.docs, text)
     return 0 if all(o.outcome is FamilyStatus.RIGHT for o in shown) else 1
+
+
+def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]]:
+    """The options, after a look at their values, and the families that they name."""
+    if args.jobs < 1:
+        raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
+    _check_matrix(args)
+    return args, chosen(args.family)
 
 
 def _check_matrix(args: argparse.Namespace) -> None:
@@ -153,8 +161,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"the zoo compiles with MLC-LLM, which is missing: {why}", remedy=supply_mlc("zoo")
         )
-    if args.jobs < 1:
-        raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
     MlcTools(mlc_tree=args.mlc_tree, tvm_tree=args.tvm_tree).check()
     need_packages()
     require_qemu()

@@ -51,9 +51,11 @@ def test_relative_cache_is_one_of_where_the_command_was_typed(
     assert cached_build(cache, "thing", "k", fill) == tmp_path / "out" / "cache" / "thing-k"
 
 
-def test_whole_stage_is_reused(tmp_path: Path) -> None:
+def test_whole_stage_is_reused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = cached_build(tmp_path, "thing", "k", fill)
-    assert cached_build(tmp_path, "thing", "k", lambda _: pytest.fail("made again")) == made
+    for _ in range(2):
+        assert cached_build(tmp_path, "thing", "k", lambda _: pytest.fail("made again")) == made
+    assert capsys.readouterr().err.count("thing: reused") == 1, "said once"
     # A stage of an earlier version has no hashes: it is taken once, and watched from then on.
     for sums in tmp_path.glob(".*.sums"):
         sums.unlink()

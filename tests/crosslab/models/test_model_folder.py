@@ -359,7 +359,7 @@ def test_a_model_of_a_hub_is_pinned_at_a_commit(
     assert again["files"] == table["files"]
     assert len(asked) == before
     nobody = get("hf:me/tiny", HF_ENDPOINT="http://127.0.0.1:9")
-    assert nobody["code"] == 1 and "hf:me/tiny cannot be downloaded: " in nobody["error"]
+    assert nobody["code"] == 2 and "hf:me/tiny cannot be downloaded: " in nobody["error"]
     missing = get("hf:me/other")
     assert missing["code"] == 2 and "hf:me/other cannot be downloaded" in missing["error"]
 

@@ -42,6 +42,7 @@ from crosslab.cached_build import default_cache
 from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
+from groundwork.command_line import Parser
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
@@ -53,9 +54,9 @@ KINDS = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
-    found = argparse.ArgumentParser(
+    found = Parser(
         prog="accelerator",
         description="Estimate, simulate and run a model's matrix products on an accelerator.",
     )

@@ -13,13 +13,14 @@ from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, TENSOR
 from costmodel.estimate.workload import DEFAULT_PHASES
 from costmodel.search.explore import SMALLEST
+from groundwork.command_line import Parser
 
 DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     """The command's options."""
-    found = argparse.ArgumentParser(
+    found = Parser(
         prog="costmodel",
         description="Estimate time, memory traffic and energy of matrix products.",
     )

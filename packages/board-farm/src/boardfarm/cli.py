@@ -39,6 +39,7 @@ from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import GuestMachine
+from groundwork.command_line import Parser
 from groundwork.locks import locked
 
 MOST_BOARDS = 256
@@ -61,10 +62,10 @@ TUNERS = {"tune": "boardfarm.tune.cli", "tune-kernels": "boardfarm.tune.kernels"
 _console = Console(stderr=True, highlight=False)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     about = "count cycles of this core, by the name of its file in cores/"
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab farm",
         parents=[trees("core", "vlen", core={"help": about})],
         description="Start emulated boards that join TVM's RPC tracker, and tune on them. The "
@@ -101,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     if tuner := TUNERS.get(argv[0]) if argv else None:
         # Imported here: the other verbs do not need TVM.
         return int(importlib.import_module(tuner).main(argv[1:]))
-    args = parser().parse_args(argv)
+    args = parser().read(argv, _checked)
     file = state_file(args.project)
     if args.verb == "board":
         return _board(args)
@@ -115,6 +116,14 @@ def main(argv: Sequence[str]) -> int:
     verbs = {"pack": _pack, "up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
     with locked(file.with_name("lock"), "the farm"):
         return verbs[args.verb](args, file)
+
+
+def _checked(args: argparse.Namespace) -> argparse.Namespace:
+    """The options, after a look at their values."""
+    _core(args)
+    if args.verb == "up":
+        _boards(args)
+    return args
 
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:

@@ -25,10 +25,11 @@ from crosslab.errors import UserError
 from crosslab.host.toolchain import require_qemu
 from crosslab.job.job_options import PROMPT
 from crosslab.models.config import DEFAULT_CONTEXT, longest_of, read_table
-from crosslab.models.sources.model_folder import CONFIG_FILE, name_of
+from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name_of
 from crosslab.models.sources.model_folder import import_model as import_folder
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
 from torchroad.answer import compare_with_main_job
 from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer, recipe_of
@@ -43,7 +44,7 @@ _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen", "tuned"),
@@ -52,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         applied={"help": argparse.SUPPRESS},
         core={"help": "count cycles of this core, by the name of its file in cores/"},
     )
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab torch",
         description="Export a model of PyTorch, compile it for RVV, run it in the emulator, "
         "and compare its outputs with torch's. FACTORY is a function without parameters. It "
@@ -102,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if SURVEY in argv:
         return survey.main([word for word in argv if word != SURVEY])
-    args = parser().parse_args(argv)
+    args = parser().read(argv, _checked)
     model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():
         remedy = "make it with: nox -s apply_patches"
@@ -168,6 +169,15 @@ def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
     _progress.print(f"main job, {road}")
     context = int(program.about["language"]["context"])
     return replace(recipe, context=context, prefill_chunk=context, tuned=None)
+
+
+def _checked(args: argparse.Namespace) -> argparse.Namespace:
+    """The options, after a look at the model's name."""
+    if ".py" in args.model:
+        TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
+    else:
+        check_source(args.model, args.project)
+    return args
 
 
 def model_of(args: argparse.Namespace) -> TorchModel:

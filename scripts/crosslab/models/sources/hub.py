@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from crosslab.errors import LabError, UserError
+from groundwork import offline
+from groundwork.errors import remedy_for
 
 HUB = "hf:"
 FILES = ("*.safetensors", "*.json", "*.jinja", "README.md", "LICENSE*")
@@ -47,8 +49,8 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
         folder of the files, the commit that they are of, and the licence that the hub names.
 
     Raises:
-        UserError: there is no such repository or revision.
-        LabError: it cannot be downloaded.
+        UserError: there is no such repository or revision, or the hub cannot be reached.
+        LabError: it cannot be downloaded for another reason, such as a full disk.
     """
     # Imported here: what reads no hub does without the library's second of start.
     hub = importlib.import_module("huggingface_hub")
@@ -64,13 +66,18 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
     except LabError:
         raise
     except Exception as error:  # its own, the system's, and those of its HTTP library
+        if isinstance(error, OSError) and remedy_for(error.errno):
+            raise LabError.from_os_error(error) from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         status = getattr(getattr(error, "response", None), "status_code", None)
-        kind = UserError if status in (401, 403, 404) else LabError
+        kind = UserError if status in (None, 401, 403, 404) else LabError
         raise kind(
             f"{source} cannot be downloaded: {reason}",
-            remedy="check name, revision and network; a model that asks for consent needs "
-            "HF_TOKEN; what is on this machine needs no network: give its folder",
+            remedy=f"{offline.REMEDY}, or give a folder"
+            if offline.offline()
+            else "check name, "
+            "revision and network; a model that asks for consent needs HF_TOKEN; what is on this "
+            "machine needs no network: give its folder",
         ) from error
     return Path(folder), commit, licence
 

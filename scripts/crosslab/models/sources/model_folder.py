@@ -113,6 +113,28 @@ def name_of(source: str) -> str:
     return plain or "model"
 
 
+def check_source(source: str, project: Path) -> None:
+    """Check that a MODEL is the name of one, or a path that exists.
+
+    Raises:
+        UserError: it is neither.
+    """
+    path = Path(source)
+    if source.startswith(HUB):
+        parse_reference(source)
+    elif path.exists() or path.suffix == ".gguf" or "/" in source:
+        if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+            return
+        what = "is neither a folder nor a GGUF file" if path.exists() else "is not there"
+        raise UserError(
+            f"{source} {what}",
+            remedy="give a folder with config.json and *.safetensors, a .gguf file, or "
+            f"{HUB}OWNER/NAME",
+        )
+    else:
+        read_pins(project).asset(source)
+
+
 def import_model(
     source: str, name: str, project: Path, cache: Path, *, blocks: bool = False
 ) -> ImportedModel:
@@ -152,13 +174,7 @@ def import_model(
         table = {"name": name, "files": {path.name: sha256}}
         origin = ModelOrigin(name, sha256[:16], "", sha256, table, file=path.name)
         return ImportedModel(import_gguf(path, cache, blocks=blocks), origin)
-    if path.exists() or path.suffix == ".gguf" or "/" in source:
-        what = "is neither a folder nor a GGUF file" if path.exists() else "is not there"
-        raise UserError(
-            f"{source} {what}",
-            remedy="give a folder with config.json and *.safetensors, a .gguf file, or "
-            f"{HUB}OWNER/NAME",
-        )
+    check_source(source, project)
     asset = read_pins(project).asset(source)
     folder = import_gguf(fetch_asset(asset, cache), cache, blocks=blocks)
     return ImportedModel(folder, ModelOrigin.of_asset(asset))

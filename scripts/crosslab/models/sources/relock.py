@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import tomlkit
 
 from crosslab.models.sources.asset import look_up
 from crosslab.models.sources.pins import LOCK_NAME, read_pins
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write
 
 NOT_PINNED = ("name", "licence")
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         LabError: a model cannot be downloaded.
     """
-    parser = argparse.ArgumentParser(prog="crosslab lock", description=__doc__)
+    parser = Parser(prog="crosslab lock", description=__doc__)
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--check", action="store_true", help="change nothing; name differences")
     args = parser.parse_args(argv)

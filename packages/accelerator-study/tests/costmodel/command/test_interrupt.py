@@ -39,6 +39,8 @@ def test_no_worker_outlives_a_search(number: signal.Signals, tmp_path: Path) -> 
     finally:
         with suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)
-    expected = (130, "interrupted\n") if number is signal.SIGINT else (-number, "")
+    expected = (
+        (130, "interrupted: run it again to go on\n") if number is signal.SIGINT else (-number, "")
+    )
     assert (run.returncode, said) == expected
     assert list(tmp_path.iterdir()) == []

@@ -33,15 +33,16 @@ from crosslab.job.job_options import MODEL, MODEL_FORMAT, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
 from crosslab.zoo.job import Spec, library_recipe
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
 
 ZOO = "zoo:"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     format_ = {"help": f"format of the model's weights ({MODEL_FORMAT})"}
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab farm tune",
         parents=[trees("quantization", "vlen", quantization=format_)],
         description="Search faster schedules of TIR functions on the boards. A schedule "

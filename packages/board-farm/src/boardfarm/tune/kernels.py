@@ -9,7 +9,6 @@ before on random input.
 
 from __future__ import annotations
 
-import argparse
 import math
 import secrets
 import tempfile
@@ -32,6 +31,7 @@ from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import weight_formats
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine, run_guest
+from groundwork.command_line import Parser
 
 MODELS = {
     "S": MODEL_S,
@@ -190,9 +190,9 @@ def table(timed: Sequence[Timed]) -> list[str]:
     return [*lines, "", f"{told}{geometric_mean(ratios):.4f} times fewer cycles (geometric mean)"]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab farm tune-kernels",
         parents=[trees("core", core={"required": True})],
         description="Search the best values of the kernels' parameters (kernels.toml) for a core, "

@@ -19,6 +19,7 @@ from crosslab.build.recipe_options import recipe_options
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.overlaypass import PASSES
 from crosslab.errors import LabError, UserError
+from groundwork.command_line import Parser
 from groundwork.hashing import digest
 from torchroad.survey.outcome import KINDS, MARK, Outcome, Report
 
@@ -26,14 +27,14 @@ PACKAGES = ("torchvision", "torchaudio", "diffusers", "transformers")
 SECONDS = 300.0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "cache"),
         mlc_tree={"help": argparse.SUPPRESS},
         applied={"help": argparse.SUPPRESS},
     )
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="crosslab torch survey",
         description="Send the modules of torch.nn, in three settings each, and small "
         "architectures through the road: exported, imported, compiled for this machine by the "
