@@ -16,9 +16,13 @@ import nox
 sys.path[:0] = [
     str(Path(__file__).parent / part) for part in ("scripts", "packages/groundwork/src")
 ]
+from sessions import need_python  # noqa: E402
+
+need_python("nox", ["scripts/bootstrap.py", "SESSION"])
 from sessions import environments, trees  # noqa: E402
 from sessions import patches as patch_engine  # noqa: E402
 from sessions import upstream_tests as upstream_suites  # noqa: E402
+from sessions.requirements import ROOT  # noqa: E402
 
 environments.lock_checkout()
 
@@ -51,7 +55,7 @@ def tests(session: nox.Session) -> None:
     applied, options = trees.prepare(session, "pytest")
     trees.install_for_tests(session, applied)
     root = str(applied.root)
-    environments.run_module(session, "pytest", *PARALLEL, *options, FORKPATCH_TREES=root)
+    environments.run_pytest(session, *PARALLEL, *options, FORKPATCH_TREES=root)
 
 
 @nox.session
@@ -61,7 +65,7 @@ def unit(session: nox.Session) -> None:
     environments.install(session, "nox", *members, "report", "test")
     own = (f"packages/{name}" for name in ("groundwork", "forkpatch", "accelerator-study"))
     folders = [*own, *(f"tests/{name}" for name in ("sessions", "structure", "report", "docs"))]
-    environments.run_module(session, "pytest", *PARALLEL, *folders, *session.posargs)
+    environments.run_pytest(session, *PARALLEL, *folders, *session.posargs)
 
 
 # Patches.
@@ -139,7 +143,7 @@ def report(session: nox.Session) -> None:
     """Make one HTML page of all results: out/report.html."""
     environments.install(session, "crosslab", "forkpatch", "report")
     patch_engine.write_status(session)
-    environments.run_module(session, "report", *session.posargs)
+    environments.run_module(session, "report", "--root", str(ROOT), *session.posargs)
 
 
 # Finished models.
@@ -164,7 +168,7 @@ def torch(session: nox.Session) -> None:
 def package(session: nox.Session) -> None:
     """Put the finished models of dist/ into tarballs; -- verify PATH checks one."""
     environments.install(session, "crosslab")
-    environments.run_module(session, "crosslab", "package", *session.posargs)
+    environments.run_module(session, "crosslab", "package", *trees.package_words(session))
 
 
 @nox.session(default=False)

@@ -6,11 +6,14 @@ Standard library only: the bootstrap imports this.
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 from io import FileIO
 from pathlib import Path
 
 from groundwork import locks
+from groundwork.errors import USER_MISTAKE, CommandError, remedy_for
 
 NAME = ".run.lock"
 #: Set for the processes that a run starts: they work under its lock.
@@ -26,9 +29,23 @@ def acquire(root: Path, *, inheritable: bool = False) -> None:
         inheritable: a program that takes this process's place holds it on.
 
     Raises:
-        OSError: the folder cannot be written.
+        CommandError: the folder cannot be written.
     """
     if os.environ.get(MARK) == str(root):
         return
-    _held.append(locks.acquire(root / NAME, str(root), inheritable=inheritable))
+    try:
+        _held.append(locks.acquire(root / NAME, str(root), inheritable=inheritable))
+    except OSError as error:
+        raise refused(root, error) from error
     os.environ[MARK] = str(root)
+
+
+def refused(root: Path, error: OSError) -> CommandError:
+    """The error for a checkout that this user cannot write to."""
+    clone = f"git clone {shlex.quote(str(root))} ~/mlc-rvv && cd ~/mlc-rvv"
+    own = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    return CommandError(
+        f"{error.filename or root} cannot be written: {error.strerror or error}",
+        remedy=f"make a clone of your own: {clone}" if own else remedy_for(error.errno),
+        exit_code=USER_MISTAKE,
+    )

@@ -9,14 +9,18 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import nox
 import nox.command
 
-from groundwork.errors import USER_MISTAKE
+from groundwork import offline
+from groundwork.errors import FREE_SPACE, USER_MISTAKE, CommandError
+from groundwork.files import full_folder
 from groundwork.hashing import sha256_of
-from sessions import PIP_OPTIONS, checkout_lock
+from sessions import PIP_OPTIONS, checkout_lock, options
 from sessions.requirements import (
     ROOT,
     TVM_GROUP,
@@ -36,26 +40,31 @@ GROUNDWORK = "groundwork"
 #: Names of all packages of the workspace.
 PACKAGES = tuple(members())
 PROJECT = "pyproject.toml"
+_looked = set[str]()
 
 
 def lock_checkout() -> None:
     """Let runs in one checkout wait for each other; a list of the sessions does not wait."""
     if {"-l", "--list", "--list-sessions"} & set(sys.argv):
         return
+    offline.heed(sys.argv)
     try:
         checkout_lock.acquire(ROOT)
-    except OSError as error:
-        print(f"nox: {error}; this folder has to be writable", file=sys.stderr)
-        raise SystemExit(USER_MISTAKE) from None
+    except CommandError as error:
+        print(f"nox: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
 
 
 def install(session: nox.Session, *names: str, release: str = "") -> None:
     """Install packages of the workspace and dependency groups, unless they are installed already.
 
+    Every session begins with this, so that it first reads the session's options.
+
     All that they depend on is installed at pinned versions: every file is checked against its
     pinned hash before pip opens it. The packages themselves are installed editable, from this
     checkout. The group ``tvm`` also installs the release's own packages: TVM's wheels.
     """
+    first_look(session)
     release = release or str(versions_lock()["default-release"])
     try:
         wanted = requirements(names, release)
@@ -68,6 +77,22 @@ def install(session: nox.Session, *names: str, release: str = "") -> None:
     packages = members()
     if own := [packages[name] for name in names if name in packages]:
         _install_editable(session, [packages[GROUNDWORK], *own])
+
+
+def first_look(session: nox.Session) -> None:
+    """Read the session's options before anything is installed, unless the bootstrap did.
+
+    Raises:
+        SystemExit: with 2 after a mistake, with 0 after --help.
+    """
+    if os.environ.get(options.LOOKED) or session.name in _looked:
+        return
+    _looked.add(session.name)
+    words = session.posargs
+    if code := options.first_look(session.name, words, session.invoked_from):
+        raise SystemExit(code)
+    if options.HELP & set(words) and session.name in options.COMMANDS:
+        raise SystemExit(0)
 
 
 def _install_editable(session: nox.Session, packages: Sequence[Member]) -> None:
@@ -116,7 +141,7 @@ def _is_installed(session: nox.Session, wanted: str, mark: str) -> bool:
     return _stamp_line(wanted, mark) in _stamp_lines(session)
 
 
-def _pip_install(session: nox.Session, wanted: str, mark: str, *options: str) -> None:
+def _pip_install(session: nox.Session, wanted: str, mark: str, *more: str) -> None:
     """Install a requirements text, and note that; ``mark``: the release that it serves, or any."""
     listed = Path(session.create_tmp()) / "requirements.txt"
     listed.write_text(wanted, encoding="utf-8")
@@ -124,7 +149,18 @@ def _pip_install(session: nox.Session, wanted: str, mark: str, *options: str) ->
     kept = [line for line in done if mark == ANY or line.endswith((f" {ANY}", f" {mark}"))]
     # Before pip begins: a run that is killed may have replaced the packages of the other lines.
     _write_stamp(session, kept)
-    session.install("--quiet", *PIP_OPTIONS, *options, "-r", str(listed))
+    try:
+        session.install("--quiet", *PIP_OPTIONS, *more, "-r", str(listed))
+    except nox.command.CommandFailed:
+        location = session.virtualenv.location
+        if offline.offline():
+            what, remedy = "packages are missing, and --offline downloads none", offline.REMEDY
+        elif full := full_folder(Path(location)):
+            what, remedy = f"no space is left on the disk of {full}", FREE_SPACE
+        else:
+            raise
+        print(f"nox: {location}: {what}\n  {remedy}", file=sys.stderr)
+        raise SystemExit(USER_MISTAKE) from None
     _write_stamp(session, [*kept, _stamp_line(wanted, mark)])
 
 
@@ -147,6 +183,8 @@ def _stamp_line(wanted: str, mark: str) -> str:
 
 def _silence_of(index: str) -> str | None:
     """Reason why an index does not answer; found in seconds, where pip would try for minutes."""
+    if offline.offline():
+        return "--offline"
     try:
         with urllib.request.urlopen(
             urllib.request.Request(f"{index}/", method="HEAD"), timeout=ANSWER_SECONDS
@@ -170,15 +208,30 @@ def _bytecode_variables() -> dict[str, str]:
     return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
 
 
+def run_pytest(session: nox.Session, *words: str, **environment: Any) -> None:
+    """Run pytest at the project's root; a path among the words is the caller's."""
+    folder, named = Path(session.invoked_from), list(words)
+    if folder != ROOT:
+        for at, word in enumerate(words):
+            path, _, test = word.partition("::")
+            value = at > 0 and words[at - 1] in ("-k", "-m")
+            if not value and path and (folder / path).exists():
+                named[at] = str(folder / path) + (f"::{test}" if test else "")
+    run_module(session, "pytest", *named, folder=ROOT, **environment)
+
+
 def run_module(
     session: nox.Session,
     module: str,
     *arguments: str,
     success_codes: tuple[int, ...] = (0,),
     silent: bool = False,
+    folder: Path | None = None,
     **environment: str,
 ) -> None:
-    """Run a module of this project; its exit code 2 (a user's mistake) becomes nox's own.
+    """Run a module of this project where nox was started: relative paths are the caller's.
+
+    Its exit code 2 (a user's mistake) becomes nox's own.
 
     Args:
         session: whose environment has what the module needs.
@@ -186,6 +239,7 @@ def run_module(
         arguments: its options.
         success_codes: exit codes that are no failure.
         silent: keep its output to itself unless it fails.
+        folder: where it runs; None: where nox was started.
         environment: variables of its environment.
 
     Raises:
@@ -199,7 +253,8 @@ def run_module(
     variables |= _bytecode_variables() | environment
     command = ("python", "-m", module, *arguments)
     try:
-        session.run(*command, env=variables, success_codes=success_codes, silent=silent)
+        with chdir(folder or session.invoked_from):
+            session.run(*command, env=variables, success_codes=success_codes, silent=silent)
     except nox.command.CommandFailed as error:
         if error.return_code == USER_MISTAKE:
             raise SystemExit(USER_MISTAKE) from None

@@ -6,13 +6,12 @@ from __future__ import annotations
 import nox
 
 from groundwork.errors import USER_MISTAKE
-from sessions import requirements
+from sessions import requirements, trees
 from sessions.environments import install, run_module
 from sessions.requirements import ROOT
-from sessions.trees import prepare
 from sessions.upstream_tests import install_suites
 
-MAP = "out/map.json"
+MAP = str(ROOT / "out" / "map.json")
 
 
 def run_engine(session: nox.Session, *words: str) -> None:
@@ -23,14 +22,14 @@ def run_engine(session: nox.Session, *words: str) -> None:
     """
     arguments = [*words, *session.posargs] or ["--help"]
     if arguments[0] == "necessity":
-        applied, arguments = prepare(session, "forkpatch", "necessity")
+        applied, arguments = trees.prepare(session, "forkpatch", "necessity")
         arguments += ["--release", applied.release]
         if "--upstream-tests" in arguments:
             install_suites(session, applied.release)
     elif arguments[0] == "probe" and not any(word.startswith("--json") for word in arguments):
         arguments += ["--json", MAP]
     install(session, "forkpatch")
-    run_module(session, "forkpatch", *arguments)
+    trees.run_engine(session, *arguments)
 
 
 def refresh_locks(session: nox.Session) -> None:
@@ -41,10 +40,11 @@ def refresh_locks(session: nox.Session) -> None:
     """
     check = "--check" in session.posargs
     install(session, "forkpatch", "crosslab")
-    run_module(session, "forkpatch", "lock", *session.posargs)
+    trees.run_engine(session, "lock", *session.posargs)
     if {"-h", "--help"} & set(session.posargs):
         return
-    run_module(session, "crosslab", "lock", *(["--check"] if check else []))
+    checked = ["--check"] if check else []
+    run_module(session, "crosslab", "lock", "--project", str(ROOT), *checked)
     try:
         found = requirements.lock(check=check)
     except LookupError as error:
@@ -65,6 +65,6 @@ def write_status(session: nox.Session) -> None:
         written = out / f"{verb}.json"
         written.unlink(missing_ok=True)  # an older one would pass for today's
         words = (verb, *options, "--json", str(written))
-        run_module(session, "forkpatch", *words, success_codes=codes, silent=True)
+        trees.run_engine(session, *words, success_codes=codes, silent=True)
         if not written.exists():
             session.warn(f"not in the report; why: nox -s patches -- {verb} {' '.join(options)}")

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a machine with nothing but python3 and pip to a running nox session.
-
-``python3 scripts/bootstrap.py SESSION [-- OPTIONS]`` is ``nox -s SESSION -- OPTIONS`` with the
-nox and uv that ``bootstrap.txt`` pins, in an environment of their own (``.bootstrap/``).
-Standard library only.
-"""
+"""``scripts/bootstrap.py`` after the check of Python's version. Standard library only."""
 
 from __future__ import annotations
 
 import ast
-import difflib
+import importlib.metadata
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,16 +15,25 @@ import venv
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "packages" / "groundwork" / "src"))  # before anything is installed
 
-from groundwork import apt  # noqa: E402
-from groundwork.errors import INTERRUPTED  # noqa: E402
-from sessions import PIP_OPTIONS, checkout_lock  # noqa: E402
+from groundwork import apt, offline  # noqa: E402
+from groundwork.command_line import nearest  # noqa: E402
+from groundwork.errors import (  # noqa: E402
+    FREE_SPACE,
+    GO_ON,
+    INTERRUPTED,
+    USER_MISTAKE,
+    CommandError,
+)
+from groundwork.files import full_folder  # noqa: E402
+from sessions import PIP_OPTIONS, checkout_lock, options  # noqa: E402
 
 HOME = ROOT / ".bootstrap"
 PINNED = ROOT / "scripts" / "bootstrap.txt"
-OLDEST = (3, 11)
+#: The first pip with the option --python.
+OLDEST_PIP = (22, 3)
 USAGE = "usage: python3 scripts/bootstrap.py SESSION [SESSION ...] [-- OPTIONS]"
 LIST = "python3 scripts/bootstrap.py lists the sessions"
 
@@ -40,29 +46,33 @@ def main(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:
-        return _fail("interrupted", code=INTERRUPTED)
+        return _fail(GO_ON, code=INTERRUPTED)
+    except CommandError as error:
+        return _fail(str(error), code=error.exit_code)
 
 
 def _run(arguments: list[str]) -> int:
-    if sys.version_info < OLDEST:
-        return _fail(f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed; this is {sys.version}")
-    sessions, separator, options = _split(arguments)
+    sessions, separator, words = _split(arguments)
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
     if unknown := [name for name in sessions if name not in _known()]:
-        near = difflib.get_close_matches(unknown[0].replace("-", "_"), _known(), n=1)
-        hint = f"did you mean: python3 scripts/bootstrap.py {near[0]}" if near else LIST
+        near = nearest(unknown[0].replace("-", "_"), _known())
+        hint = f"did you mean: python3 scripts/bootstrap.py {near}" if near else LIST
         return _fail(f"there is no session {unknown[0]}\n  {hint}")
-    if sessions and shutil.which("git") is None and (why := _install_git()):
-        return _fail(f"git is missing: {why}; {apt.command_line(['git'])}")
-    try:
-        if sessions:
-            checkout_lock.acquire(ROOT, inheritable=True)
-        nox = _environment()
-    except (OSError, subprocess.CalledProcessError, LookupError) as error:
-        return _fail(f"cannot make the private environment in {HOME}: {error}", code=1)
+    offline.heed(arguments)
+    for name in sessions:
+        if code := options.first_look(name, words):
+            return code
+    if options.HELP & set(words) and options.COMMANDS.keys() >= set(sessions):
+        return 0  # the first look printed it
+    os.environ[options.LOOKED] = "1"
+    if sessions:
+        if shutil.which("git") is None and not _install_git():
+            return _fail(f"git is missing: apt-get failed; {apt.command_line(['git'])}")
+        checkout_lock.acquire(ROOT, inheritable=True)
+    nox = _environment()
     chosen = ["-s", *sessions] if sessions else ["-l"]
-    command = [str(nox), "-f", str(ROOT / "noxfile.py"), *chosen, *separator, *options]
+    command = [str(nox), "-f", str(ROOT / "noxfile.py"), *chosen, *separator, *words]
     return _become(command)
 
 
@@ -74,7 +84,6 @@ def _known() -> list[str]:
 
 def _become(command: list[str]) -> NoReturn:
     """Let nox take this process's place: Ctrl-C and kill then reach what ends its children."""
-    os.chdir(ROOT)
     os.execv(command[0], command)
 
 
@@ -94,29 +103,71 @@ def _environment() -> Path:
         return bin_dir / "nox"
     nox = next(line.split()[0] for line in requirements.splitlines() if line.startswith("nox=="))
     print(f"bootstrap: installing {nox} into {HOME.name}/", file=sys.stderr)
-    stamp.unlink(missing_ok=True)
-    venv.create(HOME, with_pip=False, clear=True)
-    # The caller's pip fills it: Debian's python3 has no ensurepip unless python3-venv is there.
-    pip = [sys.executable, "-m", "pip", "--python", str(bin_dir / "python"), "install", "--quiet"]
-    subprocess.run([*pip, *PIP_OPTIONS, "-r", str(PINNED)], check=True)
+    try:
+        stamp.unlink(missing_ok=True)
+        venv.create(HOME, with_pip=False, clear=True)
+    except OSError as error:
+        raise checkout_lock.refused(ROOT, error) from error
+    pip = [*_pip(bin_dir / "python"), "install", "--quiet", *PIP_OPTIONS, "-r", str(PINNED)]
+    done = subprocess.run(pip, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise _not_installed(nox, done.stderr)
     if not (bin_dir / "nox").is_file():
-        raise LookupError("packages are pinned for Linux on x86-64 and AArch64 alone")
+        raise CommandError("packages are pinned for Linux on x86-64 and AArch64 alone")
     stamp.write_text(wanted, encoding="utf-8")
     return bin_dir / "nox"
 
 
-def _install_git() -> str:
-    """Install git, which holds the patched trees; the reason where that fails, else nothing."""
-    if why := apt.refusal():
-        return why
+def _pip(python: Path) -> list[str]:
+    """The command of a pip that installs for ``python``.
+
+    It is this Python's own, since Debian's Python has none to give away without python3-venv; else
+    the one that this Python gives to new environments.
+
+    Raises:
+        CommandError: there is neither.
+    """
+    try:
+        version = importlib.metadata.version("pip")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0"
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST_PIP:
+        return [sys.executable, "-m", "pip", "--python", str(python)]
+    ensure = [str(python), "-m", "ensurepip", "--default-pip"]
+    if (
+        importlib.util.find_spec("ensurepip") is None
+        or subprocess.run(ensure, capture_output=True, check=False).returncode
+    ):
+        old = "older than 22.3" if version != "0" else "missing"
+        raise CommandError(
+            f"pip of {sys.executable} is {old}",
+            remedy=apt.command_line(["python3-pip", "python3-venv"]),
+            exit_code=USER_MISTAKE,
+        )
+    return [str(python), "-m", "pip"]
+
+
+def _not_installed(nox: str, said: str) -> CommandError:
+    """The error for a failure of pip."""
+    what = f"pip cannot install {nox} into {HOME}"
+    if offline.offline():
+        what = f"{HOME} does not have {nox} yet, and --offline downloads nothing"
+        return CommandError(what, remedy=offline.REMEDY, exit_code=USER_MISTAKE)
+    if full := full_folder(HOME):
+        what = f"{what}: no space is left on the disk of {full}"
+        return CommandError(what, remedy=FREE_SPACE, exit_code=USER_MISTAKE)
+    last = [line.strip() for line in said.splitlines() if line.startswith("ERROR")][-1:]
+    what += f": {last[0].removeprefix('ERROR: ')}" if last else ""
+    remedy = "check the network and pip's index: python3 -m pip config list; then run it again"
+    return CommandError(what, remedy=remedy)
+
+
+def _install_git() -> bool:
+    """Install git, which holds the patched trees; return True if that succeeds."""
     print("bootstrap: git is missing and is installed now", file=sys.stderr)
-    return "" if apt.update() and apt.install(["git"]) else "apt-get failed"
+    return apt.update() and apt.install(["git"])
 
 
-def _fail(message: str, code: int = 2) -> int:
+def _fail(message: str, code: int = USER_MISTAKE) -> int:
     print(f"bootstrap: {message}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,32 +3,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import nox
 
-from groundwork.errors import USER_MISTAKE
 from sessions.environments import PACKAGES, install, install_torch, run_module
 from sessions.ladder import LADDER, MENDED, on_release
+from sessions.options import TREE_OPTIONS, tree_parser
 from sessions.requirements import ROOT
 
 WORK = ROOT / ".work"
 APPLIED = WORK / "apply.json"
 # What every command of the lab imports.
 LAB = ("crosslab", "forkpatch", "test", "tvm")
-
-# What of a session's options goes to `forkpatch apply`.
-TREE_OPTIONS = (
-    ("--release", "R", "the release (default: the lock's)"),
-    ("--source", "NAME=wheel|git", "take the upstream from this source only"),
-    ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
-    ("--require", "NAME", "fail when the optional upstream is missing"),
-)
 
 
 @dataclass(frozen=True)
@@ -64,25 +55,12 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
         options about trees, companion packages to install, options of the command.
 
     Raises:
-        SystemExit: with 0, after ``--help``; with 2, where ``--with`` names no package.
+        SystemExit: after ``--help``.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"nox -s {session.name} --",
-        description="Options of the patched trees come first:",
-        add_help=False,
-        allow_abbrev=False,
-    )
-    for option, metavar, text in TREE_OPTIONS:
-        parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
-    parser.add_argument("--offline", action="store_true", help="ask no index and no server")
-    companion = "install this package, too: accelerator-study, board-farm, ..."
-    parser.add_argument("--with", action="append", default=[], metavar="PACKAGE", help=companion)
-    parser.add_argument("-h", "--help", action="store_true", help="this text")
-    known, rest = parser.parse_known_args(session.posargs)
-    if known.help:
-        parser.print_help()
-        given = "--project, --release, --applied and the options that name a tree"
-        print(f"\nThen the options of {' '.join(inner)}. The session gives {given}:\n", flush=True)
+    known, rest = tree_parser(session.name).parse_known_args(session.posargs)
+    if known.help:  # only of tests: the first look prints the options of other commands
+        tree_parser(session.name).print_help()
+        print(f"\nThen the options of {' '.join(inner)}:\n", flush=True)
         install(session, *LAB)
         run_module(session, *inner, "--help")
         raise SystemExit(0)
@@ -90,18 +68,18 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     for option, _, _ in TREE_OPTIONS:
         for value in getattr(known, option.removeprefix("--")):
             trees += [option, value]
-    for name in vars(known)["with"]:
-        if name not in PACKAGES:
-            names = ", ".join(PACKAGES)
-            print(f"--with {name}: there is no such package\n  packages: {names}", file=sys.stderr)
-            raise SystemExit(USER_MISTAKE)
     return trees, vars(known)["with"], rest
+
+
+def run_engine(session: nox.Session, *words: str, **more: Any) -> None:
+    """Run forkpatch on this checkout; more as for :func:`run_module`."""
+    run_module(session, "forkpatch", "--root", str(ROOT), *words, **more)
 
 
 def apply(session: nox.Session, options: list[str]) -> Trees:
     """Bring the patched trees up to date and return their folders."""
     WORK.mkdir(exist_ok=True)
-    run_module(session, "forkpatch", "apply", "--json", str(APPLIED), *options)
+    run_engine(session, "apply", "--json", str(APPLIED), *options)
     result = json.loads(APPLIED.read_text(encoding="utf-8"))
     there = {u["name"]: Path(u["path"]) for u in result["upstreams"] if u["state"] != "missing"}
     series = next(u["patches"] for u in result["upstreams"] if u["name"] == "tvm")
@@ -126,7 +104,7 @@ def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chose
     tree = WORK / "variants" / f"{upstream}-{name}"
     shutil.rmtree(tree, ignore_errors=True)
     arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
-    run_module(session, "forkpatch", "tree", upstream, *chosen, *arguments)
+    run_engine(session, "tree", upstream, *chosen, *arguments)
     return tree
 
 
@@ -189,3 +167,9 @@ def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
     install_torch_packages(session)
     mended = on_release(MENDED, trees.series)
     return ["--plain-tree", str(variant(session, trees, "tvm", "mended", *mended))]
+
+
+def package_words(session: nox.Session) -> list[str]:
+    """The options of ``crosslab package``, with the project unless it only verifies."""
+    verify = session.posargs[:1] == ["verify"]
+    return [*session.posargs, *([] if verify else ["--project", str(ROOT)])]

@@ -10,7 +10,7 @@ import nox.command
 
 from groundwork.errors import USER_MISTAKE
 from sessions.environments import install, install_torch, run_module
-from sessions.requirements import versions_lock
+from sessions.requirements import ROOT, versions_lock
 
 # What upstream's tests import, beside TVM and what MLC-LLM's compiler needs.
 GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
@@ -34,10 +34,6 @@ def run(session: nox.Session) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--release")
     chosen, options = parser.parse_known_args(session.posargs)
-    if {"-h", "--help"} & set(options):
-        install(session, "forkpatch")
-        run_module(session, "forkpatch", "upstream-tests", "--help")
-        return
     releases = [chosen.release] if chosen.release else list(versions_lock()["releases"])
     if unknown := set(releases) - set(versions_lock()["releases"]):
         known = ", ".join(versions_lock()["releases"])
@@ -46,10 +42,10 @@ def run(session: nox.Session) -> None:
     worse = []
     for release in releases:
         install_suites(session, release)
-        report = f"out/upstream-tests/{release}.json"
-        words = ["upstream-tests", "--release", release, "--json", report, *options]
+        report = ROOT / "out" / "upstream-tests" / f"{release}.json"
+        words = ["upstream-tests", "--release", release, "--json", str(report), *options]
         try:
-            run_module(session, "forkpatch", *words)
+            run_module(session, "forkpatch", "--root", str(ROOT), *words)
         except nox.command.CommandFailed:
             worse.append(release)
     if worse:

@@ -11,7 +11,7 @@ import pytest
 
 from crosslab.host import optional_tools
 from crosslab.host.toolchain import clang_version
-from groundwork import apt
+from groundwork import apt, offline
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="apt-get installs as root only")
 
@@ -43,7 +43,11 @@ def test_nothing_is_installed_by_other_users_than_root(
     script(path, "apt-get", f"/usr/bin/touch {path}/called")
     script(path, "sudo", "exit 1")
     assert apt.refusal() == "this is not root, and sudo asks for a password"
+    assert apt.command_line(["git"]) == "type: sudo apt-get update && sudo apt-get install git"
     assert not apt.install(["git"])
+    (path / "sudo").unlink()
+    assert apt.refusal() == "this is not root, and there is no sudo"
+    assert apt.command_line(["git"]) == "type as root: apt-get update && apt-get install git"
     assert not (path / "called").exists()
 
 
@@ -81,12 +85,17 @@ def test_one_line_says_what_tests_go_without(
     )
 
 
-def test_the_bootstrap_ends_in_one_line_without_git(path: Path) -> None:
+def test_nothing_is_installed_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(offline.MARK, "1")
+    assert apt.refusal() in ("--offline installs nothing", "there is no apt-get here")
+
+
+def test_the_bootstrap_names_all_missing_tools_at_once(path: Path) -> None:
     bootstrap = Path(__file__).resolve().parents[2] / "scripts" / "bootstrap.py"
     command = [sys.executable, str(bootstrap), "tests"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == (
-        "bootstrap: git is missing: there is no apt-get here; "
-        "install these packages of Debian: git\n"
-    )
+    what, remedy = done.stderr.splitlines()
+    assert what.startswith("nox -s tests: missing tools: git, qemu-riscv64, clang, lld")
+    assert what.endswith("there is no apt-get here")
+    assert remedy.startswith("  install these packages of Debian: git qemu-user clang-19 lld-19")

@@ -6,8 +6,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from sessions.trees import split_options
 
 
@@ -19,12 +17,3 @@ def test_options_are_parted_and_the_commands_own_are_handed_on() -> None:
     assert trees == ["--offline", "--release", "2026.08"]
     assert companions == ["accelerator-study"]
     assert command == own
-
-
-def test_a_companion_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    session: Any = SimpleNamespace(name="build_and_test", posargs=["--with", "no-such"])
-    with pytest.raises(SystemExit) as ended:
-        split_options(session, "crosslab", "build-and-test")
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "--with no-such: there is no such package" in said and "accelerator-study" in said

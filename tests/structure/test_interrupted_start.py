@@ -38,5 +38,5 @@ def test_it_ends_as_an_interrupted_command_does(package: str, module: str) -> No
         check=False,
     )
     assert done.returncode == 130
-    assert done.stderr.splitlines()[-1].endswith("interrupted")
+    assert done.stderr.splitlines()[-1].endswith("interrupted: run it again to go on")
     assert "Traceback" not in done.stderr

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This machine before a session begins: room on its disks, and the tools that it lacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from groundwork import apt
+from groundwork.errors import FREE_SPACE, USER_MISTAKE, CommandError
+
+GB = 10**9
+#: Bytes that the first run of a session writes to the checkout, and to the cache.
+ROOM = {True: (GB, 3 * GB // 2), False: (GB // 4, 0)}
+
+
+def check_room(root: Path, session: str, *, lab: bool) -> None:
+    """Look at the free space before the first run of a session.
+
+    Args:
+        root: the checkout.
+        session: its name.
+        lab: it builds for RISC-V.
+
+    Raises:
+        CommandError: a disk has too little.
+    """
+    if (root / ".nox" / session).is_dir():
+        return
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    needed: dict[int, tuple[Path, int]] = {}
+    for wanted, size in zip((root, cache), ROOM[lab], strict=True):
+        folder = next(one for one in (wanted, *wanted.parents) if one.is_dir())
+        device = folder.stat().st_dev
+        first, before = needed.get(device, (folder, 0))
+        needed[device] = (first, before + size)
+    for folder, size in needed.values():
+        free = shutil.disk_usage(folder).free
+        if free < size:
+            raise CommandError(
+                f"the disk of {folder} has {free / GB:.1f} GB free; the first run of {session} "
+                f"needs {size / GB:.1f} GB there",
+                remedy=FREE_SPACE,
+                exit_code=USER_MISTAKE,
+            )
+
+
+def check_tools(doctor: Any) -> None:
+    """Name all tools that this machine lacks, where they cannot be installed from here.
+
+    Args:
+        doctor: the module that looks for the tools for RISC-V; None: the session needs none.
+
+    Raises:
+        CommandError: git is missing, or a tool that ziglang cannot replace.
+    """
+    if not (refusal := apt.refusal()):
+        return
+    tools = doctor.missing_packages(doctor.examine()) if doctor else ()
+    git = [] if shutil.which("git") else ["git"]
+    if git or not all(tool.replaced for tool in tools):
+        names = [*git, *(tool.name for tool in tools)]
+        raise CommandError(
+            f"missing tools: {', '.join(names)}: {refusal}",
+            remedy=apt.command_line([*git, *dict.fromkeys(tool.packages[0] for tool in tools)]),
+            exit_code=USER_MISTAKE,
+        )
