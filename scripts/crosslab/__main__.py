@@ -7,7 +7,6 @@ whose ``main(argv)`` does it.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import shlex
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from crosslab.errors import UserError
+from groundwork.command_line import meant
 from groundwork.errors import exit_code_of
 
 
@@ -120,8 +120,7 @@ def _nearest(word: str, known: Collection[str]) -> str:
     """Advice for a verb that is not there."""
     if package := COMPANIONS.get(word):
         return f"it comes with the package {package}: uv run --package {package} crosslab {word}"
-    near = difflib.get_close_matches(word.replace("_", "-"), known, n=1)
-    return f"did you mean: crosslab {near[0]}" if near else f"verbs: {', '.join(known)}"
+    return meant(word.replace("_", "-"), known, "verbs", "crosslab ")
 
 
 def main() -> int:

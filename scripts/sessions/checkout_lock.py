@@ -43,6 +43,9 @@ def acquire(root: Path, *, inheritable: bool = False) -> None:
 def refused(root: Path, error: OSError) -> CommandError:
     """The error for a checkout that this user cannot write to."""
     clone = f"git clone {shlex.quote(str(root))} ~/mlc-rvv && cd ~/mlc-rvv"
+    if root.stat().st_uid != os.geteuid():  # git reads no repository of another user
+        safe = f"git config --global --add safe.directory {shlex.quote(str(root / '.git'))}"
+        clone = f"{safe} && {clone}"
     own = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     return CommandError(
         f"{error.filename or root} cannot be written: {error.strerror or error}",

@@ -26,7 +26,7 @@ if __name__ == "__main__":  # in place of this file's folder
     sys.path[:1] = [str(ROOT / "scripts"), *map(str, sorted(ROOT.glob("packages/*/src")))]
 
 from groundwork import command_line  # noqa: E402
-from groundwork.command_line import Parser, nearest  # noqa: E402
+from groundwork.command_line import Parser, meant  # noqa: E402
 from groundwork.errors import INTERRUPTED, USER_MISTAKE, CommandError  # noqa: E402
 from sessions import machine  # noqa: E402
 from sessions.ladder import LADDER  # noqa: E402
@@ -191,9 +191,8 @@ def check_trees(known: argparse.Namespace) -> None:
 
 def _check_name(option: str, name: str, known: Collection[str], what: str) -> None:
     if name not in known:
-        near = nearest(name, known)
-        hint = f"did you mean: {option} {near}" if near else f"{what}s: {', '.join(known)}"
-        raise _mistake(f"{option} {name}: there is no such {what}", hint)
+        remedy = meant(name, known, f"{what}s", f"{option} ")
+        raise _mistake(f"{option} {name}: there is no such {what}", remedy)
 
 
 def _mistake(what: str, remedy: str) -> CommandError:

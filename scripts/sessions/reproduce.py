@@ -10,7 +10,6 @@ were made, and SOURCE_DATE_EPOCH. They share this machine's tools and Python pac
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +195,7 @@ def main(arguments: list[str]) -> int:
     """Build twice and compare; return 1 if a file differs."""
     about = "Build the artefact twice under different conditions and compare the bytes. "
     about += "Options other than --help go to build_and_test: nox -s build_and_test -- --help."
-    parser = argparse.ArgumentParser(prog="nox -s reproduce --", description=about)
+    parser = Parser(prog="nox -s reproduce --", description=about)
     _, options = parser.parse_known_args(arguments)
     if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):
         print("note: uncommitted changes are not built")

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import argparse
-
 import nox
 import nox.command
 
+from groundwork.command_line import Parser
 from groundwork.errors import USER_MISTAKE
 from sessions.environments import install, install_torch, run_module
 from sessions.requirements import ROOT, versions_lock
@@ -31,7 +30,7 @@ def run(session: nox.Session) -> None:
         SystemExit: with 2, a mistake in the options.
         nox.command.CommandFailed: a test is worse on our trees, in any of the releases.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--release")
     chosen, options = parser.parse_known_args(session.posargs)
     releases = [chosen.release] if chosen.release else list(versions_lock()["releases"])

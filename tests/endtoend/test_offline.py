@@ -70,6 +70,14 @@ def test_the_namespace_is_without_a_network(project: Path) -> None:
     assert reason == "Network is unreachable"
 
 
+def test_a_first_run_without_a_network_says_what_lacks(project: Path) -> None:
+    done = run(project, "scripts/bootstrap.py", "apply_patches", "--", "--offline")
+    assert done.returncode == 2, done.stderr
+    _, what, remedy = done.stderr.splitlines()
+    assert "does not have nox==" in what and what.endswith("--offline downloads nothing")
+    assert remedy == "  type the same command once without --offline"
+
+
 def test_without_network_and_cache_it_is_said_what_lacks(project: Path, tmp_path: Path) -> None:
     done = run(project, "-m", "forkpatch", "apply", "--offline", XDG_CACHE_HOME=str(tmp_path / "c"))
     assert done.returncode == 2, done.stderr

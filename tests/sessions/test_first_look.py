@@ -17,6 +17,8 @@ CASES = (
     ("model", "", "nox -s model: missing: MODEL\n  options: nox -s model -- --help"),
     ("model", "m.gguf", ""),
     ("model", "gone.gguf", "gone.gguf is not there\n  give a folder"),
+    ("model", "text.gguf", "not a GGUF file: it begins with b'vers'\n  download the file again"),
+    ("model", "./empty", "empty has no config.json\n  give a Hugging Face folder"),
     ("model", "m.gguf --corr", "there is no option --corr; did you mean --core?\n  options:"),
     ("model", "m.gguf --mirrors x", "there is no option --mirrors; did you mean --mirror?"),
     ("model", "m.gguf --mirror mlc=.", "no such upstream\n  did you mean: --mirror mlc-llm"),
@@ -38,9 +40,9 @@ CASES = (
     ("lock", "--chek", "there is no option --chek; did you mean --check?"),
     ("rebase", "", "missing: NAME"),
     ("upstream_tests", "--foo", "there is no option --foo"),
-    ("bench", "--against upstrem", "--against upstrem: no such variant\n  there are: upstream"),
+    ("bench", "--against upstrem", "no such variant\n  did you mean: --against upstream"),
     ("host_bench", "--prefill 1", "give prompts of 2 tokens or more"),
-    ("zoo", "--family llam", "no family llam"),
+    ("zoo", "--family llam", "no family llam\n  did you mean: --family llama"),
     ("farm", "upp", "'upp' is not known; did you mean up?"),
     ("farm", "tune-kernels", "missing: --core"),
     ("cost", "layer x", "'layer' is not known; did you mean layers?"),
@@ -68,7 +70,9 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
     folder = tmp_path_factory.mktemp("models")
-    (folder / "m.gguf").touch()
+    (folder / "m.gguf").write_bytes(b"GGUF")
+    (folder / "text.gguf").write_text("version https://git-lfs")
+    (folder / "empty").mkdir()
     sources = [options.ROOT / "scripts", *options.ROOT.glob("packages/*/src")]
     paths = "".join(f"sys.path.append({str(path)!r})\n" for path in sources)
     command = [sys.executable, "-S", "-c", f"import sys\n{paths}{PROGRAM}", json.dumps(CASES)]

@@ -53,3 +53,15 @@ def test_an_entry_point_names_what_its_package_has(folder: Path) -> None:
     for point in [value for group in groups for value in group.values()]:
         module, _, name = point.partition(":")
         assert (name or "main") in names_of(folder / "src", module), point
+
+
+def test_every_command_answers_a_mistake_with_the_nearest_word() -> None:
+    """By groundwork's parser; a board has a part of groundwork only."""
+    sources = [ROOT / "scripts", *ROOT.glob("packages/*/src")]
+    own = [
+        path.name
+        for source in sources
+        for path in source.rglob("*.py")
+        if "argparse.ArgumentParser(" in path.read_text(encoding="utf-8")
+    ]
+    assert own == ["real_board.py"]

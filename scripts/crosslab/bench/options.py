@@ -22,7 +22,7 @@ from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.peers import openblas
 from crosslab.peers.gguf_export import IN_BLOCKS
 from crosslab.remote import add_options
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, meant
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
@@ -331,8 +331,9 @@ def _chosen(variants: tuple[Variant, ...], against: str | None) -> tuple[Variant
         return variants
     found = [v for v in variants[:-1] if v.name == against]
     if not found:
-        names = ", ".join(v.name for v in variants[:-1])
-        raise UserError(f"--against {against}: no such variant", remedy=f"there are: {names}")
+        names = [v.name for v in variants[:-1]]
+        remedy = meant(against, names, "there are", "--against ")
+        raise UserError(f"--against {against}: no such variant", remedy=remedy)
     return (found[0], variants[-1])
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from crosslab.models.families import Family, families
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
 from crosslab.models.llama_params import param_shapes, sources_of
-from crosslab.models.sources.model_folder import CONFIG_FILE, weight_paths
+from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
@@ -46,8 +45,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     Raises:
         UserError: the model cannot be made, or not checked; with what is missing and what to type.
     """
-    if not (folder / CONFIG_FILE).is_file():
-        raise _no_model(folder)
+    check_folder(folder)
     table = read_table(folder / CONFIG_FILE)
     kind = str(table.get("model_type", "llama"))
     _check_kind(folder, table, kind)
@@ -93,17 +91,6 @@ def check_length(job: Job, prompt: int, model: Path) -> None:
             f"the model's context of {room} tokens",
             remedy="give a shorter --prompt, a smaller --max-new, or a larger --context",
         )
-
-
-def _no_model(folder: Path) -> UserError:
-    files = sorted(folder.glob("*.gguf"))
-    return UserError(
-        f"{folder} has no {CONFIG_FILE}",
-        remedy=f"give the file: {shlex.quote(str(files[0]))}"
-        if files
-        else "give a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or a file "
-        "of GGUF by its own path",
-    )
 
 
 def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from crosslab.errors import UserError
 from crosslab.models.config import LENGTHS
+from groundwork.command_line import meant
 
 TABLE = Path(__file__).with_name("families.toml")
 NORM = (0.5, 1.5)
@@ -104,5 +105,6 @@ def chosen(names: Sequence[str]) -> list[Family]:
     """
     known = families()
     if unknown := [name for name in names if name not in known]:
-        raise UserError(f"no family {', '.join(unknown)}", remedy=f"families: {', '.join(known)}")
+        remedy = meant(unknown[0], known, "families", "--family ")
+        raise UserError(f"no family {', '.join(unknown)}", remedy=remedy)
     return [known[name] for name in dict.fromkeys(names)] if names else list(known.values())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from crosslab.build import offload
 from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
 
+ROOT = Path(__file__).resolve().parents[3]
 VTA = ("--accelerator", "vta-1x16x16")
 
 
@@ -36,6 +38,7 @@ def test_an_entry_point_names_what_gives_the_device(
     pytest.importorskip("accelerator", reason="needs packages/accelerator-study")
     monkeypatch.setattr(offload, "entry_points", installed(entry))
     options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), *VTA]
+    shutil.copy(ROOT / "VERSIONS.lock", tmp_path)
     job = parse_job(options)
     assert job.offload and job.recipe.mode == job.offload.mode
     assert job.offload.about == {"accelerator": "vta-1x16x16", "attention": "cpu"}

@@ -54,6 +54,20 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return by_small[near[0]] if near else None
 
 
+def meant(word: str, known: Iterable[str], what: str, before: str = "") -> str:
+    """A remedy for an unknown word: the nearest known one, else all of them.
+
+    Args:
+        word: that was given.
+        known: that can be given.
+        what: the words are, in plural.
+        before: words to type before the known one.
+    """
+    known = list(known)
+    near = nearest(word, known)
+    return f"did you mean: {before}{near}" if near else f"{what}: {', '.join(known) or 'none'}"
+
+
 def choice(word: str, known: Sequence[str], what: str) -> str:
     """The known word that a word is, in any case of letters; a type of argparse builds on it.
 

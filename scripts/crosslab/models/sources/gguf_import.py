@@ -47,6 +47,7 @@ _FOLDER = (
     f"of GGUF, models of {', '.join(FAMILIES)} are read; give the model's Hugging Face folder: "
     "config.json, *.safetensors, tokenizer.json"
 )
+_MAGIC = b"GGUF"
 
 
 class BoundedReader(Bounded, GGUFReader):  # type: ignore[misc]
@@ -81,10 +82,26 @@ def open_gguf(source: Path) -> tuple[BoundedReader, dict[str, Any]]:
         reader = BoundedReader(source)
         return reader, {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # the package names no exceptions of its own
-        raise UserError(
-            f"{source.name} is not a GGUF file: {error}",
-            remedy="download the file again, and compare its sha256 with its publisher's",
-        ) from error
+        raise _not_gguf(source, str(error)) from error
+
+
+def check_magic(source: Path) -> None:
+    """Check the first bytes of a GGUF file.
+
+    Raises:
+        UserError: they are others.
+    """
+    with source.open("rb") as stream:
+        first = stream.read(len(_MAGIC))
+    if first != _MAGIC:
+        raise _not_gguf(source, f"it begins with {first!r}" if first else "it is empty")
+
+
+def _not_gguf(source: Path, why: str) -> UserError:
+    return UserError(
+        f"{source.name} is not a GGUF file: {why}",
+        remedy="download the file again, and compare its sha256 with its publisher's",
+    )
 
 
 def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:

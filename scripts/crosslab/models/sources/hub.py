@@ -68,16 +68,16 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
     except Exception as error:  # its own, the system's, and those of its HTTP library
         if isinstance(error, OSError) and remedy_for(error.errno):
             raise LabError.from_os_error(error) from error
+        if offline.offline():
+            what = f"{source} was not downloaded before, and --offline downloads nothing"
+            raise UserError(what, remedy=f"{offline.REMEDY}, or give a folder") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         status = getattr(getattr(error, "response", None), "status_code", None)
         kind = UserError if status in (None, 401, 403, 404) else LabError
         raise kind(
             f"{source} cannot be downloaded: {reason}",
-            remedy=f"{offline.REMEDY}, or give a folder"
-            if offline.offline()
-            else "check name, "
-            "revision and network; a model that asks for consent needs HF_TOKEN; what is on this "
-            "machine needs no network: give its folder",
+            remedy="check name, revision and network; a model that asks for consent needs "
+            "HF_TOKEN; what is on this machine needs no network: give its folder",
         ) from error
     return Path(folder), commit, licence
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,7 +25,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import WINDOW, read_table
 from crosslab.models.formats import GGUF
 from crosslab.models.sources.asset import fetch_asset
-from crosslab.models.sources.gguf_import import import_gguf
+from crosslab.models.sources.gguf_import import check_magic, import_gguf
 from crosslab.models.sources.hub import HUB, download, parse_reference
 from crosslab.models.sources.pins import Asset, read_pins
 from crosslab.models.weights_file import (
@@ -113,8 +114,26 @@ def name_of(source: str) -> str:
     return plain or "model"
 
 
+def check_folder(folder: Path) -> None:
+    """Check that a folder is a model of Hugging Face.
+
+    Raises:
+        UserError: it has no config.json.
+    """
+    if (folder / CONFIG_FILE).is_file():
+        return
+    files = sorted(folder.glob("*.gguf"))
+    raise UserError(
+        f"{folder} has no {CONFIG_FILE}",
+        remedy=f"give the file: {shlex.quote(str(files[0]))}"
+        if files
+        else "give a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or a file "
+        "of GGUF by its own path",
+    )
+
+
 def check_source(source: str, project: Path) -> None:
-    """Check that a MODEL is the name of one, or a path that exists.
+    """Check that a MODEL is the name of one, or a path of one; its content is read later.
 
     Raises:
         UserError: it is neither.
@@ -123,7 +142,12 @@ def check_source(source: str, project: Path) -> None:
     if source.startswith(HUB):
         parse_reference(source)
     elif path.exists() or path.suffix == ".gguf" or "/" in source:
-        if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        if path.is_dir():
+            check_folder(path)
+            weight_paths(path)
+            return
+        if path.is_file() and path.suffix == ".gguf":
+            check_magic(path)
             return
         what = "is neither a folder nor a GGUF file" if path.exists() else "is not there"
         raise UserError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from crosslab.errors import LabError, UserError
+from groundwork.command_line import meant
 
 T = TypeVar("T")
 LOCK_NAME = "VERSIONS.lock"
@@ -60,10 +61,9 @@ class Pins:
         """
         if name in self.assets:
             return self.assets[name]
-        known = ", ".join(sorted(self.assets)) or "none"
         raise UserError(
             f"model {name!r} is not pinned in {self.path}",
-            remedy=f"pinned models: {known}",
+            remedy=meant(name, sorted(self.assets), "pinned models"),
         )
 
 
