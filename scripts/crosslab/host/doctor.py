@@ -137,7 +137,7 @@ def _sysroot() -> tuple[Tool, Tool]:
             "the same for C++",
             str(stdcpp) if stdcpp else "",
             "",
-            *tools.STDCPP_PACKAGES,
+            *tools.stdcpp_packages(),
             zig=True,
         ),
     )

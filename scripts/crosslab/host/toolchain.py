@@ -35,12 +35,22 @@ ZIGLANG_SHA256 = (
 TRIPLE = "riscv64-linux-gnu"
 SYSROOT = Path("/usr/riscv64-linux-gnu")
 GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
+# Versions of the C++ library that Debian has for another machine.
+STDCPP = (12, 13, 14, 11, 15)
 NATIVE_LINK = ("-Wl,--gc-sections", "-pthread", "-ldl")
 PREPARE = "uv run crosslab prepare"
-# Debian's packages: each release has one version of the C++ library for another machine.
 CLANG_PACKAGE = f"clang-{MINIMUM_CLANG}"
 LIBC_PACKAGE = "libc6-dev-riscv64-cross"
-STDCPP_PACKAGES = tuple(f"libstdc++-{n}-dev-riscv64-cross" for n in (12, 13, 14, 11, 15))
+
+
+def stdcpp_packages(installed: Path = Path("/var/lib/dpkg/info")) -> tuple[str, ...]:
+    """Debian's packages of the C++ library for riscv64; the one of this machine's release first.
+
+    Each release has one or two versions. Its own GCC tells which, also before apt has its lists.
+    """
+    names = (path.name.split("-")[1] for path in installed.glob("gcc-*-base*.list"))
+    own = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return tuple(f"libstdc++-{n}-dev-riscv64-cross" for n in dict.fromkeys((*own, *STDCPP)))
 
 
 class CompilerKind(enum.StrEnum):
@@ -239,7 +249,7 @@ def find_cross(prefer: CompilerKind | None = None) -> Toolchain:
     remedy = f"type: {PREPARE}"
     if prefer is CompilerKind.CLANG and find_ziglang():
         # With ziglang nothing is missing for PREPARE.
-        needed = (CLANG_PACKAGE, lld_package(), LIBC_PACKAGE, STDCPP_PACKAGES[0])
+        needed = (CLANG_PACKAGE, lld_package(), LIBC_PACKAGE, stdcpp_packages()[0])
         remedy = apt.command_line(needed)
     raise UserError(f"no compiler for riscv64: {_why_no_cross(prefer)}", remedy=remedy)
 

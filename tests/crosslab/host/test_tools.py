@@ -210,3 +210,11 @@ def test_the_runtime_is_refused_without_sources(tmp_path: Path) -> None:
     tools: Toolchain = shared_builds.cross()
     with pytest.raises(UserError, match="has no runtime sources"):
         build_runtime(tmp_path, tools, tmp_path)
+
+
+def test_the_cpp_library_is_that_of_the_debian_release(tmp_path: Path) -> None:
+    """Debian 13 has version 14 alone; a hint that names 12 cannot be typed there."""
+    for name in ("gcc-14-base:amd64.list", "gcc-14-base:amd64.md5sums", "gcc-defaults.list"):
+        (tmp_path / name).touch()
+    first, second, *_ = toolchain.stdcpp_packages(tmp_path)
+    assert (first, second) == ("libstdc++-14-dev-riscv64-cross", "libstdc++-12-dev-riscv64-cross")
