@@ -223,7 +223,7 @@ def look(session: str, words: Sequence[str]) -> int:
             tree_parser(session).print_help()
             print("\nThen the options of the command; the session gives those that name trees:\n")
             rest = ["--help"]
-        if command:
+        if command and (rest or command.words or command.given):  # else it prints its help
             _read(command, typed, rest, checks=not (known and vars(known)["with"]))
         if not HELP & set(words):
             machine.check_room(ROOT, session, lab=trees)

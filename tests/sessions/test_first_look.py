@@ -35,6 +35,7 @@ CASES = (
     ("build_and_test", "--accelerator x --with accelerator-study", ""),
     ("build_and_test", "--with boards", "no such package\n  did you mean: --with board-farm"),
     ("tests", "--require mlc", "there is no such upstream\n  did you mean: --require mlc-llm"),
+    ("patches", "", ""),  # it prints its help
     ("patches", "edti tvm", "argument VERB: 'edti' is not known; did you mean edit?"),
     ("apply_patches", "--relase 1", "there is no option --relase; did you mean --release?"),
     ("lock", "--chek", "there is no option --chek; did you mean --check?"),
