@@ -33,7 +33,7 @@ def need_python(name, words):
     if sys.version_info >= OLDEST:
         return
     program = subprocess.list2cmdline(words)
-    newer = [n for n in range(NEWEST, OLDEST[1] - 1, -1) if _is_there("python3.{}".format(n))]
+    newer = [n for n in range(OLDEST[1], NEWEST) if _is_there("python3.{}".format(n))]
     sudo = "sudo " if os.geteuid() and _is_there("sudo") else ""
     hint = _HINT.format(program=program, sudo=sudo)
     if newer:

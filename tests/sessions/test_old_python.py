@@ -20,7 +20,17 @@ SHARED = (
     *(ast.Module, ast.Expr, ast.Assign, ast.FunctionDef, ast.Return, ast.If, ast.For, ast.Break),
     *(ast.Import, ast.ImportFrom, ast.alias, ast.Call, ast.keyword, ast.Attribute, ast.Name),
     *(ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice, ast.BinOp, ast.UnaryOp),
-    *(ast.Compare, ast.GeneratorExp, ast.ListComp, ast.comprehension, ast.arguments, ast.arg),
+    *(
+        ast.BoolOp,
+        ast.boolop,
+        ast.IfExp,
+        ast.Compare,
+        ast.GeneratorExp,
+        ast.ListComp,
+        ast.comprehension,
+        ast.arguments,
+        ast.arg,
+    ),
     *(ast.expr_context, ast.operator, ast.unaryop, ast.cmpop),
 )
 
