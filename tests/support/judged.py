@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crosslab.build.offload import Offload
-from crosslab.models.roundings import FLOAT32_SLACK, Slack
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class JudgedJob:
     int8: bool = False
     int8_cache: bool = False
     rounds: bool = True
-    rounding_slack: Slack = FLOAT32_SLACK
+    halves: bool = False
 
 
 def judged_job(device: Offload, max_new: int, chunk: int) -> JudgedJob:

@@ -29,7 +29,13 @@ from crosslab.models.int8_error import log_probabilities
 from crosslab.models.llama_params import FileWeights, param_widths
 from crosslab.models.params import ReadParams
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
-from crosslab.models.roundings import RoundingError, Roundings, RunRoundings
+from crosslab.models.roundings import (
+    FLOAT32_SLACK,
+    RoundingError,
+    Roundings,
+    RunRoundings,
+    halves_slack,
+)
 from crosslab.models.sources.model_folder import CONFIG_FILE
 from crosslab.models.weights_file import F32
 
@@ -193,7 +199,8 @@ def judge(
         return None
     if job.rounds and record is None:
         raise LabError("the run wrote no record of what it rounded")
-    taking = RunRoundings(record, job.rounding_slack) if job.rounds and record is not None else None
+    slack = halves_slack(asked.config.layers) if job.halves else FLOAT32_SLACK
+    taking = RunRoundings(record, slack) if job.rounds and record is not None else None
     fault = _end_fault(tokens, asked.stop, job.max_new)
     try:
         rows = np.stack(list(_steps(_model(job, asked, taking), tokens, asked, job.chunk)))

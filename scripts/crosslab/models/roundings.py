@@ -11,6 +11,7 @@ fault, with its place. What remains between the two answers is float32 alone.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ GROUP = 32
 """Inputs that share a scale when activations are rounded for MLC-LLM's formats of weights."""
 LEAST = np.float32(2.0**-100)
 """Blocks whose largest is not above it are zeros (kernels/include/mlc_rvv_linear.h)."""
+
+
 @dataclass(frozen=True)
 class Slack:
     """Differences between a run's roundings and the reference's that arithmetic explains.
@@ -44,7 +47,20 @@ class Slack:
 
 FLOAT32_SLACK = Slack(steps=1e-2, scale=1e-4, other=5e-2)
 """Sums in another order leave less than a tenth of a hundredth of a step."""
-HALVES_SLACK = Slack(steps=1.0, scale=1e-2, other=1.0)
+HALF = 2.0**-11
+"""Largest part of a number that rounding it to float16 changes."""
+
+
+def halves_slack(layers: int) -> Slack:
+    """The differences of a model that stores its activations in float16.
+
+    A value is rounded a few times within a layer, and the sums that layers add to twice in each:
+    independent errors grow with the root of their number.
+    """
+    noise = HALF * (1 + math.sqrt(2 * layers))
+    return Slack(steps=127 * noise, scale=1.5 * noise, other=min(1.0, 60 * noise))
+
+
 # Of the largest of a row: what float32 leaves in a block of far smaller values.
 NOISE = 1e-6
 # Values of a matrix that may be other ones whatever their share.
