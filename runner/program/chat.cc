@@ -36,7 +36,7 @@ constexpr char kHelp[] =
     "  /read FILE   send a file's text as the message\n"
     "  /stats       show speed and memory\n"
     "  /help        this text\n"
-    "  /exit        leave (or Ctrl-D)\n"
+    "  /exit, /quit leave (or Ctrl-D)\n"
     "To send a message that begins with /, type //. Ctrl-C ends an answer.\n"
     "In a terminal, Alt-Enter, or \\ at the end of a line, begins another line of the message.\n";
 constexpr size_t kLongestMessage = size_t{16} << 20;
@@ -101,7 +101,7 @@ class Conversation {
     const size_t blank = std::min(line.find(' '), line.size());
     const std::string command = line.substr(0, blank);
     const std::string rest(Stripped(std::string_view(line).substr(blank)));
-    if (command == "/exit") return false;
+    if (command == "/exit" || command == "/quit") return false;
     if (command == "/help") {
       std::cerr << kHelp;
     } else if (command == "/reset") {

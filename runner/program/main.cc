@@ -25,6 +25,11 @@ int Run(const std::vector<std::string>& words) {
   if (!words.empty() && words[0] == "serve") return Serve({words.begin() + 1, words.end()});
   if (!words.empty() && words[0] == "bench") return Bench({words.begin() + 1, words.end()});
   if (!words.empty() && words[0] == "run") return RunTensors({words.begin() + 1, words.end()});
+  if (!words.empty() && !words[0].starts_with('-')) {
+    throw InputError("there is no command '" + words[0] +
+                     "'; the commands are serve, bench and run. --prompt TEXT gives a prompt, " +
+                     "--help lists the options");
+  }
   const Arguments arguments = ParseArguments(words);
   if (arguments.help) {
     std::cout << kUsage;

@@ -75,7 +75,7 @@ struct ServeArguments {
   std::string name;
   std::string alias;
   bool strict = false;
-  bool lookup = true;
+  bool no_lookup = false;
   std::vector<std::string> rest;  // options of the model
 };
 
@@ -107,10 +107,8 @@ ServeArguments Parse(const std::vector<std::string>& words) {
                                                  {"--parallel", {&a.parallel, 1, kMostParallel}},
                                                  {"--queue", {&a.queue, 1, kMostQueued}}};
   for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--no-prompt-lookup") {
-      a.lookup = false;
-    } else if (words[i] == "--strict") {
-      a.strict = true;
+    if (words[i] == "--no-prompt-lookup" || words[i] == "--strict") {
+      (words[i] == "--strict" ? a.strict : a.no_lookup) = true;
       continue;
     }
     const auto text = texts.find(words[i]);
@@ -245,7 +243,7 @@ int Serve(const std::vector<std::string>& words) {
                                .chunk = most.chunk,
                                .queue = own.queue,
                                .adaptive = arguments.prefill_chunk == 0,
-                               .lookup = own.lookup ? Lookup::kWhereItGains : Lookup::kOff};
+                               .lookup = own.no_lookup ? Lookup::kOff : Lookup::kWhereItGains};
   Sampling defaults = DefaultSampling(arguments.params);
   for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -276,6 +277,55 @@ def test_raw_float32_is_taken_as_it_is(
 )
 def test_refuses_bad_arguments(runner: Path, arguments: list[str], message: str) -> None:
     refuses(run(runner, arguments), message)
+
+
+PRINTING = ("--help", "--describe", "--openapi")
+COMMANDS = ((), ("serve",), ("bench",), ("run",))
+# Of options that do not accept 1. The last two end the runner, after all options are read.
+VALUES = {"--roi": "both", "--roi-span": "call", "--context-full": "slide", "--log-level": "info"}
+VALUES |= {"--logit-bias": "1:1", "--cors": "*", "--lib": "/no.so", "--api-key-file": "/no.keys"}
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)( [A-Z]+)?")
+OF_RUNNER = (
+    *("docs/api.md", "docs/chat.md", "docs/serve.md", "runner/README.md"),
+    "scripts/crosslab/artifact/board_readme.md",
+)
+
+
+@pytest.fixture(scope="module")
+def helped(runner: Path) -> dict[tuple[str, ...], dict[str, bool]]:
+    """The options that each command's --help names, and whether they have a value."""
+    told = {command: run(runner, [*command, "--help"]).stdout for command in COMMANDS}
+    # Above the list, the usage has options of other commands.
+    texts = {command: text.partition("\n\n")[2] for command, text in told.items()}
+    valued = {option for text in texts.values() for option, value in OPTION.findall(text) if value}
+    return {
+        command: {option: option in valued for option, _ in OPTION.findall(text)}
+        for command, text in texts.items()
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_accepts_every_option_of_its_help(
+    runner: Path, helped: dict[tuple[str, ...], dict[str, bool]], command: tuple[str, ...]
+) -> None:
+    given = {o: v for o, v in helped[command].items() if o not in PRINTING}
+    assert len(given) > 4
+    values = [[option, *[VALUES.get(option, "1")] * valued] for option, valued in given.items()]
+    refused = run(runner, [*command, *(word for words in values for word in words)])
+    ended = {(): "--chat cannot be combined with", ("serve",): "cannot read /no.keys"}
+    refuses(refused, ended.get(command, "--lib: cannot read /no.so"))
+
+
+def test_pages_name_options_of_its_help(helped: dict[tuple[str, ...], dict[str, bool]]) -> None:
+    known = {option for options in helped.values() for option in options} | {"--user"}
+    for page in OF_RUNNER:
+        text = (shared_builds.PROJECT / page).read_text(encoding="utf-8")
+        commands = r"\S*/run\.sh\b|(?:\./)?runner\b"
+        spans = re.findall(rf"`(?:--|{commands})[^`\n]+`", text)
+        spans += re.findall(rf"^ {{4}}(?:{commands}).+$", text, re.MULTILINE)
+        named = {option for span in spans for option, _ in OPTION.findall(span)}
+        assert named, page
+        assert named <= known, page
 
 
 def refuses(result: GuestResult, message: str) -> None:

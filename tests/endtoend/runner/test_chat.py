@@ -102,7 +102,8 @@ def test_turns_are_the_references(
     expected = reference(words, params, said, system)
     more = ["--system", system] if system else []
     saved = tmp_path / "talk.json"
-    done = talk([*command, *GREEDY, *more], *said, f"/save {saved}", "/stats", "/exit", "never")
+    leave = "/quit" if system else "/exit"
+    done = talk([*command, *GREEDY, *more], *said, f"/save {saved}", "/stats", leave, "never")
     assert done.stdout == "".join(f"{text}\n" for text in expected)
     messages = json.loads(saved.read_text())
     assert [m["content"] for m in messages if m["role"] == "assistant"] == expected
