@@ -196,6 +196,7 @@ struct About {
   std::string core;
   int64_t vlen;
   int64_t bytes;  // of the weights
+  std::string verdict;
 };
 
 std::string Fixed(double value) {
@@ -208,6 +209,7 @@ void PrintHead(const About& about) {
   std::cout << "model " << about.model << ", weights " << Fixed(about.bytes / 1048576.0) << " MiB";
   if (!about.core.empty()) std::cout << ", core " << about.core;
   if (about.vlen > 0) std::cout << ", compiled for vector registers of " << about.vlen << " bits";
+  if (!about.verdict.empty()) std::cout << ", its answer when built: " << about.verdict;
   std::cout << "\n\n| threads | test | tokens/s |\n| ---: | ---: | ---: |\n" << std::flush;
 }
 
@@ -218,11 +220,9 @@ void PrintRow(const Row& row) {
 }
 
 void PrintJson(const About& about, const std::vector<Row>& rows) {
-  Json result = {{"model", about.model},
-                 {"core", about.core},
-                 {"vlen", about.vlen},
-                 {"weights_bytes", about.bytes},
-                 {"rows", Json::array()}};
+  Json result = {{"model", about.model},     {"core", about.core},
+                 {"vlen", about.vlen},       {"weights_bytes", about.bytes},
+                 {"verdict", about.verdict}, {"rows", Json::array()}};
   for (const Row& row : rows) {
     result["rows"].push_back({{"threads", row.threads},
                               {"test", row.test},
@@ -253,7 +253,8 @@ int Bench(const std::vector<std::string>& words) {
   const Limits limits = MostOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, nullptr);
   Model model(library, weights.params, Model::RoomFor(1, limits.max_seq, limits.chunk), {});
-  const About about = {ModelName(arguments.params), CoreName(), library.vlen(), BytesOf(weights)};
+  const About about = {ModelName(arguments.params), CoreName(), library.vlen(), BytesOf(weights),
+                       weights.verdict};
   if (!arguments.json) PrintHead(about);
   const auto prompt = Differing(prompted, weights.vocabulary);
   const auto answer = Differing(decoded, weights.vocabulary);

@@ -255,6 +255,7 @@ int Serve(const std::vector<std::string>& words) {
                            std::to_string(limits.sequences) +
                            " answers at once (--parallel), each of up to " +
                            std::to_string(limits.tokens) + " tokens (--max-seq)");
+  if (weights.verdict == "right") Log(LogLevel::kInfo, "when it was built, its answer was right");
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;

@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "input/errors.h"
+#include "input/json.h"
+#include "input/log.h"
 #include "input/read_file.h"
 #include "model/params.h"
 
@@ -23,10 +25,31 @@ int64_t Vocabulary(const Arguments& arguments, std::optional<int64_t> rows) {
   return arguments.vocab ? arguments.vocab : *rows;
 }
 
+constexpr size_t kLongestManifest = size_t{16} << 20;
+
+// The verdict of the manifest beside `params`, the folder of parameters. Warns if it is not right.
+std::string ReadVerdict(const std::string& params) {
+  const std::string path = params + "/../MANIFEST.json";
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return "";
+  const Json manifest = ParseJson(ReadFile(path, kLongestManifest), path);
+  const Json* verdict = Find(TableOf(manifest, path), "verdict");
+  if (verdict == nullptr) return "";
+  const std::string& text = TextOf(*verdict, path + ", verdict");
+  if (text == "unchecked") {
+    Log(LogLevel::kWarn, "this model's answers were not compared with a reference (MANIFEST.json)");
+  } else if (text != "right") {
+    Log(LogLevel::kWarn,
+        "do not use this model: when it was built, its answer was wrong (MANIFEST.json)");
+  }
+  return text;
+}
+
 }  // namespace
 
 Weights ReadWeights(const Library& library, const Arguments& arguments,
                     const Tokenizer* tokenizer) {
+  std::string verdict = ReadVerdict(arguments.params);
   const std::vector<WantedParam> wanted = WantedParams(library.metadata());
   auto params = LoadParams(arguments.params, wanted, !arguments.unchecked);
   library.ArrangeWeights(params);
@@ -37,7 +60,7 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
                      " tokens, but the model has " + std::to_string(vocabulary) +
                      ": the tokenizer belongs to another model");
   }
-  return {std::move(params), vocabulary};
+  return {std::move(params), vocabulary, std::move(verdict)};
 }
 
 std::string ModelName(const std::string& params) {

@@ -12,14 +12,17 @@
 
 namespace rvv_runner {
 
-// The parameters in the order of the library, and the size of the vocabulary.
+// The parameters in the order of the library, and what belongs to them.
 struct Weights {
   tvm::ffi::Array<tvm::ffi::Any> params;
-  int64_t vocabulary;
+  int64_t vocabulary;   // its size
+  std::string verdict;  // of the model's answer when it was built, see ReadWeights
 };
 
-// Reads the parameters of --params. `tokenizer` may be null. Throws InputError when they do
-// not fit the library, or when the tokenizer belongs to another model.
+// Reads the parameters of --params, and the verdict of MANIFEST.json in the folder around them:
+// right, unchecked, wrong, or empty without it. Warns if it is not right. `tokenizer` may be null.
+// Throws InputError when the parameters do not fit the library, or when the tokenizer belongs to
+// another model.
 Weights ReadWeights(const Library& library, const Arguments& arguments, const Tokenizer* tokenizer);
 
 // The name of the model whose parameters are in this folder: that of the folder around it.

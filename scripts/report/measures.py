@@ -199,5 +199,6 @@ def artefacts(found: Evidence) -> Content:
             for entry in manifest["files"]
         ]
         folder = path.removeprefix("dist/").removesuffix("/MANIFEST.json")
-        tables.append(Table(folder, ("file", "bytes", "sha256"), rows))
+        name = f"{folder}, verdict on its answer: {manifest.get('verdict', 'unknown')}"
+        tables.append(Table(name, ("file", "bytes", "sha256"), rows))
     return Content(tables=tables)

@@ -25,7 +25,11 @@ import pytest
 from support import tiny_model
 from support.shared_builds import CACHE, PROJECT, cross, runtime, tvm_tree
 
+from crosslab.artifact.dist import OBJECTS
 from crosslab.artifact.manifest import MANIFEST
+from crosslab.artifact.package import main as package_main
+from crosslab.artifact.package import tarball_of
+from crosslab.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("counting_emulator")
 
@@ -80,8 +84,19 @@ class Place:
         tensorized = {entry["block"] for entry in report["tensorized"] if entry["symbol"]}
         assert {"S_gemm", "O_gemm"} <= tensorized
         assert report["counters"]["prefill"]["vector"] > 0
-        (manifest,) = (self.root / "dist").glob(f"*/*/*/{MANIFEST}")
-        assert json.loads(manifest.read_text(encoding="utf-8"))["release"] == "faults"
+        assert self.manifest()["release"] == "faults"
+        assert self.manifest()["verdict"] == "right"
+
+    @property
+    def model(self) -> Path:
+        """The finished model."""
+        found = (path.parent for path in (self.root / "dist").glob(f"*/*/*/{MANIFEST}"))
+        (folder,) = (path for path in found if not path.name.endswith(OBJECTS))
+        return folder
+
+    def manifest(self) -> dict[str, Any]:
+        table: dict[str, Any] = json.loads((self.model / MANIFEST).read_text(encoding="utf-8"))
+        return table
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +244,35 @@ def test_ended_at_random_moments(place: Place, robbed: Robbed, tmp_path: Path) -
         place.check()
         assert not [path.name for path in cache.glob(".*") if path.is_dir()]
         assert list((place.root / "out").iterdir()) == [place.report]
+
+
+# An emulator with a fault: its CPU writes a wrong logit, or the program ends without an answer.
+FAULTY = """#!/bin/sh
+[ "$FAULT" != crash ] || [ "$1" = --version ] || exit 1
+{qemu} "$@" || exit
+for word; do
+  [ "$last" != --logits ] || printf '\\0\\0\\100\\100' | dd of="$word" conv=notrunc 2>/dev/null
+  last=$word
+done
+"""
+
+
+@pytest.mark.parametrize("fault", ["number", "crash"])
+def test_a_model_that_failed_is_not_packed(place: Place, tmp_path: Path, fault: str) -> None:
+    """Nor the right one of an earlier run, whose place it takes."""
+    faulty = tmp_path / "qemu-riscv64"
+    faulty.write_text(FAULTY.format(qemu=shutil.which("qemu-riscv64")), encoding="utf-8")
+    faulty.chmod(0o755)
+    older = tarball_of(place.model, "faults", place.model.parent.name, place.root / "dist")
+    older.touch()
+    code, said = place.run(PATH=f"{tmp_path}:{os.environ['PATH']}", FAULT=fault)
+    assert code == 1, said
+    assert f"earlier build: {older} is not of this run" in said
+    assert place.manifest()["verdict"] == "wrong"
+    with pytest.raises(UserError, match="its answer was wrong, or it gave none"):
+        package_main(["--project", str(place.root)])
+    assert older.stat().st_size == 0
+    older.unlink()
 
 
 def test_two_runs_at_once(place: Place) -> None:

@@ -101,7 +101,8 @@ FACTS: dict[str, Any] = {
     ],
     "out/zoo.json": [_family("llama", "right", ""), _family("gpt2", "wrong", "logits differ")],
     "dist/1/riscv64/tiny/MANIFEST.json": {
-        "files": [{"path": "runner", "bytes": 7, "sha256": "ab" * 32}]
+        "verdict": "unchecked",
+        "files": [{"path": "runner", "bytes": 7, "sha256": "ab" * 32}],
     },
 }
 

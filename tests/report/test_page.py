@@ -74,6 +74,7 @@ def test_every_result_is_on_the_page(tmp_path: Path) -> None:
         "18 of 20",
         "3.000",
         "5.000",
+        "1/riscv64/tiny, verdict on its answer: unchecked",
         "ab" * 32,
         "needed",
     ):

@@ -55,6 +55,7 @@ def tiny_params(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_params(random_weights(tiny_runner.LONG, 3), folder)
     tokenizer = text_probe.tiny(tiny_runner.LONG.vocab, tool_templates.HERMES)
     (folder.parent / "tokenizer.bin").write_bytes(pack(tokenizer))
+    (folder.parent / "MANIFEST.json").write_text('{"verdict": "right"}')
     return folder
 
 

@@ -400,6 +400,7 @@ def test_hang_up_reads_keys_and_names_again(
     assert re.search(r'^runner: 127\.0\.0\.1 "GET /v1/models/other" 401 \d+ ms$', log, re.MULTILINE)
     assert '"GET /a?runner: forged?" 404' in log
     assert "refused with 401: this server needs a key" in log
+    assert "runner: when it was built, its answer was right\n" in log
 
 
 def test_a_service_is_told_that_it_is_ready(

@@ -7,32 +7,72 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crosslab.artifact.manifest import Entry
+from crosslab.artifact.manifest import Entry, Verdict
+from crosslab.models.params import memory_of
+from crosslab.run.emulator import cpu_option
 
 README = "README.md"
 _TEMPLATE = Path(__file__).with_name("board_readme.md")
+_VERDICTS = {
+    Verdict.RIGHT: "When it was built, its answer\nto one prompt was that of a reference.",
+    Verdict.UNCHECKED: "Its answers\nwere **not compared** with a reference.",
+    Verdict.WRONG: "**Do not use it**: when\nit was built, its answer was wrong, or it gave none.",
+}
+# QEMU renamed its options for halves in 8.1.
+_QEMUS = {"before QEMU 8.1, such as Debian 12's": (7, 2), "QEMU 8.1 or newer": (8, 1)}
+_OBJECTS = """## If you hand it on
+
+The runner contains parts of the GNU C library. Section 6 of the library's licence, LGPL 2.1, lets
+each recipient link the program with a changed library. The objects and the script for that are in
+a second tarball, `{name}-objects.tar`. A board does not need it.
+Hand on both tarballs, or offer both at the same place. Also offer the library's source: Debian's
+source package `glibc`, in the version that `sbom.cdx.json` names.
+
+"""
 
 
-def board_readme(about: Mapping[str, Any], entries: Sequence[Entry], memory: int) -> str:
+def board_readme(
+    about: Mapping[str, Any],
+    name: str,
+    entries: Sequence[Entry],
+    shards: Sequence[Mapping[str, Any]],
+) -> str:
     """The text.
 
     Args:
         about: the manifest's facts.
+        name: of the tarball, without its ending.
         entries: the files of the artefact.
-        memory: of the parameters, see :func:`crosslab.models.params.memory_of`.
+        shards: ``records`` of the parameters' index.
     """
     vlens = sorted(about["vlens"])
     registers = " or ".join(str(vlen) for vlen in vlens) + " bits"
+    memory, stored = memory_of(shards), sum(shard["nbytes"] for shard in shards)
+    widened = f" ({_mebibytes(stored)} in the files: bfloat16 there, float32 in memory)"
     return _TEMPLATE.read_text(encoding="utf-8").format(
         model=about["model"],
         quantization=about["quantization"],
+        verdict=_VERDICTS[about["verdict"]],
         least=vlens[0],
         registers=registers,
         halves=", with vectors of halves (Zvfh)" if about["zvfh"] else "",
         weights=_mebibytes(memory),
+        widened=widened if memory > stored else "",
         disk=_mebibytes(sum(entry.bytes for entry in entries)),
+        emulator="\n".join(_emulators(vlens[0], zvfh=about["zvfh"])),
+        objects=_OBJECTS.format(name=name) if about["links_again"] else "",
         held="\n".join(f"| `{name}` | {what} |" for name, what in about["holds"].items()),
     )
+
+
+def _emulators(vlen: int, *, zvfh: bool) -> list[str]:
+    """Lines that name the emulator to run.sh; one for each spelling of its options."""
+    cpus = {cpu_option(vlen, zvfh, version): which for which, version in _QEMUS.items()}
+    many = len(cpus) > 1
+    return [
+        f'    export MLC_RVV_EMULATOR="qemu-riscv64 -cpu {cpu}"' + f"    # {which}" * many
+        for cpu, which in cpus.items()
+    ]
 
 
 def _mebibytes(size: int) -> str:

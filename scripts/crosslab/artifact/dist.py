@@ -27,8 +27,10 @@ from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
 from crosslab.compile.driver import LIBRARY
 from crosslab.errors import LabError
-from crosslab.models.params import INDEX_FILE, memory_of
+from crosslab.models.params import INDEX_FILE
 
+# Ending of the folder with the objects of a finished model, beside the model's own.
+OBJECTS = "-objects"
 PROGRAMS = ("runner", "run.sh", "relink.sh")
 RUN = Path(__file__).with_name("run.sh")
 SERVICE = Path(__file__).with_name("mlc-rvv.service")
@@ -54,6 +56,11 @@ class Dist:
     about: Mapping[str, Any]
     whole: Part
     parts: tuple[Part, ...] = field(default=())
+
+
+def name_of(folder: Path, release: str, target: str) -> str:
+    """Name of a finished model's tarball, and of the one folder in it."""
+    return "-".join(("mlc-rvv", release, target, folder.name))
 
 
 def write_dist(dist: Dist) -> Path:
@@ -82,7 +89,8 @@ def write_dist(dist: Dist) -> Path:
 
 def _readme(dist: Dist, folder: Path) -> str:
     index = json.loads((folder / "params" / INDEX_FILE).read_text(encoding="utf-8"))
-    return board_readme(dist.about, entries_of(folder), memory_of(index["records"]))
+    name = name_of(dist.folder, dist.about["release"], dist.about["target"])
+    return board_readme(dist.about, name, entries_of(folder), index["records"])
 
 
 def _fill(dist: Dist, folder: Path) -> None:

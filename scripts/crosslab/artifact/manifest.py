@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,14 @@ class Entry:
     path: str
     bytes: int
     sha256: str
+
+
+class Verdict(StrEnum):
+    """The check of a finished model, in the manifest as ``verdict``."""
+
+    RIGHT = "right"  # its answer is the reference's
+    UNCHECKED = "unchecked"  # no reference computes the model
+    WRONG = "wrong"  # its answer is not the reference's, or it gave none
 
 
 class ManifestError(ValueError):
@@ -68,6 +77,14 @@ def render_sums(entries: Iterable[Entry]) -> str:
 def render_json(value: Any) -> str:
     """JSON with sorted keys, which depends on the value alone."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def verdict_of(table: Mapping[str, Any]) -> Verdict | None:
+    """The verdict of a manifest; None without one, as older versions wrote it."""
+    try:
+        return Verdict(table["verdict"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _seal(table: Mapping[str, Any]) -> str:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from crosslab.artifact import verify
-from crosslab.artifact.dist import entries_of
-from crosslab.artifact.manifest import MANIFEST, file_entry
+from crosslab.artifact.dist import OBJECTS, entries_of, name_of
+from crosslab.artifact.manifest import MANIFEST, Verdict, file_entry, verdict_of
 from crosslab.artifact.tarball import write_tar
-from crosslab.artifact.verify import ArtifactProblem, check_files
+from crosslab.artifact.verify import WRONG_ANSWER, check_files
 from crosslab.errors import LabError, UserError
 from groundwork.command_line import Parser
 
@@ -22,15 +23,24 @@ ABOUT = (
 )
 MAKE = "make it with: nox -s build_and_test"
 NAME_ONE = "give a folder dist/RELEASE/TARGET/MODEL, or none for all; or: verify TARBALL"
+# Why a model is not packed.
+REFUSED = {
+    Verdict.WRONG: WRONG_ANSWER,
+    None: f"{MANIFEST} does not say whether its answer was right",
+}
+BUILD_AGAIN = (
+    "build it again: nox -s model -- MODEL, or nox -s build_and_test; the summary shows the "
+    "difference. To pack other models, name them: nox -s package -- dist/RELEASE/TARGET/MODEL"
+)
 
 _console = Console(highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a tarball for each folder, or check one; print its name and sha256.
+    """Write the tarballs of each folder, or check one; print their names and sha256.
 
     Raises:
-        UserError: there is no such folder, or it is not a finished model.
+        UserError: there is no such folder, or it is not a finished model with a right answer.
         LabError: a folder or a tarball differs from its manifest.
     """
     if argv[:1] == ["verify"]:
@@ -50,8 +60,7 @@ def main(argv: Sequence[str]) -> int:
     folders = [folder.resolve() for folder in args.folders] or finished(dist)
     if not folders:
         raise UserError(f"no finished model in {dist}", remedy=MAKE)
-    for folder in folders:
-        target = package(folder, args.output or dist)
+    for target in package(folders, args.output or dist):
         _console.print(f"{target}\n  sha256 {file_entry('', target).sha256}", markup=False)
     return 0
 
@@ -61,13 +70,38 @@ def finished(dist: Path) -> list[Path]:
     return sorted(path.parent for path in dist.glob(f"*/*/*/{MANIFEST}"))
 
 
-def package(folder: Path, output: Path) -> Path:
-    """Write one tarball of a folder that equals its manifest.
+def package(folders: Iterable[Path], output: Path) -> list[Path]:
+    """Write the tarballs of finished models, each with that of its objects.
+
+    All folders are checked before the first tarball is written.
 
     Raises:
-        UserError: the folder is not a finished model.
-        LabError: it was changed since it was written.
+        UserError: a folder is not a finished model, or its answer was not right.
+        LabError: a folder was changed since it was written.
     """
+    targets: dict[Path, Path] = {}
+    for folder in folders:
+        if folder in targets:
+            continue
+        _, targets[folder] = _checked(folder, output)
+        objects = folder.with_name(folder.name + OBJECTS)
+        if objects.is_dir():
+            other, targets[objects] = _checked(objects, output)
+            if other.get("runner") != file_entry("runner", folder / "runner").sha256:
+                raise LabError(f"{objects} is of another build than {folder}", remedy=MAKE)
+    for folder, target in targets.items():
+        top = target.stem
+        write_tar(target, {f"{top}/{e.path}": folder / e.path for e in entries_of(folder)})
+    return list(targets.values())
+
+
+def tarball_of(folder: Path, release: str, target: str, output: Path) -> Path:
+    """The tarball in ``output`` of a finished model's folder."""
+    return output / f"{name_of(folder, release, target)}.tar"
+
+
+def _checked(folder: Path, output: Path) -> tuple[dict[str, Any], Path]:
+    """The manifest of a folder that may be packed, and its tarball."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", remedy=NAME_ONE)
     try:
@@ -75,12 +109,14 @@ def package(folder: Path, output: Path) -> Path:
     except OSError as error:
         raise UserError(f"{folder} holds no {MANIFEST}: {error.strerror}", remedy=MAKE) from error
     findings, table = check_files(manifest, entries_of(folder))
-    if not findings and not table["inputs"]["upstreams"]:
-        findings = [ArtifactProblem(MANIFEST, "does not list the patches in its trees")]
     if findings:
         lines = "".join(f"\n  {finding}" for finding in findings)
         raise LabError(f"{folder} differs from its manifest:{lines}", remedy=MAKE)
-    name = "-".join(("mlc-rvv", table["release"], table["target"], folder.name))
-    target = output / f"{name}.tar"
-    write_tar(target, {f"{name}/{e.path}": folder / e.path for e in entries_of(folder)})
-    return target
+    tarball = tarball_of(folder, table["release"], table["target"], output)
+    if why := REFUSED.get(verdict_of(table)):
+        left = f"; {tarball} is from an earlier build" if tarball.exists() else ""
+        raise UserError(f"{folder} is not packed: {why}{left}", remedy=BUILD_AGAIN)
+    if not table["inputs"]["upstreams"]:
+        what = f"{MANIFEST} does not list the patches in its trees"
+        raise LabError(f"{folder} is not packed: {what}", remedy=MAKE)
+    return table, tarball

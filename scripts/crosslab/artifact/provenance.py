@@ -273,7 +273,10 @@ class Provenance:
                 "LGPL-2.1-or-later",
                 shipped=True,
                 sha256=sha256_of(libc),
-                notes={"debian-package": LIBC_PACKAGE, "link-anew": "relink/relink.sh"},
+                notes={
+                    "debian-package": LIBC_PACKAGE,
+                    "link-again": "relink.sh in the tarball of objects",
+                },
             ),
             Part("libstdc++", gcc, _GCC, shipped=True, sha256=sha256_of(stdcpp)),
             Part("libgcc", gcc, _GCC, shipped=True),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects of a runner, so that its users can link it with another C library.
 
-The LGPL 2.1 (section 6) requires it for a static program that contains the GNU C library.
+The LGPL 2.1 (section 6) requires it for a static program that contains the GNU C library. They
+have a tarball of their own, several times the size of a small model: a board does not need them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
 from groundwork.hashing import digest
 
-FOLDER = "relink"
 SCRIPT = Path(__file__).with_name("relink.sh")
+README = Path(__file__).with_name("objects_readme.md")
+ARCHIVE = "objects.tar"
 _LIST = "link.txt"
 
 
@@ -40,8 +42,8 @@ def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path
     if request.toolchain.kind is not CompilerKind.CLANG or request.library is None:
         return {}
     key = digest(runner.parent.name, request.library, shlex.join(_words(request)))
-    made = cached_build(cache, FOLDER, key, lambda out: _pack(request, cache, out))
-    return {f"{FOLDER}/objects.tar": made / "objects.tar", f"{FOLDER}/{SCRIPT.name}": SCRIPT}
+    made = cached_build(cache, "relink", key, lambda out: _pack(request, cache, out))
+    return {ARCHIVE: made / ARCHIVE, SCRIPT.name: SCRIPT}
 
 
 def _words(request: LinkRequest) -> list[str]:
@@ -65,7 +67,7 @@ def _pack(request: LinkRequest, cache: Path, out: Path) -> None:
         text = "\n".join(shlex.quote(word) for word in [*_words(request), *names])
         listed = Path(at) / _LIST
         listed.write_text(text + "\n", encoding="utf-8")
-        write_tar(out / "objects.tar", {**first, **last, _LIST: listed})
+        write_tar(out / ARCHIVE, {**first, **last, _LIST: listed})
 
 
 def _model(request: LinkRequest) -> list[str]:

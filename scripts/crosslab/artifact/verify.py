@@ -27,10 +27,12 @@ from crosslab.artifact.manifest import (
     SUMS,
     Entry,
     ManifestError,
+    Verdict,
     entry_of,
     file_entry,
     parse,
     render_sums,
+    verdict_of,
 )
 from crosslab.artifact.sbom import sbom_problem
 from crosslab.artifact.tarball import (
@@ -46,6 +48,12 @@ from groundwork.command_line import Parser
 ABOUT = "Check a tarball, without unpacking it, or an unpacked folder against its own manifest."
 KEPT = (MANIFEST, SBOM, SUMS)
 SHOWN = 20
+WRONG_ANSWER = "when it was built, its answer was wrong, or it gave none"
+ANSWERS = {
+    Verdict.RIGHT: "its answer is the reference's",
+    Verdict.UNCHECKED: "its answer was not compared with a reference",
+    None: f"{MANIFEST} does not say whether its answer is right",
+}
 _SHA256 = re.compile("[0-9a-fA-F]{64}")
 
 _console = Console(highlight=False, soft_wrap=True)
@@ -110,7 +118,13 @@ def _report(path: Path, findings: Sequence[ArtifactProblem], table: Mapping[str,
         _console.print(f"{path}: changed after it was made; do not use it", markup=False)
         return 1
     what = " ".join(str(table.get(key)) for key in ("model", "quantization", "target", "release"))
-    _console.print(f"{path}: good: {what}, {len(table['files'])} files", markup=False)
+    verdict = verdict_of(table)
+    if verdict is Verdict.WRONG:
+        _console.print(f"wrong: {path} did not change: {WRONG_ANSWER}", markup=False, style="red")
+        _console.print("do not use it; build it again: nox -s model -- MODEL")
+        return 1
+    count = len(table["files"])
+    _console.print(f"{path}: good: {what}, {count} files; {ANSWERS[verdict]}", markup=False)
     return 0
 
 

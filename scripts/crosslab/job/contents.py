@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from crosslab.artifact.board_readme import README
-from crosslab.artifact.dist import RUN, SERVICE, Dist
-from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS
+from crosslab.artifact.dist import OBJECTS, RUN, SERVICE, Dist
+from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS, Verdict
 from crosslab.artifact.provenance import (
     OURS,
     Provenance,
@@ -18,7 +19,8 @@ from crosslab.artifact.provenance import (
     library_licences,
     read_origins,
 )
-from crosslab.artifact.relink import FOLDER, relinking
+from crosslab.artifact.relink import ARCHIVE, SCRIPT, relinking
+from crosslab.artifact.relink import README as OBJECTS_README
 from crosslab.artifact.sbom import Part
 from crosslab.build.kernels import IME_FLAGS
 from crosslab.build.libraries import (
@@ -37,6 +39,7 @@ from crosslab.tokenizer.chat_config import CONFIG_FILE, chat_config
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
+from groundwork.hashing import sha256_of
 
 HOLDS = {
     README: "what the board must have, how to use this folder, what to type when it fails",
@@ -44,41 +47,48 @@ HOLDS = {
     SERVICE.name: "the service that ./run.sh install --user installs",
     "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
     "kernels, and the C and C++ libraries",
-    LIBRARY: "the model library alone, as objects to link into a program of one's own; "
-    "the runner holds it already",
     "params": "the model's parameters in MLC-LLM's format",
     DEVICE_FILE: "the tokenizer and the chat template, for the runner",
     TOKENIZER_FILE: "the tokenizer as Hugging Face writes it",
-    FOLDER: "the runner's objects, and relink.sh, which links them with model.tar to the runner "
-    "again or with another C library (LGPL 2.1, section 6)",
     "licenses": "licences and notices of what the runner holds",
     SBOM: "bill of materials, CycloneDX",
     SUMS: "hash of every file but this one and MANIFEST.json, for sha256sum -c",
     MANIFEST: "hash of every other file, and what they were made from",
 }
+OBJECTS_HOLD = {
+    README: "how to link the runner again",
+    LIBRARY: "the model library as objects, to link the runner again or a program of one's own",
+    ARCHIVE: "the runner's other objects, and the options of their link",
+    SCRIPT.name: "links both to the runner again, also with another C library (LGPL 2.1, section "
+    "6)",
+    **{name: HOLDS[name] for name in ("licenses", SBOM, SUMS, MANIFEST)},
+}
 
 _console = Console(stderr=True, highlight=False)
 
 
-def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dist:
-    """The artefact of a finished job.
+def dists_of(
+    job: Job, model: ImportedModel, params: Path, runner: Runner, verdict: Verdict
+) -> tuple[Dist, Dist]:
+    """The objects of a finished job's runner, and its artefact.
 
     Args:
         job: what was asked for.
         model: the imported model.
         params: folder of the stored parameters.
         runner: the program, its model library and the inputs of its link.
+        verdict: the check of the model's answer.
     """
     recipe = job.recipe
     files = {
         **_text(job, model.folder),
         "runner": runner.program,
-        LIBRARY: runner.library.library,
         "params": params,
         TOKENIZER_FILE: model.folder / TOKENIZER_FILE,
-        **relinking(runner.linking, runner.program, job.cache),
-        **_licences(job, runner.linking),
+        **(licences := _licences(job, runner.linking)),
     }
+    again = relinking(runner.linking, runner.program, job.cache)
+    objects = {LIBRARY: runner.library.library, README: OBJECTS_README, **again, **licences}
     provenance = Provenance(
         project=job.project,
         origins=_origins(job),
@@ -89,11 +99,20 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
         with_mlc=recipe.mlc_tree is not None,
         kernel_flags=IME_FLAGS if job.recipe.ime else (),
     )
-    name = f"{job.name}-{recipe.label}"
-    whole = Part(name, job.release, OURS, shipped=True, kind="application")
-    about = {**_about(job, ChatTokenizer.load(model.folder)), "holds": _held(files)}
+    about = {**_about(job, ChatTokenizer.load(model.folder)), "verdict": verdict}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
-    return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
+    about |= {"links_again": bool(again)}
+    parts = tuple(provenance.parts())
+
+    def dist(ending: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> Dist:
+        name = f"{job.name}{ending}-{recipe.label}"
+        whole = Part(name, job.release, OURS, shipped=True, kind="application")
+        folder = job.dist.with_name(job.dist.name + ending)
+        return Dist(folder, files, {**about, **facts}, whole, parts)
+
+    # The runner's hash reveals objects of another build.
+    of_objects = {"runner": sha256_of(runner.program), "holds": _held(objects, OBJECTS_HOLD)}
+    return dist(OBJECTS, objects, of_objects), dist("", files, {"holds": _held(files, HOLDS)})
 
 
 def _text(job: Job, model: Path) -> dict[str, Path]:
@@ -137,11 +156,11 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
     }
 
 
-def _held(files: dict[str, Path]) -> dict[str, str]:
+def _held(files: Mapping[str, Path], holds: Mapping[str, str]) -> dict[str, str]:
     tops = {name.partition("/")[0] for name in files} | {SBOM, SUMS, MANIFEST}
     if RUN.name in files:
         tops.add(README)
-    return {name: what for name, what in HOLDS.items() if name in tops}
+    return {name: what for name, what in holds.items() if name in tops}
 
 
 def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from crosslab.artifact.dist import write_dist
-from crosslab.build.runner import Clock, build_runner, store_params
+from crosslab.artifact.manifest import Verdict
+from crosslab.artifact.package import tarball_of
+from crosslab.build.runner import Clock, Runner, build_runner, store_params
 from crosslab.build.runtime import Runtime
 from crosslab.compile.driver import CompiledModel
 from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain, require_qemu
-from crosslab.job.contents import dist_of
+from crosslab.job.contents import dists_of
 from crosslab.job.job_options import Job, Omission, parse_job
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
@@ -162,21 +164,54 @@ def run(job: Job) -> int:
         if omission.remedy:
             _progress.print(f"  {omission.remedy}", soft_wrap=True)
     require_qemu()
-    question = ask(job, clock)
-    parts = partial(_parts, job, question) if job.offload else None
-    runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
-    if job.offload:
-        question = replace(question, params=job.offload.params(question.params, job.cache))
+    tarball = tarball_of(job.dist, job.release, job.recipe.label, job.project / "dist")
+    try:
+        question = ask(job, clock)
+        parts = partial(_parts, job, question) if job.offload else None
+        runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
+        if job.offload:
+            question = replace(question, params=job.offload.params(question.params, job.cache))
+    except Exception:
+        _say_older(job.dist, tarball)
+        raise
+    try:
+        answers = _check_each(job, question, runner, clock)
+    except LabError:
+        # Without this, an older model would stay there under its name.
+        _finish(job, question, runner, Verdict.WRONG)
+        _say_older(tarball)
+        raise
+    report = report_of(job, question, runner.library, answers, left_out, clock)
+    checked = Verdict.RIGHT if report["checked"] else Verdict.UNCHECKED
+    _finish(job, question, runner, checked if report["right"] else Verdict.WRONG)
+    atomic_write_json(job.report, report)
+    show(report)
+    if report["right"]:
+        return 0
+    _say_older(tarball)
+    return 1
+
+
+def _check_each(job: Job, question: Question, runner: Runner, clock: Clock) -> list[CheckedAnswer]:
+    """Run the model on each emulated CPU, and compare its answers."""
     answers: list[CheckedAnswer] = []
     for vlen in job.recipe.vlens:
         result = run_model(job, question, runner.program, vlen, clock)
         with clock.step(_of_vlen(job, "reference", vlen)):
             answers.append(check_answer(job, question, result, vlen))
-    write_dist(dist_of(job, question.model, question.params, runner))
-    report = report_of(job, question, runner.library, answers, left_out, clock)
-    atomic_write_json(job.report, report)
-    show(report)
-    return 0 if report["right"] else 1
+    return answers
+
+
+def _finish(job: Job, question: Question, runner: Runner, verdict: Verdict) -> None:
+    """Write the finished model, and its objects before it."""
+    for dist in dists_of(job, question.model, question.params, runner, verdict):
+        write_dist(dist)
+
+
+def _say_older(*paths: Path) -> None:
+    """Name those of these paths that are there, after a build that did not make them."""
+    for path in filter(Path.exists, paths):
+        _progress.print(f"[yellow]earlier build:[/] {path} is not of this run", soft_wrap=True)
 
 
 def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> CheckedAnswer:

@@ -34,6 +34,6 @@ def main(argv: Sequence[str]) -> int:
         )
     code = run(job)
     if code == 0:
-        tarball = package(job.dist, job.project / "dist")
-        _console.print(f"[bold]tarball[/] {tarball}\n  sha256 {file_entry('', tarball).sha256}")
+        for tarball in package([job.dist], job.project / "dist"):
+            _console.print(f"[bold]tarball[/] {tarball}\n  sha256 {file_entry('', tarball).sha256}")
     return code

@@ -52,10 +52,14 @@ class GuestMachine:
     @property
     def cpu(self) -> str:
         """QEMU's ``-cpu``."""
-        vectors = {"v": "true", "vlen": str(self.vlen), "vext_spec": "v1.0"} if self.vlen else {}
-        halves = _halves(require_qemu().version) if self.zvfh else {}
-        properties = {**vectors, **halves}
-        return ",".join(["rv64", *(f"{k}={v}" for k, v in properties.items())])
+        return cpu_option(self.vlen, self.zvfh, require_qemu().version)
+
+
+def cpu_option(vlen: int, zvfh: bool, qemu: tuple[int, ...]) -> str:
+    """QEMU's ``-cpu``, in the spelling of its version; see :class:`GuestMachine`."""
+    vectors = {"v": "true", "vlen": str(vlen), "vext_spec": "v1.0"} if vlen else {}
+    properties = {**vectors, **(_halves(qemu) if zvfh else {})}
+    return ",".join(["rv64", *(f"{k}={v}" for k, v in properties.items())])
 
 
 def _halves(qemu: tuple[int, ...]) -> dict[str, str]:

@@ -22,9 +22,10 @@ from support.shared_builds import PROJECT
 from crosslab.__main__ import run
 from crosslab.artifact.dist import RUN, SERVICE, Dist, write_dist
 from crosslab.artifact.manifest import MANIFEST, SBOM, SUMS
+from crosslab.artifact.package import finished, package
 from crosslab.artifact.package import main as package_main
-from crosslab.artifact.package import package
 from crosslab.artifact.packages import build_packages
+from crosslab.artifact.relink import SCRIPT
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import normalised_tar
 from crosslab.artifact.verify import verify_tarball
@@ -33,7 +34,7 @@ from crosslab.errors import LabError, UserError
 ORIGIN = {"tvm": {"version": "1", "patches": [{"name": "a.patch", "sha256": "0" * 64}]}}
 ABOUT = {"release": "R", "target": "T", "model": "M", "quantization": "Q"}
 ABOUT |= {"vlens": [128, 256], "zvfh": False, "holds": {"runner": "a program"}}  # type: ignore[dict-item]
-ABOUT |= {"inputs": {"upstreams": ORIGIN}}  # type: ignore[dict-item]
+ABOUT |= {"inputs": {"upstreams": ORIGIN}, "verdict": "right", "links_again": True}  # type: ignore[dict-item]
 
 
 @pytest.fixture
@@ -48,10 +49,7 @@ def make_dist(at: Path) -> Dist:
     (at / "built").write_bytes(b"\x7fELF")
     (at / "built").chmod(0o700)
     (at / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with tarfile.open(at / "library.tar", "w") as archive:
-        archive.add(at / "built", "lib0.o")
-    files = {"runner": at / "built", "run.sh": RUN, "model.tar": at / "library.tar"}
-    files |= {SERVICE.name: SERVICE}
+    files = {"runner": at / "built", "run.sh": RUN, SERVICE.name: SERVICE}
     files |= {"params": at / "params", "tokenizer.json": at / "tokenizer.json"}
     whole = Part("M", "R", "Apache-2.0", shipped=True, kind="application")
     patched = (("patches/tvm/a.patch", "0" * 64), ("patches/tvm/b.patch", "1" * 64))
@@ -67,7 +65,6 @@ def test_folder_is_whole_and_described(dist: Dist) -> None:
         "run.sh",
         "mlc-rvv.service",
         "README.md",
-        "model.tar",
         "tokenizer.json",
         "params/tensor-cache.json",
         "params/shard.bin",
@@ -96,7 +93,7 @@ def test_a_damaged_shard_is_noticed_on_the_board_and_before(
     def on_the_board() -> subprocess.CompletedProcess[str]:
         return subprocess.run([link, "verify"], capture_output=True, text=True, check=False)
 
-    assert on_the_board().stdout == "9 files are as they were made\n"
+    assert on_the_board().stdout == "8 files are as they were made\n"
     assert package_main(["verify", str(dist.folder)]) == 0
     shard = dist.folder / "params" / "shard.bin"
     whole = shard.read_bytes()
@@ -160,13 +157,13 @@ def test_packages_of_a_build_are_followed_to_the_last() -> None:
 
 def test_tarball_does_not_depend_on_the_user_who_packs_it(dist: Dist, tmp_path: Path) -> None:
     write_dist(dist)
-    first = package(dist.folder, tmp_path / "one").read_bytes()
+    (first,) = (target.read_bytes() for target in package([dist.folder], tmp_path / "one"))
     other = make_dist(tmp_path / "elsewhere, with another näme")
     before = os.umask(0o077)
     try:
         write_dist(other)
         os.utime(other.folder / "runner", (1, 1))
-        second = package(other.folder, tmp_path / "two").read_bytes()
+        (second,) = (target.read_bytes() for target in package([other.folder], tmp_path / "two"))
     finally:
         os.umask(before)
     assert first == second
@@ -195,7 +192,7 @@ def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> No
     (dist.folder / "runner").write_bytes(b"\x7fELG")
     (dist.folder / "more").write_bytes(b"")
     with pytest.raises(LabError) as caught:
-        package(dist.folder, tmp_path)
+        package([dist.folder], tmp_path)
     assert "runner: differs from the manifest" in caught.value.what
     assert "more: is not in the manifest" in caught.value.what
     with pytest.raises(UserError, match="there is no folder") as caught:
@@ -205,7 +202,7 @@ def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> No
         package_main(["verify", str(tmp_path / "nosuch.tar")])
     assert "dist/*.tar" in caught.value.remedy
     with pytest.raises(UserError, match=f"holds no {MANIFEST}"):
-        package(tmp_path, tmp_path)
+        package([tmp_path], tmp_path)
     with pytest.raises(UserError, match="no finished model"):
         package_main(["--project", str(tmp_path / "params")])
 
@@ -213,13 +210,78 @@ def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> No
 def test_artefact_of_unknown_patches_is_not_packed(dist: Dist, tmp_path: Path) -> None:
     write_dist(replace(dist, about={**ABOUT, "inputs": {"upstreams": {}}}))
     with pytest.raises(LabError, match="does not list the patches"):
-        package(dist.folder, tmp_path)
+        package([dist.folder], tmp_path)
+
+
+def test_a_model_with_a_wrong_answer_is_not_packed(
+    dist: Dist, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor anything beside it, nor in silence an older one under its name."""
+    write_dist(dist)
+    write_dist(replace(dist, folder=dist.folder.with_name("A")))
+    project = ["--project", str(tmp_path)]
+    assert package_main(project) == 0
+    older = tmp_path / "dist" / f"{TOP}.tar"
+    capsys.readouterr()
+    before = older.read_bytes()
+    other = older.with_name("mlc-rvv-R-T-A.tar")
+    other.unlink()
+    # README.md, which goes with run.sh, always has a verdict.
+    files = {name: path for name, path in dist.files.items() if name != "run.sh"}
+    for verdict in ("wrong", None):
+        write_dist(replace(dist, about={**ABOUT, "verdict": verdict}, files=files))
+        with pytest.raises(UserError, match="T/M is not packed: ") as caught:
+            package_main(project)
+        assert f"{older} is from an earlier build" in caught.value.what
+        assert "nox -s model" in caught.value.remedy
+        assert older.read_bytes() == before
+        assert not other.exists()
+        assert package_main(["verify", str(dist.folder)]) == (verdict == "wrong")
+    said = capsys.readouterr().out
+    assert "its answer was wrong" in said and "do not use it" in said
+    assert "does not say whether its answer is right" in said
+
+
+def test_verify_says_that_an_answer_was_not_compared(
+    dist: Dist, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_dist(replace(dist, about={**ABOUT, "verdict": "unchecked"}))
+    assert package_main(["verify", str(dist.folder)]) == 0
+    assert "its answer was not compared with a reference" in capsys.readouterr().out
+    assert "**not compared**" in (dist.folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_objects_have_a_tarball_of_their_own(dist: Dist, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "library.tar", "w") as archive:
+        archive.add(tmp_path / "built", "lib0.o")
+    made = hashlib.sha256(dist.files["runner"].read_bytes()).hexdigest()
+    objects = replace(
+        dist,
+        folder=dist.folder.with_name("M-objects"),
+        files={"model.tar": tmp_path / "library.tar", "relink.sh": SCRIPT},
+        about={**ABOUT, "runner": made},
+    )
+    for one in (dist, objects):
+        write_dist(one)
+    both = package([dist.folder], tmp_path)
+    assert [target.name for target in both] == [f"{TOP}.tar", f"{TOP}-objects.tar"]
+    assert package(finished(tmp_path / "dist"), tmp_path) == both
+    found = [verify_tarball(target) for target in both]
+    assert [findings for findings, _ in found] == [[], []]
+    names = [{entry["path"] for entry in table["files"]} for _, table in found]
+    assert {"model.tar", "relink.sh"} <= names[1] - names[0]
+    readme = (dist.folder / "README.md").read_text(encoding="utf-8")
+    assert "LGPL 2.1" in readme and both[1].name in readme
+    # Of another build, after a run that was ended between the two.
+    write_dist(replace(objects, about={**ABOUT, "runner": "0" * 64}))
+    with pytest.raises(LabError, match="M-objects is of another build than"):
+        package([dist.folder], tmp_path)
 
 
 @pytest.fixture
 def tarball(dist: Dist, tmp_path: Path) -> Path:
     write_dist(dist)
-    return package(dist.folder, tmp_path / "packed")
+    return package([dist.folder], tmp_path / "packed")[0]
 
 
 Change = Callable[[dict[str, tuple[tarfile.TarInfo, bytes]]], None]
@@ -350,7 +412,7 @@ def test_verify_speaks_plainly_and_exits_with_0_1_2(
     tarball: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", str(tarball)]) == 0
-    assert "good: M Q T R, 10 files" in capsys.readouterr().out
+    assert "good: M Q T R, 9 files; its answer is the reference's" in capsys.readouterr().out
     assert run(["verify", str(rewrite(tarball, change_byte))]) == 1
     wrong = "wrong: params/shard.bin: differs from the manifest: 1280 bytes"
     assert wrong in capsys.readouterr().out

@@ -20,12 +20,14 @@ from crosslab.models.llama_params import param_shapes, random_weights
 from crosslab.models.params import INDEX_FILE, memory_of, write_params
 
 ABOUT = {"model": "M", "quantization": "Q", "vlens": [256, 128], "zvfh": False}
+ABOUT |= {"verdict": "right", "links_again": False}
 ABOUT |= {"holds": {"runner": "a program", "params": "the parameters"}}
 ENTRIES = [
     Entry("params/shard.bin", 3 * 2**20 + 1, "0" * 64),
     Entry("runner", 2 * 2**20, "0" * 64),
 ]
-MEMORY = 7 * 2**20
+# Seven MiB in memory, half of it in the files.
+SHARDS = [{"nbytes": 7 << 19, "records": [{"shape": [7 << 18], "dtype": "float32"}]}]
 
 
 def rows(text: str, title: str) -> list[str]:
@@ -38,7 +40,7 @@ def test_names_every_command() -> None:
     done = subprocess.run([RUN, "--help"], capture_output=True, text=True, check=False)
     verbs = set(re.findall(r"\./run\.sh ([a-z]+)", done.stderr))
     assert verbs == {"chat", "serve", "install", "uninstall", "bench", "verify"}
-    commands = rows(board_readme(ABOUT, ENTRIES, MEMORY), "Commands")
+    commands = rows(board_readme(ABOUT, "M", ENTRIES, SHARDS), "Commands")
     assert {c.strip("`").split()[1] for c in commands} == {'"PROMPT"', *verbs}
 
 
@@ -49,7 +51,7 @@ def test_names_messages_that_the_programs_print() -> None:
     printed = re.sub(r'"\s*\+?\s*"', "", printed)
     named = [
         message
-        for cell in rows(board_readme(ABOUT, ENTRIES, MEMORY), "When it fails")
+        for cell in rows(board_readme(ABOUT, "M", ENTRIES, SHARDS), "When it fails")
         for message in re.findall(r"`(.*?)`", cell)
     ]
     assert len(named) >= 6
@@ -58,12 +60,12 @@ def test_names_messages_that_the_programs_print() -> None:
 
 @pytest.mark.parametrize(("zvfh", "said"), [(False, False), (True, True)])
 def test_says_what_the_board_must_have(*, zvfh: bool, said: bool) -> None:
-    text = board_readme({**ABOUT, "zvfh": zvfh}, ENTRIES, MEMORY)
+    text = board_readme({**ABOUT, "zvfh": zvfh}, "M", ENTRIES, SHARDS)
     assert ("Zvfh" in text) is said
     assert "128 or 256 bits" in text
     assert "shorter than 128 bits" in text
     assert "6 MiB on the disk" in text
-    assert "7 MiB of memory for the parameters" in text
+    assert "7 MiB of memory for the parameters (4 MiB in the files: bfloat16 there" in text
     assert rows(text, "What is in this folder") == ["`runner`", "`params`"]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_a_row_for_each_number_of_threads_and_each_test(program: Path, params: P
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["model"] == params.parent.name
-    assert result["vlen"] == VLEN
+    assert (result["vlen"], result["verdict"]) == (VLEN, "")
     names = [(row["threads"], row["test"], row["tokens"]) for row in result["rows"]]
     assert names == [(1, "pp40", 40), (1, "tg5", 5), (3, "pp40", 40), (3, "tg5", 5)]
     for row in result["rows"]:
@@ -52,14 +53,44 @@ def test_a_row_for_each_number_of_threads_and_each_test(program: Path, params: P
         assert row["deviation"] == pytest.approx(abs(speeds[0] - speeds[1]) / 2**0.5)
 
 
-def test_a_table_for_people(program: Path, params: Path) -> None:
+@pytest.fixture
+def manifest(params: Path) -> Iterator[Path]:
+    """The manifest of the model, which other tests do not have."""
+    path = params.parent / "MANIFEST.json"
+    yield path
+    path.unlink()
+
+
+def test_a_table_for_people(program: Path, params: Path, manifest: Path) -> None:
+    manifest.write_text('{"verdict": "unchecked"}')
     done = bench(program, params, "--threads", "1", "--new-tokens", "0", "--repeat", "1")
     assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        "runner: this model's answers were not compared with a reference (MANIFEST.json)\n"
+    )
     lines = done.stdout.splitlines()
-    assert f"vector registers of {VLEN} bits" in lines[0]
+    assert lines[0].endswith(f"vector registers of {VLEN} bits, its answer when built: unchecked")
     # Without --prompt-tokens, as much as the model's context holds.
     assert lines[-1].startswith(f"| 1 | pp{CONFIG.context} | ")
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"verdict": "wrong"}', "do not use this model: when it was built, its answer was wrong"),
+        ('{"verdict": 1}', "MANIFEST.json, verdict: a text was expected"),
+        ("[", "MANIFEST.json: "),
+    ],
+)
+def test_warns_of_a_wrong_model(
+    program: Path, params: Path, manifest: Path, text: str, said: str
+) -> None:
+    manifest.write_text(text)
+    words = ["--params", str(params), "--tokens", "1", "--max-new", "1"]
+    done = run_guest(program, words, GuestMachine(vlen=VLEN, timeout=120), check=False)
+    assert said in done.stderr
+    assert done.returncode == (0 if "wrong" in text else 2)
 
 
 @pytest.mark.parametrize(
