@@ -9,9 +9,8 @@
 #                                        ./run.sh install --user [options of ./runner serve]
 #                                        ./run.sh uninstall --user
 # Compare the files with SHA256SUMS:     ./run.sh verify
-# On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options:
-# MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
-# (append ,zfh=true,zvfh=true for an artefact whose name contains zvfh)
+# On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options, which
+# README.md has: their names depend on the version of QEMU.
 set -eu
 self=$0
 if [ -L "$self" ]; then self=$(readlink -f -- "$self"); fi
@@ -23,6 +22,51 @@ esac
 fail() { # EXIT_CODE MESSAGE
   echo "run.sh: $2" >&2
   exit "$1"
+}
+
+usage() {
+  echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]'
+  echo '       ./run.sh chat [options; ./runner --help lists them]'
+  echo '       ./run.sh serve [options; ./runner serve --help lists them]'
+  echo '       ./run.sh bench [options; ./runner bench --help lists them]'
+  echo '       ./run.sh install --user [options of serve]'
+  echo '       ./run.sh uninstall --user'
+  echo '       ./run.sh verify'
+  echo '       ./run.sh -- "PROMPT" [options], if the prompt looks like an option or a command'
+}
+
+# True if a letter is missing, added, wrong or swapped with the next one: WORD VERB
+# With the shell alone: a board may have no other tool.
+is_near() {
+  a=$1 b=$2
+  while [ "$a" ] && [ "${a%"${a#?}"}" = "${b%"${b#?}"}" ]; do a=${a#?} b=${b#?}; done
+  case ${b#?} in "$a" | "${a#?}") return 0 ;; esac
+  [ "${a#?}" = "$b" ] && return 0
+  c=${a#?}
+  [ "${a#??}" = "${b#??}" ] && [ "${c%"${c#?}"}${a%"$c"}" = "${b%"${b#??}"}" ]
+}
+
+# Refuse a first word that is an option or a misspelt command, which the model would get as a prompt.
+check_prompt() { # WORD
+  case $1 in
+  -*) fail 2 "options come after the prompt. For a prompt that begins with -, type ./run.sh -- '$1'" ;;
+  esac
+  for verb in chat serve bench install uninstall verify; do
+    ! is_near "$1" "$verb" ||
+      fail 2 "there is no command '$1'; did you mean $verb? For the prompt '$1', type ./run.sh -- '$1'"
+  done
+}
+
+# Refuse another kind of computer: the shell of busybox would read the runner as a script.
+check_computer() {
+  machine=$(uname -m 2>/dev/null) || machine=riscv64
+  [ "$machine" != riscv64 ] && [ -z "${MLC_RVV_EMULATOR-}" ] || return 0
+  for handler in /proc/sys/fs/binfmt_misc/*riscv64*; do
+    [ ! -e "$handler" ] || return 0
+  done
+  fail 2 "the runner is a riscv64 program, and this computer is $machine. Copy the folder to the
+board, or name an emulator first; README.md has the lines:
+$(grep -hs '^ *export MLC_RVV_EMULATOR=' "$here/README.md")"
 }
 
 unit=mlc-rvv.service
@@ -66,6 +110,7 @@ install_service() { # --user OPTIONS
   shift
   [ -z "${MLC_RVV_EMULATOR-}" ] ||
     fail 2 'install needs a riscv64 computer: MLC_RVV_EMULATOR is set; unset it, or use serve'
+  check_computer
   case "$folder$*" in *'
 '*) fail 2 'a path or an option contains a line break; a service cannot use it' ;; esac
   line="$(start_of_line) serve$(service_options "$@")"
@@ -102,17 +147,15 @@ $(grep '^ExecStart=' -- "$target")"
   echo "removed $target"
 }
 
-if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
-  echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]' >&2
-  echo '       ./run.sh chat [options; ./runner --help lists them]' >&2
-  echo '       ./run.sh serve [options; ./runner serve --help lists them]' >&2
-  echo '       ./run.sh bench [options; ./runner bench --help lists them]' >&2
-  echo '       ./run.sh install --user [options of serve]' >&2
-  echo '       ./run.sh uninstall --user' >&2
-  echo '       ./run.sh verify' >&2
+if [ $# -lt 1 ]; then
+  usage >&2
   exit 2
 fi
 case $1 in
+-h | --help | help)
+  usage
+  exit 0
+  ;;
 verify)
   [ $# = 1 ] || fail 2 "verify has no options; remove '$2'"
   cd -- "$here"
@@ -136,19 +179,28 @@ chat)
   ;;
 serve)
   shift
+  check_computer
   exec ${MLC_RVV_EMULATOR-} "$here/runner" serve --params "$here/params" \
     --tokenizer "$here/tokenizer.bin" "$@"
   ;;
 bench)
   shift
+  check_computer
   exec ${MLC_RVV_EMULATOR-} "$here/runner" bench --params "$here/params" "$@"
   ;;
 *)
+  if [ "$1" = -- ]; then
+    shift
+    [ $# -gt 0 ] || fail 2 'the prompt is missing after --'
+  else
+    check_prompt "$1"
+  fi
   prompt=$1
   shift
   set -- --prompt "$prompt" "$@"
   ;;
 esac
+check_computer
 # Unquoted: MLC_RVV_EMULATOR holds a command with options, or is empty.
 exec ${MLC_RVV_EMULATOR-} "$here/runner" --params "$here/params" \
   --tokenizer "$here/tokenizer.bin" "$@"

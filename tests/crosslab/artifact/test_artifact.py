@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -447,13 +449,57 @@ def test_run_script_hands_the_prompt_to_the_runner(dist: Dist) -> None:
     write_dist(dist)
     runner = dist.folder / "runner"
     runner.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n', encoding="utf-8")
-    prompt = 'What is "$HOME" * `x`?'
-    for name, cwd in (("./run.sh", dist.folder), ("M/run.sh", dist.folder.parent)):
-        done = subprocess.run(
-            [name, prompt, "--max-new", "3"], cwd=cwd, capture_output=True, text=True, check=True
-        )
-        assert f"[--prompt][{prompt}][--max-new][3]" in done.stdout
-    bare = subprocess.run(
-        ["./run.sh"], cwd=dist.folder, capture_output=True, text=True, check=False
+    for words in (['What is "$HOME" * `x`?'], [""], ["*"], ["serving"], ["--", "serv"]):
+        for name, cwd in (("./run.sh", dist.folder), ("M/run.sh", dist.folder.parent)):
+            done = run_script(cwd, name, *words, "--json")
+            assert f"[--prompt][{words[-1]}][--json]" in done.stdout
+
+
+def run_script(
+    cwd: Path, name: str, *words: str, emulator: str = "env"
+) -> subprocess.CompletedProcess[str]:
+    about = {**os.environ, "MLC_RVV_EMULATOR": emulator}
+    return subprocess.run(
+        [name, *words], cwd=cwd, env=about, capture_output=True, text=True, check=False
     )
-    assert (bare.returncode, "usage: ./run.sh" in bare.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("serv", "did you mean serve?"),  # a letter is missing,
+        ("chaat", "did you mean chat?"),  # added,
+        ("Bench", "did you mean bench?"),  # wrong,
+        ("verfiy", "did you mean verify?"),  # swapped
+        ("--max-new", "options come after the prompt"),
+        ("--", "the prompt is missing"),
+    ],
+)
+def test_run_script_refuses_what_is_no_prompt(word: str, said: str) -> None:
+    done = run_script(RUN.parent, "./run.sh", word)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    if "did you mean" in said:
+        assert f"./run.sh -- '{word}'" in done.stderr
+
+
+def test_run_script_prints_its_usage() -> None:
+    asked, bare = (run_script(RUN.parent, "./run.sh", *words) for words in (["--help"], []))
+    assert asked.stdout == bare.stderr != ""
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert (bare.returncode, bare.stdout) == (2, "")
+
+
+@pytest.mark.skipif(bool([*Path("/proc/sys/fs/binfmt_misc").glob("*riscv64*")]), reason="it runs")
+@pytest.mark.skipif(platform.machine() == "riscv64", reason="this is a board")
+def test_run_script_names_the_emulator_on_a_pc(dist: Dist) -> None:
+    write_dist(replace(dist, about={**ABOUT, "zvfh": True}))
+    for word in ("hello", "chat", "serve", "bench"):
+        done = run_script(dist.folder, "./run.sh", word, emulator="")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"this computer is {platform.machine()}" in done.stderr
+        # QEMU 7.2 (Debian 12) refuses the later spelling.
+        assert re.findall('vlen=128,vext_spec=v1.0,(.*)"', done.stderr) == [
+            "Zfh=true",
+            "zfh=true,zvfh=true",
+        ]
