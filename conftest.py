@@ -101,7 +101,7 @@ def emulator() -> None:
 
 @pytest.fixture(scope="session")
 def counting_emulator(emulator: None) -> None:
-    """Skip where the emulator loads no plugins."""
+    """Skip where no emulator loads plugins."""
     from support.shared_builds import need_emulator  # noqa: PLC0415
 
     need_emulator(plugins=True)

@@ -113,8 +113,7 @@ def apt_sources(suite: str) -> list[str]:
 
     None where apt knows no archive of Debian (on Ubuntu): mmdebstrap then takes its own default.
     """
-    known = _output(["apt-get", "indextargets", "--format", "$(REPO_URI)"]).split()
-    archives = [uri.rstrip("/") for uri in known]
+    archives = apt.archives()
     main = next((uri for uri in archives if uri.endswith("/debian")), None)
     if main is None:
         return []

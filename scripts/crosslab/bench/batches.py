@@ -23,7 +23,6 @@ from crosslab.cores.core import Core
 from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError
 from crosslab.run.counter import count_guest
-from crosslab.run.counter_plugin import build_plugin
 from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Counts, Measurement
 from crosslab.run.symbols import Symbols
@@ -92,7 +91,6 @@ def measure_batches(subject: Subject, say: Callable[..., None]) -> Iterator[Batc
     """
     bench = subject.bench
     variant = bench.variants[-1]
-    build_plugin(bench.cache)
     for quantization, vlen in product(bench.quantizations, bench.recipe.vlens):
         recipe = subject.recipe(variant, quantization, vlen)
         runner, params = build_runner(recipe, bench.cache), subject.params(recipe)

@@ -31,11 +31,10 @@ from crosslab.build.recipe import Recipe
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
-from crosslab.host.toolchain import require_qemu
 from crosslab.peers import openblas
 from crosslab.remote import Cell, compute, scheduler_of, serve_worker
 from crosslab.run.counter import count_guest
-from crosslab.run.counter_plugin import build_plugin
+from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Measurement, phases_of
 
@@ -90,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     machine = scheduler_of(args, _say)
     if machine:
         check_remote(args)
-    require_qemu()
+    build_counter(args.cache)
     if machine and args.worker:
         serve_worker(machine, label(__name__, args), args, _say)
         return 0
@@ -164,7 +163,6 @@ def _peers(subject: Subject, quantization: str) -> Iterator[Row]:
     if peer:
         minutes = ", about ten minutes the first time" if peer == LLAMA_CPP else ""
         _progress.print(f"building: {peer}{minutes}")
-        build_plugin(subject.bench.cache)
     if peer == openblas.NAME:
         yield from product_rows(subject, _progress.print)
     elif peer:
@@ -187,8 +185,6 @@ def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
             progress.advance(task)
             return rows
 
-        # Made here, not by the first of several threads.
-        build_plugin(subject.bench.cache)
         futures = [pool.submit(one, run) for run in runs]
         try:
             return [future.result() for future in futures]

@@ -94,7 +94,7 @@ def _qemu() -> Tool:
     qemu = tools.find_qemu()
     found = f"{_dotted(qemu.version)} ({qemu.path})" if qemu else ""
     if qemu and not qemu.plugins:
-        found += ", without plugins: cannot count instructions"
+        found += ", without plugins: another build is downloaded to count instructions"
     old = qemu is not None and qemu.version < tools.MINIMUM_QEMU
     problem = f"too old: {_dotted(tools.MINIMUM_QEMU)} or newer is needed" if old else ""
     why = "runs RISC-V programs and counts their instructions"

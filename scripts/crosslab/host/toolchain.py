@@ -33,6 +33,7 @@ ZIGLANG_SHA256 = (
     "edc0aa60ec964a4cf462d40f68d7de242ddf37fd9a80f2afaee6397059463230",
 )
 TRIPLE = "riscv64-linux-gnu"
+QEMU = "qemu-riscv64"
 SYSROOT = Path("/usr/riscv64-linux-gnu")
 GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
 # Versions of the C++ library that Debian has for another machine.
@@ -107,11 +108,18 @@ class Emulator:
         path: the program.
         version: its version.
         plugins: it loads plugins, so that instructions can be counted; Debian 13's does not.
+        loader: words before the program, of one that has its libraries beside it.
     """
 
     path: Path
     version: tuple[int, ...]
     plugins: bool
+    loader: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that run it."""
+        return (*self.loader, str(self.path))
 
 
 def output_of(command: list[str] | tuple[str, ...]) -> str | None:
@@ -205,7 +213,7 @@ def find_ziglang() -> str | None:
 @lru_cache
 def find_qemu() -> Emulator | None:
     """``qemu-riscv64`` (the dynamic one: the static one cannot load plugins), or None."""
-    path = shutil.which("qemu-riscv64")
+    path = shutil.which(QEMU)
     text = output_of([path, "--version"]) if path else None
     if not path or not text:
         return None

@@ -316,8 +316,6 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         arguments += ["--roundings", str(record)] if job.rounds else []
         result, counted = run_counted(runner, arguments, machine, job.cache)
-        if counted is None:
-            _progress.print("[yellow]not counted:[/] this qemu-riscv64 was built without plugins")
         found = read_answer(result.stdout, logits, counted)
         return replace(found, record=record.read_bytes()) if record.exists() else found
 

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError
-from crosslab.host.toolchain import require_qemu
-from crosslab.run.counter_plugin import build_plugin
+from crosslab.errors import LabError, UserError
+from crosslab.run.counter_plugin import Counter, build_counter
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.run.measurement import Measurement, read_measurement
 from groundwork.hashing import digest
+
+_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 # The plugin's report, and what the guest printed.
 COUNTS, ANSWER = "counts.json", "answer.txt"
@@ -45,7 +48,7 @@ def count_guest(
     """
     with tempfile.TemporaryDirectory(prefix="counter-") as folder:
         report = Path(folder) / COUNTS
-        result, table = _run(program, arguments, machine, build_plugin(cache), report, cwd, caches)
+        result, table = _run(program, arguments, machine, build_counter(cache), report, cwd, caches)
         return result, read_measurement(table)
 
 
@@ -76,13 +79,15 @@ def count_guest_once(
     Raises:
         LabError: see :func:`count_guest`.
     """
-    plugin, qemu = build_plugin(cache), ".".join(map(str, require_qemu().version))
+    counter = build_counter(cache)
 
     def make(out: Path) -> None:
-        result, _ = _run(program, arguments, machine, plugin, out / COUNTS, cwd, caches)
+        result, _ = _run(program, arguments, machine, counter, out / COUNTS, cwd, caches)
         (out / ANSWER).write_text(result.stdout, encoding="utf-8")
 
-    key = digest(program, inputs, plugin, qemu, repr(machine), "\0".join(arguments), caches)
+    qemu = ".".join(map(str, counter.qemu.version))
+    words = "\0".join(arguments)
+    key = digest(program, inputs, counter.plugin, qemu, repr(machine), words, caches)
     counted = cached_build(cache, "counts", key, make)
     table = json.loads((counted / COUNTS).read_text(encoding="utf-8"))
     return (counted / ANSWER).read_text(encoding="utf-8"), read_measurement(table)
@@ -92,14 +97,15 @@ def _run(
     program: Path,
     arguments: Sequence[str],
     machine: GuestMachine,
-    plugin: Path,
+    counter: Counter,
     report: Path,
     cwd: Path | None,
     caches: str,
 ) -> tuple[GuestResult, dict[str, Any]]:
     """Run a guest; what it said, and the plugin's report, which is written to `report`."""
-    option = f"{plugin},out={report}" + (f",caches={caches}" if caches else "")
-    result = run_guest(program, arguments, machine, cwd=cwd, plugin=["-plugin", option])
+    option = f"{counter.plugin},out={report}" + (f",caches={caches}" if caches else "")
+    plugin = ["-plugin", option]
+    result = run_guest(program, arguments, machine, cwd=cwd, qemu=counter.qemu, plugin=plugin)
     try:
         table: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
     except OSError as error:
@@ -112,7 +118,7 @@ def _run(
 def run_counted(
     program: Path, arguments: Sequence[str], machine: GuestMachine, cache: Path
 ) -> tuple[GuestResult, Measurement | None]:
-    """Run :func:`count_guest`, or run without counting if the emulator cannot load plugins.
+    """Run :func:`count_guest`; without counting, and with a line that says so, if nothing counts.
 
     Returns:
         what the guest said, and its counts or None.
@@ -120,6 +126,9 @@ def run_counted(
     Raises:
         LabError: see :func:`count_guest`.
     """
-    if require_qemu().plugins:
-        return count_guest(program, arguments, machine, cache)
-    return run_guest(program, arguments, machine), None
+    try:
+        build_counter(cache)
+    except UserError as error:
+        _console.print(f"[yellow]not counted:[/] {error.what}")
+        return run_guest(program, arguments, machine), None
+    return count_guest(program, arguments, machine, cache)

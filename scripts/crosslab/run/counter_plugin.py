@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The emulator's plugin that counts instructions."""
+"""An emulator and its plugin that counts instructions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.cached_build import cached_build
-from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import find_native, require_qemu
+from crosslab.host.toolchain import Emulator, find_native
+from crosslab.run.counting_qemu import counting_qemu
 from groundwork.hashing import digest
 
 PLUGIN = Path(__file__).parents[1] / "native" / "counter"
@@ -19,20 +20,22 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 PLUGIN_API = (((9, 1), 3), ((9, 0), 2), ((0,), 1))
 
 
-def build_plugin(cache: Path) -> Path:
-    """Compile the plugin for the installed emulator, once.
+@dataclass(frozen=True)
+class Counter:
+    """An emulator, and the plugin that was compiled for it."""
+
+    qemu: Emulator
+    plugin: Path
+
+
+def build_counter(cache: Path) -> Counter:
+    """Compile the plugin for an emulator that loads it, once.
 
     Raises:
         UserError: there is no emulator, or none that loads plugins, or no compiler.
         LabError: it does not compile.
     """
-    qemu = require_qemu()
-    if not qemu.plugins:
-        have = ".".join(map(str, qemu.version))
-        raise UserError(
-            f"{qemu.path} ({have}) was built without plugins: it cannot count instructions",
-            remedy="put a qemu-riscv64 with plugins first on PATH; Debian 12's qemu-user has them",
-        )
+    qemu = counting_qemu(cache)
     api = next(number for version, number in PLUGIN_API if qemu.version >= version)
     toolchain = find_native()
     command = [*toolchain.cc, *FLAGS, *WARNINGS, f"-DMLC_RVV_PLUGIN_API={api}", "counter.c"]
@@ -42,4 +45,4 @@ def build_plugin(cache: Path) -> Path:
         run_compiler("compiling the counter", [*command, *output], PLUGIN)
 
     key = digest(toolchain.digest, " ".join(command), PLUGIN)
-    return cached_build(cache, "counter", key, make) / "counter.so"
+    return Counter(qemu, cached_build(cache, "counter", key, make) / "counter.so")

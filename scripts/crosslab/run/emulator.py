@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crosslab.errors import LabError, UserError
-from crosslab.host.toolchain import SYSROOT, require_qemu
+from crosslab.host.toolchain import SYSROOT, Emulator, require_qemu
 
 VLENS = (128, 256, 512, 1024)
 LAST_LINES = 20
@@ -51,8 +51,12 @@ class GuestMachine:
 
     @property
     def cpu(self) -> str:
-        """QEMU's ``-cpu``."""
-        return cpu_option(self.vlen, self.zvfh, require_qemu().version)
+        """The system's QEMU's ``-cpu``."""
+        return self.cpu_of(require_qemu())
+
+    def cpu_of(self, qemu: Emulator) -> str:
+        """An emulator's ``-cpu``."""
+        return cpu_option(self.vlen, self.zvfh, qemu.version)
 
 
 def cpu_option(vlen: int, zvfh: bool, qemu: tuple[int, ...]) -> str:
@@ -93,6 +97,7 @@ def run_guest(
     machine: GuestMachine = GuestMachine(),
     *,
     cwd: Path | None = None,
+    qemu: Emulator | None = None,
     plugin: Sequence[str] = (),
     check: bool = True,
 ) -> GuestResult:
@@ -106,6 +111,7 @@ def run_guest(
         arguments: its arguments.
         machine: the CPU.
         cwd: where it runs.
+        qemu: the emulator; None: the system's.
         plugin: QEMU's ``-plugin`` option and the like, before the program's name.
         check: whether any exit code but 0 is an error.
 
@@ -114,8 +120,8 @@ def run_guest(
             sign of bad input.
         LabError: the guest crashes, runs out of time, or (with ``check``) fails.
     """
-    qemu = require_qemu()
-    command = [str(qemu.path), "-cpu", machine.cpu, "-seed", "1"]
+    qemu = qemu or require_qemu()
+    command = [*qemu.command, "-cpu", machine.cpu_of(qemu), "-seed", "1"]
     if machine.sysroot.is_dir():
         command += ["-L", str(machine.sysroot)]
     command += [*plugin, str(program if cwd is None else program.resolve()), *arguments]
@@ -124,7 +130,7 @@ def run_guest(
         raise LabError(f"{program.name} was ended by {_signal(result)}{_last(result)}")
     if any(mark in result.stderr for mark in CPU_OPTION_REFUSED) and not result.stdout:
         have = ".".join(map(str, qemu.version))
-        raise LabError(f"QEMU {have} does not know the CPU {machine.cpu}{_last(result)}")
+        raise LabError(f"QEMU {have} does not know the CPU {machine.cpu_of(qemu)}{_last(result)}")
     if check and result.returncode != 0:
         raise LabError(
             f"{program.name} failed with exit code {result.returncode}{_last(result)}",

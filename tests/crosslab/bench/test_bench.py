@@ -219,7 +219,6 @@ def test_peers_stand_behind_ours_in_each_case(monkeypatch: pytest.MonkeyPatch) -
         for phase in ("prefill", "decode")
     ]
     peers = [replace(row, variant="llama.cpp F32", path=None, layers="all") for row in ours]
-    monkeypatch.setattr(cli, "build_plugin", lambda cache: cache)
     monkeypatch.setattr(cli, "peer_rows", lambda *_: iter(peers))
     monkeypatch.setattr(cli, "_built", lambda *_: (None, None, Path()))
     monkeypatch.setattr(cli, "_in_parallel", lambda *_: [ours])

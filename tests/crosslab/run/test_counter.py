@@ -366,9 +366,24 @@ def test_counts_of_an_equal_run_are_reused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("without_plugins")
-def test_where_nothing_can_be_counted_the_guest_runs_all_the_same(tmp_path: Path) -> None:
-    program = assemble(tmp_path, "nop")
-    result, counted = run_counted(program, [], GuestMachine(timeout=60), shared_builds.CACHE)
+def test_another_emulator_counts_where_the_systems_loads_no_plugins(tmp_path: Path) -> None:
+    measured = measure(
+        assemble(tmp_path, f"{BEGIN}\n vsetvli t1, x0, e32, m4, ta, ma\n nop\n{END}")
+    )
+    assert (measured.region.insns, measured.region.vsetvl) == (2, 1)
+
+
+@pytest.mark.usefixtures("without_plugins")
+def test_where_nothing_can_be_counted_the_guest_runs_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = 'Dir::Etc::SourceList "/dev/null"; Dir::Etc::SourceParts "/dev/null";'
+    (tmp_path / "apt.conf").write_text(settings)
+    monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
+    program, cache = assemble(tmp_path, "nop"), tmp_path / "cache"
+    result, counted = run_counted(program, [], GuestMachine(timeout=60), cache)
     assert (result.stdout, counted) == ("", None)
-    with pytest.raises(UserError, match="built without plugins"):
-        count_guest(program, [], GuestMachine(timeout=60), shared_builds.CACHE)
+    assert "not counted: " in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"without plugins.* apt has no archive") as caught:
+        count_guest(program, [], GuestMachine(timeout=60), cache)
+    assert caught.value.remedy and "first on PATH" in caught.value.remedy

@@ -37,7 +37,7 @@ from crosslab.address import Address, check_address
 from crosslab.build.recipe_options import vlens_of
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
-from crosslab.run.counter_plugin import build_plugin
+from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import GuestMachine
 from groundwork.command_line import Parser
 from groundwork.locks import locked
@@ -142,7 +142,7 @@ def _board(args: argparse.Namespace) -> int:
         print(f"warning: {warning}", flush=True)
     board = EmulatedBoard(
         program=build_board(_tree(args), args.cache),
-        plugin=build_plugin(args.cache),
+        counter=build_counter(args.cache),
         machine=GuestMachine(vlen=vlen, zvfh=core is not None and core.zvfh),
         costs=Meter(core),
     )
@@ -183,7 +183,7 @@ def _up(args: argparse.Namespace, file: Path) -> int:
         _console.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)
     # Before anything starts: a failure leaves nothing behind.
     build_board(_tree(args), args.cache)
-    build_plugin(args.cache)
+    build_counter(args.cache)
     before = _same_farm(FarmState.read(file), joined, key, meter.unit)
     address = joined or (before.tracker if before else Address("127.0.0.1", _port(args)))
     service = before.service if before else None

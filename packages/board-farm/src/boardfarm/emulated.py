@@ -13,7 +13,7 @@ from pathlib import Path
 
 from boardfarm.board_session import BoardSession
 from boardfarm.meter import Meter
-from crosslab.host.toolchain import require_qemu
+from crosslab.run.counter_plugin import Counter
 from crosslab.run.emulator import GuestMachine
 
 
@@ -22,20 +22,22 @@ class EmulatedBoard(BoardSession):
     """A board under QEMU.
 
     Attributes:
-        plugin: the counter.
+        counter: emulator and plugin.
         machine: the CPU.
         costs: reads the counter's reports.
     """
 
-    plugin: Path
+    counter: Counter
     machine: GuestMachine
     costs: Meter
 
     @contextlib.contextmanager
     def _started(self, client: socket.socket, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         report = folder / "counts.json"
-        command = [str(require_qemu().path), "-cpu", self.machine.cpu, "-seed", "1"]
-        command += ["-L", str(self.machine.sysroot), "-plugin", f"{self.plugin},out={report}"]
+        qemu = self.counter.qemu
+        command = [*qemu.command, "-cpu", self.machine.cpu_of(qemu), "-seed", "1"]
+        option = f"{self.counter.plugin},out={report}"
+        command += ["-L", str(self.machine.sysroot), "-plugin", option]
         ours, theirs = socket.socketpair()
         answering = threading.Thread(target=self._answer, args=(ours, report), daemon=True)
         with ours, theirs:

@@ -31,7 +31,7 @@ from crosslab.cached_build import default_cache
 from crosslab.compile.targets import LabTarget
 from crosslab.cores.core import read_core
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter_plugin import build_plugin
+from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import GuestMachine
 
 pytestmark = pytest.mark.usefixtures("counting_emulator")
@@ -53,7 +53,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory, ended: list[str]) -> Itera
     cache, address = default_cache(), Address("127.0.0.1", free_port())
     board = EmulatedBoard(
         program=build_board(shared_builds.tvm_tree(), cache),
-        plugin=build_plugin(cache),
+        counter=build_counter(cache),
         machine=GuestMachine(vlen=256),
         costs=Meter(read_core(CORES, "spacemit-x60")),
     )
@@ -133,8 +133,9 @@ def test_the_third_mark_reports_and_begins_anew(tmp_path: Path) -> None:
         [*cross.cc, *cross.link, "-nostdlib", "-static", str(source), "-o", str(program)],
         check=True,
     )
-    plugin = build_plugin(default_cache())
-    command = ["qemu-riscv64", "-plugin", f"{plugin},out={report}", str(program)]
+    counter = build_counter(default_cache())
+    option = f"{counter.plugin},out={report}"
+    command = [*counter.qemu.command, "-plugin", option, str(program)]
     subprocess.run(command, check=True, timeout=60)
     # What is left at the end is what came after the report: the second region alone.
     assert Meter(None).read(report) == 7

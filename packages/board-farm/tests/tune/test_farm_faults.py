@@ -31,7 +31,7 @@ from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import LabTarget
-from crosslab.run.counter_plugin import build_plugin
+from crosslab.run.counter_plugin import build_counter
 
 pytestmark = [pytest.mark.usefixtures("counting_emulator"), pytest.mark.slow]
 
@@ -46,7 +46,7 @@ def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarmState]
     for name in ("PYTHONPATH", "TVM_LIBRARY_PATH"):
         monkeypatch.setenv(name, tree_environment(tree)[name])
     build_board(tree, default_cache())
-    build_plugin(default_cache())
+    build_counter(default_cache())
     service = start_tracker(address, tmp_path / "tracker.log")
     words = ["farm", "board", "--join", str(address), "--key", KEY, "--tvm-tree", str(tree)]
     logs = [tmp_path / f"board-{number}.log" for number in range(2)]

@@ -21,7 +21,7 @@ from boardfarm.tune.trial import TrialQuestion, answer_of, trial
 from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter_plugin import build_plugin
+from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import GuestMachine
 
 pytestmark = pytest.mark.usefixtures("counting_emulator")
@@ -51,7 +51,7 @@ def test_candidates_at_fault_are_told_apart_and_the_board_goes_on(tmp_path: Path
     program = build_board(shared_builds.tvm_tree(), cache)
     board = EmulatedBoard(
         program=program,
-        plugin=build_plugin(cache),
+        counter=build_counter(cache),
         machine=GuestMachine(vlen=256),
         costs=Meter(None),
     )

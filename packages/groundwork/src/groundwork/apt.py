@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from groundwork.offline import offline
 
 _ENVIRONMENT = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+# Apt's own client: it has the proxies and certificates of this machine's apt.
+_HELPER = "/usr/lib/apt/apt-helper"
 
 
 def refusal() -> str:
@@ -46,13 +49,40 @@ def update() -> bool:
 
 def knows(package: str) -> bool:
     """True if apt's lists have the package."""
-    done = subprocess.run(
-        [*_ENVIRONMENT, "apt-cache", "show", "--no-all-versions", package],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    return done.returncode == 0 and bool(done.stdout)
+    return bool(_output("apt-cache", "show", "--no-all-versions", package))
+
+
+def archives() -> list[str]:
+    """Addresses of the archives in apt's sources, those of Debian itself first.
+
+    An archive has the packages of every supported release, whichever this machine has. Apt needs
+    neither root nor its lists to name them.
+    """
+    printed = _output("apt-get", "--print-uris", "update")
+    known = [line[1:].split("/dists/")[0] for line in printed.splitlines() if "/dists/" in line]
+    return sorted(dict.fromkeys(known), key=lambda uri: not uri.endswith("/debian"))
+
+
+def download(address: str, sha256: str, target: Path) -> str:
+    """Fetch one file with apt's client, which any user may do.
+
+    Returns:
+        the reason why the file could not be fetched or is another one; empty when it is there.
+    """
+    command = [*_ENVIRONMENT, _HELPER, "-o", "Acquire::Retries=1", "download-file"]
+    try:
+        done = subprocess.run(
+            [*command, address, str(target), f"SHA256:{sha256}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        return str(error)
+    failed = [line[3:] for line in done.stderr.splitlines() if line.startswith("E: ")]
+    return "" if done.returncode == 0 else (failed or ["apt-helper failed"])[0]
 
 
 def install(packages: Sequence[str]) -> bool:
@@ -76,6 +106,19 @@ def _as_root() -> list[str] | None:
         return None
     allowed = subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode == 0
     return sudo if allowed else None
+
+
+def _output(*command: str) -> str:
+    """Standard output of a command; empty where it fails or does not exist."""
+    done = subprocess.run(
+        [*_ENVIRONMENT, *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else ""
 
 
 def _apt(*arguments: str) -> bool:
