@@ -53,7 +53,7 @@ def build_and_test(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test; the quick half: -- -m "not emulator and not slow"."""
     applied, options = trees.prepare(session, "pytest")
-    trees.install_for_tests(session, applied)
+    trees.install_for_tests(session, applied, options)
     root = str(applied.root)
     environments.run_pytest(session, *PARALLEL, *options, FORKPATCH_TREES=root)
 

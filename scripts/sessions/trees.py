@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,10 +142,13 @@ def install_lab(session: nox.Session, trees: Trees) -> None:
     run_module(session, "crosslab", "prepare")
 
 
-def install_for_tests(session: nox.Session, trees: Trees) -> None:
-    """Install the tools of tests; tests that compare with torch are skipped without it."""
-    run_module(session, "crosslab", "prepare", "--tests")
+def install_for_tests(session: nox.Session, trees: Trees, options: Sequence[str]) -> None:
+    """Install the tools of the tests that options of pytest select.
+
+    Tests that compare with torch are skipped without it.
+    """
     install(session, "nox", *PACKAGES, "browser", "clients", "scalesim", release=trees.release)
+    run_module(session, "crosslab", "prepare", "--tests", *options)
     install_torch_packages(session, required=False)
 
 

@@ -62,14 +62,44 @@ def test_a_failure_of_apt_is_reported_with_its_last_lines(
     assert "E: Unable to locate package" in said and "exit code 100" in said
 
 
+#: Lists what it would download, of two packages, or notes what it installs.
+APT_GET = """case "$*" in
+*--print-uris*) echo "'http://archive/a.deb' a.deb 7000000 SHA256:0
+'http://archive/b.deb' b.deb 5400000 SHA256:0";;
+*) echo "$@" >>"$(/usr/bin/dirname "$0")/called";;
+esac"""
+
+
 @AS_ROOT
-def test_the_package_that_apt_knows_is_installed(path: Path) -> None:
+def test_tools_of_tests_are_announced_with_their_sizes(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script(path, "apt-cache", '[ "$3" = qemu-system-misc ] && echo "Package: $3"')
-    script(path, "apt-get", f'echo "$@" >>{path}/called')
+    script(path, "apt-get", APT_GET)
     optional_tools.prepare()
     called = (path / "called").read_text(encoding="utf-8")
     assert "update" in called
     assert "qemu-system-misc" in called and "qemu-system-riscv " not in f"{called} "
+    announced, installed = capsys.readouterr().err.split("install -y", 1)
+    assert "  chromium: pages in a browser, 12 MB to download\n" in announced
+    assert "chromium" in installed
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("options", "packages"),
+    [
+        (["packages/forkpatch/tests/foreign/test_formats.py"], ["g++", "dpkg-dev"]),
+        (["--nonsense"], ["g++", "dpkg-dev", "chromium", "curl", "qemu-system-misc"]),
+    ],
+)
+def test_tools_are_installed_for_the_selected_tests_alone(
+    path: Path, options: list[str], packages: list[str]
+) -> None:
+    script(path, "apt-get", APT_GET)
+    optional_tools.prepare(options)
+    calls = (path / "called").read_text(encoding="utf-8").splitlines()
+    assert [call.split()[-1] for call in calls if " install " in call] == packages
 
 
 def test_one_line_says_what_tests_go_without(

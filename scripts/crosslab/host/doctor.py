@@ -199,15 +199,18 @@ def prepare(argv: Sequence[str]) -> int:
         description="Install the missing system packages, or print the command that does.",
     )
     parser.add_argument(
-        "--tests", action="store_true", help="install also the tools that only tests use"
+        "--tests",
+        nargs=argparse.REMAINDER,
+        metavar="OPTION",
+        help="install also the tools of the tests that these options of pytest select",
     )
     arguments = parser.parse_args(argv)
     report = examine()
     if not report.whole:
         report = _install(report)
     _out.print(f"system packages: all installed ({_summary(report)})", style="dim")
-    if arguments.tests:
-        optional_tools.prepare()
+    if arguments.tests is not None:
+        optional_tools.prepare(arguments.tests)
     return 0
 
 
@@ -250,14 +253,16 @@ def _unique(names: Iterable[str]) -> list[str]:
 def _install_by_apt(missing: Sequence[Tool]) -> None:
     """Install the packages that apt knows and can fetch."""
     _out.print("these system packages are missing and are installed now with apt-get:")
-    for tool in missing:
-        _out.print(f"  {tool.packages[0]}: {tool.why} ({tool.name} {tool.problem})")
     apt.update()
     known = {t.name: next(filter(apt.knows, t.packages), None) for t in missing}
+    for tool in missing:
+        package = known[tool.name] or tool.packages[0]
+        _out.print(f"  {package}: {tool.why} ({tool.name} {tool.problem})")
     # The emulator has no substitute: it does not fail with the compilers.
     for group in (False, True):
         names = _unique(n for t in missing if t.replaced is group and (n := known[t.name]))
         if names:
+            _out.print(f"  {' '.join(names)}: {apt.size_of(names)}")
             apt.install(names)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from crosslab.host import toolchain as tools
 from groundwork import apt
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NO_TESTS = 5  # exit code of pytest
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class OptionalTool:
         why: the tests that use it.
         found: it is here.
         packages: Debian packages that bring it; the first that apt knows is installed.
+        tests: files or folders of these tests; empty: there are many.
     """
 
     name: str
     why: str
     found: bool
     packages: tuple[str, ...]
+    tests: tuple[str, ...] = ()
 
 
 def find_browser() -> str | None:
@@ -40,6 +44,7 @@ def find_browser() -> str | None:
 def examine() -> tuple[OptionalTool, ...]:
     """Look for each tool, again each time."""
     gcc, machine = shutil.which("g++"), shutil.which("qemu-system-riscv64")
+    board = "tests/endtoend/test_board.py"
     return (
         *_beside_clang(),
         OptionalTool("g++", "TVM's libraries for this machine", bool(gcc), ("g++",)),
@@ -48,35 +53,77 @@ def examine() -> tuple[OptionalTool, ...]:
             "Debian's own reading of an exported series",
             bool(shutil.which("dpkg-source")),
             ("dpkg-dev",),
+            ("packages/forkpatch/tests/",),
         ),
-        OptionalTool("Chromium", "pages in a browser", bool(find_browser()), ("chromium",)),
-        OptionalTool("curl", "a client of the server", bool(shutil.which("curl")), ("curl",)),
+        OptionalTool(
+            "Chromium",
+            "pages in a browser",
+            bool(find_browser()),
+            ("chromium",),
+            ("tests/server/test_chat_page.py", "tests/report/test_in_browser.py"),
+        ),
+        OptionalTool(
+            "curl",
+            "a client of the server",
+            bool(shutil.which("curl")),
+            ("curl",),
+            ("tests/server/test_clients.py", board),
+        ),
         OptionalTool(
             "qemu-system-riscv64",
             "the artefact on a booted machine",
             bool(machine),
             ("qemu-system-riscv", "qemu-system-misc"),  # split since Debian 13
+            (board,),
         ),
     )
 
 
-def prepare() -> None:
-    """Install the tools that are missing; one line says which were not and why."""
+def prepare(options: Sequence[str] = ()) -> None:
+    """Install the missing tools of the selected tests; one line says which were not and why.
+
+    Args:
+        options: of pytest; they select the tests.
+    """
     missing = [tool for tool in examine() if not tool.found]
+    if missing and options and not apt.refusal():
+        missing = _selected(missing, options)
     if not missing:
         return
     reason = apt.refusal()
     if not reason:
-        print("for the tests, installed now with apt-get:", file=sys.stderr)
         apt.update()
+        packages = {tool.name: _package(tool) for tool in missing}
+        print("these packages are missing for the tests, and are installed now:", file=sys.stderr)
         for tool in missing:
-            apt.install([_package(tool)])
-        missing = [tool for tool in examine() if not tool.found]
+            package = packages[tool.name]
+            print(f"  {package}: {tool.why}, {apt.size_of([package])}", file=sys.stderr)
+        for package in packages.values():
+            apt.install([package])
+        missing = [tool for tool in examine() if not tool.found and tool.name in packages]
         reason = "apt-get failed"
     if missing:
         names = ", ".join(f"{tool.packages[-1]} ({tool.why})" for tool in missing)
         advice = apt.command_line([tool.packages[-1] for tool in missing])
         print(f"not installed, so their tests skip: {names}: {reason}; {advice}", file=sys.stderr)
+
+
+def _selected(missing: Sequence[OptionalTool], options: Sequence[str]) -> list[OptionalTool]:
+    """The tools with a test that options of pytest select."""
+    # A package has a root of its own, if its tests alone are selected.
+    fixed = ("--collect-only", "-qq", "-n0", "--rootdir=.")
+    collect = [sys.executable, "-m", "pytest", *options, *fixed]
+    if not any(Path(word.partition("::")[0]).exists() for word in options):
+        # Instead of all tests, whose collection takes long.
+        collect += [path for tool in missing for path in tool.tests]
+    done = subprocess.run(collect, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode not in (0, NO_TESTS):
+        return list(missing)  # pytest reports the mistake when it runs
+    return [
+        tool
+        for tool in missing
+        if not tool.tests or any(line.startswith(tool.tests) for line in done.stdout.splitlines())
+    ]
 
 
 def _package(tool: OptionalTool) -> str:

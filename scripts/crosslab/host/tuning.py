@@ -21,7 +21,8 @@ def require_tuning_clang(cpu: str) -> str | None:
     """
     suffix = tuning_clang(cpu)
     if suffix is None and not apt.refusal() and apt.knows(PACKAGE):
-        print(f"{PACKAGE} schedules code for {cpu}; installed now with apt-get:", file=sys.stderr)
+        size = apt.size_of([PACKAGE])
+        print(f"{PACKAGE} ({size}) schedules code for {cpu}; it is installed now:", file=sys.stderr)
         apt.install([PACKAGE])
         tuning_clang.cache_clear()
         clang_version.cache_clear()

@@ -16,6 +16,7 @@ from groundwork.offline import offline
 _ENVIRONMENT = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 # Apt's own client: it has the proxies and certificates of this machine's apt.
 _HELPER = "/usr/lib/apt/apt-helper"
+_INSTALL = ("install", "-y", "--no-install-recommends")
 
 
 def refusal() -> str:
@@ -90,7 +91,14 @@ def install(packages: Sequence[str]) -> bool:
 
     Its output goes to standard error: standard output belongs to the command that asked.
     """
-    return _apt("install", "-y", "--no-install-recommends", *packages)
+    return _apt(*_INSTALL, *packages)
+
+
+def size_of(packages: Sequence[str]) -> str:
+    """Size of the download that packages need with what they depend on, for people."""
+    files = _output("apt-get", *_INSTALL, "-qq", "--print-uris", *packages).splitlines()
+    sizes = [int(words[2]) for line in files if len(words := line.split()) >= 3]
+    return f"{sum(sizes) / 1e6:.0f} MB to download"
 
 
 def _has_sudo() -> bool:
