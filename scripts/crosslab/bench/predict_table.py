@@ -46,7 +46,7 @@ DROPPED = (
     "Builds that take over {over:.0%} more cycles than the best one in every phase of the first "
     "small model, and were not counted in the others: {builds}"
 )
-HEADINGS = ("board", "program", "threads", "prefill", "decode", "outside")
+HEADINGS = ("board", "program", "threads", "prefill", "decode", "error of both ends")
 
 
 @dataclass(frozen=True)
@@ -186,18 +186,15 @@ def _beside(
 ) -> tuple[str, ...]:
     """The line of a published speed."""
     stated = "" if one.prefill is None else f"{one.prefill:g}"
-    errors = [] if one.prefill is None else [outside(one.prefill, prefill)]
-    errors.append(outside(one.decode, decode))
-    words = " / ".join(f"{error:+.0%}" for error in errors)
+    errors = [] if one.prefill is None else [error_of(one.prefill, prefill)]
+    errors.append(error_of(one.decode, decode))
     cells = (board.key, f"published: {one.program}", str(one.threads))
-    return (*cells, stated, f"{one.decode:g}", words)
+    return (*cells, stated, f"{one.decode:g}", "; ".join(errors))
 
 
-def outside(truth: float, predicted: tuple[float, float]) -> float:
-    """Error of the nearer end of a range; 0 for a truth inside."""
-    low, high = predicted
-    nearest = min(max(truth, low), high)
-    return nearest / truth - 1
+def error_of(truth: float, predicted: tuple[float, float]) -> str:
+    """Errors of both ends of a range."""
+    return " to ".join(f"{end / truth - 1:+.0%}" for end in predicted)
 
 
 def _range(speeds: tuple[float, float]) -> str:

@@ -18,7 +18,6 @@ from crosslab.bench.predict_table import (
     boards_of,
     builds_in_the_first_alone,
     count_small,
-    outside,
     predictions,
     whole_costs,
 )
@@ -60,11 +59,6 @@ def test_a_speed_is_between_no_overlap_and_all() -> None:
     assert BOARD.speed(2e9, 1e9, 1) == (1 / 3, 1 / 2)
     # More threads than cores compute no faster.
     assert BOARD.speed(8e9, 0, 8) == (0.5, 0.5)
-
-
-@pytest.mark.parametrize(("truth", "error"), [(4.0, -0.5), (1.5, 0.0), (0.5, 1.0)])
-def test_an_error_is_that_of_the_nearer_end(truth: float, error: float) -> None:
-    assert outside(truth, (1.0, 2.0)) == error
 
 
 def test_each_board_has_a_core_and_a_source_for_each_speed() -> None:
@@ -177,3 +171,5 @@ def test_a_table_says_what_its_cycles_are(core: str, said: str) -> None:
         (prefill,) = (row[4] for row in rows if row[3] == "16")
         assert prefill.endswith("-128")
         assert text.count("published: llama.cpp") == 2
+        # Published is a prefill of 21; the higher end of the prediction is 128.
+        assert "to +510%" in " ".join(text.split())
