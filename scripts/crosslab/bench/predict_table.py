@@ -25,6 +25,7 @@ from crosslab.bench.predict import (
 )
 from crosslab.bench.rows import Row, cost_of, name_of
 from crosslab.bench.subject import Subject
+from crosslab.bench.table import peer_notes
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import GGUF
@@ -175,6 +176,9 @@ def predictions(
     yield Text(NOTE.format(sizes=sizes, cycles=cycles, **about))
     if dropped := builds_in_the_first_alone(counted):
         yield Text(DROPPED.format(over=NEAR - 1, builds="; ".join(dropped)))
+    ordered = sorted(counted[SMALL[-1]], key=cost_of, reverse=True)
+    best = {(name_of(row), row.phase): row for row in ordered}
+    yield from map(Text, peer_notes(best.values()))
     yield from map(Text, notes([row for rows in counted.values() for row in rows]))
     for board in boards:
         yield Text(f"{board.key}: {board.name}. {board.source}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ TOP = 20
 # Of linear layers alone, where all else of a model is left out.
 PRODUCTS = "products"
 COUNTED = "counted in this run"
+# llama.cpp's functions of matrix products.
+PRODUCT = re.compile("gemm|gemv|vec_dot")
+LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Row:
             last layer is done for the last token alone after its attention; empty for ours;
             :data:`PRODUCTS` for those of linear layers alone, ours and a peer's.
         build: of a peer; empty for ours.
+        kernels: of a peer: functions of its products with most instructions, and their shares.
         zvfh: compiled for vectors of halves.
         core: the one whose cycles these are; None when no core was asked for.
         cycles_serial: its cycles when nothing overlaps.
@@ -92,6 +97,7 @@ class Row:
     kv_cache: str = "float32"
     layers: str = ""
     build: str = ""
+    kernels: tuple[tuple[str, float], ...] = ()
     zvfh: bool = False
     depth: int = 0
     core: str | None = None
@@ -129,14 +135,16 @@ def measured_row(
         regions: those of the phase.
         program: with symbols, which functions are named by.
     """
-    named = bench.profile or bench.core or common["threads"] > 1
+    peer = "build" in common
+    named = bench.profile or bench.core or common["threads"] > 1 or peer
     symbols = Symbols.of(program) if named else None
     counts = asdict(regions.counts(measured.regions))
     del counts["unknown_lmul"]
     row = Row(**counts, **common)
-    if bench.profile and symbols:
+    if (bench.profile or peer) and symbols:
         functions = top_functions(measured.functions(symbols, regions.regions), regions.calls)
-        row = replace(row, functions=functions)
+        kernels = tuple((f.symbol, f.share) for f in functions if _is_kernel(f)) if peer else ()
+        row = replace(row, functions=functions if bench.profile else (), kernels=kernels)
     if row.threads > 1 and symbols:
         work = thread_work(measured, regions, row.threads, symbols, bench.core)
         row = replace(row, work=work)
@@ -157,6 +165,10 @@ def measured_row(
             cycles=cycles,
         )
     return row
+
+
+def _is_kernel(function: Function) -> bool:
+    return bool(PRODUCT.search(function.symbol)) and function.share >= LEAST_SHARE
 
 
 def top_functions(functions: Mapping[str, Counts], calls: int) -> tuple[Function, ...]:
@@ -181,7 +193,7 @@ def write_rows(rows: Sequence[Row], report: Path) -> None:
     """
     table = [asdict(row) for row in rows]
     for entry in table:
-        for name in ("functions", "cycles", "memory", "work"):
+        for name in ("functions", "kernels", "cycles", "memory", "work"):
             if not entry[name]:
                 del entry[name]
     atomic_write_json(report, table)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console, Group
@@ -18,6 +19,8 @@ from crosslab.cores.core import Core
 LEFT = ("variant", "phase", "function")
 HEADINGS = ("variant", "phase", "all", "vector", "vset", "vmem", "weighted", "of first")
 SYMBOL = 46  # characters
+# llama.cpp's products of weights that it did not put into the order of its fast kernels.
+NOT_REPACKED = re.compile("ggml_vec_dot_i?q")
 
 
 def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> None:
@@ -72,14 +75,24 @@ def _millions(count: int) -> str:
 
 
 def _notes(rows: Iterable[Row]) -> list[Text]:
-    sources = dict.fromkeys((name_of(row), row.phase, row.source) for row in rows if not row.path)
-    notes = [Text(f"{name}, {phase}: {source}") for name, phase, source in sources]
+    notes = list(map(Text, peer_notes(rows)))
     if any(row.layers == "as shipped" for row in rows):
         notes.append(Text("* as shipped: the last layer after its attention for the last token"))
     if any(row.threads > 1 for row in rows):
         notes.append(Text("with several threads, waiting counts too and differs from run to run"))
     notes += [Text(_work(row, row.work)) for row in rows if row.work]
     return notes
+
+
+def peer_notes(rows: Iterable[Row]) -> Iterator[str]:
+    """Of each row of a peer the source, and the kernels that its products ran in."""
+    for row in (row for row in rows if not row.path):
+        kernels = ", ".join(
+            f"{symbol} {share:.0%}{' (not repacked)' * bool(NOT_REPACKED.match(symbol))}"
+            for symbol, share in row.kernels
+        )
+        products = f"; its products: {kernels}" if kernels else ""
+        yield f"{name_of(row)}, {row.phase}: {row.source}{products}"
 
 
 def _work(row: Row, work: ThreadWork) -> str:
