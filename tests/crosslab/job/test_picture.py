@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from support.shared_builds import PROJECT
 
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Emulator
 from crosslab.job import picture as drawn
 from crosslab.job.picture import main
+from crosslab.job.summary import summary
 
 REPORT = {
     "model": "tiny",
@@ -80,6 +82,18 @@ def test_the_picture_says_what_was_compared(
     tmp_path: Path, change: dict[str, object], shown: str
 ) -> None:
     assert shown in picture(tmp_path, json.dumps(REPORT | change))
+
+
+def test_the_tutorial_explains_each_row() -> None:
+    counts = dict.fromkeys(
+        ("instructions", "gemm_steps", "read_bytes", "written_bytes", "tokens_written"), 1
+    )
+    more = {"stored_weights_error": 1e-3, "device": counts, "schedules": "2 of 3"}
+    table = summary(REPORT | more | {"kernel_values": {"MLC_RVV_ROWS": 7}})
+    rows = {str(cell).removeprefix("[bold]").removesuffix("[/]") for cell in table.columns[0].cells}
+    text = (PROJECT / "docs" / "first-answer.md").read_text(encoding="utf-8")
+    lines = (line.split("|") for line in text.splitlines() if line.startswith("| "))
+    assert rows <= {name for cells in lines for name in cells[1].strip().split(", ")}
 
 
 @pytest.mark.parametrize("report", ["{", "[]", '{"prompt": "Hello?"}'])
