@@ -115,8 +115,9 @@ def test_one_line_says_what_tests_go_without(
     )
 
 
-def test_nothing_is_installed_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_installed_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(offline.MARK, "1")
+    assert apt.download("http://archive/a.deb", "0" * 64, tmp_path) == "--offline downloads nothing"
     assert apt.refusal() in ("--offline installs nothing", "there is no apt-get here")
 
 

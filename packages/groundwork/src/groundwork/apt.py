@@ -70,6 +70,8 @@ def download(address: str, sha256: str, target: Path) -> str:
     Returns:
         the reason why the file could not be fetched or is another one; empty when it is there.
     """
+    if offline():
+        return "--offline downloads nothing"
     command = [*_ENVIRONMENT, _HELPER, "-o", "Acquire::Retries=1", "download-file"]
     try:
         done = subprocess.run(
