@@ -46,10 +46,7 @@ def count_guest(
     Raises:
         LabError: see :func:`run_guest`; or the marks do not come in pairs.
     """
-    with tempfile.TemporaryDirectory(prefix="counter-") as folder:
-        report = Path(folder) / COUNTS
-        result, table = _run(program, arguments, machine, build_counter(cache), report, cwd, caches)
-        return result, read_measurement(table)
+    return _count(program, arguments, machine, build_counter(cache), cwd, caches)
 
 
 def count_guest_once(
@@ -93,6 +90,20 @@ def count_guest_once(
     return (counted / ANSWER).read_text(encoding="utf-8"), read_measurement(table)
 
 
+def _count(
+    program: Path,
+    arguments: Sequence[str],
+    machine: GuestMachine,
+    counter: Counter,
+    cwd: Path | None = None,
+    caches: str = "",
+) -> tuple[GuestResult, Measurement]:
+    with tempfile.TemporaryDirectory(prefix="counter-") as folder:
+        report = Path(folder) / COUNTS
+        result, table = _run(program, arguments, machine, counter, report, cwd, caches)
+        return result, read_measurement(table)
+
+
 def _run(
     program: Path,
     arguments: Sequence[str],
@@ -127,8 +138,8 @@ def run_counted(
         LabError: see :func:`count_guest`.
     """
     try:
-        build_counter(cache)
+        counter = build_counter(cache)
     except UserError as error:
         _console.print(f"[yellow]not counted:[/] {error.what}")
         return run_guest(program, arguments, machine), None
-    return count_guest(program, arguments, machine, cache)
+    return _count(program, arguments, machine, counter)
