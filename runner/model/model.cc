@@ -454,6 +454,7 @@ ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Ro
       RecordCached(rows.sequences[i], rows.lengths[i], type);
     }
   }
+  if (record_ != nullptr) record_->EndCall();
   return result;
 }
 

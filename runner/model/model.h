@@ -103,7 +103,7 @@ class Model {
   Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
         const Region& region);
 
-  // Also records, from now on, what the cache holds of each token that is read, if it holds int8.
+  // Also records, from now on, the ends of calls, and what a cache in int8 holds of each token.
   void Record(RoundingRecord* record) { record_ = record; }
 
   // Adds an empty sequence; removes a sequence and frees its pages.

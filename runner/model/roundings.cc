@@ -71,6 +71,11 @@ void RoundingRecord::AddTokens(const CachedTokens& tokens) {
   Write(tokens.values, bytes);
 }
 
+void RoundingRecord::EndCall() {
+  const std::lock_guard lock(mutex_);
+  Begin(kCall, 0, 0, 0, 0);
+}
+
 void RoundingRecord::Begin(Kind kind, uint32_t first, uint32_t second, uint32_t third,
                            uint64_t last) {
   const uint32_t sizes[] = {kind, first, second, third};

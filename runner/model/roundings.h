@@ -36,6 +36,7 @@ struct CachedTokens {
 //   kRows, rows, columns, block, order: scales float32, values int8. Rows of one matrix that threads
 //     share come in any order.
 //   kTokens, layers, tokens, heads, width: keys, then values, float32.
+//   kCall, and zeros: the end of a call of the model.
 class RoundingRecord {
  public:
   // Throws InputError if the file cannot be written.
@@ -49,11 +50,13 @@ class RoundingRecord {
 
   void AddRows(const RoundedRows& rows);
   void AddTokens(const CachedTokens& tokens);
+  // Ends the entries of a call of the model.
+  void EndCall();
   // Throws InputError if not everything was written.
   void Close();
 
  private:
-  enum Kind : uint32_t { kRows, kTokens };
+  enum Kind : uint32_t { kRows, kTokens, kCall };
 
   void Begin(Kind kind, uint32_t first, uint32_t second, uint32_t third, uint64_t last);
   void Write(const void* data, uint64_t bytes);

@@ -19,6 +19,9 @@ def rows_entry(
     return HEADER.pack(0, *sizes, order) + scales.astype("<f4").tobytes() + values.tobytes()
 
 
+CALL = HEADER.pack(2, 0, 0, 0, 0)
+
+
 def tokens_entry(keys: NDArray[np.float32], values: NDArray[np.float32]) -> bytes:
     """Keys and values [layers, tokens, heads, width] of a cache."""
     return HEADER.pack(1, *keys.shape) + keys.tobytes() + values.tobytes()

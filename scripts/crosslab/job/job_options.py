@@ -24,8 +24,6 @@ BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
 PROMPT = "What is the capital of France?"
 PINNED_MODEL = "smollm2-135m"
-# Of the logits of a model in any format whose last product has a recorded input.
-HEAD_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -107,8 +105,7 @@ class Job:
         """Largest difference of a logit to the reference's, as a part of its largest."""
         if self.offload:
             return self.offload.tolerance
-        tolerance = self.recipe.weights.tolerance
-        return min(tolerance, HEAD_TOLERANCE) if self.int8 else tolerance
+        return self.recipe.weights.tolerance
 
     @property
     def rounds(self) -> bool:

@@ -31,13 +31,16 @@ from crosslab.models.params import ReadParams
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
 from crosslab.models.roundings import (
     FLOAT32_SLACK,
+    HALVES_SLACK,
     RoundingError,
     Roundings,
     RunRoundings,
-    halves_slack,
 )
 from crosslab.models.sources.model_folder import CONFIG_FILE
 from crosslab.models.weights_file import F32
+
+# Largest logit error of a model in any format if the input of its last product is recorded.
+HEAD_TOLERANCE = 1e-3
 
 _progress = Console(stderr=True, highlight=False)
 
@@ -199,13 +202,15 @@ def judge(
         return None
     if job.rounds and record is None:
         raise LabError("the run wrote no record of what it rounded")
-    slack = halves_slack(asked.config.layers) if job.halves else FLOAT32_SLACK
+    slack = HALVES_SLACK if job.halves else FLOAT32_SLACK
     taking = RunRoundings(record, slack) if job.rounds and record is not None else None
-    fault = _end_fault(tokens, asked.stop, job.max_new)
+    fault, tolerance = _end_fault(tokens, asked.stop, job.max_new), job.tolerance
     try:
         rows = np.stack(list(_steps(_model(job, asked, taking), tokens, asked, job.chunk)))
         if taking:
             taking.end()
+            if job.int8 and taking.rounds_head:
+                tolerance = min(tolerance, HEAD_TOLERANCE)
     except RoundingError as error:
         fault, rows = error.what, np.full_like(logits, np.nan)
     plain = _rows_of(ReferenceLlama(asked.config, asked.values), tokens, asked)
@@ -215,16 +220,21 @@ def judge(
         stored = _apart(logits, of_file)
     return AnswerVerdict(
         reference=tuple(rows.argmax(axis=1).tolist()),
-        comparison=compare_rows(tokens, logits, rows, job.tolerance),
+        comparison=compare_rows(tokens, logits, rows, tolerance),
         fault=fault,
         taken=Taken(taking.taken, taking.other, taking.farthest) if taking else None,
-        cost=rounding_cost(job, tokens, logits, plain, asked) if taking else None,
+        cost=rounding_cost(job, tokens, logits, plain, asked, taking) if taking else None,
         stored=stored,
     )
 
 
 def rounding_cost(
-    job: Job, tokens: Sequence[int], logits: F32, plain: F32, asked: Asked
+    job: Job,
+    tokens: Sequence[int],
+    logits: F32,
+    plain: F32,
+    asked: Asked,
+    taking: RunRoundings,
 ) -> RoundingCost:
     """The difference that rounding makes to an answer, and to a text.
 
@@ -234,12 +244,15 @@ def rounding_cost(
         logits: [len(tokens), vocab], of the run.
         plain: the same of float32, after the same text.
         asked: the model and the text.
+        taking: roundings of the run.
     """
     likeliest = plain.argmax(axis=1).tolist()
     other = [i for i, token in enumerate(tokens) if token != likeliest[i]]
     perplexity = None
     if len(asked.text) > 1:
-        rounding = replace(_model(job, asked, Roundings()), one_by_one=True)
+        own = Roundings()
+        own.rounds_head = taking.rounds_head
+        rounding = replace(_model(job, asked, own), one_by_one=True)
         models = rounding, ReferenceLlama(asked.config, asked.values)
         found = [log_probabilities(model.read_all(asked.text), asked.text) for model in models]
         first, second = (float(np.exp(-each.mean())) for each in found)

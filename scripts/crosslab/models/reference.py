@@ -25,6 +25,8 @@ Product = Callable[[F32, str, Mapping[str, F32]], F32]
 Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]
 """Attention of one head of keys: queries [rows, width], keys and values [tokens, width], which
 tokens each row sees; [rows, width], and the log-sum-exp of each row's scores."""
+Rounded = Callable[[F32, int, str], F32]
+"""A matrix after rounding: [rows, inputs], inputs of a block, name of the weight."""
 RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
 
 
@@ -112,6 +114,7 @@ class ReferenceLlama:
         """
         if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
+        self.rounding.begin()
         x = self.params["model.embed_tokens.weight"][list(tokens)]
         x = x * np.float32(self.family.embedding_scale)
         for layer in range(self.config.layers):
@@ -125,9 +128,9 @@ class ReferenceLlama:
 
     def _logits(self, x: F32) -> F32:
         head = "model.embed_tokens" if self.config.tied else "lm_head"
-        return self._product(self._norm(x, "model.norm"), f"{head}.weight")
+        return self._product(self._norm(x, "model.norm"), f"{head}.weight", self.rounding.head)
 
-    def _product(self, x: F32, name: str) -> F32:
+    def _product(self, x: F32, name: str, rounded: Rounded | None = None) -> F32:
         if self.product is not None:
             return self.product(x, name, self.params)
         weight = self.params[name]
@@ -136,9 +139,9 @@ class ReferenceLlama:
         runs = self.blocks.get(name, ((len(weight), GROUP),))
         # Rounded once for each length of block, as compiled models do.
         blocks = dict.fromkeys(block for _, block in runs)
-        rounded = {block: self.rounding.rounded(x, block, name) for block in blocks}
+        inputs = {block: (rounded or self.rounding.rounded)(x, block, name) for block in blocks}
         parts = np.split(weight, np.cumsum([rows for rows, _ in runs])[:-1])
-        products = [rounded[b] @ part.T for part, (_, b) in zip(parts, runs, strict=True)]
+        products = [inputs[b] @ part.T for part, (_, b) in zip(parts, runs, strict=True)]
         return np.concatenate(products, axis=-1)
 
     def _norm(self, x: F32, name: str) -> F32:

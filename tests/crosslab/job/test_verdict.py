@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.judged import JudgedJob
-from support.rounding_records import rows_entry, tokens_entry
+from support.rounding_records import CALL, rows_entry, tokens_entry
 
 from crosslab.errors import LabError
 from crosslab.job.verdict import AnswerVerdict, Asked, judge
 from crosslab.models.config import FamilyConfig
 from crosslab.models.llama_params import random_weights
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
-from crosslab.models.roundings import HALF, Int8, Roundings
+from crosslab.models.roundings import Int8, Roundings
 from crosslab.models.weights_file import F32
 
 CONFIG = FamilyConfig(
@@ -30,7 +30,7 @@ CONFIG = FamilyConfig(
 )
 PROMPT, NEW, CHUNK = [5, 17, 3, 8, 41, 50, 2, 9, 33, 7, 12], 5, 4
 TOLERANCE = 1e-4
-FLOAT32 = 2e-5
+FLOAT32, HALF = 2e-5, 2.0**-11
 LAYER = "model.layers.2"
 # Two runs of rows of one layer, in blocks of 32 and of 16 inputs; all other layers have 32.
 BLOCKS: RoundingBlocks = {
@@ -53,6 +53,12 @@ class Recorder(Roundings):
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
     cache: list[tuple[F32, F32]] = field(default_factory=list)
     stale: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def begin(self) -> None:
+        self.record += CALL if self.record else b""
 
     def _other_bits(self, x: F32) -> F32:
         return (x * (1 + self.random.uniform(-self.noise, self.noise, x.shape))).astype(np.float32)
@@ -113,7 +119,7 @@ def judged(mode: Mode, values: dict[str, F32], *, stale: bool = False) -> Answer
         rows.append(model.read([int(rows[-1].argmax())]))
     tokens = [int(row.argmax()) for row in rows]
     asked = Asked(CONFIG, weights(), PROMPT, blocks=mode.blocks, text=PROMPT)
-    found = judge(mode.job, tokens, np.stack(rows), bytes(rounding.record), asked)
+    found = judge(mode.job, tokens, np.stack(rows), bytes(rounding.record) + CALL, asked)
     assert found is not None
     return found
 

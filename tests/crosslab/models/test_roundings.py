@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from support.rounding_records import HEADER, rows_entry, tokens_entry
+from support.rounding_records import CALL, HEADER, rows_entry, tokens_entry
 
 from crosslab.errors import LabError
 from crosslab.models.roundings import RoundingError, RunRoundings, int8_rows
@@ -22,7 +22,8 @@ KEYS = np.random.default_rng(3).normal(0, 2, (2, 3, 1, 8)).astype(np.float32)
 
 def taken(record: bytes, matrix: F32 = MATRIX) -> RunRoundings:
     """The roundings after one matrix."""
-    taking = RunRoundings(record)
+    taking = RunRoundings(record + CALL)
+    taking.begin()
     taking.matrix(matrix, BLOCK, "w")
     taking.end()
     return taking
@@ -37,7 +38,8 @@ def test_values_are_rounded_by_block() -> None:
 def test_a_rounding_near_the_middle_is_taken() -> None:
     near = VALUES.copy()
     near[0, 1], near[1, 1] = -63, 63
-    taking = RunRoundings(rows_entry(near, SCALES, block=BLOCK))
+    taking = RunRoundings(rows_entry(near, SCALES, block=BLOCK) + CALL)
+    taking.begin()
     values, scales = taking.matrix(MATRIX, BLOCK, "w")
     assert np.array_equal(values, near)
     assert np.array_equal(scales, SCALES)
@@ -69,6 +71,7 @@ def _with(row: int, column: int, value: int) -> bytes:
         (rows_entry(VALUES[:2], SCALES[:2], block=BLOCK), "rounded nothing more"),
         (b"", "rounded nothing more"),
         (2 * rows_entry(VALUES, SCALES, block=BLOCK), "rounded more than the reference"),
+        (CALL + rows_entry(VALUES, SCALES, block=BLOCK), "rounded nothing more in this call"),
         (
             rows_entry(VALUES, SCALES, block=BLOCK) + tokens_entry(KEYS, KEYS),
             "rounded more than the reference",
@@ -87,6 +90,15 @@ def test_a_damaged_record_is_an_error_of_its_own(damaged: Callable[[bytes], byte
     with pytest.raises(LabError, match="record of roundings") as caught:
         taken(damaged(rows_entry(VALUES, SCALES, block=BLOCK)))
     assert not isinstance(caught.value, RoundingError)
+
+
+def test_a_run_may_multiply_by_the_head_without_rounding() -> None:
+    taking = RunRoundings(rows_entry(VALUES, SCALES, block=BLOCK) + CALL)
+    taking.begin()
+    assert not np.array_equal(taking.head(MATRIX, BLOCK, "head"), MATRIX)
+    assert taking.rounds_head
+    assert np.array_equal(taking.head(MATRIX, BLOCK, "head"), MATRIX)
+    assert not taking.rounds_head
 
 
 def test_noise_of_float32_is_no_fault_in_a_block_of_small_values() -> None:
@@ -108,8 +120,8 @@ def _kept(x: F32) -> F32:
 def test_the_cache_holds_what_was_rounded() -> None:
     held = _kept(KEYS)
     # Read in two calls.
-    record = tokens_entry(held[:, :2], held[:, :2]) + tokens_entry(held[:, 2:], held[:, 2:])
-    taking = RunRoundings(record)
+    parts = [tokens_entry(part, part) + CALL for part in (held[:, :2], held[:, 2:])]
+    taking = RunRoundings(b"".join(parts))
     for layer in range(2):
         for part in (slice(2), slice(2, 3)):
             keys, values = taking.cached(
@@ -117,6 +129,8 @@ def test_the_cache_holds_what_was_rounded() -> None:
             )
             assert np.allclose(keys, held[layer, part], rtol=1e-6)
             assert np.array_equal(keys, values)
+    taking.begin()
+    taking.begin()
     taking.end()
     assert (taking.taken, taking.other) == (2 * KEYS.size, 0)
 
@@ -134,6 +148,6 @@ def test_the_cache_holds_what_was_rounded() -> None:
 def test_another_cache_is_a_fault(change: Callable[[F32], F32], message: str) -> None:
     held = change(_kept(KEYS))
     with pytest.raises(RoundingError, match=message):
-        taking = RunRoundings(tokens_entry(held, held))
+        taking = RunRoundings(tokens_entry(held, held) + CALL)
         for layer in range(2):
             taking.cached(KEYS[layer], KEYS[layer], layer, 0)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import shared_builds
+from support.rounding_records import CALL
 
 from accelerator.device import NATIVE, Device, load_device
 from accelerator.errors import AcceleratorError
@@ -181,7 +182,8 @@ def test_what_was_rounded_is_written_in_numpys_order(tmp_path: Path) -> None:
     layer, attention = case(random, SMALL, 5), texts(random)
     record = tmp_path / "record"
     assert run(DEVICES[0], [layer, *attention], record=record).returncode == 0
-    taking = RunRoundings(record.read_bytes())
+    taking = RunRoundings(record.read_bytes() + CALL)
+    taking.begin()
     device = offload(DEVICES[0], attention=True).arithmetic(taking)
     device.product(layer[1], "w", {"w": layer[0]})
     for each in attention:
