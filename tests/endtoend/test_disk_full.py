@@ -185,7 +185,7 @@ def fills_up(
         error = UserError.from_os_error(error)
         assert error.exit_code == 2
         assert "free some space" in error.remedy
-    assert "No space left" in str(error), error
+    assert "no space" in str(error).lower(), error
     # A log is what tells why.
     kept = [p.name for p in small.path.iterdir() if p.name != "logs" and not p.is_symlink()]
     left = (".lock", "-part") if resumes else (".lock",)
