@@ -299,8 +299,8 @@ def test_a_small_model_is_counted(
         ("ours", "decode", 3),
     ]
     for row in rows:
-        # One thread shares no work.
-        assert set(row) == {field.name for field in fields(Row)} - {"work"}
+        # One thread shares no work, and only a peer's kernels are named.
+        assert set(row) == {field.name for field in fields(Row)} - {"work", "kernels"}
         assert (row["vlen"], row["threads"], row["prompt"]) == (256, 1, 9)
         assert 0 < row["vmem"] < row["vector"] < row["insns"] < row["lmul_weighted"]
         assert 0 < len(row["functions"]) <= 20
