@@ -21,6 +21,8 @@ from groundwork.ramdisk import RamDisk, mounting
 if TYPE_CHECKING:
     from crosslab.host.toolchain import Toolchain
 
+pytest_plugins = ["support.durations"]
+
 TREES = patched_trees()
 # Marks of tests that get a fixture, directly or through another one.
 MARKS = {
@@ -68,8 +70,13 @@ _run_on_any_core()
 heed_interrupts()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for both tiers."""
+    parser.addoption("--all", action="store_true", help="run the thorough tests, too")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they get, or that those get; leave out long ones.
+    """Mark tests by the fixtures that they get; leave out what is not asked for.
 
     Files with slow tests come first, so that no core has to wait for one of them in the end.
     """
@@ -78,10 +85,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for fixture, mark in MARKS.items():
             if fixture in fixtures:
                 item.add_marker(mark)
-    if "long" not in config.option.markexpr:
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    # A test that is named by itself is asked for.
+    thorough = config.option.all or any("::" in word for word in config.args)
+    for mark, asked in (("long", False), ("thorough", thorough)):
+        if not asked and mark not in config.option.markexpr:
+            left_out = {item for item in items if item.get_closest_marker(mark)}
+            config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+            items[:] = [item for item in items if item not in left_out]
     marks = ("emulator", "slow")
     slow = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in slow)

@@ -35,7 +35,7 @@ nox.options.error_on_missing_interpreters = True
 # that waits for ever fails after 20 minutes, and does not take the whole run with it.
 PARALLEL = (
     *("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"),
-    *("--durations", "15", "--timeout", "1200"),
+    *("--durations", "20", "--timeout", "1200"),
 )
 
 
@@ -51,7 +51,7 @@ def build_and_test(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def tests(session: nox.Session) -> None:
-    """Run every test; the quick half: -- -m "not emulator and not slow"."""
+    """Run the tests; with -- --all the thorough ones, too, as CI does."""
     applied, options = trees.prepare(session, "pytest")
     trees.install_for_tests(session, applied, options)
     root = str(applied.root)

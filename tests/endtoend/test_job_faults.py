@@ -189,6 +189,7 @@ def test_private_umask_and_clock_set_back(place: Place, umask: None, tmp_path: P
     place.check()
 
 
+@pytest.mark.thorough
 def test_stage_removed_from_the_cache_is_made_again(robbed: Robbed) -> None:
     assert robbed.code in (0, 1, 2)
     assert "Traceback" not in robbed.said
@@ -197,6 +198,7 @@ def test_stage_removed_from_the_cache_is_made_again(robbed: Robbed) -> None:
     assert robbed.code == 0 or named, robbed.said
 
 
+@pytest.mark.thorough
 def test_home_that_is_missing_is_not_needed(robbed: Robbed) -> None:
     assert (robbed.folder / "mlc-rvv").is_dir()
     assert not Path("/no").exists()
@@ -223,6 +225,7 @@ def _ended(place: Place, signum: int, moment: float, folder: Path) -> tuple[int,
     return process.returncode, said
 
 
+@pytest.mark.thorough
 def test_ended_at_random_moments(place: Place, robbed: Robbed, tmp_path: Path) -> None:
     """Killed, and interrupted on what that left, each while it has to compile and link."""
     chance = random.Random(SEED)
@@ -275,6 +278,7 @@ def test_a_model_that_failed_is_not_packed(place: Place, tmp_path: Path, fault: 
     older.unlink()
 
 
+@pytest.mark.thorough
 def test_two_runs_at_once(place: Place) -> None:
     shutil.rmtree(place.root / "dist", ignore_errors=True)
     first, second = place.start(), place.start()

@@ -87,7 +87,13 @@ def answer_natively(mlc: MlcTools, library: CompiledModel, params: Path, out: Pa
     return logits
 
 
-@pytest.mark.parametrize("quantization", REFERENCE_FORMATS)
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        pytest.param(name, marks=() if name == "q4f32_1" else pytest.mark.thorough)
+        for name in REFERENCE_FORMATS
+    ],
+)
 def test_library_for_this_machine_agrees_with_the_reference(
     model: Path, cache: Path, tmp_path: Path, quantization: str
 ) -> None:
@@ -144,6 +150,7 @@ def test_prefill_is_tensorized_or_says_why_not(model: Path, cache: Path, kernels
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.thorough
 def test_shared_library_is_for_the_cpu_named(model: Path, cache: Path) -> None:
     if shutil.which("clang++-19") is None:
         pytest.skip("no clang++-19 to link for aarch64")

@@ -12,7 +12,7 @@ from support.mlc_tree import TINY, hf_weights, tools, write_model
 from crosslab.compile.mlc import MlcCompileRequest, compile_model
 from crosslab.compile.modes import ESTIMATE, WORK_FILE, KernelMode
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def test_a_compile_reports_its_work(tmp_path: Path) -> None:

@@ -19,7 +19,13 @@ pytestmark = pytest.mark.slow
 FORMATS = {f.kernels: f.name for f in reversed(weight_formats().values())}
 
 
-@pytest.mark.parametrize(("kernels_of", "quantization"), FORMATS.items())
+@pytest.mark.parametrize(
+    ("kernels_of", "quantization"),
+    [
+        pytest.param(*pair, marks=() if pair[0] == "q4" else pytest.mark.thorough)
+        for pair in FORMATS.items()
+    ],
+)
 def test_linear_layers_call_kernels(tmp_path: Path, kernels_of: str, quantization: str) -> None:
     tools()
     if shutil.which("clang-19") is None:

@@ -41,17 +41,20 @@ PINNED = "smollm2-135m"
 # More different tokens than these are answered: quantized, the pinned model repeats one sentence.
 DISTINCT = {"q0f32": STEPS / 3, "q4f32_1": 4}
 MODES = [("q0f32", "float32"), ("q4f32_1", "float32"), ("q4f32_1", "int8")]
+QUICK = [
+    *(("q0f32", "float32"), ("q4f32_1", "int8")),
+    ("q0f16", "float32", "int8", "spacemit-x60"),
+]
+THOROUGH = [
+    *(("q4f32_1", "float32"), ("q0f32", "float32", "int8")),
+    ("q0f16", "float32", "float32", "spacemit-x60"),
+    ("q4f16_1", "float32"),
+    ("q4f16_1", "float32", "float32", "spacemit-x60"),
+]
 MODELS = [
-    *((tiny_model.NAME, *mode) for mode in MODES),
-    (tiny_model.NAME, "q0f32", "float32", "int8"),
-    (tiny_model.NAME, "q0f16", "float32", "float32", "spacemit-x60"),
-    (tiny_model.NAME, "q0f16", "float32", "int8", "spacemit-x60"),
-    (tiny_model.NAME, "q4f16_1", "float32"),
-    (tiny_model.NAME, "q4f16_1", "float32", "float32", "spacemit-x60"),
-    *(
-        pytest.param((PINNED, *mode), marks=pytest.mark.long, id="-".join((PINNED, *mode)))
-        for mode in MODES
-    ),
+    *((tiny_model.NAME, *mode) for mode in QUICK),
+    *(pytest.param((tiny_model.NAME, *mode), marks=pytest.mark.thorough) for mode in THOROUGH),
+    *(pytest.param((PINNED, *mode), marks=pytest.mark.long) for mode in MODES),
 ]
 
 

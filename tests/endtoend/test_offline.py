@@ -93,6 +93,7 @@ def test_without_network_and_cache_it_is_said_what_lacks(project: Path, tmp_path
     assert not list((project / "cache").glob("asset-*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("emulator")
 def test_the_whole_job_runs_without_a_network(project: Path) -> None:
     cross()

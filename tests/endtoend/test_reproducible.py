@@ -105,6 +105,7 @@ def copy_backwards(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.relative_to(source))
 
 
+@pytest.mark.thorough
 def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
     cross = shared_builds.cross()
     tree = shared_builds.tvm_tree()

@@ -98,6 +98,7 @@ def test_answers_with_longer_vectors_than_compiled_for(
     check_answer(run(runner, arguments, vlen), logits, expected)
 
 
+@pytest.mark.thorough
 def test_a_program_for_several_lengths_takes_the_longest_that_fits(
     params: Path, expected: Answer, tmp_path: Path
 ) -> None:
@@ -359,7 +360,7 @@ def test_refuses_shorter_vectors_than_compiled_for(runner: Path, params: Path, v
     refuses(run(runner, words(params), vlen), "compiled for vector registers of at least 256 bits")
 
 
-@pytest.fixture(params=["of the link", "of the metadata"])
+@pytest.fixture(params=["of the link", pytest.param("of the metadata", marks=pytest.mark.thorough)])
 def runner_with_halves(request: pytest.FixtureRequest) -> Path:
     """A runner whose library needs Zvfh, as one of two says."""
     linking = tiny_runner.riscv_request()
@@ -463,6 +464,7 @@ def test_refuses_a_truncated_shard(runner: Path, params: Path, tmp_path: Path) -
     refuses(run(runner, words(folder)), f"{victim.name} has")
 
 
+@pytest.mark.thorough
 def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) -> None:
     tools = shared_builds.cross()
     if tools.kind is not CompilerKind.CLANG:

@@ -30,7 +30,14 @@ MOST = {
 }
 
 
-@pytest.fixture(scope="module", params=["spacemit-x60", "spacemit-x100", "tenstorrent-ascalon-x"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "spacemit-x60",
+        pytest.param("spacemit-x100", marks=pytest.mark.thorough),
+        pytest.param("tenstorrent-ascalon-x", marks=pytest.mark.thorough),
+    ],
+)
 def figures(
     request: pytest.FixtureRequest,
     counting_emulator: None,

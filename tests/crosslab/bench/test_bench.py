@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -280,19 +281,32 @@ def test_random_models_hold_the_same_weights_on_both_paths(tmp_path: Path) -> No
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
-@pytest.mark.usefixtures("counting_emulator")
-def test_a_small_model_is_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: Address
-) -> None:
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    """Options that count a tiny model with kernels and without."""
     cross()
     write_config(TINY, tmp_path / "config.json")
-    report, tree = tmp_path / "bench.json", tvm_tree()
-    options = ["--project", str(PROJECT), "--tvm-tree", str(tree)]
-    options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels"]
-    options += ["--json", str(report)]
-    options += ["--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"]
-    assert main([*options, "--profile", "--core", "spacemit-x60", "--caches"]) == 0
-    rows = json.loads(report.read_text(encoding="utf-8"))
+    tree = tvm_tree()
+    variants = [f"upstream={tree}", f"ours={tree},kernels"]
+    return [
+        *("--project", str(PROJECT), "--tvm-tree", str(tree)),
+        *(word for variant in variants for word in ("--variant", variant)),
+        *("--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"),
+    ]
+
+
+def counted(report: Path, options: list[str]) -> list[dict[str, Any]]:
+    assert main([*options, "--json", str(report)]) == 0
+    rows: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))
+    return rows
+
+
+@pytest.mark.usefixtures("counting_emulator")
+def test_a_small_model_is_counted(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--profile", "--core", "spacemit-x60", "--caches"]
+    rows = counted(tmp_path / "bench.json", [*options, *more])
     assert [(row["variant"], row["phase"], row["tokens"]) for row in rows] == [
         ("upstream", "prefill", 9),
         ("ours", "prefill", 9),
@@ -323,24 +337,27 @@ def test_a_small_model_is_counted(
     printed = capsys.readouterr().out
     assert "millions of cycles on SpacemiT X60" in printed
     assert "Banana Pi BPI-F3" in printed
-    # Without a profile both phases come from one run, and are the same; on another machine, too.
-    again = tmp_path / "again.json"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("counting_emulator")
+def test_counts_are_the_same_on_another_machine_and_behind_a_depth(
+    options: list[str], tmp_path: Path, scheduler: Address
+) -> None:
+    report = tmp_path / "bench.json"
+    # Without a profile both phases come from one run, and are the same.
+    rows = counted(report, [*options, "--profile"])
     with worker(scheduler, *options[:8]):
-        assert main([*options, "--json", str(again), "--scheduler", str(scheduler)]) == 0
-    for row, other in zip(json.loads(again.read_text(encoding="utf-8")), rows, strict=True):
+        others = counted(report, [*options, "--scheduler", str(scheduler)])
+    for row, other in zip(others, rows, strict=True):
         assert (row["variant"], row["phase"]) == (other["variant"], other["phase"])
         assert row["insns"] == pytest.approx(other["insns"], rel=0.01)
     # Behind 20 tokens that were not computed, a token takes what it takes behind a prompt of 29.
     steps = []
     for longer in (["--depth", "20"], ["--prefill", "29"]):
-        assert main([*options, *longer]) == 0
-        counted = [Row(**row) for row in json.loads(report.read_text(encoding="utf-8"))]
+        read = [Row(**row) for row in counted(report, [*options, *longer])]
         steps.append(
-            [
-                r.insns
-                for r in counted
-                if r.phase == "decode" and 29 in (r.prompt, r.prompt + r.depth)
-            ]
+            [r.insns for r in read if r.phase == "decode" and 29 in (r.prompt, r.prompt + r.depth)]
         )
     assert len(steps[0]) == 2
     assert steps[0] == pytest.approx(steps[1], rel=0.01)

@@ -50,7 +50,10 @@ convert_weight(tools, Path(model), quantization, Path(cache))
 """
 
 
-@pytest.mark.parametrize(("quantization", "damaged"), [("q4f16_1", True), ("q0f32", False)])
+@pytest.mark.parametrize(
+    ("quantization", "damaged"),
+    [("q4f16_1", True), pytest.param("q0f32", False, marks=pytest.mark.thorough)],
+)
 def test_a_killed_conversion_goes_on(tmp_path: Path, quantization: str, damaged: bool) -> None:
     mlc = tools()
     model = write_model(tmp_path / "model", hf_weights(TINY, 7))
