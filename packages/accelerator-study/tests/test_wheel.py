@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 PACKAGE = Path(__file__).resolve().parents[1]
 # Longer than the rest, and the same in every environment.
 LONG = "closed_form or enumeration or scalesim or page or plots or l2"

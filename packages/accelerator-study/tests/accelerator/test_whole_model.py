@@ -195,6 +195,7 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str
 
 
 @pytest.mark.usefixtures("emulator")
+@pytest.mark.thorough
 def test_mlc_llms_pipeline_runs_the_same_passes(tmp_path: Path) -> None:
     """MLC-LLM converts and compiles the model; skipped where its tree is not."""
     mlc = mlc_tree.tools()

@@ -26,7 +26,13 @@ def test_gpt2_has_the_multiplications_that_its_sizes_ask_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", sorted(study.MODELS))
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=() if model == "gpt2" else pytest.mark.thorough)
+        for model in sorted(study.MODELS)
+    ],
+)
 def test_the_shown_page_is_that_of_the_command(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_board_refuses_what_it_cannot_join(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("emulator")
 def test_the_agent_ends_when_the_kernel_does_not_count(tmp_path: Path) -> None:
     folder = unpacked(build_board(shared_builds.tvm_tree(), default_cache()), tmp_path)
