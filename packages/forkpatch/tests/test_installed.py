@@ -14,7 +14,7 @@ from forklab import CORE, FILES, PACKAGE, ForkLab, Repo, core, git, message
 
 from forkpatch.sources.wheels import pip_command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 CORE_PATH = "python/calc/core.py"
 
 

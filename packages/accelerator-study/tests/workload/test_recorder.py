@@ -59,6 +59,7 @@ def test_a_run_is_recorded_with_its_real_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_generation_with_a_paged_cache(tmp_path: Path) -> None:
     """The project's Llama, prompted with five tokens, then two steps of decode."""
     llama = pytest.importorskip("crosslab.compile.llama")

@@ -33,7 +33,7 @@ from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.run.counter_plugin import build_counter
 
-pytestmark = [pytest.mark.usefixtures("counting_emulator"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("counting_emulator"), pytest.mark.slow, pytest.mark.thorough]
 
 KEY, TRIALS, PATIENCE = "faults", 4, 600.0
 

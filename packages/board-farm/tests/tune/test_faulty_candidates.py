@@ -24,7 +24,7 @@ from crosslab.host.toolchain import find_cross
 from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import GuestMachine
 
-pytestmark = pytest.mark.usefixtures("counting_emulator")
+pytestmark = [pytest.mark.usefixtures("counting_emulator"), pytest.mark.thorough]
 
 # The calling convention of TVM's functions; the argument does not change.
 FUNCTION = "int __tvm_ffi_main(void *self, const void *args, int count, void *result) {{ {} }}"

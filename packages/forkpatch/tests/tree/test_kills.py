@@ -10,6 +10,7 @@ from kills import killed
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_no_killed_verb_traps_its_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))  # the turns set their own
     problems: list[str] = []

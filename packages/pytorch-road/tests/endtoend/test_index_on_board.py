@@ -19,7 +19,7 @@ from torchroad.job import recipe_of
 from torchroad.program import TorchModel, import_model
 
 MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "odd_torch_models.py"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 @pytest.mark.usefixtures("emulator")
