@@ -5,7 +5,7 @@ The user's and the system's configuration, hooks, filters, attributes, file syst
 credential prompts play no part in a call: a tree must not depend on who builds it, and an
 upstream repository must not be able to run anything. This runner makes every call that writes,
 because GitPython merges the caller's environment into every call and cannot remove ``GIT_DIR``
-from it; GitPython reads histories.
+from it; GitPython reads objects and histories.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from forkpatch.errors import ForkError
 from forkpatch.machine import full
 from groundwork.errors import USER_MISTAKE
 from groundwork.files import naming
+
+if TYPE_CHECKING:
+    from git import Repo
 
 #: The branch that HEAD of every new repository names.
 BRANCH = "forkpatch"
@@ -173,38 +174,20 @@ class Git:
             raise failed
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    @contextmanager
-    def reading(self, *args: str, stdin: IO[bytes]) -> Iterator[IO[bytes]]:
-        """The output of ``git ARGS``, to be read while it runs.
-
-        Raises:
-            GitError: at the end, when it failed.
-        """
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                self.command(*args),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=neutral_environment(self.environment),
-                cwd=self.work_tree or self.git_dir or "/",
-                close_fds=False,
-            )
-            assert process.stdout is not None
-            try:
-                with process.stdout:
-                    yield process.stdout
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
-            if process.wait():
-                errors.seek(0)
-                raise GitError(args, process.returncode, errors.read().decode("utf-8", "replace"))
-
     def text(self, *args: str, stdin: bytes = b"") -> str:
         """Like :meth:`run`: the output as text, without its last newline."""
         return self.run(*args, stdin=stdin).stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def git_repo(git: Git) -> Repo:
+    """A repository as GitPython's; its process that reads objects lives until ``Repo.close``."""
+    from git import Repo  # noqa: PLC0415 - where there is no git it cannot be imported
+
+    repo = Repo(git.git_dir)
+    # Without a config file GitPython takes a bare repository for one with a work tree.
+    where = {"GIT_DIR": str(git.git_dir)}
+    repo.git.update_environment(**neutral_environment({**git.environment, **where}))
+    return repo
 
 
 def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:

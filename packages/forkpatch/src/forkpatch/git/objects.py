@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-from forkpatch.git.calls import Git
+from forkpatch.git.calls import Git, GitError, git_repo
 from groundwork.files import naming
 
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
@@ -193,48 +193,31 @@ def read_index(git: Git) -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
-    """Contents of objects, in one call; None for those that the repository lacks.
+    """Contents of objects by name; None for those that the repository lacks.
 
     Args:
         git: the repository.
         names: object ids, or ``<commit>:<path>`` with a checked path.
     """
     wanted = sorted(set(names))
-    if not wanted:
-        return {}
-    text = "".join(f"{name}\n" for name in wanted)
-    data = git.run("cat-file", "--batch", stdin=text.encode("utf-8", "surrogateescape")).stdout
-    contents: dict[str, bytes | None] = {}
-    at = 0
-    for name in wanted:
-        end = data.index(b"\n", at)
-        head = data[at:end]
-        at = end + 1
-        if head.endswith(b" missing"):
-            contents[name] = None
-            continue
-        size = int(head.rpartition(b" ")[2])
-        contents[name] = data[at : at + size]
-        at += size + 1
-    return contents
+    return dict(zip(wanted, stream_blobs(git, wanted), strict=True)) if wanted else {}
 
 
-def stream_blobs(git: Git, oids: Sequence[str]) -> Iterator[bytes | None]:
+def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
     """The contents of objects, in order and one at a time; None for one that is lacking.
 
     Raises:
         GitError: git ended before it gave all of them.
     """
-    with tempfile.TemporaryFile() as wanted:
-        wanted.writelines(f"{oid}\n".encode() for oid in oids)
-        wanted.seek(0)
-        with git.reading("cat-file", "--batch", stdin=wanted) as out:
-            for _ in oids:
-                head = out.readline()
-                if head.endswith(b" missing\n"):
-                    yield None
-                    continue
-                if not head:
-                    return
-                yield out.read(int(head.rpartition(b" ")[2]))
-                out.read(1)
+    with git_repo(git) as repo:
+        for name in names:
+            try:
+                *_, size, data = repo.git.get_object_data(name)
+            except (ValueError, OSError) as error:
+                if "missing" not in str(error):
+                    raise GitError(["cat-file"], -1, f"fatal: {error}") from error
+                yield None
+                continue
+            if len(data) != size:  # GitPython does not compare them
+                raise GitError(["cat-file"], -1, f"fatal: {name} is cut off")
+            yield data

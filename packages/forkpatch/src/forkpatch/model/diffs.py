@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk as ReadHunk
+from unidiff.patch import PatchSet
+
 from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.model.binary import BinaryChange, read_binary
@@ -22,8 +26,10 @@ HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@"
 _INDEX = re.compile(rb"([0-9a-f]{1,64})\.\.([0-9a-f]{1,64})(?: (\S+))?$")
 _BINARY_START = b"GIT binary patch"
 _SIGNATURE = b"-- "
-_NO_END = b"\\"
-_KINDS = {32: " ", 43: "+", 45: "-"}
+_KINDS = (b" ", b"+", b"-", b"\n", b"\\")
+# The blank of an empty line of context may be lost, and the remark be in any language.
+_AS_GIT_WRITES = {b"\n": b" \n", b"\\": b"\\ No newline at end of file\n"}
+_OTHER_LINES = "malformed diff: a hunk has other lines than it states"
 
 
 class HunkLine(NamedTuple):
@@ -240,55 +246,63 @@ def _split_names(reader: DiffReader, named: bytes, where: str) -> tuple[str | No
 
 
 def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
-    found = False
-    while (line := reader.peek()) is not None and line.startswith(b"@@ "):
-        yield _read_hunk(reader)
-        found = True
-    if not found:
+    """The hunks of a text file, read by unidiff; each has to give back the lines that it was given.
+
+    Raises:
+        PatchError: there is no hunk, or one cannot be read whole.
+    """
+    if not (reader.peek() or b"").startswith(b"@@ "):
         raise reader.error("malformed diff: there is no hunk")
+    patch, given = PatchSet(""), list[tuple[int, list[str]]]()
+    try:  # filled here, because _given_lines looks at what is read already
+        PatchSet.__init__(patch, _given_lines(reader, patch, given))
+    except UnidiffParseError as error:
+        raise reader.error(_OTHER_LINES) from error
+    for hunk, (patch_line, text) in zip(patch[0], given, strict=True):
+        if list(map(str, hunk)) != text:
+            raise reader.error(_OTHER_LINES)
+        yield _hunk(hunk, patch_line)
 
 
-def _read_hunk(reader: DiffReader) -> Hunk:
-    patch_line = reader.number
-    match = HUNK.match(reader.take())
-    if match is None:
-        reader.number = patch_line
-        raise reader.error("malformed diff: the line of a hunk's numbers cannot be read")
-    old_start, new_start = int(match[1]), int(match[3])
-    old_count, new_count = (1 if count is None else int(count) for count in match.group(2, 4))
-    lines = _read_lines(reader, old_count, new_count)
-    return Hunk(old_start, old_count, new_start, new_count, tuple(lines), patch_line)
+def _given_lines(
+    reader: DiffReader, patch: PatchSet, given: list[tuple[int, list[str]]]
+) -> Iterator[str]:
+    """The lines of a file's hunks for unidiff, one character a byte, until its last hunk is whole.
+
+    Args:
+        reader: stands at the first hunk.
+        patch: has the hunks that are whole already.
+        given: receives the line of each hunk in the patch file, and the hunk's lines.
+    """
+    yield from ("--- a/x\n", "+++ b/x\n")
+    while line := reader.line():
+        whole = len(patch[0]) == len(given)
+        if whole and line.startswith(b"@@ "):
+            if HUNK.match(line) is None:
+                raise reader.error("malformed diff: the line of a hunk's numbers cannot be read")
+            given.append((reader.number, []))
+        elif whole and not line.startswith(b"\\"):
+            return
+        else:
+            if reader.carriage and line.endswith(b"\r\n"):
+                line = line[:-2] + b"\n"
+            if line[:1] not in _KINDS or (line.startswith(b"\\") and not given[-1][1]):
+                raise reader.error(_OTHER_LINES)
+            line = _AS_GIT_WRITES.get(line[:1], line)
+            given[-1][1].append(line.decode("latin-1"))
+        yield line.decode("latin-1")
+        reader.take()
 
 
-def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
-    """The lines of a hunk with this many old and new ones."""
-    data, at, lines = reader.data, reader.at, list[HunkLine]()
-    size, find, kind_of, carriage = len(data), data.find, _KINDS.get, reader.carriage
-    while (old or new or data[at : at + 1] == _NO_END) and at < size:
-        end = find(b"\n", at) + 1 or size
-        text = data[at + 1 : end]
-        if carriage and text.endswith(b"\r\n"):
-            text = text[:-2] + b"\n"
-        kind = kind_of(data[at])
-        if kind is not None:
-            lines.append(HunkLine(kind, text))
-        elif data[at] == 10 or (carriage and data[at] == 13):
-            kind = " "  # the blank of an empty line of context was lost
-            lines.append(HunkLine(" ", b"\n"))
-        elif data[at : at + 1] == _NO_END and lines:
+def _hunk(read: ReadHunk, patch_line: int) -> Hunk:
+    lines: list[HunkLine] = []
+    for line in read:
+        if line.line_type == "\\":
             lines[-1] = HunkLine(lines[-1].kind, lines[-1].data.removesuffix(b"\n"))
         else:
-            break
-        old -= kind != "+" and kind is not None
-        new -= kind != "-" and kind is not None
-        if old < 0 or new < 0:
-            break
-        at = end
-        reader.number += 1
-    reader.at = at
-    if old or new:
-        raise reader.error("malformed diff: a hunk has other lines than it states")
-    return lines
+            lines.append(HunkLine(line.line_type, line.value.encode("latin-1")))
+    starts = read.source_start, read.source_length, read.target_start, read.target_length
+    return Hunk(*starts, tuple(lines), patch_line)
 
 
 def _edited() -> str:

@@ -55,6 +55,10 @@ class DiffReader:
         line = self.data[start : end if end >= 0 else len(self.data)]
         return line.removesuffix(b"\r") if self.foreign else line
 
+    def line(self) -> bytes:
+        """The next line with its end as it is; empty at the end."""
+        return self.data[self.at : self.data.find(b"\n", self.at) + 1 or len(self.data)]
+
     def take(self) -> bytes:
         """The next line, which is passed; empty at the end."""
         line = self.peek() or b""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.errors import SourceError
-from forkpatch.git.calls import Git, GitError, neutral_environment
+from forkpatch.git.calls import Git, GitError, git_repo
 from forkpatch.model.diffs import split_lines
 from forkpatch.sources.repository import local_path, open_repository
 
@@ -28,14 +28,8 @@ class History:
     """The commits of a repository, read with GitPython: one git process answers all questions."""
 
     def __init__(self, git: Git) -> None:
-        from git import Repo  # noqa: PLC0415 - where there is no git it cannot be imported
-
-        assert git.git_dir is not None
         self.git = git
-        self._repo = Repo(git.git_dir)
-        # Without a config file GitPython takes a bare repository for one with a work tree.
-        where = {"GIT_DIR": str(git.git_dir)}
-        self._repo.git.update_environment(**neutral_environment(where))
+        self._repo = git_repo(git)
 
     @classmethod
     def find(cls, places: Sequence[str], *commits: str) -> History | None:
@@ -62,18 +56,14 @@ class History:
 
     def contains(self, version: str, commit: str) -> bool:
         """True if ``commit`` is ``version`` or precedes it."""
-        try:
-            self.git.run("merge-base", "--is-ancestor", commit, version)
-        except GitError:
-            return False
-        return True
+        return (
+            self.git.run("merge-base", "--is-ancestor", commit, version, ok=range(256)).returncode
+            == 0
+        )
 
     def dates(self, commits: Sequence[str]) -> dict[str, int]:
         """Date of each commit, in seconds since 1970."""
-        out = self.git.text(
-            "log", "--no-walk", "--stdin", "--format=%H %ct", stdin="\n".join(commits).encode()
-        )
-        return {oid: int(when) for oid, when in (line.split(" ") for line in out.splitlines())}
+        return {oid: self._repo.commit(oid).committed_date for oid in commits}
 
     def commits(self, old: str, new: str, *paths: str) -> Iterator[UpstreamCommit]:
         """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""
@@ -86,7 +76,7 @@ class History:
 
     def read(self, commit: str, path: str) -> bytes | None:
         """A file's content at a commit; None when it is not there, or not in this mirror."""
-        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as above
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as in git_repo
 
         try:
             blob = self._repo.commit(commit).tree / path
@@ -130,7 +120,7 @@ class History:
 
     def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
         """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
-        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as above
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as in git_repo
 
         try:
             for commit in self.commits(old, new, path):
