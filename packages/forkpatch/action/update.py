@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weekly look at one upstream of a fork, for a CI job: a pull request, and an issue, by ``gh``.
+"""Weekly look at one upstream of a fork, for a CI job: the change of a pull request, and an issue.
 
-A pull request moves the series to upstream's newest version, with what changed in each patch. If
-the move stops at a conflict, it is a draft that only pins the version, and says where it stopped.
-An issue names the patches that no longer apply on upstream's main branch.
+The change, left in the work tree, moves the series to upstream's newest version. If the move stops
+at a conflict, it only pins the version, for a draft that says where it stopped. The action's next
+step proposes it. An issue names the patches that no longer apply on upstream's main branch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BOT = ("github-actions[bot]", "41898282+github-actions[bot]@users.noreply.github.com")
+BOT = "41898282+github-actions[bot]@users.noreply.github.com"  # commits of the action
 _FINAL = re.compile(r"\D*\d+([._-]?\d+)*([._-]?post\d+)?")  # no release candidate, no dev
 _LONGEST = 60_000  # characters; GitHub takes 65,536
 
@@ -96,7 +97,7 @@ def newest(news: dict[str, Any]) -> tuple[str, list[str]] | None:
 
 
 def move(update: Update, pinned: str, version: str, options: Sequence[str]) -> None:
-    """Move the series to a version on a branch of its own, and propose that."""
+    """Move the series to a version, and write the outputs that propose the move."""
     branch = f"forkpatch/{update.name}-{version}"
     if not is_ours(branch):
         return
@@ -112,8 +113,12 @@ def move(update: Update, pinned: str, version: str, options: Sequence[str]) -> N
         text += "\nThe branch pins the version; type the rebase there, resolve it, and push.\n"
     else:
         text += update.forkpatch("range-diff", update.name, pinned, version, *mirror).stdout
+    body = update.reports / "pull-request.md"
+    body.write_text(f"```\n{text[:_LONGEST]}\n```\n\n{update.link}\n", encoding="utf-8")
     title = f"{update.name} {version}: {'the series conflicts' if stopped else 'move the series'}"
-    propose(branch, title, f"```\n{text}\n```\n\n{update.link}", draft=stopped)
+    outputs = {"branch": branch, "title": title, "body": body, "draft": str(stopped).lower()}
+    with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8") as file:
+        file.writelines(f"{name}={value}\n" for name, value in outputs.items())
 
 
 def is_ours(branch: str) -> bool:
@@ -126,25 +131,9 @@ def is_ours(branch: str) -> bool:
         return True
     run("git", "fetch", "-q", "origin", branch)
     person = run("git", "log", "-1", "--format=%ce", "FETCH_HEAD")
-    if person != BOT[1]:
+    if person != BOT:
         print(f"{branch}: left alone, for its last commit is of {person}")
-    return person == BOT[1]
-
-
-def propose(branch: str, title: str, body: str, *, draft: bool) -> None:
-    """Commit everything to the branch, push it, and open or update its pull request."""
-    base = run("git", "rev-parse", "--abbrev-ref", "HEAD")
-    person = ("-c", f"user.name={BOT[0]}", "-c", f"user.email={BOT[1]}")
-    run("git", "checkout", "-q", "-B", branch)
-    run("git", "add", "-A")
-    run("git", *person, "commit", "-q", "-m", title)
-    run("git", "push", "-q", "--force", "origin", branch)
-    run("git", "checkout", "-q", base)
-    if json.loads(gh("pr", "list", "--state", "open", "--head", branch, "--json", "number")):
-        gh("pr", "edit", branch, "--title", title, body=body)
-    else:
-        words = ("--base", base, "--head", branch, "--title", title)
-        gh("pr", "create", *words, *(["--draft"] if draft else []), body=body)
+    return person == BOT
 
 
 def report(update: Update, probed: dict[str, Any]) -> None:
