@@ -184,11 +184,12 @@ def reproduce(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style with ruff and types with mypy --strict."""
+    """Check style with ruff, types with mypy --strict, imports between packages."""
     environments.install(session, "docs", "lint", "types", "test", *environments.PACKAGES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+    session.run("lint-imports", "--no-cache")
 
 
 @nox.session(default=False)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""References of the hand-written pages: paths, links, sessions and verbs that they name exist."""
+"""References of the hand-written pages: paths and sessions that they name exist.
+
+``mkdocs build --strict`` looks at links and at the list of pages.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +45,15 @@ def sessions() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_paths_and_links_exist(page: str) -> None:
+def test_paths_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     paths = {found.group().rstrip("/.") for found in PATH.finditer(LINK.sub("](", text))}
     paths = {path for path in paths if not set("*{}") & set(path)}
     places = (ROOT, (ROOT / page).parent)  # a package's README names paths of its own folder
     assert sorted(path for path in paths if not any((at / path).exists() for at in places)) == []
-    links = {found.group(1) for found in LINK.finditer(text)}
-    assert sorted(link for link in links if not (ROOT / page).parent.joinpath(link).exists()) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_sessions_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert set(SESSION.findall(text)) <= sessions()
-
-
-def test_every_page_is_on_the_site() -> None:
-    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = re.findall(r": ([\w./-]+\.md)$", nav, re.MULTILINE)
-    assert sorted(listed) == sorted(page.removeprefix("docs/") for page in FOUND)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,13 +25,6 @@ def test_the_list_of_sessions_fits_on_a_page() -> None:
     assert 0 < len(functions) <= MOST_SESSIONS
     length = {f.name: (f.end_lineno or 0) - f.lineno + 1 for f in functions}
     assert {name: n for name, n in length.items() if n > MOST_LINES} == {}
-
-
-def test_the_page_lists_the_sessions_in_their_order() -> None:
-    page = (ROOT / "docs/sessions.md").read_text(encoding="utf-8")
-    section = page.partition("## The sessions")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
-    assert listed == [function.name for function in sessions()]
 
 
 def test_a_session_installs_what_it_runs() -> None:

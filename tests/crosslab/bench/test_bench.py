@@ -19,11 +19,9 @@ from rich.console import Console
 from support.shared_builds import PROJECT, cross, tvm_tree
 
 from crosslab.address import Address
-from crosslab.bench import cli
 from crosslab.bench.cli import main
 from crosslab.bench.options import Bench, Variant, parse_bench
 from crosslab.bench.rows import Function, Row, write_rows
-from crosslab.bench.subject import Subject
 from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
@@ -212,26 +210,6 @@ def test_lists_and_paths_of_options() -> None:
     assert [v.name for v in read.variants_of("q4f32_1")] == ["upstream", "ours"]
     assert len(read.variants_of("q0f32")) == 3
     assert replace(read, path="mlc-llm").path_of("q0f32") == "mlc-llm"
-
-
-def test_peers_stand_behind_ours_in_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = [*WITHOUT_MLC, "--prefill", "128", "64", "--vlen", "256", "--peer", "llama.cpp"]
-    ours = [
-        replace(COUNTED, variant="ours", phase=phase, prompt=prompt)
-        for prompt in (128, 64)
-        for phase in ("prefill", "decode")
-    ]
-    peers = [replace(row, variant="llama.cpp F32", path=None, layers="all") for row in ours]
-    monkeypatch.setattr(cli, "peer_rows", lambda *_: iter(peers))
-    monkeypatch.setattr(cli, "_built", lambda *_: (None, None, Path()))
-    monkeypatch.setattr(cli, "_in_parallel", lambda *_: [ours])
-    rows = list(cli.measure_all(Subject(parse_bench(options))))
-    assert [(row.prompt, row.phase, row.variant) for row in rows] == [
-        (prompt, phase, variant)
-        for prompt in (128, 64)
-        for phase in ("prefill", "decode")
-        for variant in ("ours", "llama.cpp F32")
-    ]
 
 
 def test_decode_is_the_mean_of_the_steps_after_the_first() -> None:

@@ -7,13 +7,11 @@ import os
 import random
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forklab import FORMAT, ForkLab, git, message
 
 from forkpatch.git.objects import blob_id
-from forkpatch.tree import swap
 
 NOISE = random.Random(1).randbytes(5000) + b"\0"
 CHANGED = NOISE[:2000] + b"other" + NOISE[2000:]
@@ -165,29 +163,3 @@ def test_builds_inside_the_tree_stay_and_do_not_refuse_an_apply(lab: ForkLab) ->
     (lab.tree / "src/notes").write_text("work\n")
     lab.change("two.patch", {"python/calc/tail.py": b"X = 1\nY = 4"})
     assert "new file: src/notes" in lab.run("apply").err
-
-
-def test_success_is_reported_after_the_disk_has_it(
-    lab: ForkLab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    exchange, replace, fsync = swap._exchange, Path.replace, os.fsync
-
-    def note(name: str, wrapped: Any) -> Any:
-        def call(*args: Any) -> Any:
-            events.append(name)
-            return wrapped(*args)
-
-        return call
-
-    lab.ok("apply")
-    monkeypatch.setattr(swap, "_exchange", note("swap", exchange))
-    monkeypatch.setattr(swap, "sync_tree", note("sync tree", swap.sync_tree))
-    monkeypatch.setattr(Path, "replace", note("rename", replace))
-    monkeypatch.setattr(os, "fsync", note("fsync", fsync))
-    lab.change("one.patch", {"python/calc/tail.py": b"X = 1\nY = 3"})
-    lab.ok("apply")
-    at = events.index("swap")
-    assert events[at - 1] == "sync tree" and events[at + 1] == "fsync"
-    lab.ok("record")
-    assert events[-3:] == ["fsync", "rename", "fsync"]
