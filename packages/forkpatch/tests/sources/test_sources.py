@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from forklab import CORE, FILES, ForkLab, Repo, core, git, make_wheel, start
 
-from forkpatch.git.calls import init_repository
+from forkpatch.git.calls import GitError, init_repository
+from forkpatch.git.objects import read_blobs
 from forkpatch.model.lock import read_lock
 from forkpatch.sources.repository import fetch
 
@@ -397,3 +398,15 @@ def test_runs_that_fetch_the_same_at_once_share_one_good_copy(
     assert not list((lab.cache / "scratch").iterdir())
     git_folder = next(lab.cache.glob("trees/*.git"))
     git(git_folder, "fsck", "--strict")
+
+
+def test_a_cut_object_is_an_error_and_a_missing_one_is_none(tmp_path: Path) -> None:
+    repository, data, no_id = init_repository(tmp_path / "x.git"), os.urandom(1 << 17), "1" * 40
+    oid = repository.run("hash-object", "-w", "--stdin", stdin=data).stdout.decode().strip()
+    lacking = f"{oid}:a file"
+    assert read_blobs(repository, [oid, no_id, lacking]) == {oid: data, no_id: None, lacking: None}
+    place = tmp_path / "x.git/objects" / oid[:2] / oid[2:]
+    place.chmod(0o644)
+    place.write_bytes(place.read_bytes()[: 1 << 16])
+    with pytest.raises(GitError, match="is cut off"):
+        read_blobs(repository, [oid])
