@@ -2,7 +2,6 @@
 #include "program/edited_line.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "input/utf8.h"
@@ -11,35 +10,11 @@
 namespace rvv_runner {
 namespace {
 
-// Columns of a character in a terminal. Wide ones are those of Unicode's EastAsianWidth W and F, in
-// blocks.
-size_t Width(uint32_t code) {
-  constexpr std::array<std::pair<uint32_t, uint32_t>, 14> kWide = {{{0x1100, 0x115F},
-                                                                    {0x2E80, 0x303E},
-                                                                    {0x3041, 0x4DBF},
-                                                                    {0x4E00, 0xA4CF},
-                                                                    {0xA960, 0xA97C},
-                                                                    {0xAC00, 0xD7A3},
-                                                                    {0xF900, 0xFAFF},
-                                                                    {0xFE30, 0xFE6F},
-                                                                    {0xFF01, 0xFF60},
-                                                                    {0xFFE0, 0xFFE6},
-                                                                    {0x1F300, 0x1F64F},
-                                                                    {0x1F680, 0x1F6FF},
-                                                                    {0x1F900, 0x1FAFF},
-                                                                    {0x20000, 0x3FFFD}}};
-  if (IsMark(code) || (code >= 0x200B && code <= 0x200F)) return 0;
-  return std::ranges::any_of(
-             kWide, [&](const auto& block) { return code >= block.first && code <= block.second; })
-             ? 2
-             : 1;
-}
-
 size_t WidthOf(std::string_view text) {
   size_t width = 0;
   for (size_t at = 0; at < text.size();) {
     const Decoded decoded = DecodeAt(text, at);
-    width += Width(decoded.code);
+    width += ColumnsOf(decoded.code);
     at += decoded.length;
   }
   return width;
@@ -103,7 +78,7 @@ size_t EditedLine::Before(size_t at) const {
   while (at > 0) {
     do --at;
     while (at > 0 && (text_[at] & 0xC0) == 0x80);
-    if (Width(DecodeAt(text_, at).code) > 0) break;
+    if (ColumnsOf(DecodeAt(text_, at).code) > 0) break;
   }
   return at;
 }
@@ -111,7 +86,7 @@ size_t EditedLine::Before(size_t at) const {
 size_t EditedLine::Behind(size_t at) const {
   if (at == text_.size()) return at;
   do at += DecodeAt(text_, at).length;
-  while (at < text_.size() && Width(DecodeAt(text_, at).code) == 0);
+  while (at < text_.size() && ColumnsOf(DecodeAt(text_, at).code) == 0);
   return at;
 }
 
@@ -163,7 +138,7 @@ std::vector<EditedLine::Row> EditedLine::Rows(size_t indent, size_t columns) con
   for (size_t at = 0; at < text_.size();) {
     const Decoded decoded = DecodeAt(text_, at);
     const bool line_end = decoded.code == '\n';
-    const size_t width = line_end ? 0 : Width(decoded.code);
+    const size_t width = line_end ? 0 : ColumnsOf(decoded.code);
     if (!line_end && column + width > columns) {
       rows.push_back({at, at, 0});
       column = 0;

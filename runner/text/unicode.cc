@@ -28,4 +28,8 @@ bool IsPunctuation(uint32_t code) { return Within(kPunctuation, code); }
 bool IsSymbol(uint32_t code) { return Within(kSymbols, code); }
 bool IsSpace(uint32_t code) { return Within(kSpaces, code); }
 
+size_t ColumnsOf(uint32_t code) {
+  return Within(kZeroWidth, code) ? 0 : Within(kWide, code) ? 2 : 1;
+}
+
 }  // namespace rvv_runner

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rvv_runner {
@@ -16,5 +17,8 @@ bool IsDigit(uint32_t code);        // N too, as the step that puts digits apart
 bool IsPunctuation(uint32_t code);  // general category P
 bool IsSymbol(uint32_t code);       // general category S
 bool IsSpace(uint32_t code);        // White_Space
+
+// Columns of a character in a terminal.
+size_t ColumnsOf(uint32_t code);
 
 }  // namespace rvv_runner

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of code points that the runner cuts text by, as a generated C++ header.
+"""Classes of code points that the runner cuts text by, and widths, as a generated C++ header.
 
 The tables are derived from the tokenizers library, not from Python's unicodedata. The runner needs
 the Unicode version that cut the model's words. The library has two (in its regular expressions, and
-in the step that separates digits), both newer than Python 3.11's.
+in the step that separates digits), both newer than Python 3.11's. Columns in a terminal are
+those of the package wcwidth.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tokenizers
+import wcwidth
 from tokenizers import Regex, pre_tokenizers
+from wcwidth.table_wide import WIDE_EASTASIAN
+from wcwidth.table_zero import ZERO_WIDTH
 
 from crosslab.cached_build import cached_build
 from crosslab.tokenizer import code_points, nfc_tables
@@ -78,21 +82,23 @@ def header() -> str:
         "};",
         "",
     ]
-    for name, runs in tables.items():
-        codes = map(ord, "".join(runs))
-        lines += [f"constexpr CodeRange {name}[] = {{", *rows(ranges(codes), _PER_LINE), "};", ""]
+    found = {name: ranges(map(ord, "".join(runs))) for name, runs in tables.items()}
+    newest = wcwidth.list_versions()[-1]
+    found |= {"kWide": [*WIDE_EASTASIAN[newest]], "kZeroWidth": [*ZERO_WIDTH[newest]]}
+    for name, table in found.items():
+        lines += [f"constexpr CodeRange {name}[] = {{", *rows(table, _PER_LINE), "};", ""]
     return code_points.header(lines)
 
 
 def runner_tables(cache: Path) -> Path:
-    """Make the runner's two generated headers; once for a version of the library.
+    """Make the runner's two generated headers; once for the versions of both packages.
 
     Returns:
         a folder for the compiler's ``-I``, with ``text/unicode_tables.h`` and
         ``text/nfc_tables.h``.
     """
     own = [Path(str(module.__file__)) for module in (code_points, nfc_tables)]
-    key = digest(tokenizers.__version__, Path(__file__), *own)
+    key = digest(tokenizers.__version__, wcwidth.__version__, Path(__file__), *own)
 
     def make(out: Path) -> None:
         (out / "text").mkdir()

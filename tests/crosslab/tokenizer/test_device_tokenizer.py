@@ -556,5 +556,7 @@ def test_the_tables_are_made_once(tmp_path: Path) -> None:
     assert unicode_tables.runner_tables(tmp_path) == made
     letters = (made / "text" / unicode_tables.TABLES_FILE).read_text(encoding="utf-8")
     assert "constexpr CodeRange kLetters[] = {\n    {0x41, 0x5A}, {0x61, 0x7A}," in letters
+    wide = letters.partition("kWide[]")[2].partition("};")[0]
+    assert "{0x1100, 0x115F}, {0x231A, 0x231B}" in wide and "{0x20000, 0x2FFFD}" in wide
     pairs = (made / "text" / nfc_tables.FILE).read_text(encoding="utf-8")
     assert "{0x41, 0x300, 0xC0}" in pairs
