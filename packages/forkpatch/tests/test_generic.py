@@ -23,7 +23,7 @@ ENGINE = sorted(
 )
 DEPENDENCIES = {
     *("groundwork", "forkpatch", "git", "packaging", "platformdirs", "pytest", "rich", "tomlkit"),
-    *("tree_sitter", "unidiff"),
+    *("gitdb", "tree_sitter", "unidiff"),
 }
 
 

@@ -10,6 +10,7 @@ import base64
 import re
 import zlib
 from dataclasses import dataclass
+from io import BytesIO
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError
@@ -98,37 +99,16 @@ def _read_deflated(reader: DiffReader) -> tuple[bool, bytes]:
 
 def _patched(base: bytes, delta: bytes, where: str) -> bytes:
     """The result of a delta: copies from the base, and new bytes."""
+    from gitdb.fun import apply_delta_data, msb_size  # noqa: PLC0415 - few patches have a delta
+
+    result = BytesIO()
     try:
-        size, at = _varint(delta, 0)
-        result_size, at = _varint(delta, at)
-        parts = []
-        while at < len(delta):
-            code = delta[at]
-            at += 1
-            if code & 0x80:
-                fields = []
-                for bit in range(7):
-                    fields.append(delta[at] if code >> bit & 1 else 0)
-                    at += code >> bit & 1
-                offset = int.from_bytes(bytes(fields[:4]), "little")
-                count = int.from_bytes(bytes(fields[4:]), "little") or 0x10000
-                parts.append(base[offset : offset + count])
-            else:
-                parts.append(delta[at : at + code])
-                at += code
-    except IndexError:
-        size, parts, result_size = -1, [], 0
-    result = b"".join(parts)
-    if size != len(base) or len(result) != result_size:
+        at, size = msb_size(delta)
+        at, result_size = msb_size(delta, at)
+        apply_delta_data(base, len(base), delta[at:], len(delta) - at, result.write)
+    except (AssertionError, IndexError, ValueError):
+        size = result_size = -1
+    # gitdb stops at a copy from behind the base, and ends with what it has.
+    if size != len(base) or len(result.getvalue()) != result_size:
         raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=REMEDY)
-    return result
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        value |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if not data[at - 1] & 0x80:
-            return value, at
+    return result.getvalue()
