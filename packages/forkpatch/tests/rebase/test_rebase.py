@@ -12,6 +12,10 @@ from forklab import CORE, FILES, ForkLab, copy_of, core, git, message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forkpatch.git.calls import init_repository
+from forkpatch.git.objects import Commit, TreeFile, write_commits
+from forkpatch.rebase.workspace import files_at
+
 CORE_PATH = "python/calc/core.py"
 VERSION = """
 [upstreams.calc.versions."2.0"]
@@ -419,3 +423,11 @@ def test_first_line_of_a_rebase_says_from_where_to_where(one: ForkLab) -> None:
     shutil.rmtree(one.root / "patches/calc/3.0")
     first = one.ok("rebase", "calc", "3.0", "--from", "2.0").out.splitlines()[0]
     assert first == "calc: from 2.0 to 3.0"
+
+
+def test_files_are_read_at_paths_that_are_no_text(tmp_path: Path) -> None:
+    repository, odd = init_repository(tmp_path / "x.git"), "a \udcff.c"
+    changes = {odd: TreeFile("100644", b"1"), "b": TreeFile("100644", b"2")}
+    commits = write_commits(repository, "refs/heads/x", [Commit(b"x", changes=changes)])
+    assert files_at(repository, commits, ["b", "lacking", odd]) == [{"b": b"2", odd: b"1"}]
+    assert files_at(repository, commits, []) == [{}]

@@ -197,7 +197,7 @@ def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
 
     Args:
         git: the repository.
-        names: object ids, or ``<commit>:<path>`` with a checked path.
+        names: object ids, or revisions in ASCII.
     """
     wanted = sorted(set(names))
     return dict(zip(wanted, stream_blobs(git, wanted), strict=True)) if wanted else {}
@@ -214,7 +214,7 @@ def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
             try:
                 *_, size, data = repo.git.get_object_data(name)
             except (ValueError, OSError) as error:
-                if "missing" not in str(error):
+                if not str(error).endswith(" missing'"):
                     raise GitError(["cat-file"], -1, f"fatal: {error}") from error
                 yield None
                 continue

@@ -351,8 +351,13 @@ def _renames(git: Git, old: str, new: str) -> dict[str, str]:
 
 def files_at(git: Git, commits: Sequence[str], paths: Sequence[str]) -> list[dict[str, bytes]]:
     """Contents of files at each of several commits; a file that one lacks is left out."""
-    found = read_blobs(git, (f"{commit}:{path}" for commit in commits for path in paths))
+    trees = [list_tree(git, commit, *paths) if paths else {} for commit in commits]
+    found = read_blobs(git, (oid for tree in trees for _, oid in tree.values()))
     return [
-        {path: data for path in paths if (data := found[f"{commit}:{path}"]) is not None}
-        for commit in commits
+        {
+            path: data
+            for path in paths
+            if path in tree and (data := found[tree[path][1]]) is not None
+        }
+        for tree in trees
     ]

@@ -56,10 +56,8 @@ class History:
 
     def contains(self, version: str, commit: str) -> bool:
         """True if ``commit`` is ``version`` or precedes it."""
-        return (
-            self.git.run("merge-base", "--is-ancestor", commit, version, ok=range(256)).returncode
-            == 0
-        )
+        asked = self.git.run("merge-base", "--is-ancestor", commit, version, ok=range(256))
+        return asked.returncode == 0
 
     def dates(self, commits: Sequence[str]) -> dict[str, int]:
         """Date of each commit, in seconds since 1970."""
