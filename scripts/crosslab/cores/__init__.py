@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cycles on real cores: their tables (``cores/*.toml``) and the sums that they give."""
+"""Cycle estimates for real cores, from the cores' tables (``cores/*.toml``)."""

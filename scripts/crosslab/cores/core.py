@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A core's table of cycles, and the assumptions for its missing costs."""
+"""A core's table of cycles, and assumed costs of instructions that the table lacks."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _UNIT_STRIDE = re.compile(r"v([ls])e\d+\.v")
 
 @dataclass(frozen=True)
 class StandIn:
-    """An instruction whose cost replaces those that a table lacks.
+    """An assumption: the cost of one instruction replaces a cost that a table lacks.
 
     Attributes:
-        missing: regular expression of the instruction's whole name.
-        instead: name to look up.
-        columns: name of the column, as ``e32m4``; ``e32``: with the LMUL in force; ``width``: that
-            of the element width and the group of registers that a load or store names; empty: SEW
-            and LMUL in force.
-        why: for people.
+        missing: regular expression of the whole name of the instruction without a cost.
+        instead: name of the instruction to look up.
+        columns: column to look up, as ``e32m4``; ``e32``: with the LMUL in force; ``width``: the
+            element width and group of registers that a load or store encodes; empty: SEW and LMUL
+            in force.
+        why: reason, for people.
     """
 
     missing: str
@@ -52,9 +52,9 @@ class Assumptions:
     """Assumed costs, which were not measured.
 
     Attributes:
-        scalar: cycles by class of scalar instructions; ``default`` for the others.
-        why: of the scalar costs.
-        stand_ins: in the order in which they are tried.
+        scalar: cycles by class of scalar instructions; ``default`` for other classes.
+        why: reason of the scalar costs.
+        stand_ins: stand-ins, in the order of the search.
     """
 
     scalar: Mapping[str, float]
@@ -67,8 +67,8 @@ class Cost:
     """Cycles of one instruction.
 
     Attributes:
-        cycles: at the vector length that the table was measured with (VLMAX); NaN: not known.
-        assumed: reason of a cost that the table does not have; empty for a measured cost.
+        cycles: cycles at the vector length of the table's measurement (VLMAX); NaN: unknown.
+        assumed: reason of an assumed cost; empty for a measured cost.
     """
 
     cycles: float
@@ -80,18 +80,18 @@ UNKNOWN = Cost(math.nan, "not measured, and no assumption replaces it")
 
 @dataclass(frozen=True)
 class Core:
-    """A core's costs.
+    """A core's costs of instructions, memory and pipeline.
 
     Attributes:
-        key: name of its file.
-        name: of the core.
-        vlen: bits in a vector register, on which the figures depend.
-        cycles: of each instruction by column (``e32m4``).
-        assumptions: for what the table lacks.
-        memory: its caches and memory; None: not known.
-        pipeline: how it executes instructions; None: not known.
-        llvm: LLVM's name of the core, or of the nearest that LLVM has a scheduling model of; empty:
-            no such model.
+        key: name of the core's file.
+        name: name of the core.
+        vlen: bits in a vector register, which the figures depend on.
+        cycles: cycles of each instruction by column (``e32m4``).
+        assumptions: costs that the table lacks.
+        memory: caches and memory; None: unknown.
+        pipeline: parameters of the pipeline; None: unknown.
+        llvm: LLVM's name of this core, or of the most similar core with a scheduling model in LLVM;
+            empty: no such model.
         ime: a chip with this core has SpacemiT's matrix unit (``vmadot``) on some of its CPUs.
     """
 
@@ -110,17 +110,17 @@ class Core:
         return self.key
 
     def cost(self, kind: Kind) -> Cost:
-        """Cycles of one instruction of a kind."""
-        found = self._known.get(kind)
-        if found is None:
-            found = self._known[kind] = self._look_up(kind)
-        return found
+        """Return the cost of one instruction of a kind."""
+        cost = self._known.get(kind)
+        if cost is None:
+            cost = self._known[kind] = self._look_up(kind)
+        return cost
 
     def aligned_cycles(self, kind: Kind) -> float:
-        """Cycles of one instruction at addresses that are aligned to 8 bytes; NaN: not known.
+        """Return the cycles of an instruction at addresses aligned to 8 bytes; NaN: unknown.
 
-        The tables were measured at addresses aligned to an element. So a load or store of whole
-        registers costs what one of 64-bit elements costs.
+        The tables were measured at addresses aligned to an element. So an unmasked unit-stride load
+        or store costs as much as with 64-bit elements.
         """
         access = _UNIT_STRIDE.fullmatch(kind.instruction.mnemonic)
         if access and not kind.instruction.masked:
@@ -132,10 +132,9 @@ class Core:
         return self.cost(kind).cycles
 
     def total(self, kind: Kind, executed: Executed) -> float:
-        """Cycles of all executions of a kind; NaN: not known.
+        """Return the cycles of all executions of a kind; NaN: unknown.
 
-        Strided, indexed and segment accesses are paid by the element: a run that moves fewer than
-        VLMAX costs as much less.
+        The cost of strided, indexed and segment accesses is proportional to the moved elements.
         """
         cycles = self.cost(kind).cycles * executed.runs
         if executed.runs and executed.elements and kind.vtype is not None:
@@ -145,7 +144,7 @@ class Core:
 
     @property
     def zvfh(self) -> bool:
-        """True if the core has vectors of halves (Zvfh): its table has their arithmetic."""
+        """True if the core has half-precision vectors (Zvfh): its table has their arithmetic."""
         return not math.isnan(self.cycles.get("vfadd.vv", {}).get("e16m1", math.nan))
 
     def elements(self, kind: Kind) -> float:
@@ -154,10 +153,10 @@ class Core:
         return float(self.vlen / kind.sew * kind.lmul) * (int(fields[1]) if fields else 1)
 
     def require_pipeline(self) -> Pipeline:
-        """The core's pipeline.
+        """Return the core's pipeline.
 
         Raises:
-            UserError: it is not known.
+            UserError: the core's file has no pipeline.
         """
         if self.pipeline is None:
             raise UserError(
@@ -184,23 +183,23 @@ class Core:
         cycles = self.cycles.get(name, {}).get(column, math.nan)
         if not math.isnan(cycles):
             return Cost(cycles, assumed)
-        for one in self.assumptions.stand_ins:
-            match = re.fullmatch(one.missing, name)
+        for stand_in in self.assumptions.stand_ins:
+            match = re.fullmatch(stand_in.missing, name)
             if match:
-                at = match.expand(one.columns) if one.columns else column
-                at = width_column(kind) if at == WIDTH else at
-                if re.fullmatch(r"e\d+", at):
-                    at += column[column.find("m") :]
-                instead = match.expand(one.instead)
-                if (instead, at) != (name, column):
-                    return self._table(kind, instead, at, one.why)
+                target = match.expand(stand_in.columns) if stand_in.columns else column
+                target = width_column(kind) if target == WIDTH else target
+                if re.fullmatch(r"e\d+", target):
+                    target += column[column.find("m") :]
+                instead = match.expand(stand_in.instead)
+                if (instead, target) != (name, column):
+                    return self._table(kind, instead, target, stand_in.why)
         return UNKNOWN
 
 
 def column_of(kind: Kind) -> str:
-    """The column of SEW and LMUL in force; empty: not known."""
+    """Return the table column of the SEW and LMUL in force; empty: unknown."""
     if kind.vtype is None:
-        # Its registers are in the encoding; what is in force does not matter to it.
+        # The encoding holds the number of registers; SEW and LMUL do not matter.
         return f"e8m{kind.instruction.registers}" if kind.instruction.registers else ""
     return _column(kind.sew, kind.lmul)
 
@@ -210,7 +209,7 @@ def _column(width: int, lmul: Fraction) -> str:
 
 
 def width_column(kind: Kind) -> str:
-    """The column of the element width and registers that a load or store names itself."""
+    """Return the column of the element width and registers that a load or store encodes."""
     width = kind.instruction.element_width
     if kind.vtype is None or not width:
         return ""
@@ -218,16 +217,16 @@ def width_column(kind: Kind) -> str:
 
 
 def core_names(folder: Path) -> list[str]:
-    """Names of the cores, by their files."""
+    """Return the names of all cores, from their files."""
     return sorted(file.stem for file in folder.glob("*.toml") if file.name != ASSUMPTIONS)
 
 
 @cache
 def core_option(text: str) -> Core:
-    """Argparse's type of a core of this project by its name; each is read once.
+    """Return a core by name, as argparse's type; each core is read once.
 
     Raises:
-        argparse.ArgumentTypeError: there is no such core; a board has one.
+        argparse.ArgumentTypeError: the core does not exist, or the name is that of a board.
         UserError: the core's file is malformed.
     """
     board = CORES / "boards" / f"{text.lower().rpartition('-')[2]}.toml"
@@ -238,7 +237,7 @@ def core_option(text: str) -> Core:
 
 
 def core_list(text: str) -> tuple[Core, ...]:
-    """Argparse's type of cores with commas between their names."""
+    """Return the cores of a comma-separated list, as argparse's type."""
     return tuple(map(core_option, text.split(",")))
 
 
@@ -246,7 +245,7 @@ def read_core(folder: Path, key: str) -> Core:
     """Read ``<folder>/<key>.toml`` and the folder's assumptions.
 
     Raises:
-        UserError: there is no such core, or a file is malformed.
+        UserError: the core does not exist, or a file is malformed.
     """
     table, assumed = _read(folder / f"{key}.toml"), _read(folder / ASSUMPTIONS)
     try:

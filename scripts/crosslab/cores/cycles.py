@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executed instructions as cycles of a core.
+"""Estimate of a core's cycles from executed instructions.
 
-Each instruction costs its reciprocal throughput by the core's table. *Serial* is the sum of all:
-nothing overlaps. *Vec-serial* is the larger of the vector instructions (loads, stores and
-arithmetic, which hardly overlap on the cores that were measured) and the scalar ones, which run
-beside them. Neither knows latencies, caches or the TLB.
+Each instruction costs its reciprocal throughput in the core's table. *Serial* is the sum of all
+costs, without overlap. *Vec-serial* is the larger of two sums: vector instructions (loads, stores
+and arithmetic, which hardly overlap on the measured cores), and scalar instructions, which run in
+parallel. Both ignore latencies, caches and the TLB.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from crosslab.cores.core import Core, column_of
 from crosslab.run.decode import Unit
 from crosslab.run.measurement import Executed, Histogram, Kind
 
-# Kinds, and functions of each, that a report names; functions, and kinds of each.
+# A report lists the top kinds with functions of each, and the top functions with kinds of each.
 TOP_KINDS, TOP_FUNCTIONS = 10, 3
 FUNCTIONS, KINDS_OF_FUNCTION = 20, 8
-# Of all instructions: above it, a figure is marked.
+# Share of all instructions above which a figure is marked.
 MOST_UNMEASURED = 0.02
 
 
@@ -31,20 +31,20 @@ Number = TypeVar("Number", int, float)
 
 
 def vec_serial(units: Mapping[Unit, Number]) -> Number:
-    """Cycles if vector memory and vector arithmetic take turns, and scalar runs in parallel."""
+    """Return the larger of vector memory + vector arithmetic cycles, and scalar cycles."""
     return max(units[Unit.MEMORY] + units[Unit.ARITHMETIC], units[Unit.SCALAR])
 
 
 @dataclass(frozen=True)
 class KindCycles:
-    """Cycles of one kind of instruction.
+    """Cycles of a kind of instruction.
 
     Attributes:
-        kind: mnemonic, column of the table, and its other distinguishing fields.
-        runs: instructions executed.
-        cycles: of all of them.
-        share: of the serial cycles.
-        functions: those it is in and their share of it, the largest first.
+        kind: mnemonic, column of the table, and other distinguishing fields.
+        runs: number of executed instructions.
+        cycles: cycles of these instructions.
+        share: share of the serial cycles.
+        functions: functions with this kind and their shares of its cycles, largest first.
     """
 
     kind: str
@@ -56,15 +56,15 @@ class KindCycles:
 
 @dataclass(frozen=True)
 class FunctionCycles:
-    """Cycles of the instructions of one function itself.
+    """Cycles of a function without callees.
 
     Attributes:
-        symbol: its name.
-        serial: cycles when nothing overlaps.
-        scalar: those of them that scalar instructions take.
-        share: of the serial cycles of the phase.
-        kinds: those that cost most, and their cycles, the largest first.
-        pipeline: cycles of the pipeline; None when that is not known.
+        symbol: name of the function.
+        serial: cycles without overlap.
+        scalar: cycles of its scalar instructions.
+        share: share of the serial cycles of the phase.
+        kinds: most expensive kinds and their cycles, largest first.
+        pipeline: cycles of the pipeline; None: unknown.
     """
 
     symbol: str
@@ -77,17 +77,17 @@ class FunctionCycles:
 
 @dataclass(frozen=True)
 class Cycles:
-    """Cycles of the calls of a phase.
+    """Cycles of a call of a phase.
 
     Attributes:
-        serial: nothing overlaps.
+        serial: cycles without overlap.
         units: cycles by :class:`Unit`'s value.
-        kinds: those that cost most.
-        functions: those that cost most; empty where symbols are not known.
-        unmeasured: instructions whose cost is not known, by kind, as a share of all
-            instructions; they count no cycles.
-        assumed: share of the serial cycles by what was assumed instead of measured.
-        pipeline: cycles of the core's pipeline (:mod:`crosslab.cores.pipeline`); None: not known.
+        kinds: most expensive kinds.
+        functions: most expensive functions; empty without symbols.
+        unmeasured: instructions with unknown cost, by kind, as a share of all instructions; they
+            add no cycles.
+        assumed: share of the serial cycles by reason of the assumption.
+        pipeline: cycles of the core's pipeline (:mod:`crosslab.cores.pipeline`); None: unknown.
     """
 
     serial: int
@@ -99,27 +99,27 @@ class Cycles:
     pipeline: int | None = None
 
     def with_pipeline(self, functions: Mapping[str, float], calls: int) -> Cycles:
-        """These cycles with those of the pipeline, which are given by function for all calls."""
+        """Return these cycles with the pipeline's, which are given by function for all calls."""
         named = [
-            replace(one, pipeline=round(functions.get(one.symbol, 0.0) / calls))
-            for one in self.functions
+            replace(function, pipeline=round(functions.get(function.symbol, 0.0) / calls))
+            for function in self.functions
         ]
         total = round(sum(functions.values()) / calls)
         return replace(self, pipeline=total, functions=tuple(named))
 
     @property
     def vec_serial(self) -> int:
-        """The larger of vector memory + vector arithmetic, and scalar."""
+        """The larger of vector memory + vector arithmetic cycles, and scalar cycles."""
         return vec_serial({unit: self.units[unit.value] for unit in Unit})
 
     @property
     def marked(self) -> bool:
-        """True if too large a share was not measured."""
+        """True if the cost of more than MOST_UNMEASURED of the instructions is unknown."""
         return sum(self.unmeasured.values()) > MOST_UNMEASURED
 
 
 def cycles_of(core: Core, histogram: Histogram, calls: int) -> Cycles:
-    """The cycles of one call, as the mean of those in a histogram."""
+    """Return the mean cycles of a call from a histogram of all calls."""
     by_kind: dict[Kind, dict[str, Executed]] = defaultdict(dict)
     for (symbol, kind), executed in histogram.items():
         by_kind[kind][symbol] = executed
@@ -152,16 +152,16 @@ def cycles_of(core: Core, histogram: Histogram, calls: int) -> Cycles:
 def _kind_cycles(
     core: Core,
     kind: Kind,
-    where: Mapping[str, Executed],
+    executions: Mapping[str, Executed],
     cost: float,
     serial: float,
     calls: int,
 ) -> KindCycles:
-    costs = {symbol: core.total(kind, executed) for symbol, executed in where.items()}
+    costs = {symbol: core.total(kind, executed) for symbol, executed in executions.items()}
     functions = [(symbol, round(part / cost, 4)) for symbol, part in _largest(costs) if symbol]
     return KindCycles(
         kind=name_of(kind),
-        runs=round(sum(executed.runs for executed in where.values()) / calls),
+        runs=round(sum(executed.runs for executed in executions.values()) / calls),
         cycles=round(cost / calls),
         share=round(cost / serial, 4),
         functions=tuple(functions[:TOP_FUNCTIONS]),
@@ -178,15 +178,15 @@ def _functions(
     sums = {symbol: sum(kinds.values()) for symbol, kinds in costs.items()}
     for symbol, cost in islice(_largest(sums), FUNCTIONS):
         kinds = costs[symbol]
-        scalar = sum(one for kind, one in kinds.items() if kind.instruction.unit == Unit.SCALAR)
-        named = _largest({name_of(kind): one for kind, one in kinds.items()})
+        scalar = sum(part for kind, part in kinds.items() if kind.instruction.unit == Unit.SCALAR)
+        named = _largest({name_of(kind): part for kind, part in kinds.items()})
         yield FunctionCycles(
             symbol=symbol,
             serial=round(cost / calls),
             scalar=round(scalar / calls),
             share=round(cost / serial, 4),
             kinds=tuple(
-                (name, round(one / calls)) for name, one in islice(named, KINDS_OF_FUNCTION)
+                (name, round(part / calls)) for name, part in islice(named, KINDS_OF_FUNCTION)
             ),
         )
 
@@ -196,7 +196,7 @@ def _largest(numbers: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def name_of(kind: Kind) -> str:
-    """Name of a kind for messages: ``vlse32.v zero e32m8``."""
+    """Return a kind's name for messages, such as ``vlse32.v zero e32m8``."""
     instruction = kind.instruction
     words = [instruction.mnemonic]
     words += ["zero"] * instruction.zero_stride + ["masked"] * instruction.masked

@@ -12,13 +12,13 @@ from pathlib import Path
 from crosslab.errors import UserError
 
 FOLDER = "latencies"
-# Of a vector instruction that LLVM's table lacks: latency, occupancy.
+# Latency and occupancy of a vector instruction that LLVM's table lacks.
 UNKNOWN = (4.0, 1.0)
 
 
 @dataclass(frozen=True)
 class ScalarLatency:
-    """Of a class of scalar instructions; ``unit`` is empty where there are several."""
+    """Cycles of a class of scalar instructions; ``unit`` is empty if the core has several."""
 
     latency: float
     occupancy: float
@@ -27,10 +27,10 @@ class ScalarLatency:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Latencies by LLVM's model of a core.
+    """Latencies of scalar and vector instructions, from LLVM's model of a core.
 
     Attributes:
-        scalar: by class.
+        scalar: latencies by class.
         vector: latency and occupancy by mnemonic and column.
     """
 
@@ -38,11 +38,11 @@ class Latencies:
     vector: Mapping[str, Mapping[str, tuple[float, float]]]
 
     def of(self, mnemonic: str, column: str) -> tuple[float, float]:
-        """Latency and occupancy of a vector instruction."""
+        """Return latency and occupancy of a vector instruction, in cycles."""
         return self.vector.get(mnemonic, {}).get(column, UNKNOWN)
 
     def shortest(self, mnemonic: str, sew: int) -> float:
-        """Latency with one register."""
+        """Return the latency of a vector instruction with LMUL 1, in cycles."""
         return self.of(mnemonic, f"e{sew}m1")[0]
 
 
@@ -51,7 +51,7 @@ def read_latencies(folder: Path, name: str) -> Latencies:
     """Read ``<folder>/latencies/<name>.toml``.
 
     Raises:
-        UserError: it is missing or malformed.
+        UserError: the file is missing or malformed.
     """
     path = folder / FOLDER / f"{name}.toml"
     try:

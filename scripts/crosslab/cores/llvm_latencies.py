@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab core-latencies``: write ``cores/latencies/NAME.toml`` from LLVM's scheduling model.
 
-llvm-mca prints latency and occupancy of each instruction of a core's table at each SEW and LMUL.
+llvm-mca prints latency and occupancy of each instruction in a core's table, for each SEW and LMUL.
 Only this command needs LLVM; counting cycles reads the file.
 """
 
@@ -23,7 +23,7 @@ from groundwork.files import atomic_write
 
 TOOL = "llvm-mca-22"
 EXTENSIONS = "+m,+a,+f,+d,+c,+v,+zvfh"
-# One instruction of each class of scalar ones, and the unit that works on one at a time.
+# An instruction of each scalar class; the unit, if there is one, executes one at a time.
 SCALAR = {
     "load": ("ld a0, 0(a1)", ""),
     "fload": ("flw fa0, 0(a1)", ""),
@@ -42,11 +42,11 @@ SCALAR = {
 }
 _LINE = re.compile(r"\s*\d+\s+(\d+)\s+([\d.]+)\s.*\t")
 _ACCUMULATES = re.compile(r"v(f?w?)n?m(acc|sac|add|sub)\w*\.v.")
-# Not in every model of LLVM: cryptography, and Zvbb.
+# Cryptography and Zvbb, which some models of LLVM lack.
 _LEFT_OUT = re.compile(
     r"v(aes|sha|sm[34]|gmul|ghsh|clmul|brev|rev8|clz|ctz|cpop\.v|ro[lr]\.|wsll|andn)"
 )
-# Operands of vector instructions, by the end of their names; the first that matches.
+# Operands of vector instructions by patterns of their names; the first match counts.
 _OPERANDS = (
     (r"vmv\dr\.v|v[sz]ext\.\w+|vf[wn]?cvt\..*|vf(sqrt|rsqrt7|rec7|class)\.v", "v8, v16"),
     (r"viota\.m|vms[bio]f\.m|vmv\.v\.v", "v8, v16"),
@@ -71,10 +71,10 @@ _OPERANDS = (
 
 
 def assembly(mnemonic: str) -> str:
-    """An instruction with operands.
+    """Return a vector instruction with operands, as assembly text.
 
     Raises:
-        LabError: its form is not known.
+        LabError: no operands are known for this mnemonic.
     """
     if mnemonic == "vcompress.vm":
         return f"{mnemonic} v8, v16, v24"
@@ -88,16 +88,16 @@ def assembly(mnemonic: str) -> str:
 
 
 def mnemonics_of(core: Core) -> list[str]:
-    """Vector instructions of a core's table, without masks, cryptography and Zvbb."""
+    """Return the vector instructions of a core's table, without masks, cryptography and Zvbb."""
     return [n for n in core.cycles if " " not in n and not _LEFT_OUT.match(n)]
 
 
 def run_mca(cpu: str, source: str) -> list[tuple[int, float]]:
-    """Latency and occupancy of each instruction of a text.
+    """Return latency and occupancy of each instruction in an assembly text, from llvm-mca.
 
     Raises:
         UserError: llvm-mca is missing.
-        LabError: it rejects the text.
+        LabError: llvm-mca rejects the text.
     """
     tool = shutil.which(TOOL)
     if tool is None:
@@ -107,12 +107,12 @@ def run_mca(cpu: str, source: str) -> list[tuple[int, float]]:
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     if done.returncode or "error:" in done.stderr:
         raise LabError(f"{TOOL} fails: {done.stderr.strip()[:300]}")
-    found = map(_LINE.match, done.stdout.splitlines())
-    return [(int(one[1]), float(one[2])) for one in found if one]
+    matches = map(_LINE.match, done.stdout.splitlines())
+    return [(int(match[1]), float(match[2])) for match in matches if match]
 
 
 def table_of(core: Core, cpu: str) -> Iterator[str]:
-    """The lines of a core's file."""
+    """Yield the lines of a core's latency file."""
     columns = list(next(iter(core.cycles.values())))
     names = mnemonics_of(core)
     lines = [text for text, _ in SCALAR.values()]
@@ -138,11 +138,11 @@ def table_of(core: Core, cpu: str) -> Iterator[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the file of a core.
+    """Write the latency file of a core.
 
     Raises:
         UserError: llvm-mca is missing.
-        LabError: it fails.
+        LabError: llvm-mca fails.
     """
     options = Parser(
         prog="crosslab core-latencies",

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fewest cycles of each unit of a core that a call of a kernel can take, by the core's table.
+"""Lower bound of the cycles of a kernel call, by unit of a core, from the core's table.
 
-Every order of instructions needs these, each counted in the width that costs the core least:
+Every order of instructions needs the following work, counted in the register width that is cheapest
+for the core:
 
-* vector arithmetic: the multiply-adds; of packed weights also one instruction that makes a number
-  of each, or of each pair where activations are int8;
-* vector memory: every weight loaded once and side by side, with its scales; every result stored
-  once, in attention also loaded;
-* scalar: every activation loaded once for each strip of outputs as wide as a group of eight
-  registers; those of int8 eight at a time, each but one then shifted.
+* vector arithmetic: the multiply-adds; for packed weights also one instruction that unpacks each
+weight, or each pair of weights if activations are int8;
 
-The bound leaves out loops, addresses, zero points, scales and panels.
+* vector memory: each weight with its scales is loaded once, contiguously; each result is stored
+once, and in attention also loaded;
+
+* scalar: each activation is loaded once for each strip of outputs, which is as wide as a group of
+eight registers; int8 activations are loaded eight at a time, and seven of eight are shifted.
+
+The bound ignores loops, addresses, zero points, scales and panels.
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ GGUF = "_gguf_"
 
 @dataclass(frozen=True)
 class CycleBound:
-    """Cycles of a call at least, by unit."""
+    """Least cycles of a call, by unit."""
 
     memory: float
     arithmetic: float
     scalar: float
 
     def of(self, unit: Unit) -> float:
-        """Cycles of one unit."""
+        """Return the least cycles of a unit."""
         return {
             Unit.MEMORY: self.memory,
             Unit.ARITHMETIC: self.arithmetic,
@@ -48,19 +51,19 @@ class CycleBound:
 
     @property
     def vec_serial(self) -> float:
-        """The larger of vector memory + vector arithmetic, and scalar."""
+        """The larger of vector memory + vector arithmetic cycles, and scalar cycles."""
         return vec_serial({unit: self.of(unit) for unit in Unit})
 
 
 def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:
-    """Bound of a linear layer with weights in tiles.
+    """Return the bound of a linear layer with weights in tiles.
 
     Args:
-        core: by whose table.
-        kernel: by kind and weights, as gemm_q4_tiles, gemm_q4_int8 or gemm_gguf_q4_k.
-        m: rows.
-        n: outputs.
-        k: inputs.
+        core: the core.
+        kernel: kind and weights of the kernel, as gemm_q4_tiles, gemm_q4_int8 or gemm_gguf_q4_k.
+        m: number of rows.
+        n: number of outputs.
+        k: number of inputs.
     """
     if GGUF in kernel:
         return _blocks(core, gguf_formats()[kernel.partition(GGUF)[2].upper()], m, n, k)
@@ -85,7 +88,7 @@ def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:
 
 
 def _blocks(core: Core, f: GgufFormat, m: int, n: int, k: int) -> CycleBound:
-    """A linear layer with int8 activations whose weights are in blocks of a GGUF file."""
+    """Return the bound of a linear layer with int8 activations and weights in GGUF blocks."""
     arithmetic = m * n * k * _least(core, ["vwmacc.vx"], 8)
     if f.low < 8:
         arithmetic += n * k * _least(core, ["vmulhu.vx", "vsrl.vi", "vand.vi"], 8) / 2
@@ -96,7 +99,7 @@ def _blocks(core: Core, f: GgufFormat, m: int, n: int, k: int) -> CycleBound:
 
 
 def attention(core: Core, rows: int, columns: int, depth: int) -> CycleBound:
-    """Bound of acc[rows, columns] += lhs[rows, depth] * rhs, both products of attention."""
+    """Return the bound of acc[rows, columns] += lhs[rows, depth] * rhs, an attention product."""
     loaded = (rows + depth) * columns * _least(core, ["vle32.v"], 32)
     stored = rows * columns * _least(core, ["vse32.v"], 32)
     return CycleBound(
@@ -114,10 +117,10 @@ def _scalars(core: Core, rows: int, columns: int, depth: int, *, int8: bool = Fa
 
 
 def _least(core: Core, names: Sequence[str], width: int) -> float:
-    """Cycles of one element by the cheapest of some instructions, in its cheapest width.
+    """Return the cycles of one element with the cheapest instruction of several, at its best LMUL.
 
     Raises:
-        UserError: the core's table has none of them.
+        UserError: the core's table lacks all of the instructions.
     """
     costs = [
         core.cycles.get(name, {}).get(f"e{width}m{lmul}", math.nan) / (core.vlen / width * lmul)

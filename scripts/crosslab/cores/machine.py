@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A core's pipeline that executes one instruction after the other, and says when.
+"""Simulation of a core's pipeline, which computes when each instruction runs.
 
-Instructions begin in the program's order, several a cycle. A scalar one waits for its operands. A
-vector one waits for its scalar operands and vl, then enters a queue. From there instructions go to
-two units in order, one for loads and stores and one for arithmetic, each of which works on one
-register of a group after the other. A register of a result can be used as soon as it is ready,
-while the rest of its group is computed. A register is written after all earlier reads of it.
+Instructions begin in program order, several per cycle. A scalar instruction waits for its operands.
+A vector instruction waits for its scalar operands and vl, then enters a queue. From the queue,
+instructions go in order to two units, one for loads and stores and one for arithmetic. A unit works
+on the registers of a group one after the other. Each register of a result can be used as soon as it
+is ready, while the rest of its group is computed. A register is written only after all earlier
+reads of it.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from crosslab.run.operands import REGISTERS, VECTOR, VSTATE
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What the machine is made of; times in cycles.
+    """Parameters of a core's pipeline; times in cycles.
 
     Attributes:
-        issue: instructions that begin in a cycle.
-        queue: vector instructions that wait for the vector units.
-        window: instructions at work or waiting at once in a core that executes them out of order;
-            0: in order.
-        vset: from a vset* to its result in a scalar register.
-        vl: from a vset* to the next vector instruction.
-        store: of each register that is stored after a load, above the table's cycles.
-        to_scalar: from a vector instruction to a scalar result, above LLVM's latency.
-        latencies: of instructions.
-        source: of these figures.
+        issue: instructions that can begin in a cycle.
+        queue: vector instructions that can wait for the vector units.
+        window: instructions in flight in a core that executes out of order; 0: in order.
+        vset: time from a vset* to its result in a scalar register.
+        vl: time from a vset* to the next vector instruction.
+        store: additional time of each register stored after a load, above the table's cycles.
+        to_scalar: additional time from a vector instruction to its scalar result, above LLVM's
+            latency.
+        latencies: latencies of instructions.
+        source: source of these figures.
     """
 
     issue: int
@@ -49,18 +50,19 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Step:
-    """An instruction as the machine sees it.
+    """An instruction as the machine executes it; times in cycles.
 
     Attributes:
-        occupancy: cycles that its unit is busy.
-        latency: from the work on a register to the register of the result.
-        waits: registers that it needs before it begins or enters the queue.
-        unit: that works on one instruction at a time; empty: one is always free.
-        results: registers that are written; of vector instructions in ``parts`` instead.
-        parts: of a vector instruction, the work on one register: registers read and written.
-        whole: every register is read until the end, as a gather does.
+        occupancy: time for which the unit is busy.
+        latency: time from the work on a source register to the result register.
+        waits: registers that must be ready before the instruction begins or enters the queue.
+        unit: unit that works on one instruction at a time; empty: a unit is always free.
+        results: written registers of a scalar instruction.
+        parts: work of a vector instruction on each register of a group: registers read and written.
+        whole: all source registers must be ready at the start and are read until the end, as in a
+            gather.
         access: "load" or "store" of vectors; empty for other instructions.
-        late: from the work on a register to when it must be ready.
+        late: time from the work on a source register to the latest time when it must be ready.
     """
 
     occupancy: float
@@ -75,27 +77,27 @@ class Step:
 
 
 class Machine:
-    """Registers and units in time."""
+    """State of an in-order core: times when registers are ready and units are busy, in cycles."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.ready = [0.0] * REGISTERS
-        self.released = [0.0] * REGISTERS  # by the last instruction that reads it
+        self.released = [0.0] * REGISTERS  # by the last instruction that reads the register
         self.busy: dict[str, float] = {}
-        self.vector = 0.0  # when all vector instructions so far are through
+        self.vector = 0.0  # end of all vector instructions so far
         self.cycle = 0
-        self.access = ""  # the last one of vectors
-        self.started = 0.0  # the last vector instruction
-        self.begun = 0  # instructions in this cycle
+        self.access = ""  # kind of the last vector access
+        self.started = 0.0  # start of the last vector instruction
+        self.begun = 0  # number of instructions begun in this cycle
         self.queue: deque[float] = deque(maxlen=max(1, pipeline.queue))
 
     @property
     def now(self) -> float:
-        """When all that has begun is through its unit."""
+        """Time when all begun instructions have left their units."""
         return max(self.cycle + self.begun / self.pipeline.issue, self.vector)
 
     def run(self, steps: Sequence[Step]) -> None:
-        """Execute instructions."""
+        """Execute instructions, which advances the state."""
         for step in steps:
             if step.parts:
                 self._vector(step)
@@ -127,7 +129,7 @@ class Machine:
         return self.pipeline.vl if register == VSTATE else step.latency
 
     def _each(self, step: Step) -> float:
-        """Cycles of the work on one register."""
+        """Return the cycles of the work on each register of a group."""
         after_load = step.access == "store" and self.access == "load"
         self.access = step.access or self.access
         return step.occupancy / len(step.parts) + self.pipeline.store * after_load
@@ -142,14 +144,14 @@ class Machine:
         at = max(self._begin(at), self.busy.get(step.unit, 0.0), self.started)
         if step.whole:
             at = max([at, *(ready[r] for reads, _ in step.parts for r in reads)])
-        each, began = self._each(step), at
+        part_cycles, began = self._each(step), at
         for reads, writes in step.parts:
             for register in reads:
                 at = max(at, ready[register] - step.late)
             for register in writes:
                 at = max(at, released[register])
                 ready[register] = at + step.latency
-            at += each
+            at += part_cycles
             for register in reads:
                 released[register] = max(released[register], at)
         if step.whole:
@@ -163,22 +165,23 @@ class Machine:
 
 
 class WindowMachine(Machine):
-    """A core that executes instructions as soon as their operands are ready, within a window.
+    """State of a core that executes instructions out of order, within a window.
 
-    Instructions enter the window and leave it in the program's order; scalar registers are renamed.
-    A unit takes the work that is ready into its first free time. A vector instruction enters when
-    vl is known, and after earlier vector instructions have written their scalar results.
+    Instructions enter and leave the window in program order; scalar registers are renamed. A unit
+    executes an instruction in its first free time slot after the operands are ready. A vector
+    instruction enters when vl is known, and after earlier vector instructions have written their
+    scalar results.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(pipeline)
         self.left: deque[float] = deque([0.0], maxlen=pipeline.window)
         self.taken: dict[str, list[tuple[float, float]]] = {}
-        self.scalars = 0.0  # when the scalar results of vector instructions are written
+        self.scalars = 0.0  # time of the last scalar result of a vector instruction
 
     @property
     def now(self) -> float:
-        """When all that has begun has left the window."""
+        """Time when all begun instructions have left the window."""
         return max(self.cycle + self.begun / self.pipeline.issue, self.left[-1])
 
     def _enter(self, step: Step) -> float:
@@ -192,13 +195,13 @@ class WindowMachine(Machine):
         self.left.append(max(at, self.left[-1]))
 
     def _take(self, unit: str, at: float, length: float) -> float:
-        """The first time from ``at`` on that a unit is free for so long; it is taken."""
-        taken = [one for one in self.taken.get(unit, []) if one[1] > self.cycle]
-        for start, end in taken:
+        """Reserve the first free slot of ``length`` cycles from ``at`` on; return its start."""
+        slots = [slot for slot in self.taken.get(unit, []) if slot[1] > self.cycle]
+        for start, end in slots:
             if at + length <= start:
                 break
             at = max(at, end)
-        self.taken[unit] = sorted([*taken, (at, at + length)])
+        self.taken[unit] = sorted([*slots, (at, at + length)])
         return at
 
     def _scalar(self, step: Step) -> None:
@@ -213,22 +216,22 @@ class WindowMachine(Machine):
         at = self._enter(step)
         if step.whole:
             at = max([at, *(self.ready[r] for reads, _ in step.parts for r in reads)])
-        each = self._each(step)
+        part_cycles = self._each(step)
         for reads, writes in step.parts:
             at = max([at, *(self.ready[register] - step.late for register in reads)])
             at = max([at, *(self.released[register] for register in writes)])
-            at = self._take(step.unit, at, each)
+            at = self._take(step.unit, at, part_cycles)
             for register in writes:
                 self.ready[register] = at + step.latency
-            at += each
+            at += part_cycles
             for register in reads:
                 self.released[register] = max(self.released[register], at)
-        done = at - each + step.latency
+        done = at - part_cycles + step.latency
         if any(register < VECTOR for _, writes in step.parts for register in writes):
             self.scalars = done
         self._leave(max(at, done))
 
 
 def machine_of(pipeline: Pipeline) -> Machine:
-    """A machine of a core."""
+    """Create the machine of a pipeline: out of order if it has a window, else in order."""
     return WindowMachine(pipeline) if pipeline.window else Machine(pipeline)

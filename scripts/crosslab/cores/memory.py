@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CacheSize:
-    """One level: bytes and ways."""
+    """A cache level: bytes and ways."""
 
     size: int
     ways: int
@@ -21,10 +21,10 @@ class PublishedSpeed:
     """Published tokens a second on a board with this core.
 
     Attributes:
-        what: program, model and cores at work.
-        parameters: of the model, in millions.
-        tokens_per_second: generated.
-        source: where it is published.
+        what: program, model and number of cores.
+        parameters: parameters of the model, in millions.
+        tokens_per_second: generated tokens per second.
+        source: place of the publication.
     """
 
     what: str
@@ -38,14 +38,14 @@ class MemorySystem:
     """Caches and memory of a core on a board.
 
     Attributes:
-        board: its name.
-        clock: Hz.
+        board: name of the board.
+        clock: clock in Hz.
         line: bytes of a cache line.
         l1: data cache of the core.
-        l2: the next level.
-        bytes_per_cycle: that one core reads from memory, measured.
-        source: of all these.
-        published: speeds of such boards.
+        l2: second-level cache.
+        bytes_per_cycle: measured memory bandwidth of one core, in bytes per cycle.
+        source: source of these figures.
+        published: published speeds of boards with this core.
     """
 
     board: str
@@ -62,15 +62,15 @@ class MemorySystem:
         """Read the table ``[memory]`` of a core's file.
 
         Raises:
-            KeyError, TypeError, ValueError: it is not of its form.
+            KeyError, TypeError, ValueError: the table is malformed.
         """
         fields = dict(table)
         fields |= {name: CacheSize(**fields[name]) for name in ("l1", "l2")}
-        fields["published"] = tuple(PublishedSpeed(**one) for one in fields.get("published", ()))
+        fields["published"] = tuple(PublishedSpeed(**speed) for speed in fields.get("published", ()))
         return cls(**fields)
 
     @property
     def counter_option(self) -> str:
-        """The caches in the form of the counter's option."""
+        """The cache sizes as the counter's option ``caches``."""
         levels = (self.l1, self.l2)
         return ":".join([str(self.line), *(f"{level.size}:{level.ways}" for level in levels)])

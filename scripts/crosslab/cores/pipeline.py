@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executed instructions as cycles of a core's pipeline, where they wait for each other.
+"""Cycles of executed instructions on a core's pipeline, including waits for each other.
 
-The counter says how often a segment ran right after another. Each such pair costs the time that the
-machine takes for the second one, after it has executed what usually runs before the first: the
-most frequent predecessor of each segment, backwards. So the second and later rounds of a loop are
-those of its steady state.
+The counter records how often a segment ran right after another. For each such pair, the machine
+measures the second segment, after it has executed the first and the usual code before it: the most
+frequent predecessors, backwards. So the second and later rounds of a loop cost as in its steady
+state.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from crosslab.run.measurement import Kind, Measurement, Node
 from crosslab.run.operands import VECTOR, VSTATE, operands
 from crosslab.run.symbols import Symbols
 
-# Instructions before a pair of segments that the machine executes first.
+# Number of instructions before a segment that the machine executes first.
 HISTORY = 150
-# Instructions with a group that is twice as long as the others.
+# Instructions with one group twice as long as the other groups.
 _TWICE = re.compile(r"vf?w|vnsr|vnclip|vfncvt")
 
 
 @dataclass(frozen=True)
 class Translator:
-    """Instructions as steps of a core's machine."""
+    """Converter of instructions to steps of a core's machine."""
 
     core: Core
 
@@ -43,15 +43,15 @@ class Translator:
 
     @cached_property
     def _load(self) -> float:
-        """Latency of a load; a store reads its data so much later than it begins."""
+        """Latency of a load; a store reads its data later than it begins by this time."""
         return self.pipeline.latencies.shortest("vle32.v", 32)
 
     def step(self, word: int, kind: Kind) -> Step:
-        """The step of an instruction.
+        """Convert an instruction to a step of the machine.
 
         Args:
-            word: its encoding.
-            kind: what it decodes to, with the vtype in force.
+            word: encoding of the instruction.
+            kind: the decoded instruction, with the vtype in force.
         """
         instruction = kind.instruction
         used = operands(word, instruction, kind.sew, kind.lmul)
@@ -60,8 +60,8 @@ class Translator:
         if not instruction.vector:
             scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
             return Step(scalar.occupancy, scalar.latency, used.reads, scalar.unit, used.writes)
-        waits = tuple(one for one in used.reads if one < VECTOR or one == VSTATE)
-        sources = [one for one in used.reads if VECTOR <= one < VSTATE]
+        waits = tuple(register for register in used.reads if register < VECTOR or register == VSTATE)
+        sources = [register for register in used.reads if VECTOR <= register < VSTATE]
         cycles = self.core.aligned_cycles(kind)
         occupancy = 1.0 if math.isnan(cycles) else cycles
         parts = _parts(sources, used.writes, kind)
@@ -79,23 +79,24 @@ class Translator:
         )
 
     def _latency(self, kind: Kind, parts: int, *, scalar: bool) -> float:
-        """Cycles from the work on a register to its result.
+        """Return the cycles from the work on a register to its result.
 
-        LLVM's latency is that of the whole group, so all parts but the last are taken off.
+        LLVM's latency is that of the whole group, so the occupancy of all parts but the last is
+        subtracted.
         """
         pipeline, table = self.pipeline, self.pipeline.latencies
         memory = kind.instruction.unit is Unit.MEMORY
         column = width_column(kind) if memory else ""
         latency, occupancy = table.of(kind.instruction.mnemonic, column or column_of(kind))
         shortest = table.shortest(kind.instruction.mnemonic, kind.sew)
-        found = max(shortest, latency - occupancy * (parts - 1) / parts)
+        cycles = max(shortest, latency - occupancy * (parts - 1) / parts)
         if memory:
-            # The first part of a load comes after the shortest latency, the others follow.
-            found = self._load
+            # The first register of a load is ready after the shortest latency, later ones follow.
+            cycles = self._load
             if "seg" in kind.instruction.mnemonic:
-                # Each register has an element of every segment: even the first waits for the last.
-                found += self.core.aligned_cycles(kind) * (parts - 1) / parts
-        return found + pipeline.to_scalar * scalar
+                # Each register has an element of every segment, so all wait for the last segment.
+                cycles += self.core.aligned_cycles(kind) * (parts - 1) / parts
+        return cycles + pipeline.to_scalar * scalar
 
 
 def _access(instruction: Instruction) -> str:
@@ -107,7 +108,7 @@ def _access(instruction: Instruction) -> str:
 def _parts(
     sources: list[int], results: tuple[int, ...], kind: Kind
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """The work on single registers, in order: those of each group share it out evenly."""
+    """Split the work of a vector instruction into steps on single registers, in order."""
     longest = max(1, math.ceil(kind.lmul) * (2 if _TWICE.match(kind.instruction.mnemonic) else 1))
     groups = _groups(sources, longest)
     wide = [r for r in results if r >= VECTOR]
@@ -123,13 +124,13 @@ def _parts(
 
 
 def _groups(registers: Iterable[int], longest: int) -> list[list[int]]:
-    """Registers that follow each other, at most as many as a group has."""
+    """Split registers into runs of consecutive numbers, each at most ``longest`` long."""
     groups: list[list[int]] = []
-    for one in registers:
-        if groups and groups[-1][-1] == one - 1 and len(groups[-1]) < longest:
-            groups[-1].append(one)
+    for register in registers:
+        if groups and groups[-1][-1] == register - 1 and len(groups[-1]) < longest:
+            groups[-1].append(register)
         else:
-            groups.append([one])
+            groups.append([register])
     return groups
 
 
@@ -138,9 +139,9 @@ class PipelineRun:
     """A run of a program on a core's pipeline.
 
     Attributes:
-        core: whose pipeline.
+        core: core with the pipeline.
         measured: result of the counter.
-        edges: runs of one segment after another.
+        edges: how often a segment ran right after another.
     """
 
     core: Core
@@ -148,13 +149,13 @@ class PipelineRun:
     edges: Mapping[tuple[Node, Node], int]
 
     def cycles(self, symbols: Symbols | None = None) -> dict[str, float]:
-        """Cycles by function, or all of them under an empty name."""
-        found: dict[str, float] = defaultdict(float)
+        """Return the cycles by function; without symbols, the total under an empty name."""
+        totals: dict[str, float] = defaultdict(float)
         for (before, node), times in self.edges.items():
             segment = self.measured.segments[node[0]]
             name = symbols.at(segment.address) if symbols else ""
-            found[name] += times * self._cost(before, node)
-        return dict(found)
+            totals[name] += times * self._cost(before, node)
+        return dict(totals)
 
     def _cost(self, before: Node, node: Node) -> float:
         chain, length = [], 0
@@ -164,15 +165,15 @@ class PipelineRun:
             length += len(self._steps(at))
             at = self._usual.get(at)
         machine = machine_of(self._translator.pipeline)
-        for one in reversed(chain):
-            machine.run(self._steps(one))
+        for earlier in reversed(chain):
+            machine.run(self._steps(earlier))
         start = machine.now
         machine.run(self._steps(node))
         return machine.now - start
 
     @cached_property
     def _usual(self) -> dict[Node, Node]:
-        """The segment that runs most often before each."""
+        """The most frequent predecessor of each segment."""
         best: dict[Node, tuple[int, Node]] = {}
         for (before, node), times in self.edges.items():
             best[node] = max(best.get(node, (0, before)), (times, before))
@@ -187,16 +188,16 @@ class PipelineRun:
         return Translator(self.core)
 
     def _steps(self, node: Node) -> list[Step]:
-        found = self._known.get(node)
-        if found is None:
+        steps = self._known.get(node)
+        if steps is None:
             segment = self.measured.segments[node[0]]
             kinds = segment.kinds(node[1])
-            found = [
+            steps = [
                 self._translator.step(word, kind)
                 for word, kind in zip(segment.words, kinds, strict=True)
             ]
-            self._known[node] = found
-        return found
+            self._known[node] = steps
+        return steps
 
 
 def all_cycles(
@@ -206,7 +207,7 @@ def all_cycles(
     symbols: Symbols | None = None,
     calls: int = 1,
 ) -> Cycles:
-    """The sums and the pipeline's cycles of one call, as the mean of those in some regions."""
+    """Return the mean cycles of a call in some regions, with the pipeline's if it is known."""
     cycles = cycles_of(core, measured.histogram(regions, symbols), calls)
     if core.pipeline is None:
         return cycles
@@ -219,5 +220,5 @@ def pipeline_cycles(
     regions: Iterable[int] | None = None,
     symbols: Symbols | None = None,
 ) -> dict[str, float]:
-    """Cycles of some regions (all) together on a core's pipeline, by function with symbols."""
+    """Return a pipeline's cycles of the regions (None: all), by function if symbols are given."""
     return PipelineRun(core, measured, measured.edges(regions)).cycles(symbols)

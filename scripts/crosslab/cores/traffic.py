@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache misses of a run, and tokens a second that follow from them.
+"""Cache misses of a run, and the tokens per second that follow from them.
 
-The counter simulates two levels of data cache, one core alone, addresses as the program has them:
-no prefetch, no TLB, no instruction fetch. Each element of a strided access is one by itself.
+The counter simulates two levels of data cache of one core, with the program's addresses: no
+prefetch, no TLB, no instruction fetch. Each element of a strided access is a separate access.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ TOP = 5
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Misses of one call of a phase, and its speed on the board.
+    """Cache misses of a call of a phase, and its speed on a board.
 
     Attributes:
-        misses_l1: lines that L1 lacked.
-        misses_l2: lines that came from memory.
-        bytes_read: from memory.
-        bytes_written: to memory.
-        cycles: that these bytes take by the bandwidth that was measured.
-        functions: that read most from memory: symbol, L1 misses, bytes read.
-        tokens_per_second: when nothing overlaps (serial cycles and memory, one after the other),
-            and when all does (the larger of vec-serial cycles and memory).
+        misses_l1: lines missing in L1.
+        misses_l2: lines read from memory.
+        bytes_read: bytes read from memory.
+        bytes_written: bytes written to memory.
+        cycles: cycles of these bytes at the measured bandwidth.
+        functions: (symbol, L1 misses, bytes read) of the functions that read most from memory.
+        tokens_per_second: without overlap (serial cycles plus memory cycles), and with full overlap
+            (the larger of vec-serial cycles and memory cycles).
     """
 
     misses_l1: int
@@ -51,15 +51,15 @@ def memory_report(
     cycles: Cycles,
     tokens: int,
 ) -> MemoryReport:
-    """The report of a phase.
+    """Return cache misses and speed of a phase.
 
     Args:
         memory: the caches that the counter simulated.
-        measured: its result.
-        phase: its regions.
+        measured: result of the counter.
+        phase: regions of the phase.
         symbols: names of functions.
-        cycles: of one call.
-        tokens: that one call takes or makes.
+        cycles: cycles of one call.
+        tokens: tokens that one call reads or generates.
     """
     functions: dict[str, LineTraffic] = defaultdict(LineTraffic)
     for symbol, traffic in measured.traffic(phase.regions, symbols):
@@ -77,8 +77,8 @@ def memory_report(
         bytes_written=round(written / calls),
         cycles=round(waiting),
         functions=tuple(
-            (symbol, round(one.misses_l1 / calls), round(one.misses_l2 * memory.line / calls))
-            for symbol, one in most
+            (symbol, round(lines.misses_l1 / calls), round(lines.misses_l2 * memory.line / calls))
+            for symbol, lines in most
         ),
         tokens_per_second=(
             round(tokens * memory.clock / slowest, 2),

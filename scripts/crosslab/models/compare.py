@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of a compiled model's answer with the reference's."""
+"""Comparison of a compiled model's tokens and logits with the reference's."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from crosslab.models.reference import Answer
 
 @dataclass(frozen=True)
 class Comparison:
-    """Distance of an answer from the reference.
+    """Differences between an answer and the reference's answer.
 
     Attributes:
-        same_tokens: all tokens are those that the reference finds likeliest.
+        same_tokens: each token is the likeliest by the reference's logits.
         chosen: each token is the likeliest by the answer's own logits.
-        logit_error: largest difference of a logit divided by the reference's largest logit,
-            over the steps that both read the same tokens for; NaN counts as infinite.
-        tolerance: largest logit error that is right, see :mod:`crosslab.models.formats`.
+        logit_error: largest difference of a logit divided by the reference's largest logit, over
+            the steps in which both models have read the same tokens; NaN counts as infinite.
+        tolerance: limit of the logit error, see :mod:`crosslab.models.formats`.
     """
 
     same_tokens: bool
@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def right(self) -> bool:
-        """True if the logits agree, and the tokens follow from them.
+        """True if the logit error is below the tolerance, and the tokens follow from the logits.
 
         Tokens that the reference finds equally likely may differ.
         """
@@ -47,25 +47,25 @@ class Comparison:
 def compare(
     tokens: Sequence[int], logits: NDArray[np.float32], reference: Answer, tolerance: float
 ) -> Comparison:
-    """Compare an answer with one that the reference gave by itself.
+    """Compare an answer with the answer that the reference generated independently.
 
-    After the first differing token, the two go on from different texts: only the steps up to it are
+    After the first differing token the two texts differ: only the steps up to that token are
     compared.
 
     Args:
         tokens: generated ids.
         logits: [len(tokens), vocab] float32.
-        reference: its answer.
-        tolerance: of the weights' format.
+        reference: the reference's answer.
+        tolerance: tolerance of the weight format.
 
     Raises:
-        LabError: the logits are not of the tokens' and the vocabulary's shape.
+        LabError: the shape of the logits does not fit the tokens and the vocabulary.
     """
     pairs = list(zip(tokens, reference.tokens, strict=False))
-    steps = next((i + 1 for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
-    found = compare_rows(tokens, logits, reference.logits, tolerance, steps)
-    same = found.same_tokens and len(tokens) == len(reference.tokens)
-    return Comparison(same, found.chosen, found.logit_error, tolerance)
+    steps = next((i + 1 for i, (ours, wanted) in enumerate(pairs) if ours != wanted), len(pairs))
+    result = compare_rows(tokens, logits, reference.logits, tolerance, steps)
+    same = result.same_tokens and len(tokens) == len(reference.tokens)
+    return Comparison(same, result.chosen, result.logit_error, tolerance)
 
 
 def compare_rows(
@@ -75,17 +75,17 @@ def compare_rows(
     tolerance: float,
     steps: int | None = None,
 ) -> Comparison:
-    """Compare an answer with the logits of a reference that has read its tokens.
+    """Compare an answer with the logits of a reference that has read the answer's tokens.
 
     Args:
         tokens: generated ids.
         logits: [len(tokens), vocab] float32.
-        rows: the reference's, likewise.
-        tolerance: of the weights' format.
-        steps: first rows that are compared; None: all.
+        rows: [len(tokens), vocab] float32, the reference's logits.
+        tolerance: tolerance of the weight format.
+        steps: number of first rows to compare; None: all rows.
 
     Raises:
-        LabError: the logits are not of the tokens' and the vocabulary's shape.
+        LabError: the shape of the logits does not fit the tokens and the vocabulary.
     """
     vocab = rows.shape[1]
     if logits.shape != (len(tokens), vocab):

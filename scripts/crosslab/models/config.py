@@ -30,8 +30,8 @@ class LlamaConfig:
         vocab: vocabulary size.
         rope_theta: base of the rotary embedding.
         eps: epsilon of RMSNorm.
-        tied: whether the head shares the embedding's weight.
-        context: longest sequence, tokens.
+        tied: the last linear layer shares the embedding's weight.
+        context: longest sequence in tokens.
     """
 
     hidden: int
@@ -61,7 +61,7 @@ class LlamaConfig:
 
     @property
     def linear_layers(self) -> tuple[tuple[int, int], ...]:
-        """Outputs and inputs of a decoder layer's products: qkv, o, gate and up, down."""
+        """(outputs, inputs) of a decoder layer's products: qkv, o, gate with up, and down."""
         heads = self.heads * self.head_dim
         return (
             (heads + 2 * self.kv_heads * self.head_dim, self.hidden),
@@ -71,7 +71,7 @@ class LlamaConfig:
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields of a Hugging Face ``config.json`` for this model."""
+        """Return the fields of a Hugging Face ``config.json`` for this model."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -95,12 +95,12 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class FamilyConfig(LlamaConfig):
-    """A decoder like Llama's, with the differences of its relatives.
+    """Sizes and constants of a Llama-like decoder, with options of related families.
 
     Attributes:
         family: ``model_type`` of config.json.
         qkv_bias: queries, keys and values have biases (Qwen 2).
-        qk_norm: each head's queries and keys are normalized before they are turned (Qwen 3).
+        qk_norm: queries and keys of each head are normalized before the rotary embedding (Qwen 3).
         gelu: the gate is a GELU by tanh, not a SiLU (Gemma).
         embedding_scale: factor of the embeddings (Gemma).
         rope: ``rope_scaling`` of the type "llama3": factor, low_freq_factor, high_freq_factor,
@@ -115,15 +115,14 @@ class FamilyConfig(LlamaConfig):
     rope: tuple[float, float, float, float] | None = None
 
 
-# What a config calls the longest sequence.
+# Fields that hold the longest sequence.
 LENGTHS = ("max_position_embeddings", "n_positions")
-# An attention window that no sequence exceeds is left out of the compiled model; kept under this
-# name.
+# Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
-"""Values of ``model_type`` that :func:`read_family` knows."""
+"""Values of ``model_type`` that :func:`read_family` supports."""
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-# Above it no field of a model is meant; int64 holds all below.
+# Larger values are refused: int64 does not hold them.
 _LARGEST = 2.0**63
 _UNSUPPORTED = ("mlp_bias", "use_sliding_window")
 
@@ -132,15 +131,15 @@ def read_table(path: Path) -> dict[str, Any]:
     """Read a ``config.json``.
 
     Raises:
-        UserError: the file is missing, or is no JSON object.
+        UserError: the file is missing, or is not a JSON object.
     """
     return _with_rope(read_json_table(path))
 
 
 def _with_rope(table: dict[str, Any]) -> dict[str, Any]:
-    """The rotary embedding under the two names that it had before transformers 5.
+    """Copy ``rope_parameters`` to the two fields that transformers had before version 5.
 
-    Without them it would be taken for one of base 10000, by MLC-LLM as well.
+    Without these fields, MLC-LLM and the reference would use the base 10000.
     """
     rope = table.get("rope_parameters")
     if not isinstance(rope, dict) or "rope_theta" not in rope:
@@ -167,10 +166,10 @@ def longest_of(table: Mapping[str, Any]) -> int | None:
 
 
 def read_config(path: Path) -> LlamaConfig:
-    """Read a Hugging Face ``config.json``.
+    """Read the ``config.json`` of a Llama model.
 
     Raises:
-        UserError: the file is missing, is not JSON, or describes another kind of model.
+        UserError: the file is missing, is not JSON, or describes an unsupported model.
     """
     table = read_table(path)
     _refuse_unsupported(path, table)
@@ -189,11 +188,10 @@ def _refuse_unsupported(path: Path, table: dict[str, Any]) -> None:
 
 
 def read_family(path: Path) -> FamilyConfig:
-    """Read the ``config.json`` of a relative of Llama's that the project's reference computes.
+    """Read the ``config.json`` of a model of a family in FAMILIES.
 
     Raises:
-        UserError: as :func:`read_config`; the family is not one of FAMILIES, or a field is not
-            supported.
+        UserError: see :func:`read_config`; or the family or a field is not supported.
     """
     table = read_table(path)
     family = table.get("model_type", "llama")
@@ -275,6 +273,6 @@ def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:
 
 
 def write_config(config: LlamaConfig, path: Path, **extra: object) -> None:
-    """Write ``config.json``; ``extra`` fields are added unchanged."""
+    """Write ``config.json`` with the model's sizes and the ``extra`` fields."""
     text = json.dumps({**config.to_hf(), **extra}, indent=2)
     path.write_text(text + "\n", encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families: small models in the shape of real ones, from families.toml."""
+"""Test models of each architecture: published models with reduced sizes, from families.toml."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ NORM = (0.5, 1.5)
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture.
+    """A test model of an architecture, such as Llama or Gemma.
 
     Attributes:
-        name: how the lab calls it.
+        name: name in the project.
         like: a published model of the family.
-        reference: its class in transformers.
-        config: its ``config.json``, sizes reduced.
-        norm: low and high of the norms' random weights.
-        rename: (pattern, replacement) from transformers' names of the weights to the files'.
-        copies: (name, published name it is a copy of) of weights that files hold twice.
-        settings: settings of the reference that the config says under other names.
-        sizes: settings of the compile beside those of the config.
-        known: what is known of the cause when it is not right; no part of what is made.
+        reference: class of the architecture in transformers.
+        config: content of ``config.json``, with reduced sizes.
+        norm: lowest and highest random weight of the norms.
+        rename: (pattern, replacement) pairs that convert transformers' weight names to published
+            ones.
+        copies: (name, published name of the original) of weights that files hold twice.
+        settings: settings of transformers' class that the config has under other names.
+        sizes: settings of the compiler that the config does not have.
+        known: known cause of a wrong result; not part of the build's key.
     """
 
     name: str
@@ -58,22 +59,22 @@ class Family:
         return int(self.config["vocab_size"])
 
     def write_config(self, folder: Path) -> None:
-        """Write its ``config.json`` into a folder."""
+        """Write the family's ``config.json`` into a folder."""
         text = json.dumps(dict(self.config), indent=2) + "\n"
         (folder / "config.json").write_text(text, encoding="utf-8")
 
     def published(self, name: str) -> str:
-        """The name that published files have for one of transformers' weights."""
+        """Convert transformers' name of a weight to the name in published files."""
         for pattern, replacement in self.rename:
             name = re.sub(pattern, replacement, name)
         return name
 
 
 def families(path: Path = TABLE) -> dict[str, Family]:
-    """All families by name, in the table's order.
+    """Read all families by name, in the table's order.
 
     Raises:
-        KeyError: a table lacks what every family has.
+        KeyError: a table lacks a required field.
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return {name: _family(name, table) for name, table in tables.items()}
@@ -98,10 +99,10 @@ def _family(name: str, table: Mapping[str, Any]) -> Family:
 
 
 def chosen(names: Sequence[str]) -> list[Family]:
-    """The families of these names; all, when there are no names.
+    """Return the families with the given names; all families without names.
 
     Raises:
-        UserError: a name is not that of a family.
+        UserError: a family of a given name does not exist.
     """
     known = families()
     if unknown := [name for name in names if name not in known]:

@@ -39,14 +39,14 @@ class WeightFormat:
 
     Attributes:
         name: MLC-LLM's name of the quantization.
-        own_model: the project's own model definition is compiled in it.
-        reference: the float32 reference of the main job and of the bench reads it.
-        kernels: last part of the names of the kernels that multiply with it.
-        tolerance: largest difference of a logit, as a part of the reference's largest logit.
-        reason: of the tolerance.
-        packing: layout of quantized weights; None where each is a number of its own.
+        own_model: the project's own model definition can be compiled in this format.
+        reference: the float32 reference of the main job and of the bench reads this format.
+        kernels: last part of the names of the kernels that multiply with these weights.
+        tolerance: largest allowed difference of a logit, divided by the reference's largest logit.
+        reason: reason of the tolerance.
+        packing: layout of quantized weights; None for weights stored as single numbers.
         llama_cpp: formats of llama.cpp that the bench can compare with it.
-        int8: kernels multiply with int8 activations, too.
+        int8: kernels can also multiply with int8 activations.
     """
 
     name: str
@@ -61,26 +61,26 @@ class WeightFormat:
 
     @property
     def halves(self) -> bool:
-        """True if models in this format compute in halves, by MLC-LLM's name of the format."""
+        """True if models in this format compute in float16; read from the format's name."""
         return "f16" in self.name
 
 
 @cache
 def weight_formats(table: Path = TABLE) -> dict[str, WeightFormat]:
-    """Every format by its name, in the table's order."""
-    return {found.name: found for found in _read(table)}
+    """Return every weight format by name, in the order of formats.toml."""
+    return {entry.name: entry for entry in _read(table)}
 
 
 def packings(table: Path = TABLE) -> dict[str, Packing | None]:
-    """Layout of the weights of linear-layer kernels, by the last part of the kernels' names."""
-    return {found.kernels: found.packing for found in weight_formats(table).values()}
+    """Return the packing of linear-layer kernels, by the last part of the kernels' names."""
+    return {entry.kernels: entry.packing for entry in weight_formats(table).values()}
 
 
 def int8_kernels(table: Path = TABLE) -> frozenset[str]:
-    """Last parts of the names of the kernels that multiply with int8 activations, too."""
-    found = weight_formats(table).values()
-    # Weights in a GGUF file's blocks have kernels of their own; the other ones there are float32.
-    return frozenset(f.kernels for f in found if f.int8 and f.packing)
+    """Return the last parts of the names of kernels that can multiply with int8 activations."""
+    formats = weight_formats(table).values()
+    # GGUF has no packing: its blocks have other kernels, and its other weights are float32.
+    return frozenset(f.kernels for f in formats if f.int8 and f.packing)
 
 
 def _read(path: Path) -> Iterator[WeightFormat]:
@@ -98,4 +98,4 @@ GGUF = "gguf"
 MLC_FORMATS = tuple(name for name in FORMATS if name != GGUF)
 """Quantizations of MLC-LLM."""
 OWN_FORMATS = tuple(name for name in MLC_FORMATS if weight_formats()[name].own_model)
-"""Of these, the ones that the project's own model definition is compiled in."""
+"""Quantizations of MLC-LLM that the project's own model definition can be compiled in."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in the formats of GGUF files: how a file stores them, and how a board does.
+"""Weights in the formats of GGUF files, and their conversion to the layout on a board.
 
-A file's blocks are taken apart into whole numbers and half-precision factors, and put together in
-the order of kernels/include/mlc_rvv_gguf.h. Nothing is rounded: no number is lost.
+A file's blocks are split into whole numbers and half-precision factors, and stored in the layout of
+kernels/include/mlc_rvv_gguf.h. The conversion rounds nothing.
 
 Source of the files' layouts: ggml's definitions of its block types (ggml-common.h, ggml-quants.c).
 """
@@ -26,12 +26,12 @@ F16 = NDArray[np.float16]
 F32 = NDArray[np.float32]
 I16 = NDArray[np.int16]
 Part = NDArray[Any]
-"""A matrix as a board stores it, of uint8, or uint16 for halves."""
+"""A matrix in the layout on a board: uint8, or uint16 for half-precision numbers."""
 
 
 @dataclass(frozen=True)
 class GgufFormat:
-    """A format of weights; ``gguf_formats.toml`` explains the fields.
+    """A weight format of GGUF files; ``gguf_formats.toml`` explains the fields.
 
     Attributes:
         name: ggml's name of the tensor type.
@@ -47,48 +47,49 @@ class GgufFormat:
 
     @property
     def scaled(self) -> bool:
-        """True if groups have whole-number scales."""
+        """True if each group of inputs has a whole-number scale."""
         return self.group < self.block
 
     @property
     def parts(self) -> dict[str, tuple[float, type[np.generic]]]:
-        """Matrices that a board stores: for each, elements an input, and their type."""
+        """(elements per input, element type) of each matrix stored on a board, by part name."""
         each = 2 if self.minimums else 1
-        found: dict[str, tuple[float, type[np.generic]]] = {"quants": (self.low / 8, np.uint8)}
+        table: dict[str, tuple[float, type[np.generic]]] = {"quants": (self.low / 8, np.uint8)}
         if self.high:
-            found["high"] = self.high / 8, np.uint8
+            table["high"] = self.high / 8, np.uint8
         if self.scaled:
-            found["scales"] = each / self.group, np.uint8
-        found["factors"] = each / self.block, np.uint16
-        return found
+            table["scales"] = each / self.group, np.uint8
+        table["factors"] = each / self.block, np.uint16
+        return table
 
     @property
     def block_bytes(self) -> int:
-        """Bytes that a file stores a block in."""
+        """Bytes of a block in a file."""
         return _BYTES[self.name]
 
     @property
     def bits(self) -> float:
-        """Bits that a weight takes on a board."""
+        """Bits of a weight on a board, factors and scales included."""
         return sum(count * np.dtype(dtype).itemsize * 8 for count, dtype in self.parts.values())
 
 
 @cache
 def gguf_formats(table: Path = TABLE) -> Mapping[str, GgufFormat]:
-    """Every format by its name, in the table's order."""
+    """Return every GGUF format by name, in the table's order."""
     tables = tomllib.loads(table.read_text(encoding="utf-8"))
     return {name: GgufFormat(name, **fields) for name, fields in tables.items()}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix of weights, taken apart.
+    """A matrix of weights, split into values, factors and scales.
 
     Attributes:
-        format: of it.
-        values: [n, k], as stored: the zero is not taken off.
+        format: format of the weights.
+        values: [n, k], as stored: the format's zero is not subtracted.
         factors: [n, k / block], or with minimums [n, k / block, 2].
-        scales: [n, k / block, groups], or with minimums [n, k / block, 2, groups]; None without.
+        scales: [n, k / block, groups], or with minimums [n, k / block, 2, groups]; None for formats
+            without scales.
     """
 
     format: GgufFormat
@@ -97,7 +98,7 @@ class Blocks:
     scales: I16 | None = None
 
     def dequantized(self) -> F32:
-        """The weights [n, k] as float32, computed in ggml's order."""
+        """Return the weights [n, k] as float32, computed in ggml's order."""
         f, (n, k) = self.format, self.values.shape
         value = (self.values - f.zero).astype(np.float32).reshape(n, k // f.block, -1, f.group)
         factors = self.factors.astype(np.float32).reshape(n, k // f.block, -1)
@@ -113,7 +114,7 @@ class Blocks:
 
     @staticmethod
     def of_parts(f: GgufFormat, parts: Mapping[str, Part]) -> Blocks:
-        """The matrix that parts hold: the inverse of :meth:`packed`."""
+        """Build a matrix from the parts stored on a board: the inverse of :meth:`packed`."""
         quants, factors = parts["quants"], parts["factors"].view(np.float16)
         if f.low == 8:
             values = quants.view(np.int8).astype(np.int16)
@@ -122,8 +123,8 @@ class Blocks:
             values = pairs.reshape(len(quants), -1).astype(np.int16)
         n, k = values.shape
         if f.high:
-            places = np.arange(8 // f.high, dtype=np.uint8) * f.high
-            bits = parts["high"][..., None] >> places & ((1 << f.high) - 1)
+            shifts = np.arange(8 // f.high, dtype=np.uint8) * f.high
+            bits = parts["high"][..., None] >> shifts & ((1 << f.high) - 1)
             values |= bits.reshape(n, k).astype(np.int16) << 4
         shape = (n, k // f.block, 2) if f.minimums else (n, k // f.block)
         scales: I16 | None = None
@@ -133,7 +134,7 @@ class Blocks:
         return Blocks(f, values, factors.reshape(shape), scales)
 
     def packed(self) -> dict[str, Part]:
-        """The matrices that a board stores, by name; each is [n, columns]."""
+        """Return the parts stored on a board, by name; each part is a matrix [n, columns]."""
         f, (n, k) = self.format, self.values.shape
         values = self.values.astype(np.uint8)
         quants = values if f.low == 8 else values[:, 0::2] & 15 | values[:, 1::2] << 4
@@ -150,14 +151,14 @@ class Blocks:
 
 
 def read_blocks(name: str, raw: U8) -> Blocks:
-    """Take apart a matrix as a file stores it.
+    """Split a matrix of a file's blocks into values, factors and scales.
 
     Args:
-        name: ggml's name of the tensor type, of :func:`gguf_formats`.
-        raw: [n, bytes of a row].
+        name: ggml's name of the tensor type, a key of :func:`gguf_formats`.
+        raw: [n, bytes per row].
 
     Raises:
-        ValueError: a factor is infinite or NaN, or rows do not consist of whole blocks.
+        ValueError: a factor is infinite or NaN, or a row does not consist of whole blocks.
     """
     f = gguf_formats()[name]
     size = _BYTES[name]
@@ -174,7 +175,7 @@ def read_blocks(name: str, raw: U8) -> Blocks:
     return Blocks(f, values, factors.reshape(*of_row, *factors.shape[1:]), shaped)
 
 
-# What a reader gives for blocks [blocks, bytes]: values [blocks, block], factors, scales.
+# Result of a reader for blocks [blocks, bytes]: values [blocks, block], factors, scales.
 Taken = tuple[NDArray[np.integer], F16, I16 | None]
 
 
@@ -183,12 +184,12 @@ def _halves(raw: U8) -> F16:
 
 
 def _nibbles(raw: U8) -> U8:
-    """Low nibbles of all bytes, then the high ones."""
+    """Return the low nibbles of all bytes, followed by the high nibbles."""
     return np.concatenate([raw & 15, raw >> 4], axis=-1)
 
 
 def _simple(factors: int, *, fifth: bool) -> Callable[[U8], Taken]:
-    """A reader of blocks of 32 in nibbles, with one or two factors, and fifth bits or not."""
+    """Return a reader of blocks of 32 values with 1 or 2 factors; ``fifth``: values have 5 bits."""
 
     def read(raw: U8) -> Taken:
         head = 2 * factors
@@ -207,7 +208,7 @@ def _q8_0(raw: U8) -> Taken:
 
 
 def _six_bits(raw: U8) -> I16:
-    """Scales and minimums [blocks, 2, 8] of six bits each in twelve bytes."""
+    """Unpack scales and minimums [blocks, 2, 8], of six bits each, from twelve bytes a block."""
     first, second, rest = raw[:, :4], raw[:, 4:8], raw[:, 8:]
     scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=-1)
     least = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=-1)
@@ -215,7 +216,7 @@ def _six_bits(raw: U8) -> I16:
 
 
 def _k_nibbles(raw: U8) -> U8:
-    """Values [blocks, 8, 32]: 32 bytes hold a group in low nibbles and the next in high ones."""
+    """Unpack [blocks, 8, 32] values: 32 bytes hold two groups, first the one in low nibbles."""
     return _nibbles(raw.reshape(-1, 4, 32)).reshape(-1, 8, 32)
 
 

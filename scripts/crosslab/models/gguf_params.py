@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of a model whose weights stay in the blocks of its GGUF file.
 
-The imported model's ``config.json`` names the weights that are blocks (``gguf_types``); its
-safetensors hold their bytes. A parameter of the library is one or several of them, one below the
-other, and is stored in segments of rows that have one format each: ``<layer>.<part>_<segment>``.
+The imported model's ``config.json`` lists the weights in blocks (``gguf_types``); the safetensors
+files hold the blocks' bytes. A parameter of the library joins the rows of one or several weights.
+It is stored in segments, which are runs of rows in one format: ``<layer>.<part>_<segment>``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WEIGHT = ".weight"
 
 @dataclass(frozen=True)
 class Segment:
-    """Neighbouring rows of a parameter that have one format.
+    """Neighbouring rows of a parameter that have the same format.
 
     Attributes:
-        rows: number of them.
-        inputs: weights of a row.
-        format: of them.
-        sources: Hugging Face's names of the weights that they are.
+        rows: number of rows.
+        inputs: number of weights in a row.
+        format: format of the weights.
+        sources: Hugging Face's names of the weights that the rows come from.
     """
 
     rows: int
@@ -43,7 +43,7 @@ class Segment:
     sources: tuple[str, ...]
 
     def table(self) -> dict[str, Any]:
-        """The segment as the configuration of the passes has it."""
+        """Return the segment as a table in the configuration of the compiler passes."""
         parts = [
             {"name": name, "columns": round(each * self.inputs), "item": np.dtype(dtype).itemsize}
             for name, (each, dtype) in self.format.parts.items()
@@ -53,11 +53,11 @@ class Segment:
 
 
 Layout = Mapping[str, tuple[Segment, ...]]
-"""Segments of the parameters that stay in blocks, by name."""
+"""Segments of each parameter that stays in blocks, by the parameter's name."""
 
 
 def logical_shapes(model: Path, stored: StoredWeights) -> dict[str, tuple[int, ...]]:
-    """Shape of each weight of an imported model; blocks count as their weights."""
+    """Return the shape of each weight of an imported model, in weights rather than block bytes."""
     types: Mapping[str, str] = read_table(model / CONFIG_FILE).get(TYPES, {})
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape, _ in stored.shapes():
@@ -69,7 +69,7 @@ def logical_shapes(model: Path, stored: StoredWeights) -> dict[str, tuple[int, .
 
 
 class GgufWeights:
-    """The weights of an imported model, in blocks or as float32."""
+    """The weights of an imported model, each in blocks or as float32."""
 
     def __init__(self, model: Path) -> None:
         self.types: dict[str, str] = read_table(model / CONFIG_FILE).get(TYPES, {})
@@ -77,7 +77,7 @@ class GgufWeights:
         self._stored = StoredWeights.of_model(model)
 
     def blocks(self, name: str) -> Blocks:
-        """A weight in blocks.
+        """Read a weight that is stored in blocks.
 
         Raises:
             UserError: the blocks are damaged.
@@ -88,31 +88,31 @@ class GgufWeights:
             raise UserError(f"{name}: {error}", remedy="download the file again") from error
 
     def read(self, name: str) -> F32:
-        """A weight as float32."""
+        """Read a weight as float32, also if it is stored in blocks."""
         return self.blocks(name).dequantized() if name in self.types else self._stored.read(name)
 
     def layout(self, sources: Mapping[str, Sequence[str]]) -> dict[str, tuple[Segment, ...]]:
-        """The parameters that can stay in blocks.
+        """Return the segments of each parameter that can stay in blocks.
 
-        A parameter of which one weight is in blocks and another is not becomes float32.
+        A parameter with weights in blocks and other weights becomes float32.
 
         Args:
-            sources: the weights of each parameter, one below the other.
+            sources: names of each parameter's weights, in the order of its rows.
         """
-        found = {}
+        layout = {}
         for param, names in sources.items():
             if not all(name in self.types for name in names):
                 continue
             segments: list[Segment] = []
             for name in names:
-                one = self._segment(name)
-                if segments and segments[-1].format == one.format:
+                segment = self._segment(name)
+                if segments and segments[-1].format == segment.format:
                     before = segments.pop()
-                    rows, sum_of = before.rows + one.rows, before.sources + one.sources
-                    one = Segment(rows, one.inputs, one.format, sum_of)
-                segments.append(one)
-            found[param] = tuple(segments)
-        return found
+                    rows, joined = before.rows + segment.rows, before.sources + segment.sources
+                    segment = Segment(rows, segment.inputs, segment.format, joined)
+                segments.append(segment)
+            layout[param] = tuple(segments)
+        return layout
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -123,7 +123,7 @@ class GgufWeights:
         return Segment(rows, inputs, gguf_formats()[self.types[name]], (name,))
 
     def params(self, layout: Layout) -> Iterator[tuple[str, Part]]:
-        """Names and values of what the library reads for the parameters of a layout."""
+        """Yield name and values of each stored part of a layout's parameters."""
         for param, segments in layout.items():
             for i, segment in enumerate(segments):
                 packed = [self.blocks(name).packed() for name in segment.sources]
@@ -133,7 +133,7 @@ class GgufWeights:
 
 
 def part_names(layout: Layout) -> list[str]:
-    """Names of what the library reads for the parameters of a layout."""
+    """Return the names of all stored parts of a layout's parameters."""
     return [
         f"{param.removesuffix(WEIGHT)}.{part}_{i}"
         for param, segments in layout.items()
@@ -143,12 +143,12 @@ def part_names(layout: Layout) -> list[str]:
 
 
 def tables(layout: Layout) -> dict[str, list[dict[str, Any]]]:
-    """The layout as the configuration of the passes has it (``stored``)."""
+    """Return the layout as the field ``stored`` of the configuration of the compiler passes."""
     return {param: [segment.table() for segment in segments] for param, segments in layout.items()}
 
 
 def rows_and_blocks(layout: Layout) -> dict[str, tuple[tuple[int, int], ...]]:
-    """Of each parameter, rows and inputs of a block of its segments."""
+    """Return (rows, inputs of a block) of each segment, by the parameter's name."""
     return {
         param: tuple((segment.rows, segment.format.block) for segment in segments)
         for param, segments in layout.items()
@@ -156,7 +156,7 @@ def rows_and_blocks(layout: Layout) -> dict[str, tuple[tuple[int, int], ...]]:
 
 
 def whole_param(param: str, segments: Sequence[Segment], read: Callable[[str], Any]) -> F32:
-    """A parameter in blocks as float32; ``read`` gives a part that the library reads, by name."""
+    """Return a parameter stored in blocks as float32; ``read`` reads a stored part by name."""
     stem, rows = param.removesuffix(WEIGHT), []
     for i, segment in enumerate(segments):
         parts = {part: read(f"{stem}.{part}_{i}") for part in segment.format.parts}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab int8-error``: int8 activations, and a KV cache in int8, against float32.
+"""``crosslab int8-error``: compare int8 activations, and an int8 KV cache, with float32.
 
-They are compared on a text and on an answer. The reference in numpy computes all, with the kernels'
-rounding and the stored weights. The text is read in separate windows; perplexity covers every token
-but a window's first. For the answer, the model in float32 continues after a window, and the other
-ones predict the next token at each of its tokens. Each token reads the keys and values of all
-earlier ones, and its own, from the cache.
+The models are compared on a text and on an answer. The numpy reference computes all of them, with
+the kernels' rounding and the stored weights. The text is read in separate windows; perplexity
+covers every token except the first of a window. For the answer, the float32 model continues after a
+window, and the other models predict the next token at each of its tokens. Each token reads the keys
+and values of all earlier tokens, and its own, from the cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from groundwork.command_line import Parser
 
 F64 = NDArray[np.float64]
-# The references that round, by what they round.
+# The references that round, by the rounded data.
 ROUNDED = {
     "int8 activations": partial(ReferenceLlama, int8=True),
     "int8 KV cache": partial(ReferenceLlama, int8_cache=True, one_by_one=True),
@@ -41,14 +41,14 @@ DEFAULT_TEXT = Path(__file__).resolve().parents[3] / "LICENSE"
 
 @dataclass
 class Compared:
-    """Comparison of two models at the same positions.
+    """Running comparison of two models at the same positions.
 
     Attributes:
-        positions: compared.
-        logit_error: largest difference of a logit, as a part of the largest logit there.
-        equal: positions where both find the same token likeliest.
-        surprise: sums of -log(probability of the token that came), of each model.
-        scored: tokens in them.
+        positions: number of compared positions.
+        logit_error: largest difference of a logit, divided by the largest logit at that position.
+        equal: number of positions where both models have the same likeliest token.
+        surprise: sum of -log(probability of the next token), for each model.
+        scored: number of tokens in these sums.
     """
 
     positions: int = 0
@@ -58,7 +58,7 @@ class Compared:
     scored: int = 0
 
     def add(self, plain: F32, rounded: F32, tokens: Sequence[int]) -> None:
-        """Add logits [positions, vocab] of both; `tokens` were read at them."""
+        """Add logits [positions, vocab] of both models, computed at `tokens`."""
         largest = np.abs(plain).max(axis=1)
         error = (np.abs(rounded - plain).max(axis=1) / largest).max()
         self.logit_error = max(self.logit_error, float(error))
@@ -70,35 +70,35 @@ class Compared:
 
     @property
     def perplexity(self) -> tuple[float, float]:
-        """Perplexity of each model."""
+        """Perplexity of the plain and of the rounded model."""
         first, second = (float(np.exp(s / self.scored)) for s in self.surprise)
         return first, second
 
 
 def log_probabilities(logits: F32, tokens: Sequence[int]) -> F64:
-    """Log-probability of each token but the first; row n of the logits follows token n."""
-    found = np.empty(len(tokens) - 1, np.float64)
-    # Row by row: a large vocabulary takes much memory in float64.
+    """Return the log-probability of each token but the first; row n predicts token n + 1."""
+    logs = np.empty(len(tokens) - 1, np.float64)
+    # Row by row, because float64 logits of a large vocabulary take much memory.
     for i, token in enumerate(tokens[1:]):
         row = logits[i].astype(np.float64)
         row -= row.max()
-        found[i] = row[token] - np.log(np.exp(row).sum())
-    return found
+        logs[i] = row[token] - np.log(np.exp(row).sum())
+    return logs
 
 
 def _surprise(logits: F32, tokens: Sequence[int]) -> float:
-    """Sum of -log p of each token after those before it."""
+    """Return the sum of -log p of each token given the tokens before it."""
     return -float(log_probabilities(logits, tokens).sum())
 
 
 def read_text(path: Path) -> str:
-    """A text file's content.
+    """Read a text file.
 
     Raises:
-        UserError: it cannot be read, or is not UTF-8.
+        UserError: the file cannot be read, or is not UTF-8.
     """
     try:
-        # Byte for byte: llama.cpp sees ends of lines as they are.
+        # Keep line ends: llama.cpp does not convert them.
         return path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
         raise UserError(
@@ -109,10 +109,10 @@ def read_text(path: Path) -> str:
 def compare_text(
     config: LlamaConfig, params: dict[str, F32], tokens: Sequence[int], window: int
 ) -> dict[str, Compared]:
-    """Let all models read a text; return the comparison of each of :data:`ROUNDED`.
+    """Read a text with all models; return the comparison of each model in :data:`ROUNDED`.
 
     Raises:
-        UserError: it has fewer than two tokens.
+        UserError: the text has fewer than two tokens.
     """
     if len(tokens) < 2:
         raise UserError("the text has fewer than two tokens")
@@ -129,19 +129,19 @@ def compare_text(
 def compare_answer(
     config: LlamaConfig, params: dict[str, F32], prompt: Sequence[int], count: int
 ) -> dict[str, Compared]:
-    """Let the model in float32 answer, and the other ones predict each of its tokens."""
-    spoken = answer(config, params, prompt, max_new=count)
+    """Generate an answer in float32; let each model in :data:`ROUNDED` predict its tokens."""
+    reply = answer(config, params, prompt, max_new=count)
     compared = {name: Compared() for name in ROUNDED}
     for name, reference in ROUNDED.items():
-        heard = reference(config, params)
-        rows = heard.read_all([*prompt, *spoken.tokens[:-1]])[len(prompt) - 1 :]
-        # Each row follows the token before: the first one the prompt's last.
-        compared[name].add(spoken.logits, rows, [prompt[-1], *spoken.tokens])
+        model = reference(config, params)
+        rows = model.read_all([*prompt, *reply.tokens[:-1]])[len(prompt) - 1 :]
+        # Each row predicts the next token; the first row follows the prompt's last token.
+        compared[name].add(reply.logits, rows, [prompt[-1], *reply.tokens])
     return compared
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the table.
+    """Print the table of comparisons.
 
     Raises:
         UserError: a folder or the text cannot be read.
@@ -171,8 +171,8 @@ def main(argv: Sequence[str]) -> int:
     params = read_params(args.params, param_widths(config), packing)
     tokens = ChatTokenizer.load(args.model).tokenizer.encode(read_text(args.text)).ids
     read = compare_text(config, params, tokens, args.window)
-    spoken = compare_answer(config, params, tokens[: args.window], args.answer)
-    table = _table(read, spoken)
+    replied = compare_answer(config, params, tokens[: args.window], args.answer)
+    table = _table(read, replied)
     Console(width=100, highlight=False).print(table)
     return 0
 
@@ -180,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
 def _table(read: dict[str, Compared], spoken: dict[str, Compared]) -> Table:
     pairs = {name: (read[name], spoken[name]) for name in ROUNDED}
     first = next(iter(pairs.values()))
-    positions = [one.positions for one in first]
+    positions = [comparison.positions for comparison in first]
     table = Table("", f"text, {positions[0]} tokens", f"answer, {positions[1]} tokens")
     for name, both in pairs.items():
         largest = f"{name}: largest logit error, of the largest logit"

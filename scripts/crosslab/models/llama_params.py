@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama weights under MLC-LLM's names: fused where its model fuses them, in its order."""
+"""Llama weights under MLC-LLM's names and in its order, fused as in MLC-LLM's model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _console = Console(stderr=True, highlight=False)
 
 
 def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Name to shape of every parameter, in the order of the model's ``_metadata``."""
+    """Return the shape of every Llama parameter by name, in the order of ``_metadata``."""
     c = config
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab, c.hidden)}
     for layer in range(c.layers):
@@ -45,7 +45,7 @@ def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 
 def family_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
-    """The same with what the families of Llama's relatives add."""
+    """Return the shape of every parameter by name, with the biases and norms of the family."""
     shapes = param_shapes(config)
     width = (config.heads + 2 * config.kv_heads) * config.head_dim
     for layer in range(config.layers):
@@ -53,12 +53,12 @@ def family_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
         if config.qkv_bias:
             shapes[f"{at}.qkv_proj.bias"] = (width,)
         if config.qk_norm:
-            shapes |= {f"{at}.{one}_norm.weight": (config.head_dim,) for one in "qk"}
+            shapes |= {f"{at}.{part}_norm.weight": (config.head_dim,) for part in "qk"}
     return shapes
 
 
 def param_widths(config: LlamaConfig) -> dict[str, int]:
-    """Number of inputs of each matrix, by its name in any of the families' definitions."""
+    """Return the number of inputs of each matrix, by its name in any family's definition."""
     widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
     return widths | {name.replace("qkv_proj", "c_attn"): n for name, n in widths.items()}
 
@@ -67,7 +67,7 @@ _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 
 
 def sources_of(name: str) -> list[str]:
-    """Hugging Face's names of the weights that make up a parameter."""
+    """Return Hugging Face's names of the weights that a parameter joins."""
     for fused, parts in _FUSED.items():
         if f".{fused}." in name:
             return [name.replace(f".{fused}.", f".{part}.") for part in parts]
@@ -77,15 +77,15 @@ def sources_of(name: str) -> list[str]:
 def fuse_weights(
     model: Path, but: Collection[str] = (), *, family: FamilyConfig | None = None
 ) -> Iterator[tuple[str, F32]]:
-    """Parameters of a model in Hugging Face's layout, one after the other.
+    """Yield name and float32 values of each parameter of a model in Hugging Face's layout.
 
     Args:
         model: folder with ``config.json`` and weights.
-        but: names of those that are left out.
-        family: sizes of a relative of Llama's; None: it is a plain Llama.
+        but: names of parameters to leave out.
+        family: sizes of a related family; None: a plain Llama.
 
     Raises:
-        UserError: a weight is missing or of another shape.
+        UserError: a weight is missing or has the wrong shape.
     """
     weights = FileWeights(model, family)
     wanted = [name for name in weights if name not in but]
@@ -94,14 +94,14 @@ def fuse_weights(
 
 
 class FileWeights(Mapping[str, F32]):
-    """A model's weights as its file has them, in float32 under MLC-LLM's names, read on access.
+    """A model's weights in float32 by MLC-LLM's names, read on access.
 
     Args:
         model: folder with ``config.json`` and weights.
-        family: sizes of a relative of Llama's; None: it is a plain Llama.
+        family: sizes of a related family; None: a plain Llama.
 
     Raises:
-        UserError: on access, a weight is missing or of another shape.
+        UserError: on access, a weight is missing or has the wrong shape.
     """
 
     def __init__(self, model: Path, family: FamilyConfig | None = None) -> None:
@@ -110,7 +110,7 @@ class FileWeights(Mapping[str, F32]):
             self._shapes = param_shapes(read_config(model / "config.json"))
         else:
             self._shapes = family_shapes(family)
-        # The model multiplies by 1 more than Gemma's norms have.
+        # Gemma multiplies by its norm weights plus 1.
         self._gemma = family is not None and family.gelu
 
     def __getitem__(self, name: str) -> F32:
@@ -129,9 +129,9 @@ class FileWeights(Mapping[str, F32]):
 
 
 def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
-    """Parameters drawn so that activations keep their size from layer to layer.
+    """Yield random parameters whose scale keeps the size of activations across layers.
 
-    Equal for equal config and seed, independent of the order of use.
+    The values depend on config and seed only.
     """
     for number, (name, shape) in enumerate(param_shapes(config).items()):
         draw = np.random.default_rng([seed, number])
@@ -145,28 +145,28 @@ def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
 
 
 def convert_params(model: Path, cache: Path) -> Path:
-    """Parameters of an imported model in MLC-LLM's q0f32 format, made once per model."""
-    # The folder is a cached build: its name holds the hash of what is in it.
+    """Convert an imported model's weights to MLC-LLM's q0f32 once; return the cached folder."""
+    # The folder is a cached build: its name holds the hash of its content.
     key = digest(model.name, Path(__file__), _writer())
 
     def make(out: Path) -> None:
         done = resumed_shards(out)
-        held = {record["name"] for shard in done for record in shard["records"]}
-        write_params(fuse_weights(model, held), out, finished=done)
+        finished = {record["name"] for shard in done for record in shard["records"]}
+        write_params(fuse_weights(model, finished), out, finished=done)
 
     return cached_build(cache, "params-q0f32", key, make, resumable=True)
 
 
 def gguf_layout(model: Path) -> dict[str, tuple[Segment, ...]]:
-    """The parameters of an imported model that stay in the blocks of its GGUF file."""
+    """Return the segments of an imported model's parameters that stay in GGUF blocks."""
     shapes = family_shapes(read_family(model / "config.json"))
     return GgufWeights(model).layout({name: sources_of(name) for name in shapes})
 
 
 def convert_gguf(model: Path, cache: Path) -> Path:
-    """Parameters of an imported model in the blocks of its file, and float32, made once."""
-    own = [Path(str(module.__file__)) for module in (gguf_formats, gguf_params)]
-    key = digest(model.name, Path(__file__), _writer(), *own)
+    """Store an imported model's weights in GGUF blocks and float32 once; return the folder."""
+    sources = [Path(str(module.__file__)) for module in (gguf_formats, gguf_params)]
+    key = digest(model.name, Path(__file__), _writer(), *sources)
 
     def make(out: Path) -> None:
         layout = gguf_layout(model)
@@ -177,14 +177,14 @@ def convert_gguf(model: Path, cache: Path) -> Path:
 
 
 def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:
-    """Random parameters of a config in MLC-LLM's q0f32 format, made once."""
+    """Write random parameters of a config in MLC-LLM's q0f32 once; return the cached folder."""
     key = digest(repr(config), str(seed), Path(__file__), _writer())
-    make = random_weights(config, seed)
-    return cached_build(cache, "params-random", key, lambda out: write_params(make, out))
+    weights = random_weights(config, seed)
+    return cached_build(cache, "params-random", key, lambda out: write_params(weights, out))
 
 
 def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
-    """A folder in Hugging Face's layout with the weights of :func:`random_params`, made once."""
+    """Write a Hugging Face model with the weights of :func:`random_params`, once per seed."""
 
     def make(folder: Path) -> None:
         write_config(config, folder / "config.json")
@@ -195,7 +195,7 @@ def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
 
 
 def _split(config: LlamaConfig, fused: Iterable[tuple[str, F32]]) -> Iterator[tuple[str, F32]]:
-    """Weights under Hugging Face's names: what MLC-LLM fuses, in parts."""
+    """Split fused parameters into weights under Hugging Face's names."""
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for name, values in fused:
         sources = sources_of(name)

@@ -38,11 +38,11 @@ _console = Console(stderr=True, highlight=False)
 
 
 def to_bfloat16(values: F32) -> NDArray[np.uint16]:
-    """Round float32 to bfloat16, ties to even; what would overflow is cut instead."""
+    """Round float32 to bfloat16, ties to even; truncate a value whose rounding would overflow."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     limit = np.array(np.finfo(np.float32).max).view(np.uint32) >> 16 << 16
     flat, stored = bits.reshape(-1), np.empty(bits.size, np.uint16)
-    # In pieces that stay in a core's caches: twenty times as fast as over a whole matrix.
+    # Pieces that fit the caches of a core make this twenty times as fast.
     for at in range(0, flat.size, _PIECE):
         piece = flat[at : at + _PIECE]
         bias = ((piece >> 16) & 1) + 0x7FFF
@@ -62,7 +62,7 @@ def from_bfloat16(bits: NDArray[np.uint16]) -> F32:
 
 @dataclass
 class _Shards:
-    """Collects records into shard files of bounded size."""
+    """Writer of parameters to shard files of at most ``cap`` bytes."""
 
     folder: Path
     cap: int
@@ -73,8 +73,8 @@ class _Shards:
     pending: bytearray = field(default_factory=bytearray)
 
     def add(self, name: str, values: Array) -> None:
-        narrow = values.dtype == np.float32 and not self.exact
-        stored = to_bfloat16(values) if narrow else np.ascontiguousarray(values)
+        rounded = values.dtype == np.float32 and not self.exact
+        stored = to_bfloat16(values) if rounded else np.ascontiguousarray(values)
         data = stored.tobytes()
         if self.pending and len(self.pending) + len(data) > self.cap:
             self.flush()
@@ -114,9 +114,9 @@ def _tensors(shards: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def memory_of(shards: Sequence[Mapping[str, Any]]) -> int:
-    """Bytes that parameters take in memory, from the ``records`` of their index.
+    """Return the bytes of all parameters in memory, from the shards' entries in the index.
 
-    Float32 that is stored as bfloat16 counts as float32.
+    Float32 stored as bfloat16 counts as float32.
     """
     tensors = _tensors(shards)
     return sum(math.prod(t["shape"]) * np.dtype(t["dtype"]).itemsize for t in tensors)
@@ -130,15 +130,15 @@ def write_params(
     exact: bool = False,
     finished: Sequence[dict[str, Any]] | None = None,
 ) -> None:
-    """Write parameters, in the order given, into ``folder``.
+    """Write parameters and their index into a folder, in the given order.
 
     Args:
-        params: name and values of each.
-        folder: gets the shards and their index.
-        shard_bytes: most bytes of a shard, but of one with a larger parameter.
-        exact: keep float32; otherwise round it to bfloat16, as MLC-LLM's q0f32 does.
-        finished: what :func:`resumed_shards` found; ``params`` are those that follow. When
-            given, even empty, a run that is killed can be resumed.
+        params: name and values of each parameter.
+        folder: target folder of shards and index.
+        shard_bytes: most bytes of a shard; a larger parameter has a shard to itself.
+        exact: keep float32; otherwise round float32 to bfloat16, as MLC-LLM's q0f32 does.
+        finished: result of :func:`resumed_shards`; ``params`` are then the remaining parameters.
+            Even an empty list lets a killed run be resumed.
     """
     journal = None if finished is None else folder / JOURNAL
     shards = _Shards(folder, shard_bytes, exact, journal, list(finished or ()))
@@ -153,40 +153,40 @@ def write_params(
 
 
 def resumed_shards(folder: Path) -> list[dict[str, Any]]:
-    """Entries of the first complete shards of a killed run, checked by hash; prints their number.
+    """Return the index entries of the first complete shards of a killed run, checked by hash.
 
-    The journal in ``folder`` lists these from then on, and those that are finished later.
+    Prints their number. Also truncates the journal in ``folder`` to these shards.
     """
     done: list[dict[str, Any]] = []
     try:
         for line in (folder / JOURNAL).read_text(encoding="utf-8").splitlines():
             shard = json.loads(line)
             with (folder / shard["dataPath"]).open("rb") as file:
-                found = hashlib.file_digest(
+                md5 = hashlib.file_digest(
                     file, lambda: hashlib.md5(usedforsecurity=False)
                 ).hexdigest()
-            if found != shard["md5sum"]:
+            if md5 != shard["md5sum"]:
                 break
             done.append(shard)
     except (OSError, ValueError):
-        pass  # The journal ends here or is missing: make the following shards again.
+        pass  # The journal ends here or is missing: write the following shards again.
     if done:
         _console.print(f"{len(done)} finished shards of an interrupted run are reused")
-    # A line that was cut off goes away: the next one must not be appended to it.
+    # Remove an incomplete last line: the next entry must not be appended to it.
     atomic_write(folder / JOURNAL, "".join(json.dumps(shard) + "\n" for shard in done))
     return done
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of a folder of parameters, not read yet.
+    """An array in a folder of parameters, not read yet.
 
     Attributes:
-        path: the shard.
-        offset: in it, bytes.
-        shape: of the array.
-        dtype: as it lies there.
-        narrowed: it is bfloat16, as ``dtype`` uint16.
+        path: file of the shard.
+        offset: bytes before the array in the shard.
+        shape: shape of the array.
+        dtype: dtype in the file.
+        narrowed: the array is bfloat16, with ``dtype`` uint16.
     """
 
     path: Path
@@ -196,17 +196,18 @@ class StoredArray:
     narrowed: bool
 
     def read(self) -> Array:
-        """The array; bfloat16 widened to float32, words left packed."""
+        """Read the array; widen bfloat16 to float32, leave packed words as they are."""
         count = math.prod(self.shape)
         values: Array = np.fromfile(self.path, self.dtype, count, offset=self.offset)
         return (from_bfloat16(values) if self.narrowed else values).reshape(self.shape)
 
 
 def read_index(folder: Path) -> dict[str, StoredArray]:
-    """Every stored array under its own name.
+    """Return every stored array by name, without reading values.
 
     Raises:
-        UserError: the index or a shard is missing or malformed, or they do not belong together.
+        UserError: the index or a shard is missing or malformed, or the shard does not fit the
+            index.
     """
     path = folder / INDEX_FILE
     try:
@@ -223,7 +224,7 @@ def read_index(folder: Path) -> dict[str, StoredArray]:
 
 
 def read_stored(folder: Path) -> dict[str, Array]:
-    """Every stored array under its own name; bfloat16 widened to float32, words left packed.
+    """Read every stored array by name; widen bfloat16 to float32, leave packed words packed.
 
     Raises:
         UserError: see :func:`read_index`.
@@ -232,9 +233,9 @@ def read_stored(folder: Path) -> dict[str, Array]:
 
 
 def _field(table: object, key: str, kind: type[T], path: Path) -> T:
-    """A field of the index, if it has the expected type."""
+    """Return a field of a table in the index; raise UserError if its type is wrong."""
     value = table.get(key) if isinstance(table, Mapping) else None
-    # True is an int to Python, and no number of bytes.
+    # True is an int to Python, but not a number of bytes.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{path}: the field {key!r} is missing, or not of type {kind.__name__}")
     return value
@@ -243,7 +244,7 @@ def _field(table: object, key: str, kind: type[T], path: Path) -> T:
 def _read_shard(folder: Path, shard: object) -> Iterator[tuple[str, StoredArray]]:
     index = folder / INDEX_FILE
     name = _field(shard, "dataPath", str, index)
-    # A shard is a file of the folder itself: an index must not reach out of it.
+    # A shard must be a file in the folder itself: an index must not name files elsewhere.
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise UserError(f"{index}: {name!r} is not the name of a file")
     path = folder / name
@@ -276,7 +277,7 @@ def _read_record(record: object, path: Path, whole: int, index: Path) -> tuple[s
 
 
 def unpack(words: NDArray[np.uint32], scale: F32, packing: Packing) -> F32:
-    """Unpack a quantized weight.
+    """Unpack a quantized weight to float32.
 
     Args:
         words: [out, groups * group / per_word], lowest bits first.
@@ -297,20 +298,19 @@ KEPT_BYTES = 2 << 30
 
 
 class ReadParams(Mapping[str, F32]):
-    """Parameters as float32 under their plain names (``….weight``), read on access.
+    """The parameters of a folder as float32 by plain name (``….weight``), read on access.
 
-    Quantized pairs ``….q_weight``/``….q_scale`` are unpacked. What was read is kept up to a bound.
+    Quantized pairs ``….q_weight``/``….q_scale`` are unpacked. Values stay in memory up to a bound.
 
     Args:
-        folder: where ``tensor-cache.json`` is.
+        folder: folder with ``tensor-cache.json``.
         widths: number of inputs of quantized weights whose last group is not full.
         packing: layout of quantized weights, see :mod:`crosslab.models.formats`.
-        layout: the parameters that are in blocks of a GGUF file.
-        kept_bytes: bound of what is kept.
+        layout: segments of the parameters in blocks of a GGUF file.
+        kept_bytes: most bytes of values that stay in memory.
 
     Raises:
-        UserError: see :func:`read_index`; or a quantized weight has no scale, or no packing
-            was given for it.
+        UserError: see :func:`read_index`; or a quantized weight has no scale or no known packing.
     """
 
     def __init__(
@@ -379,5 +379,5 @@ class ReadParams(Mapping[str, F32]):
 def read_params(
     folder: Path, widths: Mapping[str, int] | None = None, packing: Packing | None = None
 ) -> dict[str, F32]:
-    """All of :class:`ReadParams` at once."""
+    """Read all parameters of a folder as float32; see :class:`ReadParams`."""
     return dict(ReadParams(folder, widths, packing, kept_bytes=0))

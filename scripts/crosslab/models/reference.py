@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama and its relatives in numpy, float32: the reference for compiled models.
+"""The numpy float32 reference for compiled models of Llama and related families.
 
 Written from the architectures' descriptions (RMSNorm, rotary embeddings on halves of a head,
 grouped-query attention, SwiGLU; Llama 3's scaled rotary embeddings, Qwen's biases and norms of
 heads, Gemma's GELU and scaled embeddings), apart from any compiler, so that it shares no mistake
-with one.
+with a compiler.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from crosslab.models.roundings import GROUP, Roundings
 from crosslab.models.weights_file import F32
 
 Product = Callable[[F32, str, Mapping[str, F32]], F32]
-"""Linear layer: activations [rows, inputs], name of the weight, parameters; [rows, outputs]."""
+"""Linear layer of activations [rows, inputs], weight name and parameters; [rows, outputs]."""
 Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]
-"""Attention of one head of keys: queries [rows, width], keys and values [tokens, width], which
-tokens each row sees; [rows, width], and the log-sum-exp of each row's scores."""
+"""Attention of one key head: queries [rows, width], keys and values [tokens, width], mask of the
+tokens visible to each row; returns [rows, width] and the log-sum-exp of each row's scores."""
 Rounded = Callable[[F32, int, str], F32]
-"""A matrix after rounding: [rows, inputs], inputs of a block, name of the weight."""
+"""Rounding of a matrix [rows, inputs], given inputs of a block and the weight's name."""
 RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
 
 
@@ -35,8 +35,8 @@ class Answer:
     """A greedy answer.
 
     Attributes:
-        tokens: generated ids, the stop token included when there was one.
-        logits: [len(tokens), vocab] float32; row n is what token n was chosen from.
+        tokens: generated ids, including the stop token if there was one.
+        logits: [len(tokens), vocab] float32; token n was chosen from row n.
     """
 
     tokens: tuple[int, ...]
@@ -45,23 +45,24 @@ class Answer:
 
 @dataclass
 class ReferenceLlama:
-    """A Llama with its parameters, and the keys and values of the tokens that it has read.
+    """A Llama with its parameters, and the KV cache of the tokens read so far.
 
     Attributes:
         config: sizes and constants.
-        params: float32 arrays under MLC-LLM's names; Gemma's norms with the 1 that is added.
+        params: float32 arrays under MLC-LLM's names; Gemma's norms with 1 added.
         keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
         values: per layer [positions, kv_heads, head_dim].
-        int8: linear layers see activations rounded to int8.
-        blocks: of parameters whose rows round them in blocks of their own: rows, and inputs of a
-            block, of each run of rows. If there are any, other layers do not round.
-        int8_cache: keys and values are kept rounded to int8, each with a factor of its own. Tokens
-            that are read together see each other's as they are, but a single token its own from
-            the cache, as in TVM's paged KV cache.
-        one_by_one: tokens that are read together see what single ones would: all from the cache.
-        rounding: rounds them; by default as the kernels do.
-        product: computes linear layers instead; see :data:`Product`.
-        attend: computes attention instead; see :data:`Attend`.
+        int8: linear layers read activations rounded to int8.
+        blocks: (rows, inputs of a block) of each run of rows of the parameters that have their own
+            rounding blocks. If there are any, other layers do not round.
+        int8_cache: keys and values are stored in int8, each with its own factor. Tokens read
+            together see each other's unrounded values; a single token sees its own from the cache,
+            as in TVM's paged KV cache.
+        one_by_one: tokens read together see all keys and values from the cache, as single tokens
+            do.
+        rounding: computes the roundings; by default as the kernels do.
+        product: replaces the computation of linear layers; see :data:`Product`.
+        attend: replaces the computation of attention; see :data:`Attend`.
     """
 
     config: LlamaConfig
@@ -91,26 +92,26 @@ class ReferenceLlama:
         self.values = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
 
     def read(self, tokens: Sequence[int]) -> F32:
-        """Read further tokens; return logits [vocab] after the last of them.
+        """Read more tokens; return the logits [vocab] after the last token.
 
         Raises:
-            UserError: no token, or one outside the vocabulary.
+            UserError: there is no token, or a token is outside the vocabulary.
         """
         last: F32 = self._logits(self._hidden(tokens, slice(-1, None)))[0]
         return last
 
     def read_all(self, tokens: Sequence[int]) -> F32:
-        """The same with logits [len(tokens), vocab] after each of them."""
+        """Read more tokens; return the logits [len(tokens), vocab] after each token."""
         return self._logits(self._hidden(tokens, slice(None)))
 
     def states(self, tokens: Sequence[int]) -> F32:
-        """The normed states [len(tokens), hidden] that the head reads."""
+        """Read more tokens; return the normed states [len(tokens), hidden] of each token."""
         return self._norm(self._hidden(tokens, slice(None)), "model.norm")
 
     def _hidden(self, tokens: Sequence[int], asked: slice) -> F32:
-        """States [asked tokens, hidden] after the last layer.
+        """Read tokens; return the states [asked tokens, hidden] after the last layer.
 
-        As in a compiled model, the others are dropped after the last attention.
+        As in a compiled model, the states of other tokens are dropped after the last attention.
         """
         if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
@@ -137,7 +138,7 @@ class ReferenceLlama:
         if not self.int8 or (self.blocks and name not in self.blocks):
             return x @ weight.T
         runs = self.blocks.get(name, ((len(weight), GROUP),))
-        # Rounded once for each length of block, as compiled models do.
+        # Round once for each block length, as compiled models do.
         blocks = dict.fromkeys(block for _, block in runs)
         inputs = {block: (rounded or self.rounding.rounded)(x, block, name) for block in blocks}
         parts = np.split(weight, np.cumsum([rows for rows, _ in runs])[:-1])
@@ -158,7 +159,7 @@ class ReferenceLlama:
         return self._linear(gated * up, layer, "mlp.down_proj")
 
     def _attention(self, layer: int, x: F32) -> F32:
-        """Values mixed by attention [rows, heads * head_dim]."""
+        """Return the attention output [rows, heads * head_dim], before the output product."""
         c, rows = self.config, len(x)
         start = len(self.keys[layer])
         qkv = self._linear(x, layer, self.qkv)
@@ -176,7 +177,7 @@ class ReferenceLlama:
         return self._mixed(grouped, keys, values, hidden).reshape(rows, -1)
 
     def _remember(self, layer: int, k: F32, v: F32) -> tuple[F32, F32]:
-        """Keep keys and values [rows, kv_heads, head_dim]; return all that the rows see."""
+        """Append keys and values [rows, kv_heads, head_dim]; return all that the rows see."""
         before = self.keys[layer], self.values[layer]
         kept = (k, v)
         if self.int8_cache:
@@ -187,7 +188,7 @@ class ReferenceLlama:
         return keys, values
 
     def _mixed(self, grouped: F32, keys: F32, values: F32, hidden: NDArray[np.bool_]) -> F32:
-        """Values weighted by attention: [rows, kv_heads, group, head_dim], as queries are."""
+        """Return values weighted by attention, in the shape [rows, kv_heads, group, head_dim]."""
         if self.attend is not None:
             return _mixed_by(self.attend, grouped, keys, values, ~hidden)
         scores = np.einsum("qhgd,khd->hgqk", grouped, keys, optimize=True)
@@ -210,16 +211,17 @@ class ReferenceLlama:
 def _mixed_by(
     attend: Attend, grouped: F32, keys: F32, values: F32, visible: NDArray[np.bool_]
 ) -> F32:
-    """Attention by a function of one head, shapes as in ``ReferenceLlama._mixed``.
+    """Compute attention with ``attend`` for each key head; shapes as in ``ReferenceLlama._mixed``.
 
-    Several tokens that come after others see themselves first and the earlier ones then, as a paged
-    KV cache does it, and the two are put together by their log-sum-exps; one sees all at once.
+    As in a paged KV cache, several tokens read after others attend to themselves, then to the
+    earlier tokens, and the results are merged by log-sum-exp. A single token attends to all at
+    once.
     """
     rows, kept, group, width = grouped.shape
     seen = np.repeat(visible, group, axis=0)
     start = len(keys) - rows
     parts = [slice(start, None), slice(start)] if start and rows > 1 else [slice(None)]
-    found = []
+    results = []
     for part in parts:
         heads = [
             attend(
@@ -231,9 +233,9 @@ def _mixed_by(
             for head in range(kept)
         ]
         out, scores = (np.stack(each) for each in zip(*heads, strict=True))
-        found.append((out.astype(np.float64), scores.astype(np.float64)[..., None]))
-    total = np.logaddexp.reduce([scores for _, scores in found])
-    mixed = sum(out * np.exp(scores - total) for out, scores in found)
+        results.append((out.astype(np.float64), scores.astype(np.float64)[..., None]))
+    total = np.logaddexp.reduce([scores for _, scores in results])
+    mixed = sum(out * np.exp(scores - total) for out, scores in results)
     shaped: F32 = np.asarray(mixed, np.float32).reshape(kept, rows, group, width)
     return shaped.transpose(1, 0, 2, 3)
 
@@ -251,12 +253,11 @@ def scaled_frequencies(
     """Llama 3's rotary frequencies (transformers' rope type "llama3").
 
     Args:
-        frequency: [pairs] radians a position.
+        frequency: [pairs] radians per position.
         rope: see :class:`FamilyConfig`.
 
     Returns:
-        [pairs]: those of long waves divided by the factor, of short ones as they are, and between
-        them a mixture.
+        [pairs]: long waves divided by the factor, short waves unchanged, a mixture in between.
     """
     factor, low, high, original = rope
     turns = original * frequency / (2 * np.pi)
@@ -284,11 +285,10 @@ def answer(
     product: Product | None = None,
     attend: Attend | None = None,
 ) -> Answer:
-    """Answer greedily: the likeliest token at each step, until a stop token or ``max_new``.
+    """Generate the likeliest token at each step, until a stop token or ``max_new`` tokens.
 
-    Activations or keys and values are rounded to int8, or linear layers and attention computed
-    otherwise, where that is asked for. At most `chunk` tokens of the prompt are read together: only
-    a cache in int8 shows it.
+    The keyword options are those of :class:`ReferenceLlama`. At most `chunk` tokens of the prompt
+    are read together, which changes results only with an int8 cache.
 
     Raises:
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roundings to int8: the reference's own, and those of a run, each checked by its own values.
+"""Roundings to int8: computed by the reference, or recorded in a run and checked.
 
-Two hosts add up float32 in different orders. A value near the middle between two whole numbers then
-falls to one on the first and to the other on the second, and in a deep model such steps of 1/127
-grow until the two answers share no rounding. Both are right. So the runner records what it rounds
-(``runner/model/roundings.h``). The reference computes everything itself, and takes a rounding of
-the run if its own value is as near to the middle as float32 explains. Every other difference is a
-fault, with its place. What remains between the two answers is float32 alone.
+Two hosts add up float32 in different orders. A value near the middle between two whole numbers is
+then rounded up by the first host and down by the second. In a deep model such steps of 1/127 grow
+until the two answers share no rounding. Both are right. So the runner records its roundings
+(``runner/model/roundings.h``). The reference computes everything itself, and uses a recorded
+rounding if the reference's value is as near to the middle as float32 explains. Every other
+difference is an error, reported with its position. The remaining difference between the two answers
+is that of float32.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ Int8 = NDArray[np.int8]
 GROUP = 32
 """Inputs that share a scale when activations are rounded for MLC-LLM's formats of weights."""
 LEAST = np.float32(2.0**-100)
-"""Blocks whose largest is not above it are zeros (kernels/include/mlc_rvv_linear.h)."""
+"""Blocks whose largest value is at most this are zeros (kernels/include/mlc_rvv_linear.h)."""
 
 
 @dataclass(frozen=True)
 class Slack:
-    """Differences between a run's roundings and the reference's that arithmetic explains.
+    """Largest differences between a run's roundings and the reference's that arithmetic explains.
 
     Attributes:
-        steps: farthest that a value may be from the middle, in steps of rounding.
-        scale: largest difference of a scale, as a part of it.
-        mean: the same of the mean of a matrix's scales.
-        other: largest share of a matrix's values that fall to another whole number.
+        steps: largest distance of a value from the middle, in steps of rounding.
+        scale: largest relative difference of a scale.
+        mean: largest relative difference of the mean of a matrix's scales.
+        other: largest share of a matrix's values that round to another whole number.
     """
 
     steps: float
@@ -47,33 +48,33 @@ class Slack:
 
 
 FLOAT32_SLACK = Slack(steps=1e-2, scale=1e-4, mean=1e-4, other=5e-2)
-"""Sums in another order leave less than a tenth of a hundredth of a step."""
+"""For float32 models: another order of sums changes a value by less than 0.001 steps."""
 HALVES_SLACK = Slack(steps=8, scale=6e-2, mean=2e-3, other=0.12)
-"""Of models that store activations in float16: single values differ by up to 4 steps and 2.5 % in
-30 layers of SmolLM2, where large ones cancel, but the mean of many by little."""
+"""For models with float16 activations: single values differ by up to 4 steps and 2.5 % in 30 layers
+of SmolLM2, where large values cancel, but the mean of many values differs little."""
 
 
-# Of the largest of a row: what float32 leaves in a block of far smaller values.
+# Error of float32, as a part of a row's largest value, in a block of far smaller values.
 NOISE = 1e-6
-# Values of a matrix that may be other ones whatever their share.
+# Values of a matrix that may differ regardless of their share.
 FEW = 8
 _HEADER = struct.Struct("<4IQ")
 _ROWS, _TOKENS, _CALL = range(3)
 
 
 class RoundingError(LabError):
-    """The reference's values do not explain what a run rounded."""
+    """The reference's values do not explain a recorded rounding of the run."""
 
 
 def int8_rows(x: F32, block: int) -> tuple[Int8, F32]:
-    """Values rounded as the kernels do it.
+    """Round a matrix to int8 as the kernels do.
 
     Args:
         x: [rows, columns].
         block: neighbouring columns that share a scale.
 
     Returns:
-        [rows, columns], each up to 127 in size; scales [rows, blocks].
+        int8 [rows, columns], from -127 to 127; scales [rows, blocks].
     """
     blocks = _in_blocks(x, block)
     largest = np.abs(blocks).max(axis=2, keepdims=True)
@@ -84,12 +85,12 @@ def int8_rows(x: F32, block: int) -> tuple[Int8, F32]:
 
 
 def _in_blocks(x: F32, block: int) -> F32:
-    """[rows, blocks, block]; the last block ends with zeros."""
+    """Reshape [rows, columns] to [rows, blocks, block]; zeros fill the last block."""
     return np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
 
 
 def round_to_int8(x: F32, block: int = GROUP) -> F32:
-    """The same values after rounding, in float32."""
+    """Round a matrix to int8; return the rounded values in float32."""
     return _near(*int8_rows(x, block), block)
 
 
@@ -100,34 +101,34 @@ def _near(values: Int8, scales: F32, block: int) -> F32:
 
 
 class Roundings:
-    """The reference's own roundings.
+    """Roundings computed by the reference.
 
     Attributes:
-        rounds_head: the input of the last product is rounded.
+        rounds_head: the model rounds the input of the last product.
     """
 
     def __init__(self) -> None:
         self.rounds_head = True
 
     def begin(self) -> None:
-        """Begin a call of the model."""
+        """Begin a call of the model; does nothing here."""
 
     def head(self, x: F32, block: int, name: str) -> F32:
-        """The input of the last product of a call, after rounding if the model rounds it."""
+        """Return the input of a call's last product, rounded if the model rounds it."""
         return self.rounded(x, block, name) if self.rounds_head else x
 
     def matrix(self, x: F32, block: int, name: str) -> tuple[Int8, F32]:  # noqa: ARG002 - overridden
-        """Whole numbers, and scales, of a matrix; see :func:`int8_rows`.
+        """Round a matrix; return int8 values and scales, see :func:`int8_rows`.
 
         Args:
             x: [rows, columns].
             block: neighbouring columns that share a scale.
-            name: of the weight that it is multiplied with, for messages.
+            name: name of the weight that the matrix is multiplied with, for messages.
         """
         return int8_rows(x, block)
 
     def rounded(self, x: F32, block: int, name: str) -> F32:
-        """The same matrix after rounding, in float32."""
+        """Round a matrix; return the rounded values in float32."""
         return _near(*self.matrix(x, block, name), block)
 
     def cached(
@@ -137,11 +138,11 @@ class Roundings:
         layer: int,  # noqa: ARG002 - overridden
         first: int,  # noqa: ARG002
     ) -> tuple[F32, F32]:
-        """Keys and values after rounding, each row by a scale of its own.
+        """Round keys and values, each row of a head by its own scale.
 
         Args:
             keys: [tokens, heads, width].
-            values: likewise.
+            values: [tokens, heads, width].
             layer: number of the layer.
             first: position of the first token.
         """
@@ -152,7 +153,7 @@ class Roundings:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of one matrix, as one thread of the run rounded them."""
+    """Rows of a matrix, as a thread of the run rounded them."""
 
     order: int
     block: int
@@ -161,22 +162,21 @@ class _Rows:
 
 
 class RunRoundings(Roundings):
-    """Roundings of a run, one matrix after the other in its order.
+    """Roundings that a run recorded, in the order of the run.
 
     Args:
         record: content of the file that the runner wrote.
-        slack: differences that are no fault.
+        slack: differences that are accepted.
 
     Attributes:
-        rounds_head: false if the run has not rounded the input of the last product, which logits
-            then show.
-        taken: values that were taken so far.
-        other: of these, those that the reference rounds to another whole number.
-        farthest: from the middle, of these, in steps.
+        rounds_head: the run rounded the input of the last product; False without a record of it.
+        taken: number of the run's values used so far.
+        other: number of used values that the reference rounds to another whole number.
+        farthest: largest distance of these values from the middle, in steps.
 
     Raises:
         RoundingError: on use, the reference's values do not explain a rounding.
-        LabError: the record is not whole.
+        LabError: the record is incomplete.
     """
 
     def __init__(self, record: bytes, slack: Slack = FLOAT32_SLACK) -> None:
@@ -210,12 +210,12 @@ class RunRoundings(Roundings):
         self._ahead = next(self._rows, None)
 
     def head(self, x: F32, block: int, name: str) -> F32:
-        """The same for the last product, which a run may multiply without rounding."""
+        """Return the input of the last product, which a run may multiply without rounding."""
         self.rounds_head = self._ahead is not None
         return super().head(x, block, name)
 
     def matrix(self, x: F32, block: int, name: str) -> tuple[Int8, F32]:
-        """The run's whole numbers and scales of a matrix."""
+        """Return the run's int8 values and scales of a matrix, after a check."""
         self._matrix += 1
         where = f"rounding {self._matrix} of the run, the input of {name}"
         parts = [self._next(x.shape, block, where)]
@@ -241,45 +241,47 @@ class RunRoundings(Roundings):
         return rows
 
     def cached(self, keys: F32, values: F32, layer: int, first: int) -> tuple[F32, F32]:
-        """What the run's cache holds of these tokens."""
+        """Return the run's cached keys and values of these tokens, after a check."""
         end = first + len(keys)
         if self._cached.shape[1] <= layer or self._cached.shape[2] < end:
             raise RoundingError(f"the run's cache lacks token {end - 1} of layer {layer}")
         self._read[layer, first:end] = True
-        found = []
-        for kind, own, held in zip(
+        pairs = []
+        for kind, computed, stored in zip(
             ("key", "value"), (keys, values), self._cached[:, layer, first:end], strict=True
         ):
             where = f"layer {layer} of the run's cache, {kind} of token {first}"
-            x, kept = _flat(own), _flat(held)
+            x, kept = _flat(computed), _flat(stored)
             if kept.shape != x.shape:
-                raise RoundingError(f"{where}: heads of {held.shape[1:]}, not {own.shape[1:]}")
+                raise RoundingError(
+                    f"{where}: heads of {stored.shape[1:]}, not {computed.shape[1:]}"
+                )
             if not np.isfinite(kept).all():
                 raise RoundingError(f"{where}: the cache holds NaN or infinity")
             # The largest of a row is 127 steps.
             scales = np.abs(kept).max(axis=1, keepdims=True) / np.float32(127)
             whole = np.rint(kept / np.where(scales > 0, scales, 1))
             near, factors = self._checked(x, x.shape[1], whole.astype(np.int8), scales, where)
-            found.append((near * factors).astype(np.float32).reshape(own.shape))
-        return found[0], found[1]
+            pairs.append((near * factors).astype(np.float32).reshape(computed.shape))
+        return pairs[0], pairs[1]
 
     def _checked(
         self, x: F32, block: int, values: Int8, scales: F32, where: str
     ) -> tuple[Int8, F32]:
-        """The run's values and scales, if the reference's values explain them."""
-        own, own_scales = int8_rows(x, block)
-        if scales.shape != own_scales.shape:
-            raise RoundingError(f"{where}: {scales.shape} scales, not {own_scales.shape}")
+        """Return the run's values and scales if the reference's values explain them."""
+        expected, expected_scales = int8_rows(x, block)
+        if scales.shape != expected_scales.shape:
+            raise RoundingError(f"{where}: {scales.shape} scales, not {expected_scales.shape}")
         noise = NOISE * np.abs(x).max(axis=1, keepdims=True, initial=0).astype(np.float64)
-        apart = scales.astype(np.float64) - own_scales
-        allowed = self._slack.scale * own_scales + noise / 127 + float(LEAST)
+        apart = scales.astype(np.float64) - expected_scales
+        allowed = self._slack.scale * expected_scales + noise / 127 + float(LEAST)
         if not (np.abs(apart) <= allowed).all():
             row, column = np.argwhere(~(np.abs(apart) <= allowed))[0]
             raise RoundingError(
                 f"{where}: row {row}, block {column} has a scale of {scales[row, column]:g}, "
-                f"not {own_scales[row, column]:g}"
+                f"not {expected_scales[row, column]:g}"
             )
-        mean = float(apart.mean() / max(own_scales.mean(), float(LEAST)))
+        mean = float(apart.mean() / max(expected_scales.mean(), float(LEAST)))
         if abs(mean) > self._slack.mean:
             raise RoundingError(f"{where}: scales are off by {mean:.1e} of their mean")
         steps = np.repeat(np.maximum(scales, LEAST).astype(np.float64), block, axis=1)
@@ -288,9 +290,9 @@ class RunRoundings(Roundings):
         explained = beyond <= self._slack.steps + noise / steps
         if not explained.all():
             row, column = np.argwhere(~explained)[0]
-            what = f"{values[row, column]}, not {own[row, column]}"
+            what = f"{values[row, column]}, not {expected[row, column]}"
             raise RoundingError(f"{where}: row {row}, column {column} is {what}")
-        other = values != own
+        other = values != expected
         if other.sum() > self._slack.other * other.size + FEW:
             raise RoundingError(
                 f"{where}: {other.sum()} of {other.size} values are not the reference's own"
@@ -301,10 +303,10 @@ class RunRoundings(Roundings):
         return values, scales
 
     def end(self) -> None:
-        """Check that the reference has rounded as much as the run.
+        """Check that the reference has used all roundings of the run.
 
         Raises:
-            RoundingError: the run rounded more.
+            RoundingError: the run rounded more than the reference.
         """
         if self._ahead or next(self._calls, None) or not self._read.all():
             raise RoundingError("the run rounded more than the reference")
@@ -315,7 +317,7 @@ def _flat(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _entries(record: bytes) -> Iterator[_Rows | NDArray[np.float32] | None]:
-    """Entries: rows, keys and values [2, layers, tokens, heads, width], or the end of a call."""
+    """Yield rows, keys with values [2, layers, tokens, heads, width], or None after a call."""
     at = 0
 
     def take(dtype: str, *shape: int) -> NDArray[Any]:
@@ -324,9 +326,9 @@ def _entries(record: bytes) -> Iterator[_Rows | NDArray[np.float32] | None]:
         size = count * np.dtype(dtype).itemsize
         if at + size > len(record):
             raise LabError("the run's record of roundings is cut off")
-        found = np.frombuffer(record, dtype, count, at).reshape(shape)
+        array = np.frombuffer(record, dtype, count, at).reshape(shape)
         at += size
-        return found
+        return array
 
     while at < len(record):
         kind, first, second, third, last = _HEADER.unpack(take("V24", 1).tobytes())

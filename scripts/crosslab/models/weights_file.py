@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of a model in safetensors files: read tensor by tensor, written in bounded memory."""
+"""Reader and writer of weights in safetensors files, tensor by tensor in bounded memory."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ def save_weights(
     metadata: dict[str, str] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write ``folder/model.safetensors``, readable by all; what is larger as shards and an index.
+    """Write tensors to ``folder/model.safetensors``, or to shards with an index if they are larger.
 
     Args:
-        weights: name and value of each; no more than a shard of them is held.
-        folder: where to.
-        metadata: of each file.
-        shard_bytes: most bytes of a file, where a tensor is not larger.
+        weights: name and values of each tensor; at most one shard of tensors is in memory.
+        folder: target folder.
+        metadata: metadata written into each file.
+        shard_bytes: most bytes of a file; a larger tensor has a file to itself.
 
     Raises:
-        OSError: it cannot be written; safetensors has an exception of its own for that.
+        OSError: a file cannot be written; replaces safetensors' own exception.
     """
     shards: list[list[str]] = []
-    held: dict[str, np.ndarray] = {}
+    shard: dict[str, np.ndarray] = {}
 
     def flush() -> None:
-        shards.append(list(held))
-        _save(held, folder / f".shard-{len(shards)}", metadata)
-        held.clear()
+        shards.append(list(shard))
+        _save(shard, folder / f".shard-{len(shards)}", metadata)
+        shard.clear()
 
     for name, values in weights:
-        if held and sum(v.nbytes for v in held.values()) + values.nbytes > shard_bytes:
+        if shard and sum(v.nbytes for v in shard.values()) + values.nbytes > shard_bytes:
             flush()
-        held[name] = values
+        shard[name] = values
     flush()
     if len(shards) == 1:
         (folder / ".shard-1").rename(folder / WEIGHTS_FILE)
@@ -72,7 +72,7 @@ def save_weights(
 
 
 def write_index(table: Mapping[str, str], folder: Path) -> None:
-    """Write Hugging Face's index: the file of each tensor of a folder."""
+    """Write Hugging Face's index, which names the file of each tensor, into a folder."""
     text = json.dumps({"metadata": {}, "weight_map": table}, indent=2)
     (folder / INDEX_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -81,21 +81,21 @@ def _save(weights: dict[str, np.ndarray], path: Path, metadata: dict[str, str] |
     try:
         save_file(weights, path, metadata)
     except SafetensorError as error:
-        if not (found := _OS_ERROR.search(str(error))):
+        if not (match := _OS_ERROR.search(str(error))):
             raise
-        code = int(found[1])
+        code = int(match[1])
         raise OSError(code, os.strerror(code), str(path)) from error
     path.chmod(0o644)  # safetensors writes for the owner alone
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A file of weights.
+    """A file of weights: name in the model's folder, path and hash of the content.
 
     Attributes:
-        name: in the model's folder.
-        path: of its content.
-        sha256: of its content.
+        name: file name in the model's folder.
+        path: path of the content, possibly in another folder.
+        sha256: hash of the content.
     """
 
     name: str
@@ -104,7 +104,7 @@ class WeightFile:
 
 
 def write_elsewhere(files: Iterable[WeightFile], folder: Path) -> None:
-    """Note the places and hashes of a model's weights in its folder, without a copy."""
+    """Write paths, hashes and stats of weight files into a model's folder, without a copy."""
     table = {
         file.name: {"path": str(file.path), "sha256": file.sha256, "stat": stat_of(file.path)}
         for file in files
@@ -113,13 +113,13 @@ def write_elsewhere(files: Iterable[WeightFile], folder: Path) -> None:
 
 
 def weight_files(model: Path) -> list[WeightFile]:
-    """The files of a model's weights.
+    """Return the weight files of a model, also those that stay in another folder.
 
     Args:
-        model: folder in Hugging Face's layout, or one that :func:`write_elsewhere` wrote to.
+        model: folder in Hugging Face's layout, or a folder of :func:`write_elsewhere`.
 
     Raises:
-        UserError: a file that lies elsewhere was changed or is gone; or the model has no weights.
+        UserError: a file in another folder was changed or removed, or the model has no weights.
     """
     elsewhere = model / ELSEWHERE_FILE
     if not elsewhere.is_file():
@@ -127,7 +127,7 @@ def weight_files(model: Path) -> list[WeightFile]:
         if not paths:
             raise UserError(f"no safetensors files in {model}", remedy="import the model first")
         return [WeightFile(path.name, path, sha256_of(path)) for path in paths]
-    found = []
+    files = []
     for name, entry in json.loads(elsewhere.read_text(encoding="utf-8")).items():
         path = Path(entry["path"])
         if not path.is_file() or stat_of(path) != entry["stat"]:
@@ -135,24 +135,24 @@ def weight_files(model: Path) -> list[WeightFile]:
                 f"{path} changed since it was read",
                 remedy="run the same command again; it reads the file again",
             )
-        found.append(WeightFile(name, path, entry["sha256"]))
-    return found
+        files.append(WeightFile(name, path, entry["sha256"]))
+    return files
 
 
 def stat_of(path: Path) -> list[int]:
-    """Size and modification time, which identify an unchanged file."""
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+    """Return a file's size in bytes and modification time in ns, to notice changes."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 class StoredWeights:
-    """The tensors of a model's files, each read on access.
+    """The tensors of safetensors files, each read on access.
 
     Args:
         files: name and path of each file.
 
     Raises:
-        UserError: a file is no safetensors file.
+        UserError: a file is not a safetensors file.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
@@ -160,12 +160,12 @@ class StoredWeights:
 
     @classmethod
     def of_model(cls, model: Path) -> StoredWeights:
-        """Open the weights of a model's folder."""
+        """Open the weight files of a model's folder."""
         return cls({file.name: file.path for file in weight_files(model)})
 
     @cached_property
     def places(self) -> dict[str, Path]:
-        """Name of each tensor to the file that holds it."""
+        """The path of the file that holds each tensor, by the tensor's name."""
         places: dict[str, Path] = {}
         for path, name, _ in self._tensors():
             if name in places:
@@ -174,20 +174,20 @@ class StoredWeights:
         return places
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
-        """Name, shape and dtype of each tensor."""
+        """Yield name, shape and dtype of each tensor."""
         for _, name, stored in self._tensors():
             part = stored.get_slice(name)
             yield name, tuple(part.get_shape()), str(part.get_dtype())
 
     def _tensors(self) -> Iterator[tuple[Path, str, Any]]:
-        """File and name of each tensor, and the file opened."""
+        """Yield the path of the file, the tensor's name and the open file, for each tensor."""
         for path in self.files.values():
             with _opened(path) as stored:
                 for name in stored.keys():  # noqa: SIM118 (no mapping)
                     yield path, name, stored
 
     def read(self, name: str) -> F32:
-        """A tensor as float32.
+        """Read a tensor as float32.
 
         Raises:
             UserError: there is no such tensor.
@@ -195,7 +195,7 @@ class StoredWeights:
         return self._read(name).astype(np.float32, copy=False)
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
-        """A tensor of bytes.
+        """Read a tensor as bytes (uint8).
 
         Raises:
             UserError: there is no such tensor.
@@ -205,7 +205,7 @@ class StoredWeights:
     def _read(self, name: str) -> NDArray[Any]:
         if name not in self.places:
             raise UserError(f"the model's weights lack {name}")
-        # Opened for this one: a file that stays mapped keeps what was read of it in memory.
+        # Opened for each tensor: a file that stays mapped keeps the pages read so far in memory.
         with _opened(self.places[name]) as stored:
             return np.asarray(stored.get_tensor(name))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a guest under the plugin that counts its instructions."""
+"""Run a guest under the plugin that counts the guest's instructions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from groundwork.hashing import digest
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
-# The plugin's report, and what the guest printed.
+# Files of the plugin's report and of the guest's output.
 COUNTS, ANSWER = "counts.json", "answer.txt"
 
 
@@ -33,15 +33,15 @@ def count_guest(
     cwd: Path | None = None,
     caches: str = "",
 ) -> tuple[GuestResult, Measurement]:
-    """Run a program under the counter.
+    """Run a program under the counter; return its result and the counts.
 
     Args:
         program: the guest.
         arguments: its arguments.
-        machine: the CPU. One thread counts the same from run to run; several do not.
+        machine: the CPU. Counts of one thread are reproducible; counts of several threads are not.
         cache: folder for the compiled plugin.
-        cwd: where the guest runs.
-        caches: simulate these, as native/counter/counter.c takes them; empty: none.
+        cwd: working folder of the guest.
+        caches: caches to simulate, in the form of native/counter/counter.c; empty: none.
 
     Raises:
         LabError: see :func:`run_guest`; or the marks do not come in pairs.
@@ -59,19 +59,19 @@ def count_guest_once(
     cwd: Path,
     caches: str = "",
 ) -> tuple[str, Measurement]:
-    """Run :func:`count_guest`, or reuse what an equal run of one thread counted.
+    """Run :func:`count_guest` with one thread, or return the cached counts of an equal run.
 
     Args:
         program: the guest.
         arguments: its arguments.
         machine: the CPU.
         cache: folder of the compiled plugin, and of the counts.
-        inputs: the file or folder that the guest reads.
-        cwd: where the guest runs.
+        inputs: file or folder that the guest reads.
+        cwd: working folder of the guest.
         caches: as in :func:`count_guest`.
 
     Returns:
-        what the guest printed, and its counts.
+        the guest's output, and its counts.
 
     Raises:
         LabError: see :func:`count_guest`.
@@ -113,7 +113,7 @@ def _run(
     cwd: Path | None,
     caches: str,
 ) -> tuple[GuestResult, dict[str, Any]]:
-    """Run a guest; what it said, and the plugin's report, which is written to `report`."""
+    """Run a guest under the plugin; return its result, and the report from the file `report`."""
     option = f"{counter.plugin},out={report}" + (f",caches={caches}" if caches else "")
     plugin = ["-plugin", option]
     result = run_guest(program, arguments, machine, cwd=cwd, qemu=counter.qemu, plugin=plugin)
@@ -129,10 +129,10 @@ def _run(
 def run_counted(
     program: Path, arguments: Sequence[str], machine: GuestMachine, cache: Path
 ) -> tuple[GuestResult, Measurement | None]:
-    """Run :func:`count_guest`; without counting, and with a line that says so, if nothing counts.
+    """Run :func:`count_guest`; if nothing can count, print so and run without counting.
 
     Returns:
-        what the guest said, and its counts or None.
+        the guest's result, and its counts or None.
 
     Raises:
         LabError: see :func:`count_guest`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An emulator and its plugin that counts instructions."""
+"""Build of the plugin that counts instructions, for an emulator that loads it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PLUGIN_API = (((9, 1), 3), ((9, 0), 2), ((0,), 1))
 
 @dataclass(frozen=True)
 class Counter:
-    """An emulator, and the plugin that was compiled for it."""
+    """An emulator, and the counting plugin compiled for it."""
 
     qemu: Emulator
     plugin: Path
 
 
 def build_counter(cache: Path) -> Counter:
-    """Compile the plugin for an emulator that loads it, once.
+    """Compile the counting plugin, once, for an emulator that loads plugins.
 
     Raises:
-        UserError: there is no emulator, or none that loads plugins, or no compiler.
-        LabError: it does not compile.
+        UserError: there is no compiler, or no emulator that loads plugins.
+        LabError: the plugin does not compile.
     """
     qemu = counting_qemu(cache)
     api = next(number for version, number in PLUGIN_API if qemu.version >= version)

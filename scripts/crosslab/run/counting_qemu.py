@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The QEMU that counts: the system's, or a pinned build of Debian's where that loads no plugins."""
+"""An emulator that loads plugins: the system's QEMU, or else a pinned build of Debian's."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True)
 class PinnedQemu:
-    """Packages of Debian with an emulator and its libraries.
+    """Pinned packages of Debian with an emulator and its libraries.
 
     Attributes:
-        version: of the emulator.
-        megabytes: of all packages.
-        packages: path in the pool of Debian's archive, without architecture, to the sha256 of each
-            architecture's file.
+        version: version of the emulator.
+        megabytes: download size of all packages.
+        packages: path in Debian's pool, without architecture, to the sha256 by architecture.
     """
 
     version: str
@@ -48,13 +47,13 @@ class PinnedQemu:
 
 
 def counting_qemu(cache: Path) -> Emulator:
-    """An emulator that loads plugins; fetched with apt's client, once, if the system's does not.
+    """Return an emulator that loads plugins; download it with apt, once, if necessary.
 
     Args:
         cache: folder of finished builds.
 
     Raises:
-        UserError: there is no emulator, or none that loads plugins can be fetched.
+        UserError: there is no emulator, or no emulator with plugins can be downloaded.
     """
     qemu = require_qemu()
     return qemu if qemu.plugins else _fetched(qemu, cache)
@@ -97,14 +96,14 @@ def _fetched(system: Emulator, cache: Path) -> Emulator:
     program = folder / QEMU
     with program.open("rb") as stream:
         (interpreter,) = ELFFile(stream).iter_segments("PT_INTERP")
-        # Its libraries by an option, not by a variable, which the guest would see.
+        # The library path is an option: the guest would see an environment variable.
         loader = (interpreter.get_interp_name(), "--library-path", str(folder))
     version = tuple(map(int, pin.version.split(".")))
     return Emulator(program, version, plugins=True, loader=loader)
 
 
 def _download(file: str, sha256: str, archives: Sequence[str], package: Path) -> str:
-    """Fetch a package from the first archive that has it; the reason where none has."""
+    """Download a package from the first archive that has it; return the reason of a failure."""
     reasons = []
     for archive in archives if sha256 else ():
         reasons.append(apt.download(f"{archive}/pool/main/{file}", sha256, package))
@@ -114,7 +113,7 @@ def _download(file: str, sha256: str, archives: Sequence[str], package: Path) ->
 
 
 def _unpack(package: Path, out: Path) -> None:
-    """Put the emulator and the libraries of a package into one folder."""
+    """Extract the emulator and the libraries of a package into one folder."""
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as unpacking,

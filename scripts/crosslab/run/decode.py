@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of RV64GCV by their encodings: mnemonics, and for scalar ones their class.
+"""Decoder of RV64GCV encodings to vector mnemonics and classes of scalar instructions.
 
-Vector mnemonics are those of the "V" extension 1.0 and Zvfh. Scalar instructions are distinguished
-only by what they do to a pipeline: ``load``, ``store``, ``branch``, ``jump``, ``add`` (any integer
+Vector mnemonics are those of the "V" extension 1.0 and Zvfh. Scalar instructions have a class, by
+their effect on a pipeline: ``load``, ``store``, ``branch``, ``jump``, ``add`` (any integer
 operation of one step), ``mul``, ``div``, ``fload``, ``fstore``, ``fma`` (any floating-point
-operation but the next), ``fdiv`` (division and root), ``fmove`` (between the register files, and
+operation without its own class), ``fdiv`` (division and root), ``fmove`` (between the register files, and
 sign injection), ``atomic``, ``system``.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 
 
 class Unit(Enum):
-    """The part of a core that an instruction occupies."""
+    """Part of a core that executes an instruction."""
 
     SCALAR = "scalar"
     MEMORY = "vector memory"
@@ -28,13 +28,13 @@ class Instruction:
     """An instruction without its registers.
 
     Attributes:
-        mnemonic: as in assembly; the class of a scalar one.
-        unit: where it works.
-        masked: under ``v0.t``.
+        mnemonic: name in assembly; for a scalar instruction, its class.
+        unit: part of the core that executes it.
+        masked: the instruction has the mask ``v0.t``.
         zero_stride: a strided load or store whose stride is ``x0``.
-        element_width: bits of an element that the encoding of a load or store names; else 0.
-        registers: of a whole-register move, load or store; else 0.
-        sets: vtype's lowest six bits that it sets; -1: not known (vsetvl); None: it sets none.
+        element_width: element width in bits that a load or store encodes; 0 for other instructions.
+        registers: number of registers of a whole-register move, load or store; else 0.
+        sets: lowest six bits of the vtype that vset* sets; -1: unknown (vsetvl); None: not a vset*.
     """
 
     mnemonic: str
@@ -47,11 +47,11 @@ class Instruction:
 
     @property
     def vector(self) -> bool:
-        """True if it works on vectors; vset* does not."""
+        """True if the instruction works on vectors; vset* does not."""
         return self.unit is not Unit.SCALAR
 
 
-# By funct6; a hole is an encoding that 1.0 reserves.
+# By funct6; missing numbers are reserved encodings of version 1.0.
 _INTEGER = {
     **{0: "vadd", 2: "vsub", 3: "vrsub", 4: "vminu", 5: "vmin", 6: "vmaxu", 7: "vmax", 9: "vand"},
     **{10: "vor", 11: "vxor", 12: "vrgather", 14: "vslideup", 15: "vslidedown", 16: "vadc"},
@@ -84,9 +84,9 @@ _FLOAT = {
 }
 _REDUCTIONS = ("vred", "vwred", "vfred", "vfwred")
 _NARROWING = {"vnsrl", "vnsra", "vnclipu", "vnclip"}
-# Their operand v0 is no mask; vm = 1 are other instructions, or (vmadc, vmsbc) take no carry in.
+# Operand v0 is not a mask; vm = 1 is another instruction, or (vmadc, vmsbc) means no carry in.
 _CARRIES = {"vadc", "vmadc", "vsbc", "vmsbc", "vmerge", "vfmerge"}
-# By funct6 = 18 of the floating-point forms: vs1 says which conversion.
+# Conversions (funct6 = 18 of the floating-point forms) by vs1.
 _CONVERSIONS = ("xu.f", "x.f", "f.xu", "f.x", "f.f", "rod.f.f", "rtz.xu.f", "rtz.x.f")
 _FLOAT_UNARY = {0: "vfsqrt.v", 4: "vfrsqrt7.v", 5: "vfrec7.v", 16: "vfclass.v"}
 _EXTENSIONS = {2: "vzext.vf8", 3: "vsext.vf8", 4: "vzext.vf4", 5: "vsext.vf4"}
@@ -104,7 +104,7 @@ _CRYPTO = "vector crypto"
 
 @cache
 def decode(word: int) -> Instruction:
-    """The instruction of an encoding, whose lowest two bits are 3 when it has 32 bits."""
+    """Decode an encoding of 16 or 32 bits; the lowest two bits of 32-bit encodings are 3."""
     if word & 3 != 3:
         return Instruction(_compressed(word))
     opcode = word & 0x7F
@@ -240,7 +240,7 @@ def _compressed(word: int) -> str:
         return {5: "jump", 6: "branch", 7: "branch"}.get(funct3, "add")
     memory = {1: "fload", 2: "load", 3: "load", 5: "fstore", 6: "store", 7: "store"}
     if quadrant == 2 and funct3 == 4:
-        # c.jr and c.jalr name no second register; c.mv and c.add do.
+        # c.jr and c.jalr have no second register; c.mv and c.add have one.
         jump = _bits(word, 6, 2) == 0 and _bits(word, 11, 7) != 0
         return "jump" if jump else "add"
     return memory.get(funct3, "add")

@@ -15,25 +15,25 @@ from crosslab.host.toolchain import SYSROOT, Emulator, require_qemu
 
 VLENS = (128, 256, 512, 1024)
 LAST_LINES = 20
-# What QEMU says when it does not know an option of the CPU, in every version so far.
+# QEMU's messages, in every version so far, about an unknown option of the CPU.
 CPU_OPTION_REFUSED = ("Property '", "unable to find CPU model")
 
-# Seconds that a bench gives a guest: counting a long prompt takes hours.
+# Timeout of a guest in a bench, in seconds: counting a long prompt takes hours.
 DAY = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class GuestMachine:
-    """The emulated CPU and its bounds.
+    """The emulated CPU and the limits of the guest.
 
     Attributes:
-        vlen: width of a vector register in bits; 0 is a CPU without vectors.
-        threads: what TVM_NUM_THREADS is set to.
-        memory: bytes of address space that the emulator may use; None: no bound.
+        vlen: width of a vector register in bits; 0: a CPU without vectors.
+        threads: value of TVM_NUM_THREADS.
+        memory: bytes of address space that the emulator may use; None: no limit.
         timeout: seconds after which the guest is killed.
-        zvfh: it has halves, single ones and in vectors (Zfh and Zvfh).
-        sysroot: where dynamically linked guests find their libraries.
-        environment: further variables that the guest sees.
+        zvfh: the CPU has half-precision numbers, scalar and in vectors (Zfh and Zvfh).
+        sysroot: folder with the libraries of dynamically linked guests.
+        environment: further environment variables of the guest.
     """
 
     vlen: int = 256
@@ -51,25 +51,25 @@ class GuestMachine:
 
     @property
     def cpu(self) -> str:
-        """The system's QEMU's ``-cpu``."""
+        """Option ``-cpu`` of the system's QEMU."""
         return self.cpu_of(require_qemu())
 
     def cpu_of(self, qemu: Emulator) -> str:
-        """An emulator's ``-cpu``."""
+        """Return the option ``-cpu`` of an emulator."""
         return cpu_option(self.vlen, self.zvfh, qemu.version)
 
 
 def cpu_option(vlen: int, zvfh: bool, qemu: tuple[int, ...]) -> str:
-    """QEMU's ``-cpu``, in the spelling of its version; see :class:`GuestMachine`."""
+    """Return QEMU's ``-cpu`` in the spelling of a QEMU version; see :class:`GuestMachine`."""
     vectors = {"v": "true", "vlen": str(vlen), "vext_spec": "v1.0"} if vlen else {}
     properties = {**vectors, **(_halves(qemu) if zvfh else {})}
     return ",".join(["rv64", *(f"{k}={v}" for k, v in properties.items())])
 
 
 def _halves(qemu: tuple[int, ...]) -> dict[str, str]:
-    """The emulator's options for halves: Zfh, and Zvfh where there is an option of it.
+    """Return the emulator's CPU options for half-precision numbers (Zfh and Zvfh).
 
-    Before 8.1 its names begin with a capital, and halves in vectors work without being asked for.
+    Before 8.1 the option is ``Zfh``, and half-precision vectors are always on.
     """
     return {"Zfh": "true"} if qemu < (8, 1) else {"zfh": "true", "zvfh": "true"}
 
@@ -79,10 +79,10 @@ class GuestResult:
     """Result of one guest process.
 
     Attributes:
-        returncode: its exit code.
-        stdout: what it printed.
-        stderr: what it complained of.
-        seconds: how long the emulator took.
+        returncode: exit code of the guest.
+        stdout: standard output.
+        stderr: standard error.
+        seconds: duration of the emulation.
     """
 
     returncode: int
@@ -101,24 +101,24 @@ def run_guest(
     plugin: Sequence[str] = (),
     check: bool = True,
 ) -> GuestResult:
-    """Run a program in a clean environment, independent of this machine's.
+    """Run a program in the emulator, without this machine's environment variables.
 
-    Its environment and arguments lie on its stack: counts of instructions are only the same
-    from run to run when these are as long, which relative paths (``cwd``) make easy.
+    Environment and arguments lie on the guest's stack: instruction counts are reproducible only if
+    their lengths are equal, which relative paths (``cwd``) make easy.
 
     Args:
         program: the guest.
         arguments: its arguments.
         machine: the CPU.
-        cwd: where it runs.
-        qemu: the emulator; None: the system's.
-        plugin: QEMU's ``-plugin`` option and the like, before the program's name.
-        check: whether any exit code but 0 is an error.
+        cwd: working folder of the guest.
+        qemu: the emulator; None: the system's emulator.
+        plugin: QEMU options before the program's name, such as ``-plugin``.
+        check: treat every exit code except 0 as an error.
 
     Raises:
-        UserError: there is no emulator, or (with ``check``) the guest exits with 2, its own
-            sign of bad input.
-        LabError: the guest crashes, runs out of time, or (with ``check``) fails.
+        UserError: there is no emulator.
+        LabError: the guest crashes, runs out of time, or (with ``check``) fails; exit code 2 of the
+            guest, for bad input, becomes the error's exit code.
     """
     qemu = qemu or require_qemu()
     command = [*qemu.command, "-cpu", machine.cpu_of(qemu), "-seed", "1"]

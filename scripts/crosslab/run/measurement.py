@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's report: counts of a guest, whole, between marks, by kind and by function."""
+"""The plugin's report: instruction counts of a guest, in total, between marks and by function."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import Any
 from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.symbols import Symbols
 
-# In the plugin's report, as in native/counter/decode.h.
+# vtype of the plugin's report, as in native/counter/decode.h.
 VTYPE_UNKNOWN = 64
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Executed instructions.
+    """Numbers of executed instructions.
 
     Attributes:
-        insns: all of them.
-        vector: vector instructions, memory included, vset* not.
+        insns: all instructions.
+        vector: vector instructions, including loads and stores, without vset*.
         vsetvl: vsetvli, vsetivli, vsetvl.
         vmem: vector loads and stores.
-        lmul_weighted: the others (scalar and vset*) once, and each vector instruction with the
-            LMUL in force (a fraction with 1); whole-register moves, loads and stores with
-            their number of registers.
-        unknown_lmul: vector instructions that ran after a vsetvl, whose vtype is in a register
-            and is not followed; they weigh 1. Compilers hardly make one.
+        lmul_weighted: all instructions, weighted: scalar instructions and vset* by 1, vector
+            instructions by the LMUL in force (at least 1), whole-register moves, loads and stores
+            by their number of registers.
+        unknown_lmul: vector instructions after a vsetvl, whose vtype comes from a register and is
+            not known; each weighs 1. Compilers rarely use vsetvl.
     """
 
     insns: int = 0
@@ -56,32 +56,32 @@ class Counts:
 
 @dataclass(frozen=True)
 class PhaseRegions:
-    """The regions of one phase of an answer.
+    """The measured regions of a phase (prefill or decode) of an answer.
 
     Attributes:
-        regions: which of them.
-        calls: that its figures are the mean of.
+        regions: indices of the regions.
+        calls: number of calls that the mean is taken over.
     """
 
     regions: tuple[int, ...]
     calls: int
 
     def counts(self, regions: Sequence[Counts]) -> Counts:
-        """Counts of one call."""
+        """Return the mean counts of one call."""
         total = asdict(sum((regions[i] for i in self.regions), Counts()))
         return Counts(**{name: round(value / self.calls) for name, value in total.items()})
 
 
 def phases_of(regions: int, prefills: int) -> tuple[PhaseRegions, PhaseRegions | None]:
-    """The two phases of an answer.
+    """Return the regions of an answer's prefill and decode phases.
 
     Args:
-        regions: number of calls: first the prefill's, then the decode steps.
-        prefills: number of the prefill's calls.
+        regions: number of calls: first the calls of the prefill, then the decode steps.
+        prefills: number of calls of the prefill.
 
     Returns:
-        the prefill's calls together, and the decode steps after the first, which also grows the
-        allocator's pools; the first when it is alone; None without decode steps.
+        all calls of the prefill as one; and the decode steps without the first, which also grows
+        the allocator's pools, unless it is the only step; None without decode steps.
     """
     steps = regions - prefills
     first = prefills + 1 if steps > 1 else prefills
@@ -90,19 +90,19 @@ def phases_of(regions: int, prefills: int) -> tuple[PhaseRegions, PhaseRegions |
 
 
 def phase_counts(regions: Sequence[Counts], prefills: int) -> tuple[Counts, Counts | None]:
-    """Counts of the two phases: see :func:`phases_of`."""
+    """Return the counts of a prefill and of a mean decode step; see :func:`phases_of`."""
     prefill, decode = phases_of(len(regions), prefills)
     return prefill.counts(regions), decode.counts(regions) if decode else None
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Instructions that a core's table does not distinguish.
+    """Instructions that have the same cost in a core's table.
 
     Attributes:
-        instruction: without its registers.
-        vtype: SEW and LMUL in force, vtype's lowest six bits; None: it does not depend on them, or
-            they are not known (:attr:`Counts.unknown_lmul`).
+        instruction: the instruction without its registers.
+        vtype: SEW and LMUL in force, the lowest six bits of vtype; None: irrelevant for the
+            instruction, or unknown (:attr:`Counts.unknown_lmul`).
     """
 
     instruction: Instruction
@@ -110,42 +110,43 @@ class Kind:
 
     @property
     def sew(self) -> int:
-        """Bits of an element in force; 0: unknown."""
+        """Element width in force, in bits; 0: unknown."""
         return 0 if self.vtype is None else 8 << (self.vtype >> 3 & 7)
 
     @property
     def lmul(self) -> Fraction:
-        """Registers of a group in force; 1 where it is not known."""
+        """LMUL in force; 1 if unknown."""
         return Fraction(1) if self.vtype is None else lmul_of(self.vtype)
 
 
 @cache
 def lmul_of(vtype: int) -> Fraction:
-    """LMUL of vtype's lowest three bits."""
+    """Return the LMUL that the lowest three bits of vtype encode."""
     field = vtype & 7
     return Fraction(1 << field) if field < 4 else Fraction(1, 1 << (8 - field))
 
 
 @dataclass
 class Executed:
-    """Executions of a kind.
+    """Executions of a kind of instruction.
 
     Attributes:
-        runs: instructions.
-        elements: moved by strided, indexed and segment loads and stores, fields counted each.
+        runs: number of executed instructions.
+        elements: elements moved by strided, indexed and segment loads and stores; each field
+            counts.
     """
 
     runs: int = 0
     elements: int = 0
 
 
-# Symbol of a function (empty without a table of symbols) and a kind that it executed.
+# By symbol of a function (empty without a symbol table) and kind of instruction in the function.
 Histogram = dict[tuple[str, Kind], Executed]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Instructions that are executed together."""
+    """Straight-line code: instructions that are executed together."""
 
     address: int
     words: tuple[int, ...]
@@ -153,16 +154,16 @@ class Segment:
     def kinds(self, entry: int) -> list[Kind]:
         """Its instructions, entered with a vtype (64: unknown)."""
         vtype = None if entry == VTYPE_UNKNOWN else entry
-        found = []
+        kinds = []
         for word in self.words:
             instruction = decode(word)
             if instruction.sets is not None:
                 vtype = None if instruction.sets < 0 else instruction.sets
-            found.append(Kind(instruction, vtype if instruction.vector else None))
-        return found
+            kinds.append(Kind(instruction, vtype if instruction.vector else None))
+        return kinds
 
     def counts(self, entry: int) -> Counts:
-        """The counts of one run."""
+        """Return the counts of one run of the segment, given the vtype at entry."""
         sums = dict.fromkeys(("vector", "vsetvl", "vmem", "lmul_weighted", "unknown_lmul"), 0)
         for kind in self.kinds(entry):
             instruction = kind.instruction
@@ -175,9 +176,9 @@ class Segment:
         return Counts(insns=len(self.words), **sums)
 
 
-# Segment, vtype at its entry, instruction whose elements these are, number. In place of the
-# instruction: INDEX_RUNS, runs of all; INDEX_TRAFFIC and below, lines that caches missed. Of runs
-# also the segment that ran before (-1: none), the vtype at its entry, and the thread.
+# Segment, vtype at entry, index, number; previous segment (-1: none), its vtype, thread. The number
+# is the elements of the instruction `index`. If the index is INDEX_RUNS, it is runs of the segment;
+# for INDEX_TRAFFIC and lower, missed cache lines.
 Record = tuple[int, int, int, int, int, int, int]
 # A segment's number and the vtype at its entry.
 Node = tuple[int, int]
@@ -186,12 +187,12 @@ INDEX_RUNS, INDEX_TRAFFIC = -1, -2
 
 @dataclass(frozen=True)
 class LineTraffic:
-    """Cache lines.
+    """Numbers of cache lines.
 
     Attributes:
-        misses_l1: that L1 lacked.
-        misses_l2: that L2 lacked, too.
-        written_back: that went from L2 to memory to make place.
+        misses_l1: lines missing in L1.
+        misses_l2: lines missing in L1 and L2.
+        written_back: changed lines evicted from L2 to memory.
     """
 
     misses_l1: int = 0
@@ -208,14 +209,14 @@ class LineTraffic:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of the counter.
+    """Result of a run under the counter.
 
     Attributes:
-        whole: the program from its start to its end.
-        regions: one a pair of marks, in order; the marks themselves are outside.
-        threads: how many ran.
-        segments: the program's code by number.
-        records: of each region.
+        whole: counts of the whole program.
+        regions: counts of the region between each pair of marks, in order, without the marks.
+        threads: number of threads that ran.
+        segments: the program's code segments by number.
+        records: records of each region.
     """
 
     whole: Counts
@@ -226,16 +227,16 @@ class Measurement:
 
     @property
     def region(self) -> Counts:
-        """All regions together."""
+        """Counts of all regions together."""
         return sum(self.regions, Counts())
 
     def of_thread(self, thread: int) -> Measurement:
-        """The runs of one thread in the regions; 0 is the main thread."""
-        of_it = tuple(
-            [one for one in records if one[2] == INDEX_RUNS and one[6] == thread]
+        """Return this measurement with the records of runs of one thread; 0 is the main thread."""
+        selected = tuple(
+            [record for record in records if record[2] == INDEX_RUNS and record[6] == thread]
             for records in self.records
         )
-        return replace(self, records=of_it)
+        return replace(self, records=selected)
 
     def histogram(
         self, regions: Iterable[int] | None = None, symbols: Symbols | None = None
@@ -244,42 +245,42 @@ class Measurement:
         total: dict[tuple[int, int, int], int] = defaultdict(int)
         for segment, vtype, index, number, *_ in self._records(regions):
             total[segment, vtype, index] += number
-        found: Histogram = defaultdict(Executed)
+        histogram: Histogram = defaultdict(Executed)
         for (number, vtype, index), times in total.items():
             code = self.segments[number]
             symbol = symbols.at(code.address) if symbols else ""
             kinds = code.kinds(vtype)
             if index >= 0:
-                found[symbol, kinds[index]].elements += times
+                histogram[symbol, kinds[index]].elements += times
             if index != INDEX_RUNS:
                 continue
             for kind in kinds:
-                found[symbol, kind].runs += times
-        return found
+                histogram[symbol, kind].runs += times
+        return histogram
 
     def edges(self, regions: Iterable[int] | None = None) -> dict[tuple[Node, Node], int]:
-        """How often one segment ran right after another, in some regions (all) together."""
-        found: dict[tuple[Node, Node], int] = defaultdict(int)
+        """Return how often a segment ran right after another in the regions (None: all)."""
+        runs: dict[tuple[Node, Node], int] = defaultdict(int)
         for segment, vtype, index, times, before, its_vtype, _ in self._records(regions):
             if index == INDEX_RUNS:
-                found[(before, its_vtype), (segment, vtype)] += times
-        return dict(found)
+                runs[(before, its_vtype), (segment, vtype)] += times
+        return dict(runs)
 
     def functions(
         self, symbols: Symbols, regions: Iterable[int] | None = None
     ) -> dict[str, Counts]:
-        """Counts of each function itself, without its callees; most instructions first."""
-        found: dict[str, Counts] = defaultdict(Counts)
+        """Return the counts of each function without callees, most instructions first."""
+        counts: dict[str, Counts] = defaultdict(Counts)
         for segment, vtype, index, times, *_ in self._records(regions):
             if index == INDEX_RUNS:
-                one = self.segments[segment]
-                found[symbols.at(one.address)] += one.counts(vtype) * times
-        return dict(sorted(found.items(), key=lambda item: (-item[1].insns, item[0])))
+                code = self.segments[segment]
+                counts[symbols.at(code.address)] += code.counts(vtype) * times
+        return dict(sorted(counts.items(), key=lambda item: (-item[1].insns, item[0])))
 
     def traffic(
         self, regions: Iterable[int], symbols: Symbols
     ) -> Iterator[tuple[str, LineTraffic]]:
-        """Lines that caches missed, by function; a function comes several times."""
+        """Yield (function, missed lines) in the regions; a function can come several times."""
         for segment, _, index, lines, *_ in self._records(regions):
             if index <= INDEX_TRAFFIC:
                 numbers = [0, 0, 0]
@@ -292,7 +293,7 @@ class Measurement:
 
 
 def read_measurement(table: Mapping[str, Any]) -> Measurement:
-    """Read the plugin's JSON."""
+    """Read the plugin's JSON report."""
     segments = {
         int(number): Segment(address, tuple(int(word, 16) for word in words.split()))
         for number, (address, words) in table["segments"].items()
@@ -307,7 +308,7 @@ def read_measurement(table: Mapping[str, Any]) -> Measurement:
     counts = [counts_of(records) for records in table["stretches"]]
     return Measurement(
         whole=sum(counts, Counts()),
-        # Outside and inside of the marks take turns.
+        # Stretches alternate: outside marks, between marks.
         regions=tuple(counts[1::2]),
         threads=table["threads"],
         segments=segments,

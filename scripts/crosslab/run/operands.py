@@ -2,7 +2,7 @@
 """The registers that an instruction of RV64GCV reads and writes.
 
 A register is a number: 0 to 31 are x, 32 to 63 are f, 64 to 95 are v; :data:`VSTATE` is vl and
-vtype together. ``x0`` is left out. A group of vector registers is named register by register.
+vtype together. ``x0`` is left out. Each register of a vector group is listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLOAT_FILES = {20: (0, FLOAT), 24: (0, FLOAT), 28: (0, FLOAT), 26: (FLOAT, 0), 
 _ACCUMULATES = re.compile(r"v[fw]*n?m(acc|acc[su]*|sac|add|sub)\.v[vxf]")
 _MASKS = re.compile(r"vm(s(eq|ne|lt|le|gt)u?|f(eq|ne|lt|le|gt|ge)|adc|sbc)\..*")
 _OF_MASKS = re.compile(r"vm.*\.mm?")
-# Their field of the second source is zero.
+# Instructions without a second source: its field is zero.
 _NO_SECOND = ("vid.v", "vmv.s.x", "vfmv.s.f", "vmv.v.v", "vmv.v.x", "vmv.v.i", "vfmv.v.f")
 _TO_FIRST = re.compile(r"vmv\.s\.x|vfmv\.s\.f")
 _REDUCTION = re.compile(r"vf?w?red.*")
@@ -34,20 +34,20 @@ _EXTENSION = re.compile(r"v[sz]ext\.vf(\d)")
 
 @dataclass(frozen=True)
 class Operands:
-    """Registers of an instruction, each once."""
+    """Registers that an instruction reads and writes, each listed once."""
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
 
 
 def operands(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Operands:
-    """Registers of an encoding.
+    """Return the registers that an instruction reads and writes.
 
     Args:
-        word: the encoding.
-        instruction: what it decodes to.
-        sew: bits of an element in force; 0: unknown.
-        lmul: registers of a group in force.
+        word: encoding of the instruction.
+        instruction: the decoded instruction.
+        sew: element width in force, in bits; 0: unknown.
+        lmul: LMUL in force: registers of a group.
     """
     if instruction.vector and word & 0x7F in (0x07, 0x27):
         reads, writes = _vector_memory(word, instruction, sew, lmul)
@@ -60,7 +60,7 @@ def operands(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> O
     else:
         reads, writes = _scalar(word) if word & 3 == 3 else _compressed(word)
     return Operands(
-        tuple(sorted({one for one in reads if one})), tuple(sorted({one for one in writes if one}))
+        tuple(sorted({register for register in reads if register})), tuple(sorted({register for register in writes if register}))
     )
 
 
@@ -72,8 +72,8 @@ def _bits(word: int, low: int, width: int = 5) -> int:
 
 
 def _group(first: int, registers: Fraction | int) -> Iterator[int]:
-    for one in range(first, min(first + max(1, math.ceil(registers)), 32)):
-        yield VECTOR + one
+    for register in range(first, min(first + max(1, math.ceil(registers)), 32)):
+        yield VECTOR + register
 
 
 def _vector(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Registers:
@@ -82,7 +82,7 @@ def _vector(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Re
     if instruction.registers:
         whole = instruction.registers
         return [*_group(second, whole)], [*_group(rd, whole)]
-    wide = 2 * lmul
+    doubled = 2 * lmul
     reads = [VSTATE]
     if name not in _NO_SECOND:
         reads += _group(second, _second_width(name, lmul))
@@ -92,7 +92,7 @@ def _vector(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Re
         reads.append(first)
     elif form == 5:
         reads.append(FLOAT + first)
-    result = wide if name.startswith(("vw", "vfw")) else lmul
+    result = doubled if name.startswith(("vw", "vfw")) else lmul
     if any(pattern.fullmatch(name) for pattern in (_MASKS, _REDUCTION, _OF_MASKS, _TO_FIRST)):
         result = Fraction(1)
     writes = [*_group(rd, result)]
@@ -108,7 +108,7 @@ def _vector(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Re
 
 
 def _unary(name: str) -> bool:
-    """True if the field of the first source holds part of the operation."""
+    """True if the field of the first source selects the operation."""
     return bool(
         re.match(r"v[sz]ext|vf[wn]?cvt|vfsqrt|vfr(sqrt7|ec7)|vfclass|vms[bio]f|viota|vid", name)
         or name in ("vcpop.m", "vfirst.m", "vmv.x.s", "vfmv.f.s", "vmv.s.x")
@@ -176,12 +176,12 @@ def _scalar(word: int) -> Registers:
         return table[opcode]
     if 16 <= opcode <= 19:
         three = (first, second, _bits(word, 27))
-        return [FLOAT + one for one in three], [FLOAT + rd]
+        return [FLOAT + register for register in three], [FLOAT + rd]
     if opcode == 20:
         to, source = _FLOAT_FILES.get(_bits(word, 27), (FLOAT, FLOAT))
-        # Conversions, roots and moves have no second source, but a part of the operation.
+        # In conversions, roots and moves, the field of the second source selects the operation.
         two = [first] if _bits(word, 27) in (8, 11, 24, 26, 28, 30) else [first, second]
-        return [source + one for one in two if source + one], [to + rd] if to + rd else []
+        return [source + register for register in two if source + register], [to + rd] if to + rd else []
     if opcode in (11, 12, 14):
         return [first, second], [rd]
     return [], []

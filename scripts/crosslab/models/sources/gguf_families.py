@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families of models that are read of GGUF files: their fields, tensors and what differs.
+"""The model families that can be read from GGUF files: fields, tensors, differences from Llama.
 
-Sources: the GGUF specification (ggml's docs/gguf.md), the names that Hugging Face's models give
-their weights, and how llama.cpp's converter changes them: a Llama's queries and keys have the two
-members of a rotary pair in neighbouring rows, and Gemma's norms have the 1 that the model adds.
+Sources: the GGUF specification (ggml's docs/gguf.md), Hugging Face's weight names, and the changes
+of llama.cpp's converter: a Llama's queries and keys have the two members of a rotary pair in
+neighbouring rows, and Gemma's norms include the 1 that the model adds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from crosslab.models.reference import scaled_frequencies
 from crosslab.models.weights_file import F32
 
 THETA = 10000.0
-# Llama 3's scaled rotary embeddings, as its releases have them: a file has the factors alone.
+# Scaled rotary embeddings of the Llama 3 releases; a GGUF file has only the factors.
 LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))
 ROPE_FACTORS = "rope_freqs.weight"
 
@@ -46,14 +46,15 @@ _LAYER = {
 
 @dataclass(frozen=True)
 class GgufFamily:
-    """What of a family differs from a Llama.
+    """Differences between a family and Llama.
 
     Attributes:
-        fields: of its ``config.json``, beside the sizes.
-        pairs_apart: rows of queries and keys lie in pairs (i, i + d/2), as Hugging Face's do.
+        fields: fields of ``config.json`` except the sizes.
+        pairs_apart: rows of queries and keys have rotary pairs (i, i + d/2), as in Hugging Face's
+            files.
         biases: queries, keys and values have biases.
-        head_norms: queries and keys are normalized head by head.
-        norm_offset: what the file's norms are larger by.
+        head_norms: queries and keys are normalized in each head.
+        norm_offset: number that the file's norms are larger by.
     """
 
     fields: Mapping[str, Any]
@@ -71,11 +72,11 @@ FAMILIES = {
         {"model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}, norm_offset=1.0
     ),
 }
-"""By ``general.architecture``. Files of Mistral and SmolLM say that they are of Llama's."""
+"""By ``general.architecture``, which is "llama" in files of Mistral and SmolLM."""
 
 
 def hf_name(name: str) -> str | None:
-    """Hugging Face's name of a tensor; None if it is unknown."""
+    """Convert a tensor's GGUF name to Hugging Face's name; None for an unknown name."""
     stem, _, kind = name.rpartition(".")
     if stem in _OUTER:
         return f"{_OUTER[stem]}.{kind}"
@@ -87,22 +88,22 @@ def hf_name(name: str) -> str | None:
 
 
 def gguf_name(name: str) -> str:
-    """The name in GGUF of a weight under Hugging Face's name."""
+    """Convert Hugging Face's name of a weight to the GGUF name."""
     stem, _, kind = name.rpartition(".")
-    outer = {theirs: ours for ours, theirs in _OUTER.items()}
+    outer = {hf: gguf for gguf, hf in _OUTER.items()}
     if stem in outer:
         return f"{outer[stem]}.{kind}"
     number, _, part = stem.removeprefix("model.layers.").partition(".")
-    layer = {theirs: ours for ours, theirs in _LAYER.items()}
+    layer = {hf: gguf for gguf, hf in _LAYER.items()}
     return f"blk.{number}.{layer[part]}.{kind}"
 
 
 def shapes_of(family: GgufFamily, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of each tensor that a file of a model has, by name; numbers of inputs first."""
+    """Return the shape of each tensor in a model's GGUF file, by name; inputs come first."""
     hidden, kv = config.hidden, config.kv_heads * config.head_dim
     queries, head = config.heads * config.head_dim, (config.head_dim,)
     norm, table = (hidden,), (hidden, config.vocab)
-    of_layer: dict[str, tuple[int, ...]] = {
+    layer_shapes: dict[str, tuple[int, ...]] = {
         "attn_norm.weight": norm,
         "attn_q.weight": (hidden, queries),
         "attn_k.weight": (hidden, kv),
@@ -114,13 +115,15 @@ def shapes_of(family: GgufFamily, config: LlamaConfig) -> dict[str, tuple[int, .
         "ffn_down.weight": (config.intermediate, hidden),
     }
     if family.biases:
-        of_layer |= {f"attn_{p}.bias": (n,) for p, n in zip("qkv", (queries, kv, kv), strict=True)}
+        layer_shapes |= {
+            f"attn_{p}.bias": (n,) for p, n in zip("qkv", (queries, kv, kv), strict=True)
+        }
     if family.head_norms:
-        of_layer |= {"attn_q_norm.weight": head, "attn_k_norm.weight": head}
+        layer_shapes |= {"attn_q_norm.weight": head, "attn_k_norm.weight": head}
     shapes = {"token_embd.weight": table, "output_norm.weight": norm}
     shapes |= {} if config.tied else {"output.weight": table}
     for layer in range(config.layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in layer_shapes.items()}
     return shapes
 
 
@@ -131,11 +134,11 @@ def config_of(
     *,
     tied: bool,
 ) -> LlamaConfig:
-    """The sizes of a model.
+    """Return a model's sizes from the metadata of its GGUF file.
 
     Args:
         architecture: a name of :data:`FAMILIES`.
-        number: gives a number by its field's name, or by default; raises UserError without one.
+        number: returns a number by field name and default; raises UserError without either.
         vocab: size of the vocabulary.
         tied: the file has no matrix of the last linear layer.
     """
@@ -161,10 +164,10 @@ def config_of(
 
 
 def rope_scaling(config: LlamaConfig, factors: F32) -> dict[str, Any]:
-    """Llama 3's ``rope_scaling`` with which rotary frequencies are divided by these factors.
+    """Return Llama 3's ``rope_scaling`` that divides the rotary frequencies by these factors.
 
     Raises:
-        UserError: the factors are those of no known release.
+        UserError: the factors belong to no known release.
     """
     half = config.head_dim // 2
     plain = config.rope_theta ** (-np.arange(half) / half)

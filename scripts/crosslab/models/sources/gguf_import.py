@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in GGUF becomes safetensors with Hugging Face's names and layout.
+"""Import of a GGUF model: safetensors files with Hugging Face's names and layout.
 
-The weights are float32, or the bytes of the file's own blocks.
+The weights are float32, or the bytes of the file's blocks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
 
 T = TypeVar("T", bound=np.generic)
-MOST = 1e9  # beyond every size of a model
+MOST = 1e9  # above every size of a model
 _FOLDER = (
     f"of GGUF, models of {', '.join(FAMILIES)} are read; give the model's Hugging Face folder: "
     "config.json, *.safetensors, tokenizer.json"
@@ -51,32 +51,32 @@ _MAGIC = b"GGUF"
 
 
 class BoundedReader(Bounded, GGUFReader):  # type: ignore[misc]
-    """The package's reader, which refuses counts that lead past the end of the file."""
+    """GGUFReader that refuses counts beyond the end of the file."""
 
 
 def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
-    """Import a GGUF file into ``cache``; the folder is in Hugging Face's layout.
+    """Import a GGUF file into ``cache``; return the folder in Hugging Face's layout.
 
     Args:
-        source: the file.
+        source: the GGUF file.
         cache: folder of finished builds.
-        blocks: weights stay in the file's blocks, see :mod:`crosslab.models.gguf_params`.
+        blocks: keep weights in the file's blocks, see :mod:`crosslab.models.gguf_params`.
 
     Raises:
-        UserError: the file's model is of an unknown kind, or its tokenizer is.
+        UserError: the file's model or tokenizer is of an unsupported kind.
     """
     modules = (chat_tokenizer, word_rules, model_config, gguf_families, gguf_formats_module)
-    own = [Path(str(module.__file__)) for module in modules]
-    key = digest(source, str(blocks), Path(__file__), *own, word_rules.TABLE, GGUF_TABLE)
+    sources = [Path(str(module.__file__)) for module in modules]
+    key = digest(source, str(blocks), Path(__file__), *sources, word_rules.TABLE, GGUF_TABLE)
     make = partial(import_into, source, blocks=blocks)
     return cached_build(cache, "model", key, make)
 
 
 def open_gguf(source: Path) -> tuple[BoundedReader, dict[str, Any]]:
-    """Open a GGUF file; return also its metadata as plain values.
+    """Open a GGUF file; return the reader and the metadata as plain values.
 
     Raises:
-        UserError: it is not a GGUF file.
+        UserError: the file is not a GGUF file.
     """
     try:
         reader = BoundedReader(source)
@@ -86,10 +86,10 @@ def open_gguf(source: Path) -> tuple[BoundedReader, dict[str, Any]]:
 
 
 def check_magic(source: Path) -> None:
-    """Check the first bytes of a GGUF file.
+    """Check that a file begins with the magic bytes of GGUF.
 
     Raises:
-        UserError: they are others.
+        UserError: the file begins with other bytes.
     """
     with source.open("rb") as stream:
         first = stream.read(len(_MAGIC))
@@ -159,25 +159,25 @@ def _config(source: Path, fields: dict[str, Any], kind: str, *, tied: bool) -> L
 def _check_shapes(
     source: Path, tensors: Mapping[str, ReaderTensor], family: GgufFamily, config: LlamaConfig
 ) -> None:
-    """Check that the file has every tensor of the config, in its shape, and no other."""
+    """Check that the file has exactly the tensors of the config, with their shapes."""
     shapes = {name: tuple(int(n) for n in tensor.shape) for name, tensor in tensors.items()}
     if config.layers > len(shapes):
         raise UserError(f"{source.name}: {config.layers} layers in {len(shapes)} tensors")
     for name, shape in shapes_of(family, config).items():
-        found = shapes.pop(name, None)
-        if found != shape:
-            raise UserError(f"{source.name}: {name} has the shape {found}, not {shape}")
+        actual = shapes.pop(name, None)
+        if actual != shape:
+            raise UserError(f"{source.name}: {name} has the shape {actual}, not {shape}")
     if shapes:
         raise UserError(f"{source.name}: unknown tensor {next(iter(shapes))}", remedy=_FOLDER)
 
 
 def _stays(tensor: ReaderTensor) -> bool:
-    """True if kernels read a tensor in its blocks: a matrix, in a format that they know."""
+    """True if kernels can read a tensor in blocks: a matrix in a supported format."""
     return len(tensor.shape) == 2 and tensor.tensor_type.name in gguf_formats()
 
 
 def _types(tensors: Mapping[str, ReaderTensor]) -> dict[str, str]:
-    """The formats of weights that kernels read in blocks, by Hugging Face's name."""
+    """Return the format of each weight that kernels can read in blocks, by Hugging Face's name."""
     named = ((hf_name(name), tensor) for name, tensor in tensors.items())
     return {name: t.tensor_type.name for name, t in named if name is not None and _stays(t)}
 
@@ -189,9 +189,9 @@ def _floats(tensor: ReaderTensor) -> F32:
 def _weights(
     tensors: Mapping[str, ReaderTensor], family: GgufFamily, config: LlamaConfig, *, blocks: bool
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The tensors: rows of blocks as bytes [rows, bytes] if they stay so, else float32."""
-    for own, tensor in tensors.items():
-        name = hf_name(own)
+    """Yield each tensor by name: blocks as bytes [rows, bytes] if they stay, else float32."""
+    for gguf_name, tensor in tensors.items():
+        name = hf_name(gguf_name)
         assert name is not None  # _check_shapes knows them all
         values: NDArray[Any]
         values = np.ascontiguousarray(tensor.data) if blocks and _stays(tensor) else _floats(tensor)
@@ -204,16 +204,16 @@ def _weights(
 
 
 def rotary_halves(weight: NDArray[T], heads: int) -> NDArray[T]:
-    """Bring a GGUF query or key weight back to rotary pairs (i, i + d/2) within a head.
+    """Reorder rows of a GGUF query or key weight to rotary pairs (i, i + d/2) within a head.
 
     GGUF's Llama keeps the two members of a rotary pair in neighbouring rows (2i, 2i+1).
 
     Args:
-        weight: [heads * d, hidden], pairs interleaved, or rows of blocks as bytes.
-        heads: number of heads in it.
+        weight: [heads * d, hidden] with interleaved pairs, or rows of blocks as bytes.
+        heads: number of heads in the weight.
 
     Returns:
-        The same rows, the first members of a head's pairs before the second ones.
+        the same rows, with the first members of a head's pairs before the second members.
     """
     pairs = weight.reshape(heads, -1, 2, weight.shape[1])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)

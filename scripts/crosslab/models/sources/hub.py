@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of a Hugging Face hub: its own library downloads a revision, which is then pinned."""
+"""Download of models from a Hugging Face hub, pinned to a commit."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _console = Console(stderr=True, highlight=False)
 
 
 def parse_reference(source: str) -> tuple[str, str]:
-    """Repository and revision (default "main") of ``hf:OWNER/NAME[@REVISION]``.
+    """Return repository and revision (default "main") of ``hf:OWNER/NAME[@REVISION]``.
 
     Raises:
-        UserError: it is not of that form.
+        UserError: the source does not have this form.
     """
-    found = _REFERENCE.fullmatch(source.removeprefix(HUB))
-    if not found:
+    match = _REFERENCE.fullmatch(source.removeprefix(HUB))
+    if not match:
         raise UserError(
             f"{source!r} is not a model on the hub", remedy=f"use {HUB}OWNER/NAME[@REVISION]"
         )
-    return found[1], found[2] or "main"
+    return match[1], match[2] or "main"
 
 
 def download(source: str, cache: Path) -> tuple[Path, str, str]:
-    """Download a model; continue an interrupted download.
+    """Download a model from the hub; continue an interrupted download.
 
-    HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean to the library.
+    The hub's library reads HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE.
 
     Args:
         source: ``hf:OWNER/NAME[@REVISION]``.
         cache: folder of finished builds; the library's own cache lies in it.
 
     Returns:
-        folder of the files, the commit that they are of, and the licence that the hub names.
+        folder of the files, their commit, and the licence that the hub names.
 
     Raises:
-        UserError: there is no such repository or revision, or the hub cannot be reached.
-        LabError: it cannot be downloaded for another reason, such as a full disk.
+        UserError: the repository or revision does not exist, or the hub cannot be reached.
+        LabError: the download fails for another reason, such as a full disk.
     """
-    # Imported here: what reads no hub does without the library's second of start.
+    # Imported here: the import takes a second, which other sources do not need.
     hub = importlib.import_module("huggingface_hub")
     repository, revision = parse_reference(source)
     commit, licence = revision, ""
@@ -65,7 +65,7 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
         )
     except LabError:
         raise
-    except Exception as error:  # its own, the system's, and those of its HTTP library
+    except Exception as error:  # of the hub's library, the system and the HTTP library
         if isinstance(error, OSError) and remedy_for(error.errno):
             raise LabError.from_os_error(error) from error
         if offline.offline():
@@ -83,7 +83,7 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
 
 
 def _look_up(api: Any, repository: str, revision: str) -> tuple[str, str]:
-    """The commit of a branch or tag, and the licence in the model's card."""
+    """Return the commit of a branch or tag, and the licence in the model's card."""
     about = api.model_info(repository, revision=revision)
     if about.sha is None:
         raise LabError(f"the hub gives no commit of {repository}@{revision}")

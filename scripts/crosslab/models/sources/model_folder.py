@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as its user names it: a pinned name, a Hugging Face folder, a GGUF file, or a hub's.
+"""Import of a model from the user's MODEL: pinned name, Hugging Face folder, GGUF file or hub.
 
-Each becomes a folder in the cache, in Hugging Face's layout. Weights of a folder stay where they
-are, and are noted there with their hashes.
+Each model becomes a folder in the cache, in Hugging Face's layout. Weights of a Hugging Face folder
+are not copied; the cache stores their paths and hashes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from groundwork.files import atomic_write_json
 from groundwork.hashing import digest, sha256_of
 
 CONFIG_FILE = "config.json"
-# What of a folder is read, beside the weights.
+# Files that are read besides the weights.
 SMALL_FILES = (
     CONFIG_FILE,
     INDEX_FILE,
@@ -61,13 +61,13 @@ class ModelOrigin:
     """Origin of a model, for a manifest and a bill of materials.
 
     Attributes:
-        name: what it is called.
-        version: of what it was taken from; else the beginning of its hash.
-        licence: SPDX expression; empty where it is not known.
-        sha256: of its file, or of its files' hashes.
-        table: the manifest's entry.
-        purl: its package URL; may be empty.
-        file: its path in the package; may be empty.
+        name: name of the model.
+        version: version of the source; without a version, the beginning of the hash.
+        licence: SPDX expression; empty if unknown.
+        sha256: hash of the model's file, or of its files' hashes.
+        table: entry in the manifest.
+        purl: package URL; may be empty.
+        file: path of the model file in its package; may be empty.
     """
 
     name: str
@@ -80,7 +80,7 @@ class ModelOrigin:
 
     @classmethod
     def of_asset(cls, asset: Asset) -> ModelOrigin:
-        """The origin of a pinned model."""
+        """Return the origin of a pinned model."""
         return cls(
             name=asset.name,
             version=asset.version,
@@ -94,11 +94,11 @@ class ModelOrigin:
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model in the cache.
+    """A model in the cache, with its origin.
 
     Attributes:
-        folder: in Hugging Face's layout.
-        origin: where it comes from.
+        folder: folder in Hugging Face's layout.
+        origin: origin of the model.
     """
 
     folder: Path
@@ -106,7 +106,7 @@ class ImportedModel:
 
 
 def name_of(source: str) -> str:
-    """Name of a model's folder in dist/, from the MODEL that the user typed."""
+    """Return the name of a model's folder in dist/, from the user's MODEL."""
     if source.startswith(HUB):
         source = parse_reference(source)[0]
     stem = Path(source).resolve().name if "/" in source or "." in source else source
@@ -115,10 +115,10 @@ def name_of(source: str) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder is a model of Hugging Face.
+    """Check that a folder holds a Hugging Face model.
 
     Raises:
-        UserError: it has no config.json.
+        UserError: the folder has no config.json.
     """
     if (folder / CONFIG_FILE).is_file():
         return
@@ -133,10 +133,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_source(source: str, project: Path) -> None:
-    """Check that a MODEL is the name of one, or a path of one; its content is read later.
+    """Check that MODEL is a pinned name, a hub reference or a model's path; read no weights.
 
     Raises:
-        UserError: it is neither.
+        UserError: MODEL is something else.
     """
     path = Path(source)
     if source.startswith(HUB):
@@ -162,19 +162,19 @@ def check_source(source: str, project: Path) -> None:
 def import_model(
     source: str, name: str, project: Path, cache: Path, *, blocks: bool = False
 ) -> ImportedModel:
-    """Bring a model into the cache.
+    """Import a model into the cache; download it if necessary.
 
     Args:
         source: name of a pinned model, a folder, a GGUF file, or ``hf:OWNER/NAME[@REVISION]``.
-        name: what the model is called.
+        name: name of the model in its origin.
         project: folder of VERSIONS.lock.
         cache: folder of finished builds.
-        blocks: the weights of a GGUF file stay in its blocks.
+        blocks: keep the weights of a GGUF file in blocks.
 
     Raises:
-        UserError: there is no such model, or something of it is missing; or its weights are not
-            in blocks.
-        LabError: it cannot be downloaded.
+        UserError: the model does not exist or is incomplete, or ``blocks`` is set without a GGUF
+            file.
+        LabError: the model cannot be downloaded.
     """
     if blocks and (source.startswith(HUB) or Path(source).is_dir()):
         raise UserError(
@@ -183,13 +183,13 @@ def import_model(
         )
     if source.startswith(HUB):
         folder, revision, licence = download(source, cache)
-        found = import_folder(folder, name, cache)
+        imported = import_folder(folder, name, cache)
         reference, _ = parse_reference(source)
-        table = {**found.origin.table, "repository": reference, "revision": revision}
+        table = {**imported.origin.table, "repository": reference, "revision": revision}
         purl = f"pkg:huggingface/{reference}@{revision}"
-        licence = licence or found.origin.licence
-        origin = ModelOrigin(name, revision, licence, found.origin.sha256, table, purl)
-        return ImportedModel(found.folder, origin)
+        licence = licence or imported.origin.licence
+        origin = ModelOrigin(name, revision, licence, imported.origin.sha256, table, purl)
+        return ImportedModel(imported.folder, origin)
     path = Path(source)
     if path.is_dir():
         return import_folder(path, name, cache)
@@ -205,10 +205,10 @@ def import_model(
 
 
 def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
-    """Check a Hugging Face folder and import it, without a copy of its weights.
+    """Check a Hugging Face folder and import it without copying weights.
 
     Raises:
-        UserError: config.json, weights or a shard of them are missing, or are not whole.
+        UserError: config.json, the weights or a shard are missing or incomplete.
     """
     folder = folder.resolve()
     read_table(folder / CONFIG_FILE)
@@ -229,20 +229,20 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
         (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         write_elsewhere([WeightFile(path.name, path, hashes[path]) for path in paths], out)
 
-    # The place counts, too: weights stay there.
+    # The folder's path is part of the key: weights stay there.
     stats = json.dumps([stat_of(path) for path in paths])
-    made = cached_build(cache, "model", digest(str(folder), contents, stats), make)
+    imported = cached_build(cache, "model", digest(str(folder), contents, stats), make)
     sha256 = hashlib.sha256(contents.encode()).hexdigest()
     licence = _licence(folder)
     about = {"name": name, "files": table, "sha256": sha256}
-    return ImportedModel(made, ModelOrigin(name, sha256[:16], licence, sha256, about))
+    return ImportedModel(imported, ModelOrigin(name, sha256[:16], licence, sha256, about))
 
 
 def weight_paths(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: those of its index, or all.
+    """Return the safetensors files of a folder: those in its index, or all.
 
     Raises:
-        UserError: the folder has no weights, or lacks a file of its index.
+        UserError: the folder has no weights, or lacks a file in its index.
     """
     index = folder / INDEX_FILE
     if index.is_file():
@@ -252,7 +252,7 @@ def weight_paths(folder: Path) -> list[Path]:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{index} is not an index of weights: {error!r}") from error
-        # An index must not reach out of its folder.
+        # An index must not name files outside its folder.
         strange = [n for n in names if not isinstance(n, str) or Path(n).name != n]
         missing = [n for n in names if n in strange or not (folder / n).is_file()]
         if missing:
@@ -275,13 +275,13 @@ def weight_paths(folder: Path) -> list[Path]:
 
 
 def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
-    """SHA-256 of large files; an unchanged file is not read again."""
+    """Return the SHA-256 of large files; reuse hashes of unchanged files."""
     memory = cache / "hashes.json"
     try:
         known = json.loads(memory.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         known = {}
-    found = {}
+    hashes = {}
     for path in paths:
         key = json.dumps([str(path.resolve()), *stat_of(path)])
         if key not in known:
@@ -294,12 +294,12 @@ def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
             known[key] = total.hexdigest()
             cache.mkdir(parents=True, exist_ok=True)
             atomic_write_json(memory, known)
-        found[path] = known[key]
-    return found
+        hashes[path] = known[key]
+    return hashes
 
 
 def _licence(folder: Path) -> str:
-    """The licence in the model's card; empty without one."""
+    """Return the licence in the model's card; empty without a licence."""
     try:
         card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -18,17 +18,17 @@ LOCK_NAME = "VERSIONS.lock"
 
 @dataclass(frozen=True)
 class Asset:
-    """One model file inside one published wheel, both known by their content.
+    """A model file inside a published wheel, both pinned by hash.
 
     Attributes:
-        name: how the user names the model.
+        name: name that the user gives.
         package: the wheel's package name.
         version: the wheel's version.
         file: the wheel's file name.
         sha256: hash of the wheel.
         member: path of the model file inside the wheel.
-        member_sha256: hash of that file.
-        licence: SPDX expression of its licence; may be empty.
+        member_sha256: hash of the model file.
+        licence: SPDX expression; may be empty.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Pins:
     """The part of VERSIONS.lock that crosslab reads.
 
     Attributes:
-        path: the lock.
+        path: path of VERSIONS.lock.
         assets: model assets by name.
     """
 
@@ -54,10 +54,10 @@ class Pins:
     assets: dict[str, Asset]
 
     def asset(self, name: str) -> Asset:
-        """The asset of this name.
+        """Return the asset with this name.
 
         Raises:
-            UserError: no asset of this name is pinned.
+            UserError: no asset with this name is pinned.
         """
         if name in self.assets:
             return self.assets[name]
@@ -68,10 +68,10 @@ class Pins:
 
 
 def read_pinned(project: Path, section: str, name: str, make: Callable[[dict[str, Any]], T]) -> T:
-    """Read the table of one name in a section of ``VERSIONS.lock`` with ``make``.
+    """Read the table [section."name"] of ``VERSIONS.lock`` and convert it with ``make``.
 
     Raises:
-        UserError: there is no such table, or it lacks something.
+        UserError: the table is missing or incomplete.
     """
     path = project / LOCK_NAME
     try:

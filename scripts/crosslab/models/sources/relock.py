@@ -19,7 +19,7 @@ NOT_PINNED = ("name", "licence")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Download every pinned model again; with ``--check``, return 1 if one differs from its pin.
+    """Download every pinned model again; with ``--check``, return 1 if a hash or version differs.
 
     Raises:
         LabError: a model cannot be downloaded.
@@ -33,12 +33,12 @@ def main(argv: Sequence[str]) -> int:
     differs = False
     for name, pinned in read_pins(args.project).assets.items():
         with tempfile.TemporaryDirectory(prefix="asset-") as folder:
-            found = asdict(look_up(pinned, Path(folder)))
+            current = asdict(look_up(pinned, Path(folder)))
         for field, value in asdict(pinned).items():
-            if field not in NOT_PINNED and found[field] != value:
+            if field not in NOT_PINNED and current[field] != value:
                 differs = True
-                print(f"model {name}: {field} is {found[field]}, pinned {value}")
-                document["assets"][name][field] = found[field]
+                print(f"model {name}: {field} is {current[field]}, pinned {value}")
+                document["assets"][name][field] = current[field]
     if differs and not args.check:
         atomic_write(path, tomlkit.dumps(document))
     return 1 if differs and args.check else 0
