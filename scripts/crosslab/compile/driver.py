@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the compiling process on a patched tree, and keep its results."""
+"""Start the compiler process on a patched tree, and cache its results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from crosslab.models.config import LlamaConfig
 from groundwork.hashing import digest
 
 DEFAULT_CHUNK = 2048
-# Sequences that one call decodes at most; what a board serves at once.
+# Most sequences that one call decodes, and that a board serves at the same time.
 MAX_BATCH = 8
 LAST_LINES = 15
-# In a library's folder: the module after each pass, where that was asked for.
+# Folder in a library's folder with the module after each pass, if requested.
 IR_FOLDER = "ir"
-# In a library's folder while it is compiled: the configuration of the passes.
+# Configuration of the passes, in a library's folder during the compilation.
 PASSES_FILE = "passes.json"
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
@@ -37,38 +37,39 @@ LIBRARY = "model.tar"
 
 @dataclass(frozen=True)
 class ImportedModule:
-    """A model that came as TVM's module, not as a config.
+    """A model in the form of TVM's module, instead of a config.
 
     Attributes:
-        folder: ``module.json``, TVM's own JSON, whose function ``main`` takes inputs and then the
-            parameters as one tuple; ``model.json`` with ``inputs``, ``params`` and ``bounds`` (the
-            largest values of symbolic sizes). Of a language model with a paged cache, MLC-LLM's
-            functions without that for the cache, and ``language``, the cache's sizes.
+        folder: ``module.json`` in TVM's JSON format, whose function ``main`` accepts inputs and
+            then the parameters as one tuple; ``model.json`` with ``inputs``, ``params`` and
+            ``bounds`` (the largest values of symbolic sizes). A language model with a paged cache
+            has MLC-LLM's functions except the one that creates the cache, and ``language``, the
+            cache's sizes.
     """
 
     folder: Path
 
     @property
     def files(self) -> tuple[Path, Path]:
-        """The files that a library is made from."""
+        """The input files of the compiler."""
         return self.folder / "module.json", self.folder / "model.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryRequest:
-    """Choices of a model library that both compilers accept: ours, and MLC-LLM's.
+    """Options of a model library that the project's compiler and MLC-LLM's accept.
 
     Attributes:
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
-        prefill_chunk: most tokens that one prefill call takes.
-        kernels: folder of the compiled kernels that the passes bring in.
-        require_tensorize: nothing tensorized is an error.
-        mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
-        steps: steps of the passes that run, or "-name" for all but one; None takes all, () leaves
-            the loops to TVM.
-        prefix: of the library's symbols, by which a program distinguishes several libraries.
-        tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
-        stored: weights that stay in a file's blocks, as the passes' configuration lists them.
+        prefill_chunk: most tokens of one prefill call.
+        kernels: folder of the compiled kernels to call; None: no kernels.
+        require_tensorize: fail if no function is tensorized.
+        mode: formats that linear-layer kernels read; MLC-LLM's runtime loads only "stored".
+        steps: names of the pass steps to run, or "-name" for all but one; None: all; (): none, so
+            that TVM compiles the loops.
+        prefix: prefix of the library's symbols, which distinguishes libraries in one program.
+        tuned: folder of a MetaSchedule database, for functions without a kernel; None: no database.
+        stored: weights that stay in a file's blocks, in the form of the passes' configuration.
     """
 
     form: str = "static"
@@ -82,10 +83,10 @@ class LibraryRequest:
     stored: Mapping[str, Any] = field(default_factory=dict)
 
     def check_choices(self) -> None:
-        """Refuse an unknown form, and a folder without kernels.
+        """Refuse an unknown form, or a kernel folder without kernels.
 
         Raises:
-            UserError: so it is.
+            UserError: the form or the folder is wrong.
         """
         if self.form not in ("static", "shared"):
             raise UserError(f"unknown library form {self.form!r}", remedy="use static or shared")
@@ -96,10 +97,10 @@ class LibraryRequest:
             )
 
     def configure(self, folder: Path) -> dict[str, str]:
-        """Write the passes' configuration to a library's folder, which gets their reports, too.
+        """Write the passes' configuration to a library's folder, where passes also write reports.
 
         Returns:
-            the variable of the compiling process that names the file.
+            the environment variable with the path of the file, for the compiler process.
         """
         passes = load_pass("configuration")
         settings = passes.Configuration(
@@ -121,15 +122,16 @@ class LibraryRequest:
 
 @dataclass(frozen=True)
 class CompileRequest(LibraryRequest):
-    """Everything that a model library is made from.
+    """All inputs of a model library.
 
     Attributes:
         tvm_tree: a TVM tree in git's layout (``python/tvm`` below it).
-        config: a Llama's sizes, or a module.
-        target: what code is generated for.
-        gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
-            takes a minute and more over what it makes of widths that are no multiple of 128.
-        linker: compiler command that links "shared" for another machine; empty: the host's.
+        config: sizes of a Llama, or a module.
+        target: target of the generated code.
+        gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. On x86, LLVM then
+            compiles widths that are not multiples of 128 for a minute or more.
+        linker: compiler command that links "shared" for another machine; empty: the host's
+            compiler.
         dump_ir: keep the module after each pass, as :mod:`crosslab.compile.ir_dump` writes it.
     """
 
@@ -146,7 +148,7 @@ class CompileRequest(LibraryRequest):
         return self.tvm_tree / "python"
 
     def specification(self) -> dict[str, Any]:
-        """The request as JSON-ready data for the compiling process."""
+        """Return the request as JSON-ready data for the compiler process."""
         config = asdict(self.config) if isinstance(self.config, LlamaConfig) else None
         return {
             "config": config,
@@ -171,10 +173,10 @@ class CompiledModel:
     """A model library and its report.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the library.
         library: ``model.tar`` or ``model.so``.
-        metadata: the table that its ``_metadata()`` gives.
-        tensorized: the pass's report: function, block, symbol or reason; empty without the pass.
+        metadata: table that the library's function ``_metadata()`` returns.
+        tensorized: report of the pass: function, block, symbol or reason; empty without the pass.
     """
 
     folder: Path
@@ -184,11 +186,11 @@ class CompiledModel:
 
 
 def compile_llama(request: CompileRequest, cache: Path) -> CompiledModel:
-    """Compile the project's own Llama, or a module; the same inputs are compiled once.
+    """Compile a Llama or a module; return the cached result for equal inputs.
 
     Raises:
-        UserError: the tree, the pass or the kernels are not where they were said to be.
-        LabError: the compilation fails; its last lines are in the message.
+        UserError: the tree, the pass or the kernels are missing.
+        LabError: the compilation fails; the message has the last lines of its output.
     """
     _check(request)
     folder = cached_build(cache, "library", _key(request), lambda out: _run(request, out))
@@ -199,15 +201,15 @@ def read_compiled(folder: Path) -> CompiledModel:
     """Read the result of a compilation.
 
     Raises:
-        LabError: there is no model library in it.
+        LabError: the folder has no model library.
     """
-    found = [folder / name for name in (LIBRARY, "model.so") if (folder / name).is_file()]
-    if not found:
+    libraries = [folder / name for name in (LIBRARY, "model.so") if (folder / name).is_file()]
+    if not libraries:
         raise LabError(f"no model library in {folder}")
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     report = folder / "tensorized.json"
     tensorized = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else []
-    return CompiledModel(folder, found[0], about, tensorized)
+    return CompiledModel(folder, libraries[0], about, tensorized)
 
 
 def _check(request: CompileRequest) -> None:
@@ -220,14 +222,14 @@ def _check(request: CompileRequest) -> None:
 
 
 def _key(request: CompileRequest) -> str:
-    own = Path(__file__).parent
+    here = Path(__file__).parent
     parts: list[str | Path] = [
         json.dumps(request.specification(), sort_keys=True),
         metadata.version("apache-tvm"),
         metadata.version("apache-tvm-ffi"),
         str(request.require_tensorize),
         request.python,
-        *(own / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
+        *(here / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
         PASSES,
         *folders_of(request.mode.extras),
         *((request.kernels,) if request.kernels else ()),
@@ -238,12 +240,12 @@ def _key(request: CompileRequest) -> str:
 
 
 def tree_environment(tvm_tree: Path) -> dict[str, str]:
-    """Environment in which ``import tvm`` imports this tree, on the wheel's native libraries."""
+    """Return environment variables for ``import tvm`` from a tree, with the wheel's libraries."""
     libraries = Path(str(metadata.distribution("apache-tvm").locate_file("tvm/lib")))
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MLC_RVV_")}
-    given = filter(None, [os.environ.get("PYTHONPATH")])
-    path = os.pathsep.join([str(tvm_tree.resolve() / "python"), *given])
-    return {**kept, "PYTHONPATH": path, "TVM_LIBRARY_PATH": str(libraries)}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MLC_RVV_")}
+    callers = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join([str(tvm_tree.resolve() / "python"), *callers])
+    return {**inherited, "PYTHONPATH": path, "TVM_LIBRARY_PATH": str(libraries)}
 
 
 def _run(request: CompileRequest, folder: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module before and after each pass of a compile, as TVMScript, and a page of the changes."""
+"""Dump of the module after each pass of a compile, as TVMScript, with a page of the changes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 import tvm
 
-# Passes that only run others on the same module: TVM's, and the project's hooks.
+# Passes that only run other passes on the same module: TVM's, and the project's hooks.
 _LIST = re.compile("sequential|Rvv(Fusion|Scheduling|Emission)")
 _SHOWN_LINES, _SHOWN_COLUMNS = 48, 112
 
 
 @tvm.instrument.pass_instrument
 class ModuleDump:
-    """Writes the module before the first pass and after each that changed it.
+    """Instrument that writes the module before the first pass and after each pass that changed it.
 
-    ``000-input.py`` is the module as it was defined; ``012-FuseOps.py`` is what the pass FuseOps,
-    the twelfth file, left. ``README.md`` lists all passes in order with the lines they changed.
-    A pass that another one runs, on a module of its own, is part of that one.
+    ``000-input.py`` is the module before all passes; ``012-FuseOps.py``, the twelfth later file, is
+    the module after the pass FuseOps. ``README.md`` lists all passes in order with the changed
+    lines. A pass that another pass runs, on its own module, is part of the outer pass.
 
     Attributes:
-        folder: made when missing.
+        folder: target folder, created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class ModuleDump:
         self._files = 0
 
     def run_before_pass(self, module: Any, info: Any) -> None:
-        """Write the module that the first pass gets."""
+        """Before the first pass, write the module."""
         if not self._rows:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._text = module.script()
@@ -62,16 +62,16 @@ class ModuleDump:
         self._text = text
 
     def exit_pass_ctx(self) -> None:
-        """Write the page."""
+        """Write the page of all passes."""
         if self._rows:
             (self.folder / "README.md").write_text("\n".join(self._rows), encoding="utf-8")
 
 
 def _shown(old: str, new: str) -> str:
-    """The first lines of the difference, and the number of lines."""
+    """Return the first lines of the difference, and the number of omitted lines."""
     lines = list(_changed(old, new))
-    more = len(lines) - _SHOWN_LINES
-    rest = f"\n… {more} more lines\n" if more > 0 else ""
+    omitted = len(lines) - _SHOWN_LINES
+    rest = f"\n… {omitted} more lines\n" if omitted > 0 else ""
     return "\n".join(["```diff", *lines[:_SHOWN_LINES], "```", rest])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama or a relative of it in ``tvm.relax.frontend.nn``.
+"""A Llama or a model of a related family in ``tvm.relax.frontend.nn``.
 
-Parameters and entry points have MLC-LLM's names. All shapes are known at compile time, except the
-length of a prompt. A linear layer is one reduction over the weight as it lies ([out, in]): no
+Parameters and entry points have MLC-LLM's names. All shapes except the length of a prompt are known
+at compile time. A linear layer is one reduction over the stored weight ([out, in]): there is no
 transpose at run time.
 """
 
@@ -37,18 +37,18 @@ def nt_matmul(x: Any, weight: Any) -> Any:
 
 
 def last_row_of(x: Any) -> Any:
-    """Tensor expression of the last row of x [1, rows, width]: [1, 1, width]."""
+    """Return the tensor expression [1, 1, width] of the last row of x [1, rows, width]."""
     shape = (x.shape[0], 1, x.shape[2])
     return te.compute(shape, lambda n, _, k: x[n, x.shape[1] - 1, k], name="last_row")
 
 
 def last_row(x: Any) -> Any:
-    """Map x [1, rows, width] to [1, 1, width]: its last row."""
+    """Return the last row [1, 1, width] of x [1, rows, width]."""
     return op.tensor_expr_op(last_row_of, "last_row", [x])
 
 
 class Linear(nn.Module):  # type: ignore[misc]
-    """A linear layer, weight [out, in], bias [out] or None."""
+    """A linear layer with weight [out, in], and bias [out] or None."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Linear(nn.Module):  # type: ignore[misc]
 
 
 class Embedding(nn.Embedding):  # type: ignore[misc]
-    """An embedding, which may be the last linear layer, too."""
+    """An embedding, whose weight can also be that of the last linear layer."""
 
     def lm_head_forward(self, x: Any) -> Any:
         """Map x [batch, rows, width] to logits [batch, rows, vocab]."""
@@ -70,7 +70,7 @@ class Embedding(nn.Embedding):  # type: ignore[misc]
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Grouped-query attention over the paged cache, which also applies rotary embeddings."""
+    """Grouped-query attention with the paged cache, which also applies rotary embeddings."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
-    """SwiGLU, or with a GELU by tanh."""
+    """A gated feed-forward layer with SiLU (SwiGLU) or tanh GELU."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """One decoder layer."""
+    """A decoder layer."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Body(nn.Module):  # type: ignore[misc]
-    """Embedding, layers and the last norm."""
+    """The embedding, the decoder layers and the last norm."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -138,14 +138,14 @@ class Body(nn.Module):  # type: ignore[misc]
         self.norm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any) -> Any:
-        """Map x [batch, rows, hidden] to the same shape, before the norm."""
+        """Map embeddings x [batch, rows, hidden] to the states before the last norm."""
         for index, layer in enumerate(self.layers):
             x = layer(x, cache, index)
         return x
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """The entry points of a language model, by MLC-LLM's names."""
+    """The entry points of a language model, with MLC-LLM's names."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -159,42 +159,42 @@ class Llama(nn.Module):  # type: ignore[misc]
         return head(self.model.norm(x))
 
     def embed(self, input_ids: Any) -> Any:
-        """Token ids [rows] to embeddings [rows, hidden]."""
+        """Map token ids [rows] to embeddings [rows, hidden]."""
         embedded = self.model.embed_tokens(input_ids)
         return embedded if self.scale == 1.0 else embedded * self.scale
 
     def prefill(self, input_embed: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, rows, hidden] to logits [1, 1, vocab] after the last row."""
+        """Map embeddings [1, rows, hidden] to logits [1, 1, vocab] after the last row."""
         x = self.model(input_embed, paged_kv_cache)
         return self._logits(last_row(x)), paged_kv_cache
 
     def decode(self, input_embed: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, 1, hidden] to logits [1, 1, vocab]."""
+        """Map the embeddings [1, 1, hidden] of a token to logits [1, 1, vocab]."""
         return self._logits(self.model(input_embed, paged_kv_cache)), paged_kv_cache
 
     def batch_decode(self, input_embeds: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [batch, 1, hidden], one token a sequence, to logits [batch, 1, vocab]."""
+        """Map embeddings [batch, 1, hidden], a token per sequence, to logits [batch, 1, vocab]."""
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
 
     def batch_prefill(self, input_embeds: Any, logit_positions: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, rows, hidden] of several sequences to logits [1, batch, vocab].
+        """Map embeddings [1, rows, hidden] of several sequences to logits [1, batch, vocab].
 
-        The logits are those after the rows at ``logit_positions`` [batch].
+        ``logit_positions`` [batch] lists the rows whose logits are returned.
         """
         x = self.model(input_embeds, paged_kv_cache)
         return self._logits(op.take(x, logit_positions, axis=1)), paged_kv_cache
 
     def batch_verify(self, input_embeds: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, rows, hidden] to logits [1, rows, vocab] after each row."""
+        """Map embeddings [1, rows, hidden] to logits [1, rows, vocab] after each row."""
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
 
     def prefill_to_last_hidden_states(self, input_embed: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, rows, hidden] to the states of the rows, which the head reads."""
+        """Map embeddings [1, rows, hidden] to the states that the last linear layer reads."""
         return self.model.norm(self.model(input_embed, paged_kv_cache)), paged_kv_cache
 
 
 def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
-    """The model as an IRModule, and name, shape and dtype of its parameters in order.
+    """Return the model as an IRModule, and name, shape and dtype of its parameters in order.
 
     Weights stay in a file's blocks where the configuration of the passes lists them.
     """
@@ -202,8 +202,8 @@ def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
     cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
 
     def reads(name: str, *rows: Any) -> dict[str, Any]:
-        given = {name: nn.spec.Tensor([*rows, config.hidden], DTYPE)}
-        return {**given, "paged_kv_cache": cache, "$": packed}
+        embeddings = {name: nn.spec.Tensor([*rows, config.hidden], DTYPE)}
+        return {**embeddings, "paged_kv_cache": cache, "$": packed}
 
     spec = {
         "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": packed},
@@ -233,14 +233,15 @@ def add_kv_cache(
     rope_theta: float | None,
     rope: Sequence[float] | None = None,
 ) -> Any:
-    """Add ``create_tir_paged_kv_cache`` and the kernels that the cache calls.
+    """Add ``create_tir_paged_kv_cache``, and the kernels that the cache calls, to a module.
 
     Args:
-        module: of a language model.
+        module: module of a language model.
         sizes: ``layers``, ``heads``, ``kv_heads``, ``head_dim``.
-        target: code is generated for it.
-        rope_theta: base by which the cache turns queries and keys; None: the model turns them.
-        rope: Llama 3's scaling of it, see :class:`crosslab.models.config.FamilyConfig`.
+        target: target of the generated code.
+        rope_theta: base of the rotary embedding that the cache applies; None: the model applies it.
+        rope: Llama 3's scaling of the rotary embedding, see
+            :class:`crosslab.models.config.FamilyConfig`.
 
     Its five arguments are shapes of one dimension: batch, total length, prefill chunk, page
     size, and 0 or 1 for a sliding window.
@@ -283,7 +284,7 @@ def add_kv_cache(
 
 
 def _scaling(rope: Sequence[float] | None) -> dict[str, Any]:
-    """Llama 3's ``rope_scaling``, as the cache takes it."""
+    """Return Llama 3's ``rope_scaling`` in the form that the cache accepts."""
     if rope is None:
         return {}
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")

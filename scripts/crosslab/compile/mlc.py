@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLC-LLM's own commands, run on the patched trees: weights to parameters, config to library."""
+"""MLC-LLM's commands on the patched trees: convert weights to parameters, compile a library."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from crosslab.models.weights_file import (
 from groundwork.hashing import digest
 
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
-"""Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
+"""Packages that MLC-LLM's converter and compiler import, besides TVM and its FFI."""
 
-# Settings of one run must not leak into the next: the request has all of them.
+# Variables that are removed: the request has all settings.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
 
 _PROBE = """
@@ -84,9 +84,9 @@ class MlcTools:
 
     Attributes:
         mlc_tree: the MLC-LLM tree in git's layout (``python/mlc_llm`` below it).
-        tvm_tree: the TVM tree, likewise.
-        python: interpreter that has the TVM wheel, whose native libraries serve the tree, and
-            MLC-LLM's own requirements.
+        tvm_tree: the TVM tree in git's layout.
+        python: interpreter with the TVM wheel, whose native libraries the tree uses, and MLC-LLM's
+            requirements.
     """
 
     mlc_tree: Path
@@ -94,7 +94,7 @@ class MlcTools:
     python: Path = field(default_factory=lambda: Path(sys.executable))
 
     def check(self) -> None:
-        """Make sure that the commands can start.
+        """Check that the commands can start.
 
         Raises:
             UserError: a tree or a Python package is missing.
@@ -127,18 +127,18 @@ class MlcTools:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version of each wanted package that the interpreter has."""
+        """Version of each required package that the interpreter has."""
         versions: dict[str, str] = self._probed["versions"]
         return versions
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Environment in which ``mlc_llm`` and ``tvm`` mean the patched trees."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
+        """Return environment variables for ``mlc_llm`` and ``tvm`` from the patched trees."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
         path = [str(tree.resolve() / "python") for tree in (self.mlc_tree, self.tvm_tree)]
-        # Packages with extra passes may be on the caller's path.
+        # Keep the caller's path: it may have packages with extra passes.
         path += filter(None, [os.environ.get("PYTHONPATH")])
         return {
-            **kept,
+            **inherited,
             "PYTHONPATH": os.pathsep.join(path),
             "TVM_LIBRARY_PATH": self._probed["libraries"],
             "PYTHONNOUSERSITE": "1",
@@ -147,22 +147,23 @@ class MlcTools:
         }
 
     def key(self) -> str:
-        """Hash of all inputs of the commands for one model."""
+        """Return the hash of the packages' versions and of both trees."""
         versions = json.dumps(self.versions, sort_keys=True)
         return digest(versions, self.mlc_tree / "python", self.tvm_tree / "python")
 
 
 @dataclass(frozen=True)
 class MlcCompileRequest(LibraryRequest):
-    """Inputs of a model library.
+    """Inputs of a model library that MLC-LLM compiles.
 
     Attributes:
-        model: folder with the model's ``config.json``, as Hugging Face writes it.
+        model: folder with the model's ``config.json`` in Hugging Face's format.
         quantization: MLC-LLM's name of the parameters' format.
         device: MLC-LLM's ``--device``: ``riscv64:rvv256``, ``riscv64:rvv256-zvfh``, or ``cpu``.
-        context: longest sequence, tokens.
-        environment: further variables, as ``CROSS_COMPILATION`` for the device ``cpu``.
-        sizes: further sizes that override the config's, as ``sliding_window_size``.
+        context: longest sequence in tokens.
+        environment: further environment variables, such as ``CROSS_COMPILATION`` for the device
+            ``cpu``.
+        sizes: further sizes that override the config's, such as ``sliding_window_size``.
     """
 
     model: Path
@@ -173,7 +174,7 @@ class MlcCompileRequest(LibraryRequest):
     sizes: tuple[tuple[str, int], ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """The request as a table."""
+        """Return the request as a table."""
         return {
             "compiler": "mlc-llm",
             "quantization": self.quantization,
@@ -191,14 +192,14 @@ class MlcCompileRequest(LibraryRequest):
 
 
 def device_of(target: LabTarget) -> str:
-    """MLC-LLM's ``--device`` for a target of the lab; see :func:`environment_of`, too."""
+    """Return MLC-LLM's ``--device`` for a target; see also :func:`environment_of`."""
     if not target.vlen or target.tune:
         return "cpu"
     return target.label.replace("-", ":", 1)
 
 
 def environment_of(target: LabTarget) -> tuple[tuple[str, str], ...]:
-    """The variables that describe a target which none of MLC-LLM's presets is."""
+    """Return the variables that describe a target without a preset in MLC-LLM."""
     if not target.tune:
         return ()
     table, prefix = target.table(), "CROSS_COMPILATION"
@@ -212,11 +213,11 @@ def environment_of(target: LabTarget) -> tuple[tuple[str, str], ...]:
 
 
 def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path) -> Path:
-    """Run ``mlc_llm convert_weight``; the same weights are converted once.
+    """Run ``mlc_llm convert_weight``; return the cached result for equal inputs.
 
     Args:
-        tools: where MLC-LLM is.
-        model: folder with ``config.json`` and safetensors files, as Hugging Face lays it out.
+        tools: MLC-LLM's trees and interpreter.
+        model: folder with ``config.json`` and safetensors files in Hugging Face's layout.
         quantization: a name of :mod:`crosslab.models.formats`.
         cache: folder of finished builds.
 
@@ -224,8 +225,8 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
         folder with ``tensor-cache.json`` and its shards.
 
     Raises:
-        UserError: the model, a tree or a package is not there.
-        LabError: the conversion fails; its last lines are in the message.
+        UserError: the model, a tree or a package is missing.
+        LabError: the conversion fails; the message has the last lines of its output.
     """
     tools.check()
     _check_quantization(quantization)
@@ -236,13 +237,13 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
 
     def make(folder: Path) -> None:
         resumed_shards(folder)
-        # MLC-LLM writes an index beside the weights: it gets a view of them to write to.
+        # MLC-LLM writes an index beside the weights: give it a folder of links.
         with tempfile.TemporaryDirectory(prefix="mlc-weights-") as view:
             named = {path.name: path for path in about} | {file.name: file.path for file in files}
             for name, path in named.items():
                 (Path(view) / name).symlink_to(path.resolve())
             if INDEX_FILE not in named and WEIGHTS_FILE not in named:
-                # MLC-LLM finds several files, or one of another name, by an index alone.
+                # Without an index, MLC-LLM finds only a single file with the default name.
                 places = StoredWeights({file.name: Path(view) / file.name for file in files}).places
                 write_index({name: path.name for name, path in places.items()}, Path(view))
             arguments = [view, "--quantization", quantization, "--device", "cpu"]
@@ -257,10 +258,10 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
 
 
 def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
-    """Names of the weights that MLC-LLM reads from a model's files, by its config alone.
+    """Return the names of the weights that MLC-LLM reads for a model's config.
 
     Raises:
-        UserError: a tree or a package is not there, or MLC-LLM does not take the config.
+        UserError: a tree or a package is missing, or MLC-LLM rejects the config.
     """
     tools.check()
     line = [str(tools.python), "-c", _WANTED, str(_config(model)), quantization]
@@ -276,15 +277,15 @@ def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
 
 
 def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> CompiledModel:
-    """Run ``mlc_llm compile``; the same inputs are compiled once.
+    """Run ``mlc_llm compile``; return the cached result for equal inputs.
 
     Returns:
-        the library, and which blocks were tensorized or why not. Its metadata is the request's.
+        the library, and the tensorized blocks or the reasons. Its metadata is the request.
 
     Raises:
-        UserError: the model, a tree, a package or the kernels are not there, or the device is
-            not one that can be compiled for.
-        LabError: the compilation fails; its last lines are in the message.
+        UserError: the model, a tree, a package or the kernels are missing, or the device is not
+            supported.
+        LabError: the compilation fails; the message has the last lines of its output.
     """
     tools.check()
     _check_compile(request)
@@ -338,7 +339,7 @@ def _config(model: Path) -> Path:
 
 
 def _log(cache: Path, name: str) -> Path:
-    """The log in the folder of the stages, which remains after a failure."""
+    """Return the path of a log in the cache; the log remains after a failure."""
     folder = cache / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.log"
@@ -351,7 +352,7 @@ def _see(log: Path) -> str:
 def _run(
     tools: MlcTools, command: str, arguments: Sequence[str], extra: Mapping[str, str], log: Path
 ) -> None:
-    """Run one of MLC-LLM's commands; show its progress, and keep its output in the log."""
+    """Run a command of MLC-LLM; show its progress, and write its output to the log."""
     start = ["-P", str(_CONVERTER)] if command == "convert_weight" else ["-m", "mlc_llm"]
     line = [str(tools.python), *start, command, *arguments]
     with (
@@ -360,7 +361,7 @@ def _run(
         _console.status(f"mlc_llm {command}") as status,
         subprocess.Popen(
             line,
-            # Its own cache of downloaded models is neither used nor left behind.
+            # A temporary home, so that MLC-LLM's own cache of models is not used.
             env=tools.environment({"MLC_LLM_HOME": home, **extra}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -375,7 +376,7 @@ def _run(
         return
     shown = "\n  ".join(last)
     message = f"mlc_llm {command} failed (exit code {process.returncode}):\n  {shown}"
-    # It says 2 for what its user put wrong: an unknown device, a malformed option.
+    # Exit code 2 means wrong input: an unknown device or a malformed option.
     raise LabError(message, remedy=_see(log), exit_code=2 if process.returncode == 2 else 1)
 
 

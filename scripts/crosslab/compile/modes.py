@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choices of the kernels that a model library calls, and of extra passes."""
+"""Options of a model library: formats that kernels read, and extra passes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KV_CACHES = ("float32", "int8")
 
 @dataclass(frozen=True)
 class ExtraPass:
-    """A pass of another package, which runs beside the project's own.
+    """A compiler pass of another package.
 
     Attributes:
-        name: of its entry point.
-        package: distribution that brings it.
-        options: keywords that it is made with.
+        name: name of the entry point.
+        package: distribution with the pass.
+        options: keyword arguments of the pass.
     """
 
     name: str
@@ -31,14 +31,14 @@ class ExtraPass:
 
 @dataclass(frozen=True)
 class KernelMode:
-    """Choice of the weights and activations of linear layers' kernels, and of extra passes.
+    """Formats of weights, activations and KV cache that kernels read, and extra passes.
 
     Attributes:
-        weights: "stored", as MLC-LLM's converter writes them and its own runtime loads them; or
-            "tiles", for which the library has functions that reorder what was loaded.
-        activations: "float32"; or "int8", rounded in groups where weights are quantized.
+        weights: "stored", the layout of MLC-LLM's converter, which MLC-LLM's runtime loads; or
+            "tiles", for which the library has functions that reorder the loaded weights.
+        activations: "float32"; or "int8", rounded in groups before layers with quantized weights.
         kv_cache: "float32", the type of the keys and values that a model computes (float16 with
-            halves); or "int8", each rounded with a factor of its own.
+            halves); or "int8", each rounded with its own factor.
         extras: passes of other packages.
     """
 
@@ -56,19 +56,19 @@ class KernelMode:
 
     @property
     def label(self) -> str:
-        """Ending of the names of folders: "", "-int8", "-kv-int8" or "-int8-kv-int8"."""
+        """Suffix of folder names: "", "-int8", "-kv-int8" or "-int8-kv-int8"."""
         activations = "" if self.activations == "float32" else f"-{self.activations}"
         return activations + ("" if self.kv_cache == "float32" else f"-kv-{self.kv_cache}")
 
     @property
     def choices(self) -> dict[str, Any]:
-        """Choices that the compiler's output depends on."""
+        """Options that change the compiler's output, as a table."""
         names = ("weights", "activations", "kv_cache")
-        found = {name: getattr(self, name) for name in names}
-        return {**found, **({"extras": list(map(asdict, self.extras))} if self.extras else {})}
+        table = {name: getattr(self, name) for name in names}
+        return {**table, **({"extras": list(map(asdict, self.extras))} if self.extras else {})}
 
 
 TILES = KernelMode("tiles")
-# The work of a compiled model, as the cost estimate reads it, in a library's folder.
+# File in a library's folder with the model's operations, for the cost estimate.
 WORK_FILE = "work.json"
 ESTIMATE = ExtraPass("estimate_cost", "mlc-rvv-accelerator-study", {"file": WORK_FILE})

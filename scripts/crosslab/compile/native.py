@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a host model library in TVM's own VM: ``python -m crosslab.compile.native SPEC.json``.
+"""Run a host model library in TVM's VM: ``python -m crosslab.compile.native SPEC.json``.
 
 It runs with the tree's Python first on its path. SPEC has ``library``, ``params``, ``chunks``
 (lists of token ids, one prefill call each), ``max_new``, ``stop``, ``max_seq`` and ``output``
@@ -28,7 +28,7 @@ SEQUENCE = 0
 
 
 def arrange_weights(module: Any, vm: Any, params: list[Any]) -> None:
-    """Reorder, in place, the parameters that a library wants in tiles."""
+    """Reorder in place the parameters that a library reads in tiles."""
     try:
         about = json.loads(vm["weights_in_tiles"]())
     except AttributeError:
@@ -42,7 +42,7 @@ def arrange_weights(module: Any, vm: Any, params: list[Any]) -> None:
 
 
 class NativeModel:
-    """A model library with its parameters and one sequence in its cache."""
+    """A model library with its parameters, and a cache with one sequence."""
 
     def __init__(self, library: Path, params: Path, max_seq: int, chunk: int) -> None:
         self.device = tvm.cpu()
@@ -61,7 +61,7 @@ class NativeModel:
         tvm.get_global_func(f"vm.builtin.kv_state_{name}")(self.cache, *arguments)
 
     def read(self, tokens: list[int]) -> NDArray[np.float32]:
-        """Read tokens; logits [vocab] after the last one."""
+        """Read tokens; return the logits [vocab] after the last token."""
         ids = tvm.runtime.tensor(np.array(tokens, np.int32), self.device)
         embedded = self.vm["embed"](ids, self.params)
         embedded = tvm.runtime.tensor(embedded.numpy()[None], self.device)
@@ -74,7 +74,7 @@ class NativeModel:
 
 
 def run(spec: dict[str, Any]) -> None:
-    """Prefill the chunks, answer greedily, and write the result."""
+    """Prefill the chunks, generate an answer greedily, and write the result."""
     chunks: list[list[int]] = spec["chunks"]
     chunk = max(map(len, chunks))
     model = NativeModel(Path(spec["library"]), Path(spec["params"]), spec["max_seq"], chunk)

@@ -16,20 +16,20 @@ from crosslab.errors import LabError, UserError
 
 PASSES = Path(__file__).resolve().parents[3] / "overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv"
 PACKAGE = "mlc_llm.compiler_pass.rvv"
-# Entry points of the packages that bring more passes, see hooks.py of the passes.
+# Group of entry points for passes of other packages, see hooks.py of the passes.
 GROUP = "mlc_rvv.passes"
 
 
 def load_pass(name: str) -> ModuleType:
-    """A module of the passes, by its name in their package.
+    """Import a module of the passes, by its name in their package.
 
-    The package has its name in MLC-LLM here, too: passes of other packages import it by that.
+    The package has the same name as in MLC-LLM, because passes of other packages import it.
 
     Args:
-        name: as in "hooks" or "vectors.elementary".
+        name: module name, such as "hooks" or "vectors.elementary".
 
     Raises:
-        LabError: there is no such module.
+        LabError: the module does not exist.
     """
     path = PASSES.joinpath(*name.split(".")).with_suffix(".py")
     if not path.is_file():
@@ -42,12 +42,12 @@ def load_pass(name: str) -> ModuleType:
 
 
 def folders_of(extras: Iterable[ExtraPass]) -> list[Path]:
-    """The folders of extra passes' files, on which a compile depends.
+    """Return the folders of the extra passes' files, which are inputs of a compile.
 
     Raises:
         UserError: a pass is not installed.
     """
-    found: set[Path] = set()
+    folders: set[Path] = set()
     for extra in extras:
         points = metadata.entry_points(group=GROUP, name=extra.name)
         specs = [find_spec(point.module) for point in points]
@@ -57,5 +57,5 @@ def folders_of(extras: Iterable[ExtraPass]) -> list[Path]:
                 f"no installed package has the pass {extra.name}",
                 remedy=f"install {extra.package}",
             )
-        found |= {origin.parent for origin in origins}
-    return sorted(found)
+        folders |= {origin.parent for origin in origins}
+    return sorted(folders)

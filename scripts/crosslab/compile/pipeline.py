@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering of a model's IRModule to code of the Relax VM, for CPUs.
 
-The order is that of MLC-LLM's own pipeline where both have a pass, so that the two paths
-compile the same loops: graph, fused TIR functions, the project's passes, schedules, memory, VM.
-The project's passes are those of the MLC-LLM overlay, called through the same hooks.
+The order is that of MLC-LLM's pipeline for passes that both have, so that both compilers produce
+the same loops: graph, fused TIR functions, the project's passes, schedules, memory, VM. The
+project's passes are those of the MLC-LLM overlay, called through the same hooks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _module_pass(function: Callable[[Any, Any], Any], name: str) -> Any:
 
 
 def attach_bounds(bounds: Mapping[str, int]) -> Any:
-    """A pass that gives memory planning the bounds of the symbolic sizes."""
+    """Return a pass that gives memory planning the upper bounds of symbolic sizes."""
 
     def attach(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():
@@ -44,7 +44,7 @@ def attach_bounds(bounds: Mapping[str, int]) -> Any:
 
 
 def drop_pattern_attributes() -> Any:
-    """A pass that removes fusion's attributes from TIR functions, which disturb schedules."""
+    """Return a pass that removes fusion's attributes from TIR functions; they disturb schedules."""
 
     def drop(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():
@@ -56,9 +56,9 @@ def drop_pattern_attributes() -> Any:
 
 
 def narrow_indices() -> Any:
-    """A pass that makes indices 32 bits wide, except in functions with 64-bit values.
+    """Return a pass that makes indices 32 bits wide, except in functions with 64-bit values.
 
-    TVM's own refuses these, such as a model's token ids from PyTorch.
+    TVM's pass fails on such functions, for example on a model's token ids from PyTorch.
     """
 
     def narrow(module: Any, _: Any) -> Any:
@@ -76,20 +76,20 @@ def narrow_indices() -> Any:
 
 
 def _has_wide_values(function: Any) -> bool:
-    # A function that calls another with its buffers neither loads nor stores. Every variable is an
-    # instance of Buffer, and buffers alone have a shape.
-    found = {str(param.dtype) for param in function.params if hasattr(param, "shape")}
+    # Parameters count: a function that only passes its buffers on neither loads nor stores. Every
+    # variable is an instance of Buffer, but only buffers have a shape.
+    dtypes = {str(param.dtype) for param in function.params if hasattr(param, "shape")}
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.BufferLoad | tirx.BufferStore):
-            found.add(str(node.buffer.dtype))
+            dtypes.add(str(node.buffer.dtype))
 
     tirx.stmt_functor.post_order_visit(function.body, visit)
-    return "int64" in found
+    return "int64" in dtypes
 
 
 def add_metadata(metadata: Mapping[str, Any]) -> Any:
-    """A pass that adds ``_metadata()``, which gives the table as JSON text."""
+    """Return a pass that adds ``_metadata()``, a function that returns the table as JSON text."""
 
     def add(module: Any, _: Any) -> Any:
         builder = relax.BlockBuilder()
@@ -104,12 +104,12 @@ def add_metadata(metadata: Mapping[str, Any]) -> Any:
 def pipeline(
     target: Any, bounds: Mapping[str, int], metadata: Mapping[str, Any], *, gemv: bool = True
 ) -> Any:
-    """The whole lowering as one pass.
+    """Return the whole lowering as one pass.
 
     Args:
-        target: code is generated for it.
-        bounds: symbolic size to its largest value.
-        metadata: the table that ``_metadata()`` gives.
+        target: target of the generated code.
+        bounds: largest value of each symbolic size.
+        metadata: table that ``_metadata()`` returns.
         gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does.
     """
     r, hooks = relax.transform, load_pass("hooks")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLC-LLM's command line whose ``convert_weight`` continues an interrupted one.
+"""MLC-LLM's command line, with a ``convert_weight`` that can resume an interrupted run.
 
-A program for :mod:`crosslab.compile.mlc`. Its path has the patched trees, but not this project. The
-journal in the shards' folder names the complete shards, which are not made again. TVM starts each
-shard with nothing pending, so the shards after them are the same, byte for byte.
+:mod:`crosslab.compile.mlc` runs this program. Its path has the patched trees, but not this project.
+The journal in the shards' folder lists the complete shards, which are not written again. TVM begins
+each shard with no pending data, so the later shards are identical to those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _load_or_quantize = HuggingFaceLoader._load_or_quantize
 
 
 class Shards(tvmjs.TensorCacheShardingManager):  # type: ignore[misc]
-    """Shards of which the first were written by an earlier run."""
+    """Writer of shards that continues after the shards of an earlier run."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options | {"initial_shard_records": list(DONE)})
 
     def append_or_update(self, data: bytes, name: str, *about: Any, **options: Any) -> None:
-        """Take a parameter in, unless it is held."""
+        """Add a parameter, unless a complete shard has it."""
         if name not in HELD:
             super().append_or_update(data, name, *about, **options)
 
@@ -50,7 +50,7 @@ class Shards(tvmjs.TensorCacheShardingManager):  # type: ignore[misc]
 
 
 def dump(params: Iterator[tuple[str, Any]], *arguments: Any, **options: Any) -> None:
-    """Store parameters; of those held, TVM sees the dtype alone."""
+    """Store parameters; for parameters in complete shards, TVM gets an empty array of the dtype."""
     seen = (
         (name, np.empty(0, np.float32 if value.dtype == "float32" else np.uint8))
         if name in HELD
@@ -61,14 +61,14 @@ def dump(params: Iterator[tuple[str, Any]], *arguments: Any, **options: Any) -> 
 
 
 def outputs(loader: Any, name: str) -> list[str]:
-    """Names under which a parameter is stored."""
+    """Return the names under which a parameter is stored."""
     quantized = loader.quantize_param_map
     table = quantized.param_map if quantized else {}
     return [str(output) for output in table.get(name, [name])]
 
 
 def load(self: Any, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
-    """Load parameters; skip the computation of those that complete shards hold."""
+    """Load parameters; skip the computation of parameters in complete shards."""
     for name in self.extern_param_map.param_map:
         if HELD.keys() >= set(outputs(self, name)):
             self.extern_param_map.map_func[name] = lambda *_: np.empty(0, np.float32)
@@ -81,8 +81,8 @@ def load_or_quantize(self: Any, name: str, param: Any, device: Any) -> Iterator[
     if not HELD.keys() >= set(names):
         yield from _load_or_quantize(self, name, param, device)
         return
-    for held in (HELD[output] for output in names):
-        yield held["name"], tvm.runtime.empty(tuple(held["shape"]), held["dtype"])
+    for record in (HELD[output] for output in names):
+        yield record["name"], tvm.runtime.empty(tuple(record["shape"]), record["dtype"])
 
 
 tvmjs.TensorCacheShardingManager = Shards

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of functions without a kernel: a compile's database, and the schedules that it used."""
+"""Schedules of functions without a kernel: the compile's database, and a report of their use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
 
 @dataclass(frozen=True)
 class Schedules:
-    """Functions without a kernel that run as loops.
+    """Report of the functions without a kernel, which run as loops.
 
     Attributes:
-        tuned: names of those that took a schedule from the database.
-        unscheduled: TVMScript of the others whose shapes are static.
+        tuned: names of the functions with a schedule from the database.
+        unscheduled: path of TVMScript of the other functions with static shapes.
     """
 
     tuned: list[str]
@@ -27,13 +27,13 @@ class Schedules:
 
     @classmethod
     def read(cls, library: Path) -> Schedules:
-        """The report of a library's compilation."""
+        """Read the report from a library's folder."""
         tuned = json.loads((library / TUNED).read_text(encoding="utf-8"))
         return cls(tuned, str(library / UNSCHEDULED))
 
     @property
     def told(self) -> str:
-        """The numbers of both for messages."""
+        """Message with the numbers of tuned and untuned functions."""
         text = Path(self.unscheduled).read_text(encoding="utf-8")
         names = f" ({', '.join(self.tuned)})" if self.tuned else ""
         return (
@@ -43,5 +43,5 @@ class Schedules:
 
 
 def database_in(tuned: Path | None) -> Path | None:
-    """The folder, if it has a database of schedules and not only values of kernels."""
+    """Return the folder if it has a database of schedules; a folder can have kernel values only."""
     return tuned.resolve() if tuned and (tuned / WORKLOADS).is_file() else None

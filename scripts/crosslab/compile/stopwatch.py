@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time host model libraries in TVM's own VM: ``python -m crosslab.compile.stopwatch SPEC.json``.
+"""Measure host model libraries in TVM's VM: ``python -m crosslab.compile.stopwatch SPEC.json``.
 
 It runs with a tree's Python first on its path. SPEC has ``libraries`` (name to path), ``params``,
-``prompt`` (token ids), ``decode`` (steps), ``threads`` (list), ``repeats`` and ``output`` (JSON: a
-list of variant, threads, phase, seconds; and per variant the logits' largest deviation from the
-first's, against its largest logit). All libraries take turns in one process, so that other load
-of the machine affects all of them alike.
+``prompt`` (token ids), ``decode`` (steps), ``threads`` (list), ``repeats`` and ``output``. The
+output is JSON: rows of variant, threads, phase and seconds; and for each variant the logits'
+largest deviation from the first variant's, divided by the first's largest logit. The libraries run
+alternately in one process, so that other load of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from crosslab.compile.native import SEQUENCE, NativeModel
 
 
 class Contender(NativeModel):
-    """A model library that starts over."""
+    """A model library whose cache can be emptied."""
 
     def restart(self) -> None:
-        """Empty the cache."""
+        """Empty the cache and begin a new sequence."""
         self._builtin("clear")
         self._builtin("add_sequence", SEQUENCE)
 
@@ -35,9 +35,9 @@ class Contender(NativeModel):
 def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Take the best of the repeats, in seconds: of a prompt, and of the median step after it."""
     prompt, steps = spec["prompt"], spec["decode"]
-    room = len(prompt) + steps + 1
+    max_seq = len(prompt) + steps + 1
     models = {
-        name: Contender(Path(path), Path(spec["params"]), room, len(prompt))
+        name: Contender(Path(path), Path(spec["params"]), max_seq, len(prompt))
         for name, path in spec["libraries"].items()
     }
     set_threads = tvm.get_global_func("runtime.config_threadpool")
@@ -61,8 +61,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         {"variant": name, "threads": threads, "phase": phase, "seconds": value}
         for (name, threads, phase), value in best.items()
     ]
-    apart = {name: float(np.abs(row - first).max()) / scale for name, row in logits.items()}
-    return {"rows": rows, "deviation": apart}
+    deviation = {name: float(np.abs(row - first).max()) / scale for name, row in logits.items()}
+    return {"rows": rows, "deviation": deviation}
 
 
 def _turn(model: Contender, prompt: list[int], steps: int) -> tuple[Any, dict[str, float]]:
@@ -79,5 +79,5 @@ def _turn(model: Contender, prompt: list[int], steps: int) -> tuple[Any, dict[st
 
 
 if __name__ == "__main__":
-    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(told["output"]).write_text(json.dumps(run(told)), encoding="utf-8")
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(request["output"]).write_text(json.dumps(run(request)), encoding="utf-8")

@@ -18,7 +18,7 @@ X86_64_V3 = "x86-64-v3"
 X86_64_V3_VECTORS = ("avx2", "fma")
 """CPU features that kernels for this level need, by LLVM's names."""
 
-# Extensions of the CPUs that LLVM knows, for which it would make instructions that ours lack.
+# Extensions of LLVM's CPUs that are switched off: the project's targets do not have them.
 OF_CPUS = (
     *("b", "h", "v", "xsmtvdot", "zacas", "zba", "zbb", "zbc", "zbkb", "zbkc", "zbkx", "zbs"),
     *("zcb", "zcmop", "zfa", "zfbfmin", "zfh", "zfhmin", "zicond", "zimop", "zkn", "zknd", "zkne"),
@@ -34,9 +34,9 @@ class LabTarget:
     Attributes:
         name: "riscv64" or "host".
         vlen: width of a vector register in bits; 0 for the host.
-        zvfh: a riscv64 CPU with vectors of halves, which also converts single ones (Zfhmin).
-        tune: LLVM's name of the CPU that instructions are scheduled for; empty: none. The
-            instructions are the same ones without it.
+        zvfh: a riscv64 CPU with half-precision vectors, which also has scalar conversions (Zfhmin).
+        tune: LLVM's name of the CPU that instructions are scheduled for; empty: no CPU. It does not
+            change which instructions are allowed.
     """
 
     name: str
@@ -53,12 +53,12 @@ class LabTarget:
 
     @property
     def label(self) -> str:
-        """A name for folders and reports, like ``riscv64-rvv256``."""
+        """Name of the target for folders and reports, such as ``riscv64-rvv256``."""
         halves = "-zvfh" if self.zvfh else ""
         return f"{self.name}-rvv{self.vlen}{halves}" if self.vlen else self.name
 
     def table(self) -> dict[str, Any]:
-        """The target as TVM reads it; the host part carries the same attributes.
+        """Return the target as TVM's table; its host part has the same attributes.
 
         ``+zve64d`` with a minimal vector length replaces ``+v``: under ``+v`` TVM 0.26 turns
         fixed vector loops into masked scalable ones, which are several times slower.
@@ -70,7 +70,7 @@ class LabTarget:
         features = [f"-{name}" for name in OF_CPUS] if self.tune else []
         features += ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
         features += ["+zvfh"] if self.zvfh else []
-        own = {
+        device = {
             "kind": "llvm",
             "mtriple": TRIPLE,
             "mcpu": self.tune or "generic-rv64",
@@ -78,21 +78,21 @@ class LabTarget:
             "mattr": features,
             "vector-width": self.vlen,
         }
-        return {**own, "host": dict(own)}
+        return {**device, "host": dict(device)}
 
 
 def prefix_of(vlen: int) -> str:
-    """Prefix of the symbols of a library for one of several register lengths.
+    """Return the symbol prefix of a library for one of several vector lengths.
 
-    TVM 0.26 cannot read an attribute of seven letters or fewer from a module.
+    The prefix has more than seven letters: TVM 0.26 cannot read shorter attributes from a module.
     """
     return f"mlc_rvv{vlen}_"
 
 
 def host_cpu() -> str:
-    """The architecture level of this machine's code; "" for the common one.
+    """Return the architecture level of this machine's code; "" for the baseline.
 
-    AVX2 where there is some: without it LLVM splits dlight's wide vectors for minutes.
+    AVX2 is used if available: without it LLVM takes minutes to split dlight's wide vectors.
     """
     about = Path("/proc/cpuinfo")
     if platform.machine() != "x86_64" or not about.is_file():

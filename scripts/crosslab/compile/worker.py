@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiling process: ``python -m crosslab.compile.worker SPEC.json``.
+"""The compiler process: ``python -m crosslab.compile.worker SPEC.json``.
 
-It runs with the patched tree's Python first on its path. The specification is written by
-``driver``; the results are the model library and ``model.json`` (metadata, functions).
+It runs with the patched tree's Python first on its path. ``driver`` writes the specification; the
+results are the model library and ``model.json`` (metadata, functions).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from crosslab.models.config import FamilyConfig
 def metadata(
     kind: str, context: int, sizes: dict[str, int], spec: dict[str, Any], params: list[Any]
 ) -> dict[str, Any]:
-    """Metadata of a language model's library under MLC-LLM's names.
+    """Return the metadata of a language model's library, under MLC-LLM's names.
 
     Args:
-        kind: of model.
-        context: longest sequence, tokens.
-        sizes: of its cache, see :func:`crosslab.compile.llama.add_kv_cache`.
-        spec: the specification.
+        kind: kind of model.
+        context: longest sequence in tokens.
+        sizes: sizes of the cache, see :func:`crosslab.compile.llama.add_kv_cache`.
+        spec: the driver's specification.
         params: name, shape and dtype of the parameters in order.
     """
     return {
@@ -65,31 +65,31 @@ def metadata(
 
 
 def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """The project's own Llama: its module, metadata, and the largest values of its sizes."""
+    """Return a Llama's module, metadata, and the largest values of its symbolic sizes."""
     config = FamilyConfig(**spec["config"])
     module, params = export(config)
     sizes = asdict(config)
-    told = metadata(config.family, config.context, sizes, spec, params)
-    bounds = {"seq_len": told["prefill_chunk_size"], "batch_size": spec["batch"]}
-    return add_kv_cache(module, sizes, target, config.rope_theta, config.rope), told, bounds
+    about = metadata(config.family, config.context, sizes, spec, params)
+    bounds = {"seq_len": about["prefill_chunk_size"], "batch_size": spec["batch"]}
+    return add_kv_cache(module, sizes, target, config.rope_theta, config.rope), about, bounds
 
 
 def read_imported(
     spec: dict[str, Any], folder: Path, target: Any
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Read a module from a folder, see :class:`crosslab.compile.driver.ImportedModule`."""
+    """Read an imported module; see :class:`crosslab.compile.driver.ImportedModule`."""
     module = tvm.ir.load_json((folder / "module.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     if language := about.get("language"):
         sizes = language["attention"]
-        told = metadata("imported", language["context"], sizes, spec, about["params"])
-        return add_kv_cache(module, sizes, target, None), told, about["bounds"]
-    told = {name: about[name] for name in ("inputs", "params")}
-    return module, {**told, "vlen": spec["vlen"], "zvfh": spec["zvfh"]}, about["bounds"]
+        table = metadata("imported", language["context"], sizes, spec, about["params"])
+        return add_kv_cache(module, sizes, target, None), table, about["bounds"]
+    table = {name: about[name] for name in ("inputs", "params")}
+    return module, {**table, "vlen": spec["vlen"], "zvfh": spec["zvfh"]}, about["bounds"]
 
 
 def build(spec: dict[str, Any], output: Path) -> None:
-    """Compile one model to ``output`` as the specification says."""
+    """Compile a model to the folder ``output``, as the specification says."""
     target = tvm.target.Target(spec["target"])
     with target:
         defined = (
@@ -121,7 +121,7 @@ def _write(library: Any, spec: dict[str, Any], output: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile; return 1 with a message for a known failure."""
+    """Compile a model; for a known failure, print a message and return its exit code."""
     path = Path(arguments[0])
     try:
         build(json.loads(path.read_text(encoding="utf-8")), path.parent)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab core-check``: predicted cycles of whole loops against those measured on silicon.
+"""``crosslab core-check``: compare predicted cycles of whole loops with cycles of real cores.
 
-The loops are our own, of the instructions of the loops whose cycles rvv-bench-results publishes
-(``cores/published_loops.csv``). A prediction is made as the bench makes it: by the core's pipeline,
-and by the two sums. The errors are printed; they do not change the exit code.
+The loops are the project's own, with the instructions of the loops that rvv-bench-results published
+(``cores/published_loops.csv``). Predictions are those of the bench: by the core's pipeline, and by
+the two sums. The errors are printed; they do not change the exit code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
 PUBLISHED = "published_loops.csv"
-# Of the fitted parameters, from their values in a core's file.
+# Changes of the fitted parameters from their values in a core's file.
 STORE_STEPS, TO_SCALAR_STEPS = (-0.5, -0.25, 0, 0.25, 0.5), (-1, 0, 1)
 BEGIN, END = "<!-- core-check: begin -->", "<!-- core-check: end -->"
 MEASURES = ("pipeline", "serial", "vec-serial")
@@ -42,14 +42,14 @@ MEASURES = ("pipeline", "serial", "vec-serial")
 
 @dataclass(frozen=True)
 class PublishedLoop:
-    """A loop whose cycles were measured on a core.
+    """A loop with published cycles of a core.
 
     Attributes:
         core: name of the core's file.
-        loop: ours, of the same instructions.
-        published: its name in rvv-bench-results.
-        elements: that it was given.
-        rate: elements a cycle that were measured.
+        loop: name of the project's loop with the same instructions.
+        published: name in rvv-bench-results.
+        elements: number of elements that the loop processed.
+        rate: measured elements per cycle.
     """
 
     core: str
@@ -60,29 +60,29 @@ class PublishedLoop:
 
     @property
     def cycles(self) -> float:
-        """Cycles that were measured."""
+        """Measured cycles of the loop."""
         return self.elements / self.rate
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A loop, and its cycles by the core's pipeline and table."""
+    """A published loop, and its predicted cycles."""
 
     loop: PublishedLoop
     cycles: Cycles
 
     def figure(self, measure: str) -> int | None:
-        """The cycles by one of :data:`MEASURES`; None: not known."""
+        """Return the predicted cycles by one of :data:`MEASURES`; None: unknown."""
         values = (self.cycles.pipeline, self.cycles.serial, self.cycles.vec_serial)
         return dict(zip(MEASURES, values, strict=True))[measure]
 
     def error(self, predicted: int) -> float:
-        """Relative error: positive when more cycles are predicted than were measured."""
+        """Return the relative error of a prediction; positive if it is above the measurement."""
         return predicted / self.loop.cycles - 1
 
 
 def read_loops(folder: Path) -> list[PublishedLoop]:
-    """The loops of ``<folder>/published_loops.csv``.
+    """Read the published loops from ``<folder>/published_loops.csv``.
 
     Raises:
         UserError: the file is missing or malformed.
@@ -99,10 +99,10 @@ def read_loops(folder: Path) -> list[PublishedLoop]:
 
 
 def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
-    """The cycles of loops of a core, which run under the counter.
+    """Run loops of a core under the counter; return the predicted cycles of each loop.
 
     Raises:
-        LabError: they do not compile or run.
+        LabError: the loops do not compile or run.
     """
     measured = run_loops(core, loops, cache)
     return [
@@ -111,10 +111,9 @@ def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Pre
 
 
 def leave_one_out(core: Core, loops: Sequence[PublishedLoop], measured: Measurement) -> list[float]:
-    """Sizes of the errors if each loop's fitted parameters are chosen without it.
+    """Return each loop's absolute error with parameters fitted to the other loops.
 
-    From those near the core's own, the parameters with the least median error of the other loops
-    are chosen.
+    The fit chooses parameters near the core's own, with the least median error of the other loops.
     """
     pipeline = core.require_pipeline()
     errors = []
@@ -124,21 +123,21 @@ def leave_one_out(core: Core, loops: Sequence[PublishedLoop], measured: Measurem
             store=max(0.0, pipeline.store + store),
             to_scalar=pipeline.to_scalar + to_scalar,
         )
-        other = replace(core, pipeline=near)
-        cycles = [sum(pipeline_cycles(other, measured, [i]).values()) for i in range(len(loops))]
+        varied = replace(core, pipeline=near)
+        cycles = [sum(pipeline_cycles(varied, measured, [i]).values()) for i in range(len(loops))]
         errors.append([abs(c / loop.cycles - 1) for c, loop in zip(cycles, loops, strict=True)])
-    found = []
+    left_out = []
     for index in range(len(loops)):
         others = (statistics.median([*row[:index], *row[index + 1 :]]) for row in errors)
-        found.append(min(zip(others, (row[index] for row in errors), strict=True))[1])
-    return found
+        left_out.append(min(zip(others, (row[index] for row in errors), strict=True))[1])
+    return left_out
 
 
 def run_loops(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> Measurement:
-    """Run loops of a core under the counter, a region each.
+    """Run loops of a core under the counter, with a region for each loop.
 
     Raises:
-        LabError: they do not compile or run.
+        LabError: the loops do not compile or run.
     """
     toolchain = find_cross()
     with tempfile.TemporaryDirectory(prefix="core-check-") as folder:
@@ -155,29 +154,29 @@ def run_loops(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> Measur
 
 
 def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
-    """The predictions for one core."""
+    """Return the table of the predictions for a core."""
     table = Table(title=f"{name}: cycles of whole loops", box=None, padding=(0, 1, 0, 0))
     table.add_column("published loop", overflow="fold")
     measures = [word for name in MEASURES for word in (name, "error")]
     for heading in ("elements", "measured", *measures):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one in predictions:
-        figures = [one.figure(name) for name in MEASURES]
+    for prediction in predictions:
+        figures = [prediction.figure(name) for name in MEASURES]
         cells = (
-            ("", "") if figure is None else (f"{figure:,}", f"{one.error(figure):+.0%}")
+            ("", "") if figure is None else (f"{figure:,}", f"{prediction.error(figure):+.0%}")
             for figure in figures
         )
         table.add_row(
-            one.loop.published,
-            str(one.loop.elements),
-            f"{one.loop.cycles:,.0f}",
+            prediction.loop.published,
+            str(prediction.loop.elements),
+            f"{prediction.loop.cycles:,.0f}",
             *(cell for pair in cells for cell in pair),
         )
     return table
 
 
 def summary_of(predictions: Sequence[Prediction]) -> str:
-    """The sizes of the errors, in a line."""
+    """Return the median and largest error of each measure, as a line of text."""
     parts = []
     for name in MEASURES:
         if errors := errors_of(predictions, name):
@@ -187,45 +186,45 @@ def summary_of(predictions: Sequence[Prediction]) -> str:
 
 
 def errors_of(predictions: Sequence[Prediction], measure: str) -> list[float]:
-    """Sizes of the errors by a measure; none where it is not known."""
-    figures = [(one, one.figure(measure)) for one in predictions]
-    return [abs(one.error(figure)) for one, figure in figures if figure is not None]
+    """Return the absolute relative errors by a measure, without unknown predictions."""
+    figures = [(prediction, prediction.figure(measure)) for prediction in predictions]
+    return [abs(prediction.error(figure)) for prediction, figure in figures if figure is not None]
 
 
 def markdown_of(names: Sequence[str], predictions: Sequence[Prediction]) -> str:
-    """The table of docs/cycles.md: a line for each published loop, columns for each core.
+    """Return the table of docs/cycles.md: a line per published loop, columns per core.
 
     Args:
         names: keys of the cores.
-        predictions: for all their loops.
+        predictions: predictions for all loops of these cores.
     """
     columns = [f" {name} measured | {' | '.join(MEASURES)} |" for name in names]
     lines = [f"| loop |{''.join(columns)}", "|---" * (1 + 4 * len(names)) + "|"]
     by_loop: dict[str, dict[str, Prediction]] = {}
-    for one in predictions:
-        by_loop.setdefault(one.loop.published, {})[one.loop.core] = one
-    for published, found in by_loop.items():
-        cells = (_cells(found.get(name)) for name in names)
+    for prediction in predictions:
+        by_loop.setdefault(prediction.loop.published, {})[prediction.loop.core] = prediction
+    for published, by_core in by_loop.items():
+        cells = (_cells(by_core.get(name)) for name in names)
         lines.append(f"| {published} |{''.join(cells)}")
     sizes = []
     for name in names:
-        of_core = [one for one in predictions if one.loop.core == name]
+        of_core = [prediction for prediction in predictions if prediction.loop.core == name]
         errors = [errors_of(of_core, measure) for measure in MEASURES]
         words = (f"{statistics.median(e):.0%} / {max(e):.0%} |" for e in errors)
         sizes.append(f" {len(of_core)} loops | {' '.join(words)}")
     return "\n".join([*lines, f"| error, median / most |{''.join(sizes)}"])
 
 
-def _cells(one: Prediction | None) -> str:
-    if one is None:
+def _cells(prediction: Prediction | None) -> str:
+    if prediction is None:
         return " |" * (1 + len(MEASURES))
-    figures = (one.figure(name) for name in MEASURES)
-    errors = ("" if figure is None else f"{one.error(figure):+.0%}" for figure in figures)
-    return f" {one.loop.cycles:,.0f} | {' | '.join(errors)} |"
+    figures = (prediction.figure(name) for name in MEASURES)
+    errors = ("" if figure is None else f"{prediction.error(figure):+.0%}" for figure in figures)
+    return f" {prediction.loop.cycles:,.0f} | {' | '.join(errors)} |"
 
 
 def write_table(page: Path, table: str) -> None:
-    """Replace the table between the marks of a page.
+    """Replace the table between the marks in a page.
 
     Raises:
         UserError: the page has no such marks.
@@ -238,7 +237,7 @@ def write_table(page: Path, table: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table for each core with published loops."""
+    """Print the predicted and measured cycles for each core with published loops."""
     options = Parser(
         prog="crosslab core-check",
         description="Compare predicted cycles of whole loops with cycles measured on real cores.",
@@ -261,17 +260,17 @@ def main(argv: Sequence[str]) -> int:
     args = options.parse_args(argv)
     loops = read_loops(CORES)
     console = Console(highlight=False)
-    there = sorted({loop.core for loop in loops})
-    every: list[Prediction] = []
-    for core in args.core or map(core_option, there):
+    known = sorted({loop.core for loop in loops})
+    all_predictions: list[Prediction] = []
+    for core in args.core or map(core_option, known):
         chosen = [loop for loop in loops if loop.core == core.key]
         if not chosen:
             raise UserError(
                 f"--core {core}: {CORES / PUBLISHED} has no loops of this core",
-                remedy=f"it has loops of: {', '.join(there)}",
+                remedy=f"it has loops of: {', '.join(known)}",
             )
         predictions = predict(core, chosen, args.cache)
-        every += predictions
+        all_predictions += predictions
         console.print(table_of(core.name, predictions))
         console.print(summary_of(predictions))
         if args.leave_one_out and core.pipeline:
@@ -281,8 +280,11 @@ def main(argv: Sequence[str]) -> int:
                 f"{statistics.median(left):.0%} in the median, {max(left):.0%} at most"
             )
     if args.docs:
-        piped = [one for one in every if one.cycles.pipeline is not None]
+        piped = [
+            prediction for prediction in all_predictions if prediction.cycles.pipeline is not None
+        ]
         write_table(
-            args.docs, markdown_of(list(dict.fromkeys(one.loop.core for one in piped)), piped)
+            args.docs,
+            markdown_of(list(dict.fromkeys(prediction.loop.core for prediction in piped)), piped),
         )
     return 0

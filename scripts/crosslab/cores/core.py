@@ -148,7 +148,7 @@ class Core:
         return not math.isnan(self.cycles.get("vfadd.vv", {}).get("e16m1", math.nan))
 
     def elements(self, kind: Kind) -> float:
-        """Elements that a run of this kind moves at VLMAX, fields of segments counted each."""
+        """Return the elements that an instruction moves at VLMAX; each segment field counts."""
         fields = re.search(r"seg(\d)", kind.instruction.mnemonic)
         return float(self.vlen / kind.sew * kind.lmul) * (int(fields[1]) if fields else 1)
 

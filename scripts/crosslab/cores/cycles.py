@@ -127,10 +127,10 @@ def cycles_of(core: Core, histogram: Histogram, calls: int) -> Cycles:
     costs: list[tuple[float, Kind]] = []
     unmeasured: dict[str, int] = defaultdict(int)
     assumed: dict[str, float] = defaultdict(float)
-    for kind, where in by_kind.items():
-        cost = sum(core.total(kind, executed) for executed in where.values())
+    for kind, by_symbol in by_kind.items():
+        cost = sum(core.total(kind, executed) for executed in by_symbol.values())
         if math.isnan(cost):
-            unmeasured[name_of(kind)] += sum(one.runs for one in where.values())
+            unmeasured[name_of(kind)] += sum(execution.runs for execution in by_symbol.values())
             continue
         units[kind.instruction.unit.value] += cost
         costs.append((cost, kind))

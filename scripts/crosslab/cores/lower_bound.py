@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lower bound of the cycles of a kernel call, by unit of a core, from the core's table.
 
-Every order of instructions needs the following work, counted in the register width that is cheapest
-for the core:
+Every order of instructions needs this work, counted in the register width with the lowest cost:
 
 * vector arithmetic: the multiply-adds; for packed weights also one instruction that unpacks each
-weight, or each pair of weights if activations are int8;
-
+  weight, or each pair of weights if activations are int8;
 * vector memory: each weight with its scales is loaded once, contiguously; each result is stored
-once, and in attention also loaded;
-
+  once, and in attention also loaded;
 * scalar: each activation is loaded once for each strip of outputs, which is as wide as a group of
-eight registers; int8 activations are loaded eight at a time, and seven of eight are shifted.
+  eight registers; int8 activations are loaded eight at a time, and seven of eight are shifted.
 
-The bound ignores loops, addresses, zero points, scales and panels.
+The bound leaves out loops, addresses, zero points, scales and panels.
 """
 
 from __future__ import annotations

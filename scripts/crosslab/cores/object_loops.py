@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab core-loops``: cycles of a round of each loop in an object file, by a core's pipeline.
+"""``crosslab core-loops``: pipeline cycles of a round of each innermost loop in an object file.
 
-A loop is the code from the target of a branch backwards to that branch, without calls and other
+A loop is the code from the target of a backward branch to that branch, without calls and other
 loops in it. Nothing is executed: the vtype in force is that of the last vset* above.
 """
 
@@ -29,13 +29,13 @@ from groundwork.command_line import Parser
 
 # R_RISCV_BRANCH and R_RISCV_RVC_BRANCH of the RISC-V ELF psABI.
 BRANCHES = (16, 44)
-# Rounds before the one that is printed.
+# Rounds before the measurement, and measured rounds.
 WARM, ROUNDS = 20, 10
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop: its function, its address and its instructions."""
+    """A loop: function, address, and (encoding, kind) of each instruction."""
 
     symbol: str
     address: int
@@ -43,21 +43,21 @@ class Loop:
 
 
 def loops_of(path: Path) -> Iterator[Loop]:
-    """The innermost loops of an object file or program, in order.
+    """Yield the innermost loops of an object file or program, in order.
 
     Raises:
-        UserError: the file is not an ELF file, or has no targets of branches.
-        LabError: it has no symbols.
+        UserError: the file is not an ELF file, or has no branch targets.
+        LabError: the file has no symbols.
     """
     for start, words in code_of(path):
         yield from _loops(Symbols.of(path), start, words)
 
 
 def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
-    """The instructions by address of each section with code, and the section's address.
+    """Return the address of each code section, and its instructions by address.
 
     Raises:
-        UserError: the file is missing, is not an ELF file, or has no targets of branches.
+        UserError: the file is missing, is not an ELF file, or has no branch targets.
     """
     try:
         with path.open("rb") as file:
@@ -79,10 +79,10 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
 
 
 def _has_branches(section: Section) -> bool:
-    """True if the section tells the linker to write the targets of conditional branches."""
+    """True if the section lets the linker write the targets of conditional branches."""
     if not isinstance(section, RelocationSection) or not section.name.startswith(".rela.text"):
         return False
-    return any(one["r_info_type"] in BRANCHES for one in section.iter_relocations())
+    return any(entry["r_info_type"] in BRANCHES for entry in section.iter_relocations())
 
 
 def _loops(symbols: Symbols, start: int, words: dict[int, int]) -> Iterator[Loop]:
@@ -108,7 +108,7 @@ def _words(start: int, code: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _target(at: int, word: int) -> int | None:
-    """Where a conditional branch goes; None for other instructions."""
+    """Return the target address of a conditional branch; None for other instructions."""
     if word & 0x7F == 0x63:
         value = (word >> 8 & 15) << 1 | (word >> 25 & 63) << 5 | (word >> 7 & 1) << 11
         return at + value - ((word >> 31 & 1) << 12)
@@ -120,7 +120,7 @@ def _target(at: int, word: int) -> int | None:
 
 
 def cycles_of_loop(core: Core, loop: Loop) -> float:
-    """Cycles of a round in the steady state."""
+    """Return the cycles of a round of a loop in the steady state, on the core's pipeline."""
     translator, machine = Translator(core), machine_of(core.require_pipeline())
     steps = [translator.step(word, kind) for word, kind in loop.instructions]
     for _ in range(WARM):
@@ -132,7 +132,7 @@ def cycles_of_loop(core: Core, loop: Loop) -> float:
 
 
 def cycles_of_units(core: Core, loop: Loop) -> dict[Unit, float]:
-    """Cycles of a round for which each unit is busy."""
+    """Return the busy cycles of each unit in a round of a loop."""
     sums = dict.fromkeys(Unit, 0.0)
     for _, kind in loop.instructions:
         sums[kind.instruction.unit] += core.cost(kind).cycles
@@ -140,10 +140,10 @@ def cycles_of_units(core: Core, loop: Loop) -> dict[Unit, float]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the loops of an object file.
+    """Print the cycles of the loops of an object file.
 
     Raises:
-        UserError: the file has no loops, or the core's pipeline is not known.
+        UserError: the file has no loops, or the core has no pipeline.
     """
     options = Parser(
         prog="crosslab core-loops",
@@ -156,7 +156,11 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--function", help="only the loops of this function (all)")
     args = options.parse_args(argv)
-    found = [one for one in loops_of(args.object) if args.function in (None, one.symbol)]
+    found = [
+        candidate
+        for candidate in loops_of(args.object)
+        if args.function in (None, candidate.symbol)
+    ]
     if not found:
         raise UserError(
             f"{args.object} has no such loop",

@@ -60,7 +60,9 @@ class Translator:
         if not instruction.vector:
             scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
             return Step(scalar.occupancy, scalar.latency, used.reads, scalar.unit, used.writes)
-        waits = tuple(register for register in used.reads if register < VECTOR or register == VSTATE)
+        waits = tuple(
+            register for register in used.reads if register < VECTOR or register == VSTATE
+        )
         sources = [register for register in used.reads if VECTOR <= register < VSTATE]
         cycles = self.core.aligned_cycles(kind)
         occupancy = 1.0 if math.isnan(cycles) else cycles
@@ -108,7 +110,7 @@ def _access(instruction: Instruction) -> str:
 def _parts(
     sources: list[int], results: tuple[int, ...], kind: Kind
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Split the work of a vector instruction into steps on single registers, in order."""
+    """Split an instruction into work on single registers, in order; spread each group evenly."""
     longest = max(1, math.ceil(kind.lmul) * (2 if _TWICE.match(kind.instruction.mnemonic) else 1))
     groups = _groups(sources, longest)
     wide = [r for r in results if r >= VECTOR]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inner loops of kernels: descriptions say what they compute, a core's costs give the order."""
+"""Generator of kernels' inner loops: a description gives the work, a core's costs the order."""

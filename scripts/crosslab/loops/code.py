@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language in which kernels/loops/*.py describe a loop: RVV instructions on named values."""
+"""Language of the loop descriptions in kernels/loops/*.py: RVV instructions on named values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Value:
 
     Attributes:
         bank: the register file.
-        size: registers of its group.
-        cuts: where its parts begin, if instructions use them one by one.
-        memory: what is reached by it, in dependences, if it is a pointer.
+        size: number of registers of its group.
+        cuts: first registers of the parts that instructions use separately.
+        memory: name of the memory that a pointer reaches, for dependences.
     """
 
     bank: Bank
@@ -36,14 +36,14 @@ class Value:
     memory: str = ""
 
     def part(self, first: int) -> View:
-        """The part that begins with a register of the group."""
+        """Return the part of the group that begins with a register."""
         self.cuts.add(first)
         return View(self, first)
 
 
 @dataclass(frozen=True)
 class View:
-    """A part of a group of registers.
+    """A part of a register group.
 
     Attributes:
         value: the group.
@@ -59,9 +59,9 @@ class Argument:
     """A parameter of the C function, in an integer register that the compiler chooses.
 
     Attributes:
-        c_type: as in C.
-        name: as in C.
-        moves: true for a pointer that instructions advance.
+        c_type: C type.
+        name: C name.
+        moves: True for a pointer that instructions advance.
     """
 
     c_type: str
@@ -70,7 +70,7 @@ class Argument:
 
     @property
     def memory(self) -> str:
-        """What is reached by the pointer, in dependences."""
+        """Name of the memory that the pointer reaches, for dependences."""
         return f"*{self.name}"
 
 
@@ -91,9 +91,9 @@ class Type:
     """A vector type.
 
     Attributes:
-        bits: of an element.
-        lmul: registers of a group of 32-bit elements; of other widths as many elements.
-        count: the parameter that is the number of elements.
+        bits: bits of an element.
+        lmul: registers of a group of 32-bit elements; groups of other widths have as many elements.
+        count: name of the parameter with the number of elements.
     """
 
     bits: int
@@ -107,11 +107,11 @@ class Type:
         return op.moves_memory and (self.lmul, self.count) == (op.type.lmul, op.type.count)
 
     def group(self, bits: int) -> Fraction:
-        """Registers of as many elements of another width."""
+        """Return the registers of a group with as many elements of another width."""
         return self.lmul * bits / 32
 
     def column(self, bits: int) -> str:
-        """Name of the type with an element width, as in a core's table: ``e32m4``."""
+        """Return the column of a core's table for an element width: ``e32m4``."""
         lmul = self.group(bits)
         return f"e{bits}" + (f"m{lmul}" if lmul >= 1 else f"mf{lmul.denominator}")
 
@@ -123,15 +123,15 @@ Operand = Value | View | Argument | Constant | int | str
 
 @dataclass(eq=False)
 class Op:
-    """One instruction.
+    """An instruction.
 
     Attributes:
-        mnemonic: of the instruction.
-        text: its operands as a format, one field for each entry of ``operands``.
-        operands: registers, and immediate numbers or C constants as text.
-        reads: what it reads.
-        writes: what it writes.
-        type: vector type that it needs; of loads and stores only the number of elements matters.
+        mnemonic: name of the instruction.
+        text: format of the operands, with a field for each entry of ``operands``.
+        operands: registers, immediate numbers, and C constants as text.
+        reads: values and memory that it reads.
+        writes: values and memory that it writes.
+        type: required vector type; for loads and stores only the number of elements matters.
         number: position in its section.
     """
 
@@ -150,27 +150,27 @@ class Op:
 
     @property
     def inputs(self) -> list[object]:
-        """What it reads, by parts of groups."""
+        """Values and memory that the instruction reads; groups by parts."""
         return list(_by_parts(self.reads))
 
     @property
     def outputs(self) -> list[object]:
-        """What it writes, by parts of groups."""
+        """Values and memory that the instruction writes; groups by parts."""
         return list(_by_parts(self.writes))
 
     def values(self) -> Iterator[Value]:
-        """The values in its operands."""
+        """Yield the values in the instruction's operands."""
         for operand in self.operands:
             if isinstance(operand, Value | View):
                 yield operand.value if isinstance(operand, View) else operand
 
 
-def _by_parts(places: Sequence[object]) -> Iterator[object]:
-    for place in places:
-        if isinstance(place, Value) and place.cuts:
-            yield from (View(place, first) for first in sorted(place.cuts))
+def _by_parts(entries: Sequence[object]) -> Iterator[object]:
+    for entry in entries:
+        if isinstance(entry, Value) and entry.cuts:
+            yield from (View(entry, first) for first in sorted(entry.cuts))
         else:
-            yield place
+            yield entry
 
 
 _WIDENS = re.compile(r"vf?w")
@@ -179,27 +179,27 @@ _MEMORY = re.compile(r"v[ls]s?e(\d+)\.v")
 
 
 class Width:
-    """Instructions of one vector type."""
+    """Builder of instructions with one vector type."""
 
     def __init__(self, loop: Loop, of: Type) -> None:
         self._loop, self.type = loop, of
 
     def vector(self) -> Value:
-        """Registers for a vector of this type."""
+        """Create a value that holds a vector of this type."""
         return self._group(self.type.bits)
 
     def _group(self, bits: int) -> Value:
         return Value(Bank.VECTOR, max(1, int(self.type.group(bits))))
 
     def make(self, mnemonic: str, *sources: Operand) -> Value:
-        """A new value."""
+        """Add an instruction with a new result; return the result."""
         bits = self.type.bits * (2 if _WIDENS.match(mnemonic) else 1)
-        made = self._group(bits)
-        self.put(mnemonic, made, *sources)
-        return made
+        result = self._group(bits)
+        self.put(mnemonic, result, *sources)
+        return result
 
     def put(self, mnemonic: str, to: Vector, *sources: Operand) -> None:
-        """Replace a value, or add to it (``vmacc``)."""
+        """Add an instruction that replaces a value, or accumulates into it (``vmacc``)."""
         reads = _registers(sources) + ((to,) if _ACCUMULATES.match(mnemonic) else ())
         text = ", ".join(["{}"] * (len(sources) + 1))
         self._loop.add(mnemonic, text, (to, *sources), reads, (to,), self.type)
@@ -214,13 +214,13 @@ class Width:
     ) -> Value:
         """The vector at a pointer; then the pointer advances by ``step`` bytes.
 
-        ``stride``: bytes between its elements, of ``vlse*``.
+        ``stride``: bytes between the elements, for ``vlse*``.
         """
         match = _MEMORY.match(mnemonic)
         assert match is not None, mnemonic
-        made = self._group(int(match[1]))
-        self.load_to(made, mnemonic, pointer, step, memory, stride)
-        return made
+        result = self._group(int(match[1]))
+        self.load_to(result, mnemonic, pointer, step, memory, stride)
+        return result
 
     def load_to(
         self,
@@ -231,9 +231,9 @@ class Width:
         memory: str = "",
         stride: Operand | None = None,
     ) -> None:
-        """Load a vector into registers that exist; then the pointer advances.
+        """Load a vector into an existing value; then advance the pointer by ``step`` bytes.
 
-        ``memory`` names what is read: a load waits for stores to the same name.
+        ``memory`` names the memory that is read: a load waits for stores to the same name.
         """
         reads = (pointer, memory or pointer.memory)
         operands: tuple[Operand, ...] = (to, pointer) if stride is None else (to, pointer, stride)
@@ -250,7 +250,7 @@ class Width:
         step: Operand | None = None,
         memory: str = "",
     ) -> None:
-        """Write a vector to memory; then the pointer advances."""
+        """Write a vector to memory; then advance the pointer by ``step`` bytes."""
         writes = (memory or pointer.memory,)
         self._loop.add(mnemonic, "{}, ({})", (value, pointer), (value, pointer), writes, self.type)
         if step is not None:
@@ -258,10 +258,10 @@ class Width:
 
 
 class Loop:
-    """A description: what comes before the loop, an iteration, and what comes after it.
+    """Description of a loop: instructions before it, in an iteration, and after it.
 
     Args:
-        lmul: registers of a group of 32-bit elements; of other widths as many elements.
+        lmul: registers of a group of 32-bit elements; groups of other widths have as many elements.
     """
 
     def __init__(self, lmul: int) -> None:
@@ -274,15 +274,15 @@ class Loop:
         self._section = self.before
 
     def pointer(self, c_type: str, name: str) -> Argument:
-        """A parameter that instructions advance."""
+        """Add a parameter: a pointer or counter that instructions change."""
         return self._argument(Argument(c_type, name, moves=True))
 
     def pointers(self, **c_types: str) -> list[Argument]:
-        """Parameters that instructions advance, by name."""
+        """Add parameters that instructions advance, by name."""
         return [self.pointer(c_type, name) for name, c_type in c_types.items()]
 
     def parameters(self, *names: str) -> list[Argument]:
-        """Integers that stay as they are."""
+        """Add integer parameters that do not change."""
         return [self._argument(Argument("int64_t ", name)) for name in names]
 
     def _argument(self, argument: Argument) -> Argument:
@@ -290,11 +290,11 @@ class Loop:
         return argument
 
     def widths(self, count: str, *bits: int, halves: int = 0) -> list[Width]:
-        """Vector types of as many elements as the parameter ``count`` says.
+        """Return builders for vector types with the number of elements in the parameter ``count``.
 
         Args:
             count: name of the parameter.
-            bits: of an element.
+            bits: bits of an element, for each type.
             halves: how often the widest group is halved for these types.
         """
         if all(a.name != count for a in self.arguments):
@@ -310,27 +310,27 @@ class Loop:
         self._section = self.after
 
     def rows(self, first: Argument, distance: Operand, count: int) -> list[Pointer]:
-        """Pointers to so many rows, ``distance`` bytes apart; each advances by itself."""
-        found: list[Pointer] = [first]
+        """Return pointers to ``count`` rows, ``distance`` bytes apart; each advances separately."""
+        addresses: list[Pointer] = [first]
         for _ in range(1, count):
-            made = Value(Bank.INTEGER, memory=first.memory)
-            reads = _registers((found[-1], distance))
-            self.add("add", "{}, {}, {}", (made, found[-1], distance), reads, (made,))
-            found.append(made)
-        return found
+            pointer = Value(Bank.INTEGER, memory=first.memory)
+            reads = _registers((addresses[-1], distance))
+            self.add("add", "{}, {}, {}", (pointer, addresses[-1], distance), reads, (pointer,))
+            addresses.append(pointer)
+        return addresses
 
     def advance(self, pointer: Pointer, step: Operand) -> None:
-        """Add bytes to a pointer."""
+        """Add an instruction that adds bytes to a pointer."""
         mnemonic = "addi" if isinstance(step, int) else "add"
         reads = _registers((pointer, step))
         self.add(mnemonic, "{}, {}, {}", (pointer, pointer, step), reads, (pointer,))
 
     def scalar(self, mnemonic: str, pointer: Pointer, offset: int) -> Value:
-        """The number at an offset of a pointer: ``lb``, ``lw`` or ``flw``."""
-        made = Value(Bank.FLOAT if mnemonic.startswith("f") else Bank.INTEGER)
+        """Load the number at an offset of a pointer, with ``lb``, ``lw`` or ``flw``."""
+        number = Value(Bank.FLOAT if mnemonic.startswith("f") else Bank.INTEGER)
         reads = (pointer, pointer.memory)
-        self.add(mnemonic, "{}, {}({})", (made, offset, pointer), reads, (made,))
-        return made
+        self.add(mnemonic, "{}, {}({})", (number, offset, pointer), reads, (number,))
+        return number
 
     def add(
         self,
@@ -341,7 +341,7 @@ class Loop:
         writes: tuple[object, ...],
         vector_type: Type | None = None,
     ) -> None:
-        """Append any instruction."""
+        """Append an instruction to the current section."""
         number = len(self._section)
         self._section.append(Op(mnemonic, text, operands, reads, writes, vector_type, number))
 

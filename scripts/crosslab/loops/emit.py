@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordered loop as a C function around inline assembly."""
+"""Converter of an ordered loop to a C function with inline assembly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from crosslab.loops.schedule import Order
 
 
 class _Assembly:
-    """Lines of assembly, and the vector type that is in force after them.
+    """Lines of assembly, and the vector type in force after them.
 
     Args:
-        registers: of the values.
-        narrower: by what groups are narrower than in the description.
+        registers: register of each value.
+        narrower: factor by which groups are narrower than in the description.
     """
 
     def __init__(self, registers: Mapping[Value, str], narrower: int) -> None:
@@ -23,14 +23,14 @@ class _Assembly:
         self.type: Type | None = None
 
     def put(self, ops: Iterable[Op]) -> None:
-        """Append instructions, with the vector types that they need."""
+        """Append instructions, and the vset* instructions for their vector types."""
         for op in ops:
             if op.type and not (self.type and self.type.holds(op)):
                 self.switch(op.type)
             self.lines.append(f"{op.mnemonic} " + op.text.format(*map(self.name, op.operands)))
 
     def switch(self, to: Type) -> None:
-        """Put a vector type in force."""
+        """Append a vset* instruction if another vector type is in force."""
         if to == self.type:
             return
         same = self.type and (self.type.lmul, self.type.count) == (to.lmul, to.count)
@@ -40,7 +40,7 @@ class _Assembly:
         self.type = to
 
     def name(self, operand: Operand) -> str:
-        """An operand as the assembler reads it."""
+        """Return an operand in assembly syntax."""
         if isinstance(operand, Value):
             return self._registers[operand]
         if isinstance(operand, View):
@@ -53,7 +53,7 @@ class _Assembly:
 def function(
     name: str, loop: Loop, order: Order, registers: Mapping[Value, str], narrower: int = 1
 ) -> str:
-    """The C function; with ``narrower``, for groups of so many times fewer registers."""
+    """Return the C function of a loop; ``narrower`` divides the registers of each group."""
     assembly = _Assembly(registers, narrower)
     assembly.put(loop.before)
     assembly.put(op for op in order.ops if op.number in order.ahead)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops of kernels/loops, and the C header that is generated from them."""
+"""Libraries of loop descriptions in kernels/loops, and the C header generated from them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from crosslab.loops.schedule import Scheduler
 LOOPS = Path(__file__).parent
 
 Describe = Callable[[Loop], None]
-# What the scheduler tries: cycles of an iteration that run ahead, and of reordering.
+# Variants of the scheduler: cycles of an iteration that run ahead, and cycles of reordering.
 HEADS = (0, 8, 24)
 WINDOWS = ((0, 0), (0, 24), (8, 32), (16, 40))
 
 
 @dataclass(frozen=True)
 class Described:
-    """A loop and the groups of registers that it is wanted for.
+    """A loop description, and the sizes of register groups to generate.
 
     Attributes:
-        name: of the C functions, each with ``_m8`` and the like.
-        lmuls: registers of a group of 32-bit elements, the most first.
-        describe: writes the description.
-        needs: the C compiler's name of an extension; without it the functions are left out.
+        name: name of the C functions, without the suffix ``_m8`` and the like.
+        lmuls: registers of a group of 32-bit elements, largest first.
+        describe: function that writes the description.
+        needs: C macro of an extension that the functions require; may be empty.
     """
 
     name: str
@@ -44,25 +44,25 @@ class Described:
 
 @dataclass
 class Library:
-    """The loops of one file."""
+    """The loop descriptions of a file."""
 
     loops: list[Described] = field(default_factory=list)
 
     def add(self, name: str, *lmuls: int, needs: str = "") -> Callable[[Describe], Describe]:
-        """Decorate a description."""
+        """Return a decorator that adds a description."""
 
-        def added(describe: Describe) -> Describe:
+        def decorate(describe: Describe) -> Describe:
             self.loops.append(Described(name, lmuls, describe, needs))
             return describe
 
-        return added
+        return decorate
 
 
 def read_loops(folder: Path) -> Iterator[Described]:
-    """The loops of a folder's files.
+    """Yield the loop descriptions in a folder's files.
 
     Raises:
-        LabError: a file has no ``loops``.
+        LabError: a file has no library named ``loops``.
     """
     for file in sorted(folder.glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"mlc_rvv_loops_{file.stem}", file)
@@ -75,10 +75,10 @@ def read_loops(folder: Path) -> Iterator[Described]:
 
 
 def functions(described: Described, core: Core) -> str:
-    """The C functions of a loop, in the order that suits a core best.
+    """Return the C functions of a loop, in the best order for a core.
 
     Raises:
-        LabError: no order needs at most the registers that there are.
+        LabError: every order needs more registers than available.
     """
     loop = Loop(described.lmuls[0])
     described.describe(loop)
@@ -99,7 +99,7 @@ _MADE: dict[tuple[Path, str], str] = {}
 
 
 def loops_header(folder: Path, core: Core) -> str:
-    """The C header with the functions of all loops of a folder; made once for a core."""
+    """Return the C header with all loops of a folder; generated once per core."""
     key = folder, core.key
     if key not in _MADE:
         text = "".join(functions(described, core) for described in read_loops(folder))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-order core as the scheduler sees it: units, how long each is taken, latencies."""
+"""Model of an in-order core for the scheduler: units, occupancy, latencies."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ISSUE_WIDTH = 2
 SCALAR, MEMORY, ARITHMETIC = range(3)
 # Classes of scalar instructions in a core's latencies.
 _SCALAR = ((r"l[bhwd]u?", "load"), (r"fl[hwd]", "fload"), (r"\S+", "add"))
-# The latencies of cores that have none of their own.
+# Core whose latencies replace those of a core without a pipeline.
 _USUAL = "spacemit-x60"
 _OWN_WIDTH = re.compile(r"v[ls]s?e(\d+)\.v")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What an instruction costs.
+    """Unit, occupancy and latency of an instruction.
 
     Attributes:
-        unit: that it occupies.
-        taken: cycles that the unit is occupied.
+        unit: unit that executes the instruction.
+        taken: cycles for which the unit is busy.
         latency: cycles until the result can be read.
     """
 
@@ -39,13 +39,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Machine:
-    """Timings of instructions on a core: units by its table, latencies by LLVM's model."""
+    """Timings of instructions on a core: occupancy by its table, latencies by LLVM's model."""
 
     core: Core
     _known: dict[tuple[str, Type | None], Timing] = field(default_factory=dict, compare=False)
 
     def timing(self, op: Op) -> Timing:
-        """What an instruction costs."""
+        """Return the timing of an instruction."""
         key = op.mnemonic, op.type
         if key not in self._known:
             self._known[key] = self._look_up(*key)
@@ -64,17 +64,17 @@ class Machine:
         bits = int(own[1]) if own else of.bits
         cycles = self.core.cycles.get(mnemonic, {}).get(of.column(bits), math.nan)
         if math.isnan(cycles):
-            # What nobody measured takes a cycle for each register.
+            # An unmeasured instruction takes a cycle per register.
             cycles = max(1.0, float(of.group(bits)))
         if own:
-            # As soon as the first register is there; the others follow.
+            # Dependent instructions can begin with the first register; later ones follow.
             return Timing(MEMORY, cycles, max(self._latencies.shortest(mnemonic, bits), cycles))
         latency, _ = self._latencies.of(mnemonic, of.column(bits))
         return Timing(ARITHMETIC, cycles, max(latency, cycles))
 
 
 class Program:
-    """A body as numbers: timings, registers and vector types of its instructions."""
+    """A loop body as numbers: timings, registers and vector types of its instructions."""
 
     def __init__(self, machine: Machine, body: Sequence[Op]) -> None:
         self.timings = [machine.timing(op) for op in body]
@@ -86,18 +86,18 @@ class Program:
         self.places = len(numbers)
         kinds: dict[object, int] = {None: 0}
         self.types = [kinds.setdefault(op.type, len(kinds)) for op in body]
-        # Loads and stores need the number of elements alone.
+        # Loads and stores depend only on the number of elements.
         counts = [op.type and (op.type.lmul, op.type.count) for op in body]
         self.counts = [kinds.setdefault(count, len(kinds)) for count in counts]
         self.any_width = [op.moves_memory for op in body]
 
 
 class Clock:
-    """Issues instructions of a body one after another, and knows when each can be next.
+    """Simulation that issues instructions one by one and computes when each can start.
 
     Args:
         program: the body.
-        strict: results become ready in the order of issue, as LLVM's model has it; else a short
+        strict: results become ready in the order of issue, as in LLVM's model; otherwise a short
             instruction may overtake.
     """
 
@@ -110,14 +110,14 @@ class Clock:
         self.switched = 0  # vector types put in force
 
     def _switches(self, number: int) -> bool:
-        """True if another vector type must be put in force first."""
+        """True if the instruction needs another vector type than the one in force."""
         program = self._program
         if program.any_width[number]:
             return program.counts[number] != self._count
         return program.types[number] not in (0, self._type)
 
     def earliest(self, number: int) -> float:
-        """Cycle at which an instruction could be issued next."""
+        """Return the earliest cycle at which an instruction can be issued next."""
         now = self._now if self._slots < ISSUE_WIDTH else self._now + 1
         if self._switches(number):
             now = max(now, self._last - 1) + 1
@@ -138,7 +138,7 @@ class Clock:
         return max(0.0, max(at, after) - busy), False, switches, False
 
     def issue(self, number: int) -> float:
-        """Issue an instruction."""
+        """Issue an instruction; return its cycle."""
         program = self._program
         if self._switches(number):
             now = self._now if self._slots < ISSUE_WIDTH else self._now + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers for the values of an ordered loop."""
+"""Register allocation for the values of an ordered loop."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _NAMES: Mapping[Bank, Sequence[str]] = {
     Bank.INTEGER: [*(f"t{i}" for i in range(7)), *(f"s{i}" for i in range(2, 12))],
     Bank.FLOAT: [*(f"ft{i}" for i in range(12)), *(f"fa{i}" for i in range(8))],
 }
-# Integer registers of the calling convention that hold neither the stack nor other fixed addresses,
-# less one that the compiler may need.
+# Integer registers without those for the stack and other fixed addresses, and without one for the
+# compiler.
 _INTEGERS = 26
 
 
 def available(loop: Loop) -> dict[Bank, Sequence[str]]:
-    """Registers for values: arguments and constants of a loop need some as well."""
-    found = dict(_NAMES)
+    """Return the registers for values; arguments and constants of the loop take some of them."""
+    names = dict(_NAMES)
     ops = (*loop.before, *loop.body, *loop.after)
     constants = {o for op in ops for o in op.operands if isinstance(o, Constant)}
     free = _INTEGERS - len(loop.arguments) - len(constants)
-    found[Bank.INTEGER] = _NAMES[Bank.INTEGER][:free]
-    return found
+    names[Bank.INTEGER] = _NAMES[Bank.INTEGER][:free]
+    return names
 
 
 def allocate(loop: Loop, order: Order) -> dict[Value, str] | None:
-    """A register, or the first of a group, for each value; None: they do not fit.
+    """Return the (first) register of each value; None if the values do not fit.
 
-    A value keeps its registers from its first instruction to its last. In the body a lifetime may
-    go over the end of a pass into the next.
+    A value keeps its registers from its first instruction to its last. In the body, a lifetime can
+    continue from the end of a pass into the next pass.
     """
     lifetimes = _lifetimes(loop, order)
     keys = (
@@ -42,8 +42,8 @@ def allocate(loop: Loop, order: Order) -> dict[Value, str] | None:
         lambda v: (-v.size, -lifetimes[v]),
     )
     for key in keys:
-        if found := _first_fit(available(loop), lifetimes, sorted(lifetimes, key=key)):
-            return found
+        if chosen := _first_fit(available(loop), lifetimes, sorted(lifetimes, key=key)):
+            return chosen
     return None
 
 
@@ -51,19 +51,19 @@ def _first_fit(
     names: Mapping[Bank, Sequence[str]], lifetimes: Mapping[Value, int], values: Sequence[Value]
 ) -> dict[Value, str] | None:
     taken = {bank: [0] * len(names[bank]) for bank in names}
-    found: dict[Value, str] = {}
+    chosen: dict[Value, str] = {}
     for value in values:
-        place = _place(taken[value.bank], value.size, lifetimes[value])
-        if place is None:
+        first = _place(taken[value.bank], value.size, lifetimes[value])
+        if first is None:
             return None
-        for register in range(place, place + value.size):
+        for register in range(first, first + value.size):
             taken[value.bank][register] |= lifetimes[value]
-        found[value] = names[value.bank][place]
-    return found
+        chosen[value] = names[value.bank][first]
+    return chosen
 
 
 def _place(taken: Sequence[int], size: int, life: int) -> int | None:
-    """The first aligned group of registers that nothing needs during a lifetime."""
+    """Return the first aligned group of registers that is free during a lifetime."""
     for first in range(0, len(taken) - size + 1, size):
         if not any(taken[first + i] & life for i in range(size)):
             return first
@@ -71,7 +71,7 @@ def _place(taken: Sequence[int], size: int, life: int) -> int | None:
 
 
 def _lifetimes(loop: Loop, order: Order) -> dict[Value, int]:
-    """Positions where a value is needed, as bits: before the loop, in its order, after it."""
+    """Return a bit mask per value: positions (before, in, after the loop) where it is needed."""
     sections = (loop.before, order.ops, loop.after)
     touched: dict[Value, list[list[int]]] = {}
     position = 0
@@ -83,20 +83,20 @@ def _lifetimes(loop: Loop, order: Order) -> dict[Value, int]:
     start = len(loop.before)
     body = range(start, start + len(order.ops))
     ahead = {start + at for at, op in enumerate(order.ops) if op.number in order.ahead}
-    found = {}
-    for value, places in touched.items():
-        if sum(map(bool, places)) > 1:
-            found[value] = (1 << position) - 1
-        elif inside := places[1]:
+    lifetimes = {}
+    for value, positions in touched.items():
+        if sum(map(bool, positions)) > 1:
+            lifetimes[value] = (1 << position) - 1
+        elif inside := positions[1]:
             early, late = [p for p in inside if p in ahead], [p for p in inside if p not in ahead]
             if early and late:
-                found[value] = _bits(early[0], body.stop - 1) | _bits(start, late[-1])
+                lifetimes[value] = _bits(early[0], body.stop - 1) | _bits(start, late[-1])
             else:
-                found[value] = _bits(inside[0], inside[-1])
+                lifetimes[value] = _bits(inside[0], inside[-1])
         else:
-            only = places[0] or places[2]
-            found[value] = _bits(only[0], only[-1])
-    return found
+            only = positions[0] or positions[2]
+            lifetimes[value] = _bits(only[0], only[-1])
+    return lifetimes
 
 
 def _bits(first: int, last: int) -> int:
@@ -104,7 +104,7 @@ def _bits(first: int, last: int) -> int:
 
 
 def pinned(loop: Loop) -> frozenset[Value]:
-    """Values that the loop shares with what is before or after it."""
+    """Return the values that the loop shares with instructions before or after it."""
     outside = {v for op in (*loop.before, *loop.after) for v in op.values()}
     inside = {v for op in loop.body for v in op.values()}
     return frozenset(outside & inside)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a loop's instructions: software pipelining of two iterations.
+"""Scheduler of a loop's instructions: software pipelining of two iterations.
 
-Some first instructions of an iteration run during the one before it (*ahead*). What remains is a
-body without cycles, which a list scheduler orders on the core's clock: of the instructions that
-can start soonest it takes the one that is needed first, and none that is needed much later than
-the most urgent, which bounds the registers.
+The first instructions of an iteration can run during the previous iteration (*ahead*). The rest is
+a body without cyclic dependences, which a list scheduler orders on the core's clock. Of the
+instructions that can start soonest, it chooses the one that is needed first. It skips instructions
+that are needed much later than the most urgent one, which limits the registers in use.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from crosslab.loops.machine import ARITHMETIC, Clock, Machine, Program
 
 # Cycles within which instructions are equally urgent.
 SLACK = 4
-# Cycles that are tried in addition to a latency.
+# Cycles that variants add to a latency.
 MARGINS = (0, 4)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """``later`` must not start before ``first``, of as many iterations before.
+    """A dependence: ``later`` must not start before ``first`` of ``distance`` iterations earlier.
 
     Attributes:
-        first: number of an instruction.
-        later: number of another.
+        first: number of the earlier instruction.
+        later: number of the dependent instruction.
         distance: iterations between them, 0 or 1.
-        reads: later reads what first writes.
+        reads: ``later`` reads a result of ``first``.
     """
 
     first: int
@@ -44,14 +44,14 @@ class Edge:
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the body.
+    """An order of the body's instructions, with its cost.
 
     Attributes:
-        ops: the instructions as they are issued.
-        ahead: numbers of those which belong to the next iteration.
-        cycles: of an iteration among many.
-        strict_cycles: the same where results become ready in order.
-        switched: how often it puts a vector type in force.
+        ops: instructions in the order of issue.
+        ahead: numbers of the instructions that belong to the next iteration.
+        cycles: cycles of an iteration in the steady state.
+        strict_cycles: cycles if results become ready in the order of issue.
+        switched: number of changes of the vector type per iteration.
     """
 
     ops: tuple[Op, ...]
@@ -62,19 +62,19 @@ class Order:
 
     @property
     def rank(self) -> float:
-        """The smaller, the better."""
+        """Cost of the order; a smaller value is better."""
         return self.cycles + self.strict_cycles + 2 * self.switched
 
 
 def edges(body: Sequence[Op]) -> list[Edge]:
-    """Dependences between instructions of an iteration, and with those of the next."""
+    """Return the dependences between instructions of an iteration, and with the next iteration."""
     written: dict[object, tuple[int, int]] = {}
     read: dict[object, list[tuple[int, int]]] = defaultdict(list)
-    found: set[Edge] = set()
+    dependences: set[Edge] = set()
 
     def depends(before: tuple[int, int], now: tuple[int, int], reads: bool) -> None:
         if now[0] - before[0] <= 1 and (before[0], now[0]) != (1, 1):
-            found.add(Edge(before[1], now[1], now[0] - before[0], reads))
+            dependences.add(Edge(before[1], now[1], now[0] - before[0], reads))
 
     for iteration in (0, 1):
         for op in body:
@@ -93,17 +93,17 @@ def edges(body: Sequence[Op]) -> list[Edge]:
                     read[value].append(here)
             for value in op.outputs:
                 written[value] = here
-    return sorted(found, key=lambda e: (e.first, e.later, e.distance, e.reads))
+    return sorted(dependences, key=lambda e: (e.first, e.later, e.distance, e.reads))
 
 
 class Pressure:
-    """Registers in use while a pass is put in order.
+    """Registers in use while the instructions of a pass are ordered.
 
     Args:
         body: the instructions.
-        ahead: numbers of those that belong to the next iteration.
+        ahead: numbers of the instructions that belong to the next iteration.
         pinned: values that keep their registers for the whole loop.
-        registers: how many there are.
+        registers: number of registers in each bank.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Pressure:
             for value in self._values[op.number]:
                 self._uses[value] += 1
                 (early if op.number in ahead else late).add(value)
-        # What the pass before has left here; its own instructions use it, then it begins anew.
+        # Values from the previous pass: instructions that are not ahead use them first.
         crossing = early & late
         self._left = {
             v: sum(v in self._values[op.number] for op in body if op.number not in ahead)
@@ -135,18 +135,18 @@ class Pressure:
         self._last: dict[Value, int] = {v: self._uses[v] - self._left.get(v, 0) for v in self._uses}
 
     def allows(self, op: Op) -> bool:
-        """The instruction's new values find registers."""
+        """True if there are registers for the instruction's new values."""
         needed = 0
         for value in self._values[op.number]:
             if value not in self._live:
-                # An instruction makes values of one register file.
+                # All new values of an instruction are in one register file.
                 needed += value.size
                 if needed > self._free[value.bank]:
                     return False
         return True
 
     def take(self, op: Op) -> None:
-        """The instruction is next."""
+        """Reserve and release registers for an instruction that is next."""
         for value in self._values[op.number]:
             if value not in self._live:
                 self._live.add(value)
@@ -168,7 +168,7 @@ def _next(
     ready: Sequence[tuple[float, int]],
     window: tuple[float, float],
 ) -> int | None:
-    """Number of the best instruction among those that can be next; None: no registers are left."""
+    """Return the number of the best next instruction; None if no registers are left."""
     now, best = ready[0][0], None
     for due, number in ready:
         if due > now + window[1]:
@@ -177,7 +177,7 @@ def _next(
         if not pressure.allows(op):
             continue
         delay, arithmetic, switches, other = clock.preference(number)
-        # What is not due soon runs beside arithmetic or waits.
+        # An instruction that is not due soon must not delay arithmetic.
         if due > now + window[0] and (arithmetic or delay):
             continue
         key = (delay, arithmetic, due > now + SLACK, switches, other, due, number)
@@ -187,7 +187,7 @@ def _next(
 
 
 class Scheduler:
-    """Orders one body for one machine."""
+    """Scheduler of a loop body for a machine."""
 
     def __init__(
         self,
@@ -203,10 +203,9 @@ class Scheduler:
         self._program = Program(machine, self.body)
 
     def _due_times(self, margin: float) -> list[float]:
-        """Cycle of an iteration at which each instruction should start.
+        """Return the cycle of an iteration at which each instruction should start.
 
-        Arithmetic follows one after another as in the description; what it reads comes a latency
-        before it.
+        Arithmetic keeps the order of the description; an operand is due a latency before its use.
         """
         due, total = [], 0.0
         for op in self.body:
@@ -217,11 +216,11 @@ class Scheduler:
         here = [edge for edge in self.edges if edge.distance == 0]
         for edge in sorted(here, key=lambda e: -e.first):
             timing = self.machine.timing(self.body[edge.first])
-            # What waits longer than it works has to come early enough.
+            # Start instructions with a long latency and short occupancy earlier.
             early = margin if timing.latency > 2 * timing.taken > 0 else 0
             latency = timing.latency + early if edge.reads else 0
             due[edge.first] = min(due[edge.first], due[edge.later] - latency)
-        # What nothing in the iteration waits for, such as a store, follows what it waits for.
+        # An instruction without dependents, such as a store, follows its operands.
         ends = [at == math.inf for at in due]
         for edge in sorted(here, key=lambda e: e.later):
             if ends[edge.later]:
@@ -232,23 +231,23 @@ class Scheduler:
         return [total if at == math.inf else at - first for at in due]
 
     def orders(self, heads: Sequence[float], windows: Sequence[tuple[float, float]]) -> list[Order]:
-        """Orders, the best first.
+        """Return possible orders, best first.
 
         Args:
-            heads: how many cycles of an iteration run ahead.
-            windows: cycles by which arithmetic, and what runs beside it, may come before what is
-                due.
+            heads: numbers of cycles of an iteration that run ahead.
+            windows: cycles by which arithmetic, and instructions in parallel, may run before more
+                urgent ones.
         """
-        found = []
+        candidates = []
         tries = list(itertools.product(heads, windows, self._due, (False, True)))
         # Long bodies take longer to order, and gain less from their ends.
         for head, window, due, strict in tries[:: 1 + len(self.body) // 300 * 2]:
             ahead = frozenset(op.number for op in self.body if due[op.number] < head)
             if ops := self._list(ahead, window, due, strict):
-                found.append(self._order(ops, ahead))
-        found.sort(key=lambda order: order.rank)
+                candidates.append(self._order(ops, ahead))
+        candidates.sort(key=lambda order: order.rank)
         # The description's own order needs the fewest registers.
-        return [*found, self._order(self.body, frozenset())]
+        return [*candidates, self._order(self.body, frozenset())]
 
     def _order(self, ops: Sequence[Op], ahead: frozenset[int]) -> Order:
         cycles, switched = self._measured(ops, strict=False)
@@ -262,7 +261,7 @@ class Scheduler:
         due: Sequence[float],
         strict: bool,
     ) -> list[Op]:
-        """One order; empty: some instruction finds no registers."""
+        """Return an order by list scheduling; empty if an instruction finds no registers."""
         urgency = [at + (self._length if n in ahead else 0) for n, at in enumerate(due)]
         waits = [0] * len(self.body)
         after: dict[int, list[int]] = defaultdict(list)
@@ -289,7 +288,7 @@ class Scheduler:
         return done
 
     def _measured(self, ops: Sequence[Op], *, strict: bool) -> tuple[float, int]:
-        """Cycles and vector types of an iteration among many."""
+        """Return cycles and vector type changes of an iteration in the steady state."""
         clock = Clock(self._program, strict)
         ends = []
         for _ in range(3):

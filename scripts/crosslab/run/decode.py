@@ -4,8 +4,8 @@
 Vector mnemonics are those of the "V" extension 1.0 and Zvfh. Scalar instructions have a class, by
 their effect on a pipeline: ``load``, ``store``, ``branch``, ``jump``, ``add`` (any integer
 operation of one step), ``mul``, ``div``, ``fload``, ``fstore``, ``fma`` (any floating-point
-operation without its own class), ``fdiv`` (division and root), ``fmove`` (between the register files, and
-sign injection), ``atomic``, ``system``.
+operation without its own class), ``fdiv`` (division and root), ``fmove`` (between the register
+files, and sign injection), ``atomic``, ``system``.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def operands(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> O
     else:
         reads, writes = _scalar(word) if word & 3 == 3 else _compressed(word)
     return Operands(
-        tuple(sorted({register for register in reads if register})), tuple(sorted({register for register in writes if register}))
+        tuple(sorted({register for register in reads if register})),
+        tuple(sorted({register for register in writes if register})),
     )
 
 
@@ -181,7 +182,9 @@ def _scalar(word: int) -> Registers:
         to, source = _FLOAT_FILES.get(_bits(word, 27), (FLOAT, FLOAT))
         # In conversions, roots and moves, the field of the second source selects the operation.
         two = [first] if _bits(word, 27) in (8, 11, 24, 26, 28, 30) else [first, second]
-        return [source + register for register in two if source + register], [to + rd] if to + rd else []
+        return [source + register for register in two if source + register], [
+            to + rd
+        ] if to + rd else []
     if opcode in (11, 12, 14):
         return [first, second], [rd]
     return [], []

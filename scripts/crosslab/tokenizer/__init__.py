@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat templates and tokenizers, on this machine and for the runner."""
+"""Chat templates and tokenizers, for this machine and for the runner."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's sampling as MLC-LLM's ``mlc-chat-config.json`` holds it, for the device's chat."""
+"""Sampling parameters of a model for the device's chat, as MLC-LLM's ``mlc-chat-config.json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from groundwork.hashing import digest
 
 CONFIG_FILE = "mlc-chat-config.json"
 SOURCE_FILE = "generation_config.json"
-# MLC-LLM's own values, where a model says nothing (protocol/mlc_chat_config.py).
+# MLC-LLM's defaults (protocol/mlc_chat_config.py).
 DEFAULTS = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -27,16 +27,16 @@ DEFAULTS = {
 def chat_config(model: Path, cache: Path) -> Path:
     """The fields of sampling of a model's ``mlc-chat-config.json``, made once in ``cache``.
 
-    They come from ``generation_config.json``, as MLC-LLM's ``gen_config`` takes them; a folder that
-    MLC-LLM made already has them.
+    The values are those of ``generation_config.json``, as in MLC-LLM's ``gen_config``, overridden
+    by an ``mlc-chat-config.json`` of the model's folder.
 
     Raises:
-        UserError: a file is not what it should be.
+        UserError: a file is not a JSON object, or a value is not a number.
     """
-    found = DEFAULTS.copy()
+    values = DEFAULTS.copy()
     for name in (SOURCE_FILE, CONFIG_FILE):
-        found.update(_numbers(model / name))
-    text = json.dumps(found, indent=2) + "\n"
+        values.update(_numbers(model / name))
+    text = json.dumps(values, indent=2) + "\n"
 
     def make(folder: Path) -> None:
         (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
@@ -45,7 +45,7 @@ def chat_config(model: Path, cache: Path) -> Path:
 
 
 def _numbers(path: Path) -> dict[str, float]:
-    """The fields of sampling that a file has."""
+    """Return the sampling parameters in a file."""
     table = read_json_table(path, optional=True)
     numbers = {name: table[name] for name in DEFAULTS if table.get(name) is not None}
     for name, value in numbers.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers built from GGUF metadata, and chat prompts."""
+"""Tokenizers from GGUF metadata or a model's folder, and chat prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from crosslab.tokenizer.word_rules import word_rules
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-# GGUF's token_type. No text may become a control token by merging; users' tokens are never split.
+# Values of GGUF's token_type. Merging never creates control tokens and never splits user tokens.
 NORMAL_TOKEN, UNKNOWN_TOKEN, CONTROL_TOKEN, USER_TOKEN = 1, 2, 3, 4
 BLANK = "\u2581"
 
@@ -30,10 +30,10 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     """Build a tokenizer from the ``tokenizer.ggml.*`` fields of a GGUF file.
 
     Args:
-        fields: GGUF metadata: name to plain value.
+        fields: GGUF metadata: plain values by name.
 
     Raises:
-        UserError: the file's tokenizer is of a kind that is not known here.
+        UserError: the file's tokenizer is of an unsupported kind, or malformed.
     """
     kind = fields.get("tokenizer.ggml.model")
     tokens = _texts(fields, "tokenizer.ggml.tokens")
@@ -50,7 +50,7 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
 
 
 def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
-    """A tokenizer that merges bytes within words."""
+    """Build a tokenizer that merges the bytes of words."""
     pre = fields.get("tokenizer.ggml.pre", "gpt-2")
     rules = {name: rule for rule in word_rules() for name in rule.gguf}
     if kind != "gpt2" or pre not in rules:
@@ -62,7 +62,7 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
     vocabulary = {t: i for i, t in enumerate(_texts(fields, "tokenizer.ggml.tokens"))}
     halves = (pair.partition(" ") for pair in _texts(fields, "tokenizer.ggml.merges"))
     merges = [(left, right) for left, _, right in halves]
-    # Checked here: the library ends in a plain Exception, or in a panic.
+    # Checked here, because the library raises a plain Exception or panics.
     for pair in merges:
         if not {*pair, "".join(pair)} <= vocabulary.keys():
             raise UserError(
@@ -75,10 +75,9 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
 
 
 def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> Tokenizer:
-    """A tokenizer that merges characters, with bytes for the others, as SentencePiece does.
+    """Build a tokenizer that merges characters, with bytes for unknown ones, like SentencePiece.
 
-    It has no list of merges: two tokens merge if together they are one, that of the highest score
-    first.
+    There is no list of merges: two tokens merge if they form a token, in order of its score.
     """
     vocabulary = {token: index for index, (token, _) in enumerate(named)}
     scores = fields.get("tokenizer.ggml.scores")
@@ -143,37 +142,37 @@ _SAVE_AGAIN = (
 
 
 def _content(value: Any) -> Any:
-    """A token's text, where a token is stored with its properties."""
+    """Return a token's text; a token can be stored as a text or a table of properties."""
     return value["content"] if isinstance(value, dict) and "content" in value else value
 
 
 def _stops(folder: Path, size: int) -> tuple[int, ...]:
-    """Stop ids of ``generation_config.json`` and ``config.json``."""
-    found: list[Any] = []
+    """Return the stop ids in ``generation_config.json`` and ``config.json``."""
+    stops: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         ids = read_json_table(folder / name, optional=True).get("eos_token_id")
-        found += ids if isinstance(ids, list) else [ids]
-    return tuple(dict.fromkeys(n for n in found if type(n) is int and 0 <= n < size))
+        stops += ids if isinstance(ids, list) else [ids]
+    return tuple(dict.fromkeys(n for n in stops if type(n) is int and 0 <= n < size))
 
 
 def _raise(message: str) -> None:
-    """Refuse messages, as templates do."""
+    """Raise an error of the chat template, as the template's function ``raise_exception``."""
     raise TemplateError(message)
 
 
 def _as_json(value: Any, indent: int | None = None) -> str:
-    """JSON as transformers gives it to templates; Jinja's own is for HTML."""
+    """Convert a value to JSON as transformers' filter does; Jinja's own filter is for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _now(form: str) -> str:
-    """The time of this machine."""
+    """Return the local time in a format of strftime."""
     return datetime.now().strftime(form)
 
 
 @dataclass(frozen=True)
 class ChatTokenizer:
-    """A tokenizer with the chat template and special tokens that belong to it."""
+    """A tokenizer with its settings: chat template, special tokens and stop ids."""
 
     tokenizer: Tokenizer
     settings: Mapping[str, Any]
@@ -184,14 +183,14 @@ class ChatTokenizer:
         """Read the tokenizer and the chat template of a Hugging Face folder.
 
         Raises:
-            UserError: a file is missing or is not what its name says.
+            UserError: a file is missing or malformed.
         """
         path = folder / TOKENIZER_FILE
         if not path.is_file():
             raise UserError(f"no {TOKENIZER_FILE} in {folder}", remedy=_SAVE_AGAIN.format(folder))
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises plain exceptions
             raise UserError(
                 f"{path} is not a tokenizer that the library reads: {error}",
                 remedy=_SAVE_AGAIN.format(folder),
@@ -208,7 +207,7 @@ class ChatTokenizer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids that complete an answer."""
+        """Ids of tokens that end an answer."""
         index = self.tokenizer.token_to_id(str(self.settings.get("eos_token", "")))
         return tuple(dict.fromkeys([*([] if index is None else [index]), *self.more_stops]))
 
@@ -219,14 +218,14 @@ class ChatTokenizer:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The texts that templates read beside the messages, such as ``bos_token``."""
+        """Variables of templates besides the messages, such as ``bos_token``."""
         return {k: v for k, v in self.settings.items() if k.endswith("_token") and v is not None}
 
     def with_usable_chat(self) -> tuple[ChatTokenizer, str]:
-        """The tokenizer; without its chat template if that fails for one message.
+        """Return this tokenizer, without its chat template if the template fails for a message.
 
         Returns:
-            the tokenizer, and why it goes without chat; empty when it keeps its chat or has none.
+            the tokenizer, and the error of the removed template; empty if nothing was removed.
         """
         try:
             if self.has_chat:
@@ -239,9 +238,9 @@ class ChatTokenizer:
     def chat_text(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> str:
-        """Render messages with the model's template, ready for the assistant's turn.
+        """Render messages with the model's template, up to the begin of the assistant's answer.
 
-        The template comes out of a downloaded file: it runs in a sandbox.
+        The template comes from a downloaded file, so it runs in a sandbox.
 
         Raises:
             UserError: the model has no chat template.
@@ -263,7 +262,7 @@ class ChatTokenizer:
             raise LabError(f"the model's chat template fails: {error}") from error
 
     def chat_ids(self, prompt: str) -> list[int]:
-        """Token ids of a chat with one user message; without a chat, of the text to continue.
+        """Return the token ids of a chat with one user message; without a template, of plain text.
 
         Raises:
             UserError: the message is empty.
@@ -277,10 +276,10 @@ class ChatTokenizer:
         return ids
 
     def first_ids(self) -> list[int]:
-        """First ids of every text outside of a chat.
+        """Return the ids before every text outside of a chat, such as BOS.
 
         Raises:
-            LabError: the tokenizer adds ids behind a text, or ids that depend on it.
+            LabError: the tokenizer adds ids after a text, or ids that depend on the text.
         """
         first: list[int] = self.tokenizer.encode("").ids
         for probe in ("a", "Some words"):
@@ -293,6 +292,6 @@ class ChatTokenizer:
         return first
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, without markers."""
+        """Convert token ids to text, without special tokens."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unicode's code points, and sets of them as ranges."""
+"""Ranges of Unicode code points, and C++ tables of numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SURROGATES = range(0xD800, 0xE000)
 
 
 def header(lines: Iterable[str]) -> str:
-    """A C++ header of the runner, with what it declares; written when the runner is built."""
+    """Return a C++ header of the runner with the given lines; the runner's build writes it."""
     return "\n".join(
         [
             "// SPDX-License-Identifier: Apache-2.0",
@@ -30,7 +30,7 @@ def header(lines: Iterable[str]) -> str:
 
 
 def rows(table: Sequence[Sequence[Any]], per_line: int) -> Iterator[str]:
-    """Rows of numbers, or of lists of them, as C++ initializers."""
+    """Yield lines of C++ initializers for rows of numbers, or of lists of numbers."""
     for i in range(0, len(table), per_line):
         yield "    " + " ".join(f"{_braced(row)}," for row in table[i : i + per_line])
 
@@ -40,11 +40,11 @@ def _braced(row: Sequence[Any]) -> str:
 
 
 def ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
-    """Code points as the fewest ranges, both ends included."""
-    found: list[tuple[int, int]] = []
+    """Convert code points to the fewest ranges, both ends included."""
+    merged: list[tuple[int, int]] = []
     for code in sorted(codes):
-        if found and found[-1][1] == code - 1:
-            found[-1] = (found[-1][0], code)
+        if merged and merged[-1][1] == code - 1:
+            merged[-1] = (merged[-1][0], code)
         else:
-            found.append((code, code))
-    return found
+            merged.append((code, code))
+    return merged

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and its chat as one small table that the runner reads on the device.
+"""Converter of a tokenizer and its chat template to a table that the runner reads.
 
 runner/text/tokenizer_file.h describes the layout.
 """
@@ -31,7 +31,7 @@ NO_TOKEN = 0xFFFFFFFF
 
 
 class TokenKind(enum.IntFlag):
-    """Properties of one token."""
+    """Properties of a token."""
 
     SPECIAL = 1
     MARKER = 2
@@ -42,15 +42,15 @@ class TokenKind(enum.IntFlag):
 
 
 def device_tokenizer(model: Path, cache: Path, usable: ChatTokenizer | None = None) -> Path:
-    """The ``tokenizer.bin`` of an imported model, made once in ``cache``.
+    """Write the ``tokenizer.bin`` of an imported model to ``cache`` once; return the path.
 
     Args:
-        model: its folder.
+        model: folder of the model.
         cache: folder of finished builds.
-        usable: its tokenizer, where ``with_usable_chat`` was asked already.
+        usable: the model's tokenizer after ``with_usable_chat``; None: it is loaded here.
 
     Raises:
-        UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
+        UnsupportedTokenizerError: the tokenizer has a feature that the runner lacks.
     """
     tokenizer = usable or ChatTokenizer.load(model).with_usable_chat()[0]
     settings = json.dumps([dict(tokenizer.settings), tokenizer.stop_ids], sort_keys=True)
@@ -63,10 +63,10 @@ def device_tokenizer(model: Path, cache: Path, usable: ChatTokenizer | None = No
 
 
 def pack(tokenizer: ChatTokenizer) -> bytes:
-    """The table of a tokenizer.
+    """Convert a tokenizer to the bytes of ``tokenizer.bin``.
 
     Raises:
-        UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
+        UnsupportedTokenizerError: the tokenizer has a feature that the runner lacks.
     """
     about = json.loads(tokenizer.tokenizer.to_str())
     model = about["model"]
@@ -99,7 +99,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
 
 
 def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
-    """The template, its variables, and the format of calls of tools."""
+    """Return the chat template, its variables, and the format of tool calls."""
     if not tokenizer.has_chat:
         return [b"", b"", b""]
     calls = tool_format(tokenizer)
@@ -111,7 +111,7 @@ def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
 
 
 def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
-    """Make the markers of calls a part of an answer's text."""
+    """Make the markers of tool calls visible in an answer's text: remove their flag SPECIAL."""
     if calls is None:
         return
     written = (calls.begin + calls.between + calls.end).encode()
@@ -121,9 +121,9 @@ def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKi
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The characters that byte-level tokenizers write bytes as (GPT-2's table).
+    """Return the byte of each character in GPT-2's alphabet of bytes.
 
-    Bytes that print in Latin-1 are themselves; the others are U+0100 and on, in their order.
+    Printable bytes of Latin-1 keep their character; the other bytes are U+0100 and on, in order.
     """
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (b for b in range(256) if b not in printed)
@@ -131,12 +131,12 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def byte_order(alphabet: Mapping[str, int]) -> Iterable[str]:
-    """The characters of :func:`byte_alphabet` in the order of their bytes."""
+    """Return the characters of :func:`byte_alphabet` in the order of their bytes."""
     return (char for char, _ in sorted(alphabet.items(), key=lambda item: item[1]))
 
 
 def _check(about: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer for which the runner's ids would differ from the library's."""
+    """Refuse a tokenizer whose ids the runner would compute differently from the library."""
     model = about["model"]
     if model.get("type") != "BPE":
         raise UnsupportedTokenizerError(f"its model is {model.get('type')}, not BPE")
@@ -151,7 +151,7 @@ def _check(about: Mapping[str, Any]) -> None:
 def _tokens(
     vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], alphabet: Mapping[str, int]
 ) -> tuple[list[bytes], list[TokenKind]]:
-    """Bytes and kind of each id; unused ids have no bytes."""
+    """Return bytes and kind of the token of each id; unused ids have no bytes."""
     texts: dict[int, str] = {index: token for token, index in vocabulary.items()}
     texts.update({entry["id"]: entry["content"] for entry in added})
     count = max(texts, default=-1) + 1
@@ -175,7 +175,7 @@ _OPTIONS = {
 
 
 def _bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
-    """Bytes of a token: characters outside of the alphabet make it plain text."""
+    """Convert a token to bytes; a token with characters outside the alphabet is plain text."""
     if alphabet and all(c in alphabet for c in token):
         return bytes(alphabet[c] for c in token)
     return token.encode()
@@ -184,7 +184,7 @@ def _bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
 def _merges(
     merges: Iterable[Sequence[str]], vocabulary: Mapping[str, int]
 ) -> list[tuple[int, int, int, int]]:
-    """(left, right, merged, rank), in ascending order of the pairs."""
+    """Return (left, right, merged, rank) of each merge, sorted by pair of ids."""
     table = {
         (vocabulary[left], vocabulary[right]): (vocabulary[left + right], rank)
         for rank, (left, right) in enumerate(merges)

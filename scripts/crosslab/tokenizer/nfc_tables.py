@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables for Unicode's form NFC in the runner, derived from the tokenizers library.
 
-The runner needs the Unicode version that normalized the model's text. The library has no tables to
-read, but it normalizes any text, so these functions derive the tables from its answers.
+The runner needs the Unicode version that normalized the model's text. The library does not expose
+its tables, so these functions derive them from the library's results.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 
 FILE = "nfc_tables.h"
 _AT_ONCE = 256
-LONGEST = 4  # code points that one decomposes into (UAX 15 promises no more for NFD)
-# One mark of each canonical combining class that Unicode has, in ascending order.
+LONGEST = 4  # most code points of a decomposition (limit of NFD in UAX 15)
+# A mark of each canonical combining class in Unicode, in ascending order.
 MARKS: tuple[tuple[int, int], ...] = (
     (1, 0x0334), (6, 0x16FF0), (7, 0x093C), (8, 0x3099), (9, 0x094D), (10, 0x05B0), (11, 0x05B1),
     (12, 0x05B2), (13, 0x05B3), (14, 0x05B4), (15, 0x05B5), (16, 0x05B6), (17, 0x05B7),
@@ -41,10 +41,10 @@ def _library() -> tuple[Normalize, Normalize]:
 
 
 def _changed(text_of: Callable[[int], str]) -> Iterator[int]:
-    """Code points for which NFD changes ``text_of(code)``, in ascending order.
+    """Yield the code points for which NFD changes ``text_of(code)``, in ascending order.
 
-    Blocks of them are asked for at once, for nearly all of Unicode is unassigned or unchanged.
-    Letters keep the texts of a block apart: no mark moves over one.
+    Code points are tested in blocks, because nearly all of Unicode is unassigned or unchanged.
+    Letters separate the texts of a block: no mark moves over a letter.
     """
     nfd, _ = _library()
     for start in range(0, LAST + 1, _AT_ONCE):
@@ -55,25 +55,25 @@ def _changed(text_of: Callable[[int], str]) -> Iterator[int]:
 
 
 def decompositions() -> dict[int, tuple[int, ...]]:
-    """Decomposition of each code point; Hangul syllables, which are arithmetic, aside."""
+    """Return the decomposition of each code point, without the computable Hangul syllables."""
     nfd, _ = _library()
-    found = {}
+    table = {}
     for code in _changed(chr):
         if not 0xAC00 <= code < 0xD7A4:
-            found[code] = tuple(map(ord, nfd(chr(code))))
-    return found
+            table[code] = tuple(map(ord, nfd(chr(code))))
+    return table
 
 
 def compositions(decomposed: dict[int, tuple[int, ...]]) -> dict[tuple[int, int], int]:
-    """Pairs of code points, and the one that each composes to."""
+    """Return the composed code point of each pair of code points."""
     _, nfc = _library()
-    found = {}
+    table = {}
     for code, parts in decomposed.items():
         if nfc(chr(code)) == chr(code):  # others are excluded from composition
             first = nfc("".join(map(chr, parts[:-1])))
             if len(first) == 1:
-                found[ord(first), parts[-1]] = code
-    return found
+                table[ord(first), parts[-1]] = code
+    return table
 
 
 def classes() -> dict[int, int]:
@@ -81,16 +81,16 @@ def classes() -> dict[int, int]:
     nfd, _ = _library()
 
     def swaps(first: int, second: int) -> bool:
-        """True if the second's class is the smaller one, and neither is 0."""
-        there, back = f"{chr(first)}{chr(second)}", f"{chr(second)}{chr(first)}"
-        return there != back and nfd(there) == back
+        """True if NFD swaps the two: the second's class is the smaller, and neither class is 0."""
+        text, swapped = f"{chr(first)}{chr(second)}", f"{chr(second)}{chr(first)}"
+        return text != swapped and nfd(text) == swapped
 
     lowest, highest = MARKS[0][1], MARKS[-1][1]
     moved = {*_changed(lambda c: f"{chr(highest)}{chr(c)}")}
     moved |= {lowest, highest, *_changed(lambda c: f"{chr(c)}{chr(lowest)}")}
     alone = (c for c in sorted(moved) if nfd(chr(c)) == chr(c))
     marks = [c for c in alone if swaps(c, lowest) or swaps(highest, c) or c in (lowest, highest)]
-    # A mark that came with a newer Unicode than the library's has no class in it.
+    # A mark of a newer Unicode than the library's has no class in the library.
     known = [(number, mark) for number, mark in MARKS if mark == lowest or swaps(mark, lowest)]
     return {
         code: next(n for n, mark in known if not swaps(code, mark) and not swaps(mark, code))
@@ -99,7 +99,7 @@ def classes() -> dict[int, int]:
 
 
 def header() -> str:
-    """The C++ header with the tables."""
+    """Return the C++ header with the tables."""
     decomposed = decompositions()
     if max(map(len, decomposed.values())) > LONGEST:
         raise AssertionError(f"a code point decomposes into more than {LONGEST}")

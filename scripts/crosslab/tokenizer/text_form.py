@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a text to the words that BPE merges, and back, as ``tokenizer.json`` describes it.
+"""Conversion of text to the words that BPE merges, and back, from ``tokenizer.json``.
 
-Two kinds are supported: byte-level BPE (GPT-2 and its heirs), and SentencePiece's BPE of characters
-with bytes for characters without a token (Llama 2, Mistral, Gemma). The functions refuse all other
-feature of the tokenizers library and name it.
+Two kinds are supported: byte-level BPE (GPT-2 and its successors), and SentencePiece's BPE of
+characters, with bytes for characters without a token (Llama 2, Mistral, Gemma). The functions
+refuse every other feature of the tokenizers library by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLANK = "\u2581"
 
 
 class Flag(enum.IntFlag):
-    """Properties of the whole tokenizer."""
+    """Properties of a tokenizer in ``tokenizer.bin``."""
 
     WHOLE_WORDS = 1
     CHAT = 2
@@ -38,11 +38,11 @@ class Flag(enum.IntFlag):
 
 @dataclass(frozen=True)
 class TextForm:
-    """A text's way to the words that are merged.
+    """Conversion of a text to the words that BPE merges.
 
     Attributes:
-        rule: the runner's number of the rule that cuts words.
-        flags: of the normalizer, the prefix and the decoder.
+        rule: the runner's number of the rule that splits words.
+        flags: flags of the normalizer, the prefix and the decoder.
     """
 
     rule: int
@@ -50,14 +50,14 @@ class TextForm:
 
 
 def text_form(about: Mapping[str, Any]) -> TextForm:
-    """The form of a tokenizer.
+    """Return the form of a tokenizer.
 
     Args:
-        about: ``tokenizer.json``, with all fields, as the library writes it.
+        about: content of ``tokenizer.json``, with all fields, as the library writes it.
 
     Raises:
-        UnsupportedTokenizerError: the runner does not know such a normalizer, rule, decoder or
-            added token.
+        UnsupportedTokenizerError: the runner does not support a normalizer, rule, decoder or added
+            token.
     """
     decoder = about.get("decoder") or {}
     form = _byte_level(about) if decoder.get("type") == "ByteLevel" else _by_character(about)
@@ -122,7 +122,7 @@ def _metaspace(pre: Mapping[str, Any]) -> Flag:
 
 
 def _decoder(decoder: Mapping[str, Any] | None) -> Flag:
-    """Check the steps of a decoder; the flag says whether it drops the text's first blank."""
+    """Check the steps of a decoder; return DROPS_BLANK if it drops the text's first blank."""
     steps = list(_steps(decoder, "decoders"))
     known: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},
@@ -138,7 +138,7 @@ def _decoder(decoder: Mapping[str, Any] | None) -> Flag:
 
 
 def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer or a decoder, sequences in sequences taken apart."""
+    """Yield the steps of a normalizer or a decoder; flatten nested sequences."""
     if part is None:
         return
     if part["type"] != "Sequence":
@@ -149,7 +149,7 @@ def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any
 
 
 def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
-    """The library's normalizer; None if it does nothing."""
+    """Build the library's normalizer; None if it does nothing."""
     if not list(_steps(about.get("normalizer"), "normalizers")):
         return None
     alone = json.loads(Tokenizer(models.BPE()).to_str())
@@ -159,7 +159,7 @@ def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
 
 
 def _check_added(about: Mapping[str, Any]) -> None:
-    """Refuse added tokens that are found by other rules than the runner's."""
+    """Refuse added tokens that the runner would match by other rules than the library."""
     normalizer = _normalizer(about)
     blanks = (about.get("pre_tokenizer") or {}).get("type") == "Metaspace"
     for added in about["added_tokens"]:
@@ -169,7 +169,7 @@ def _check_added(about: Mapping[str, Any]) -> None:
         if not added["normalized"]:
             continue
         changed = normalizer is not None and normalizer.normalize_str(content) != content
-        # Canonical composition may join it with a mark behind it.
+        # Canonical composition may join the token with a following mark.
         joined = normalizer is not None and not content.isascii()
         if changed or joined or ((normalizer or blanks) and {" ", BLANK} & set(content)):
             raise UnsupportedTokenizerError(f"its token {content} is normalized itself")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a model's calls of tools, read from what its chat template writes for a call."""
+"""Text format of a model's tool calls, derived from a call that its chat template renders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 FIRST, SECOND = "some_first_tool", "some_second_tool"
 KEY, VALUE = '"some_key"', '"some_value"'
-IDS = ("abcdefghi", "jklmnopqr")  # of nine characters, which Mistral's templates ask for
+IDS = ("abcdefghi", "jklmnopqr")  # nine characters, as Mistral's templates require
 SAID = "Some plain answer"
 OTHER = {
     "type": "function",
@@ -22,21 +22,21 @@ OTHER = {
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """The parts of an answer that calls tools.
+    """The texts around the parts of an answer that calls tools.
 
     An answer is ``begin call between call end``, and a call is ``open NAME middle ARGUMENTS
     close``, where ARGUMENTS is JSON.
 
     Attributes:
-        begin: before the first call; may be empty.
-        open: before the name.
-        middle: between the name and the arguments.
-        close: behind the arguments.
-        id_length: letters of the call's id behind ``close``; 0: calls have no id.
-        after_id: behind the id.
-        between: between two calls.
-        end: behind the last call; may be empty.
-        parallel: an answer may call several tools.
+        begin: text before the first call; may be empty.
+        open: text before the name.
+        middle: text between the name and the arguments.
+        close: text after the arguments.
+        id_length: characters of the call's id after ``close``; 0: calls have no id.
+        after_id: text after the id.
+        between: text between two calls.
+        end: text after the last call; may be empty.
+        parallel: an answer can call several tools.
     """
 
     begin: str
@@ -50,13 +50,13 @@ class ToolFormat:
     parallel: bool
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, as the runner reads them."""
+        """Return the fields as the table that the runner reads."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """Places in a text of a call: its begin and end, and its arguments'."""
+    """Offsets of a call in a text: of its begin and end, and of its arguments."""
 
     text: str
     begin: int
@@ -66,39 +66,39 @@ class _Call:
 
 
 def tool_format(tokenizer: ChatTokenizer) -> ToolFormat | None:
-    """The format of a model's calls; None if the template writes none, or writes them otherwise."""
+    """Return the format of a model's tool calls; None if the template has no supported format."""
     try:
         plain = _rendered(tokenizer, [])
-        one = _rendered(tokenizer, [FIRST])
+        called = _rendered(tokenizer, [FIRST])
     except LabError:
         return None
-    call = _find(one, FIRST, IDS[0])
+    call = _find(called, FIRST, IDS[0])
     stop = _first_stop(tokenizer, call.text[call.end :]) if call else None
     if call is None or stop is None or SAID not in plain:
         return None
     before = plain[: plain.index(SAID)]
-    pairs = enumerate(zip(before, one, strict=False))
-    start = next((at for at, (a, b) in pairs if a != b), min(len(before), len(one)))
-    tail = one[call.behind : call.end]
+    pairs = enumerate(zip(before, called, strict=False))
+    start = next((at for at, (a, b) in pairs if a != b), min(len(before), len(called)))
+    tail = called[call.behind : call.end]
     close, _, after_id = tail.partition(IDS[0])
-    head = one[call.begin : call.arguments]
+    head = called[call.begin : call.arguments]
     opening, _, middle = head.partition(FIRST)
     between = _between(tokenizer)
     return ToolFormat(
-        begin=one[start : call.begin],
+        begin=called[start : call.begin],
         open=opening,
         middle=middle,
         close=close,
         id_length=len(IDS[0]) if IDS[0] in tail else 0,
         after_id=after_id,
         between=between or "",
-        end=one[call.end : call.end + stop],
+        end=called[call.end : call.end + stop],
         parallel=between is not None,
     )
 
 
 def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
-    """A conversation whose answer calls these tools; without tools it is plain."""
+    """Render a conversation whose answer calls the named tools; without names, a plain answer."""
     calls = [
         {
             "id": IDS[number],
@@ -124,7 +124,7 @@ def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
 
 
 def _find(text: str, name: str, name_id: str) -> _Call | None:
-    """A call of this name; None if it is not a JSON object with JSON arguments."""
+    """Find a call of the named tool; None if it is not a JSON object with JSON arguments."""
     if text.count(name) < 1 or KEY not in text:
         return None
     named = text.index(name)
@@ -141,7 +141,7 @@ def _find(text: str, name: str, name_id: str) -> _Call | None:
 
 
 def _between(tokenizer: ChatTokenizer) -> str | None:
-    """The text between two calls; None if the template allows one call only."""
+    """Return the text between two calls; None if the template allows only one call."""
     try:
         text = _rendered(tokenizer, [FIRST, SECOND])
     except LabError:
@@ -153,7 +153,7 @@ def _between(tokenizer: ChatTokenizer) -> str | None:
 
 
 def _first_stop(tokenizer: ChatTokenizer, text: str) -> int | None:
-    """The place of the first token that ends an answer."""
+    """Return the offset of the first token that ends an answer; None without one."""
     names = (tokenizer.tokenizer.id_to_token(index) for index in tokenizer.stop_ids)
-    found = [text.index(name) for name in names if name and name in text]
-    return min(found, default=None)
+    offsets = [text.index(name) for name in names if name and name in text]
+    return min(offsets, default=None)

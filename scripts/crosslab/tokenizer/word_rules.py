@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of rules that cut text into words: ``word_rules.toml``, which explains its fields."""
+"""Rules that split text into words, from ``word_rules.toml``, which explains its fields."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TABLE = Path(__file__).with_name("word_rules.toml")
 
 @dataclass(frozen=True)
 class WordRule:
-    """A rule that cuts text into words.
+    """A rule that splits text into words.
 
     Attributes:
-        name: of the rule.
-        number: the runner's number of it.
-        gguf: its names in GGUF files.
-        pre_tokenizer: the rule as ``tokenizer.json`` has it, without ``trim_offsets``.
+        name: name of the rule.
+        number: the runner's number of the rule.
+        gguf: names of the rule in GGUF files.
+        pre_tokenizer: the rule in the form of ``tokenizer.json``, without ``trim_offsets``.
     """
 
     name: str
@@ -32,7 +32,7 @@ class WordRule:
     pre_tokenizer: dict[str, Any]
 
     def build(self) -> pre_tokenizers.PreTokenizer:
-        """The rule as the tokenizers library runs it."""
+        """Build the rule as a pre-tokenizer of the tokenizers library."""
         whole = json.loads(Tokenizer(models.BPE()).to_str())
         whole["pre_tokenizer"] = _with_offsets(self.pre_tokenizer)
         rule: pre_tokenizers.PreTokenizer = Tokenizer.from_str(json.dumps(whole)).pre_tokenizer
@@ -41,7 +41,7 @@ class WordRule:
 
 @cache
 def word_rules() -> tuple[WordRule, ...]:
-    """Every rule of the table."""
+    """Read every rule of the table."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return tuple(
         WordRule(name, **{**rule, "gguf": tuple(rule["gguf"])}) for name, rule in table.items()
@@ -49,7 +49,7 @@ def word_rules() -> tuple[WordRule, ...]:
 
 
 def rule_of(pre_tokenizer: Any) -> WordRule | None:
-    """The rule of a ``pre_tokenizer`` in tokenizer.json; None if the table does not list it."""
+    """Return the rule of a ``pre_tokenizer`` in tokenizer.json; None if the table lacks it."""
     plain = _without_offsets(pre_tokenizer)
     return next((rule for rule in word_rules() if rule.pre_tokenizer == plain), None)
 
@@ -61,7 +61,7 @@ def _without_offsets(value: Any) -> Any:
 
 
 def _with_offsets(value: dict[str, Any]) -> dict[str, Any]:
-    """The library asks for the field where it is left out."""
+    """Add ``trim_offsets``, which the library requires."""
     if value["type"] == "Sequence":
         return {**value, "pretokenizers": [_with_offsets(v) for v in value["pretokenizers"]]}
     return {**value, "trim_offsets": True} if value["type"] == "ByteLevel" else value
