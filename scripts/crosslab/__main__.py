@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab VERB``, the installed command; an error is printed with its remedy.
+"""``crosslab VERB``, the installed command; it prints an error with its remedy.
 
-Companion packages add verbs by entry points of the group ``mlc_rvv.commands``: NAME = "MODULE",
-whose ``main(argv)`` does it.
+Companion packages add verbs with entry points of the group ``mlc_rvv.commands``: NAME = "MODULE", a
+module with the function ``main(argv)``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from groundwork.errors import exit_code_of
 
 @dataclass(frozen=True)
 class Verb:
-    """A command and the module whose ``main(argv)`` does it."""
+    """A command and the module whose ``main(argv)`` runs it."""
 
     name: str
     module: str
@@ -53,36 +53,40 @@ VERBS = (
 
 
 COMMANDS = "mlc_rvv.commands"
-# Packages of the companions, for a verb that is not installed.
+# Companion packages by verb, for the advice about a verb that is not installed.
 COMPANIONS = {
     "farm": "mlc-rvv-board-farm",
     "torch": "mlc-rvv-pytorch-road",
 }
-# Python packages that sessions install, and `uv run` does not.
+# Python packages that nox sessions install, but `uv run` does not.
 OF_SESSIONS = ("tvm", "torch", "transformers")
-# Verbs that are sessions, too.
+# Verbs that are also nox sessions.
 SESSIONS = ("build-and-test", "model", "bench", "host-bench", "zoo", "farm", "torch")
 
 
 def verbs() -> tuple[Verb, ...]:
-    """Our verbs, then those that installed companions add."""
+    """Return the project's verbs, then those of installed companions."""
     added = (
-        Verb(one.name, one.value, f"from the package {one.dist.name if one.dist else one.value}")
-        for one in sorted(entry_points(group=COMMANDS))
+        Verb(
+            point.name,
+            point.value,
+            f"from the package {point.dist.name if point.dist else point.value}",
+        )
+        for point in sorted(entry_points(group=COMMANDS))
     )
     return (*VERBS, *added)
 
 
 def usage() -> str:
-    """The verbs, one a line."""
-    found = verbs()
-    width = max(len(verb.name) for verb in found)
-    lines = [f"  {verb.name:{width}}  {verb.what}" for verb in found]
+    """Return the usage text: a line for each verb."""
+    known = verbs()
+    width = max(len(verb.name) for verb in known)
+    lines = [f"  {verb.name:{width}}  {verb.what}" for verb in known]
     return "\n".join(["usage: crosslab VERB [options]", "", *lines])
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one verb.
+    """Run the verb with the arguments; return the exit code.
 
     Raises:
         LabError: the verb's error, or UserError for an unknown verb.
@@ -94,7 +98,7 @@ def run(argv: Sequence[str]) -> int:
     if argv[0] not in known:
         raise UserError(f"there is no verb {argv[0]!r}", remedy=_nearest(argv[0], known))
     try:
-        # Imported here, so that one verb does not need what another one imports.
+        # Imported here, so that a verb does not need the packages of other verbs.
         module = importlib.import_module(known[argv[0]])
         if known[argv[0]] == "crosslab.host.doctor":
             return int(module.main(argv) or 0)
@@ -109,7 +113,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _with_packages(verb: str, options: str) -> str:
-    """Advice for a verb that runs in the environment of a session only."""
+    """Return advice for a verb that runs only in a nox session's environment."""
     if verb in SESSIONS:
         return f"the session installs it: nox -s {verb.replace('-', '_')} -- {options}"
     python = ".nox/bench/bin/python -m crosslab"
@@ -117,7 +121,7 @@ def _with_packages(verb: str, options: str) -> str:
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
-    """Advice for a verb that is not there."""
+    """Return advice for an unknown verb."""
     if package := COMPANIONS.get(word):
         return f"it comes with the package {package}: uv run --package {package} crosslab {word}"
     return meant(word.replace("_", "-"), known, "verbs", "crosslab ")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network addresses of services that run code: loopback unless the user insists.
+"""Network addresses of services that run code: loopback unless the user gives --force.
 
-Standard library only: a real board's agent uses it.
+It uses the standard library only, because a board's agent imports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TUNNEL = (
 
 @dataclass(frozen=True)
 class Address:
-    """Host and port."""
+    """Host and port of a service."""
 
     host: str
     port: int
@@ -34,10 +34,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """``HOST:PORT``.
+        """Parse ``HOST:PORT``.
 
         Raises:
-            UserError: it is something else.
+            UserError: the text does not have this form.
         """
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -59,7 +59,7 @@ def check_address(address: Address, *, force: bool) -> str:
     """Refuse an address that other machines can reach: their programs could run code here.
 
     Returns:
-        a warning for an address that is forced; else an empty text.
+        a warning for a forced address; else an empty text.
 
     Raises:
         UserError: the address is not this machine's loopback.

@@ -7,17 +7,17 @@ from groundwork.errors import USER_MISTAKE, CommandError
 
 
 class LabError(CommandError):
-    """A failure of a build, a run or a check (exit code 1, or the one given)."""
+    """A failure of a build, a run or a check (exit code 1, or the given code)."""
 
 
 class UserError(LabError):
-    """A mistake of the user's: bad input, a missing option or tool (exit code 2)."""
+    """A mistake of the user: bad input, a missing option or tool (exit code 2)."""
 
     exit_code = USER_MISTAKE
 
 
 def supply_mlc(session: str) -> str:
-    """Remedy for a missing MLC-LLM, by a session of nox."""
+    """Return the remedy for a missing MLC-LLM, with the name of a nox session."""
     return (
         f"give a git clone of https://github.com/mlc-ai/mlc-llm: nox -s {session} -- "
         "--mirror mlc-llm=PATH_OR_URL"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON files of other programs: a model's, which hold one object each, and the trees' report."""
+"""Readers of other programs' JSON files: a model's files, and the report of the patched trees."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PUBLISHED = "give the file that was published with the model"
 
 
 def read_json_table(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The object that a JSON file holds.
+    """Read a JSON file with an object.
 
     Args:
         path: the file.
-        optional: it need not be there; it is then empty.
+        optional: return an empty object if the file is missing.
 
     Raises:
-        UserError: it cannot be read, or holds something else.
+        UserError: the file cannot be read, or has no object.
     """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -41,9 +41,9 @@ def read_applied(report: Path, told: str, read: Callable[[list[Any]], T]) -> T:
     """Read the upstreams in a report of ``forkpatch apply --json`` with ``read``.
 
     Args:
-        report: its file.
-        told: what the report has to tell, for the message.
-        read: takes one table an upstream.
+        report: path of the report.
+        told: facts that the report must have, for the message.
+        read: converts the list of upstreams' tables.
 
     Raises:
         UserError: the file is missing, or lacks these facts.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute the cells of zoo and bench on the workers of a Dask scheduler.
+"""Computation of the cells of zoo and bench on the workers of a Dask scheduler.
 
-``--worker`` starts a worker, ``--scheduler`` sends cells to the workers. A worker takes cells
-of its own command only, from clients with the same code. The package board-farm starts the
+``--worker`` starts a worker, ``--scheduler`` sends cells to the workers. A worker accepts only
+cells of its own command, from clients with the same code. The package board-farm starts the
 scheduler.
 """
 
@@ -36,12 +36,12 @@ LOOK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class CodeLabel:
-    """Code and release that a client and its workers have in common.
+    """Label of code and release that a client and its workers share.
 
     Attributes:
-        module: has ``compute_cell(args)``, which makes the result of a cell.
-        code: digest of everything that decides a result.
-        release: of the trees; empty where the command does not say.
+        module: module with the function ``compute_cell(args)``, which computes a cell.
+        code: digest of all inputs that determine a result.
+        release: release of the trees; empty if the command does not give it.
     """
 
     module: str
@@ -53,17 +53,17 @@ class CodeLabel:
 
     @property
     def note(self) -> str:
-        """The release, for messages."""
+        """Text about the release for messages; empty without a release."""
         return f" for release {self.release}" if self.release else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cell of a table.
+    """A cell of a table.
 
     Attributes:
-        name: for people.
-        label: of the workers that may compute it.
+        name: name for messages.
+        label: label of workers that may compute the cell.
         values: parsed options of the command; the worker adds its own trees and folders.
     """
 
@@ -81,7 +81,7 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Address | None:
-    """Read the address of the scheduler from the options; None means this machine.
+    """Return the address of the scheduler from the options; None for this machine.
 
     Raises:
         UserError: both options are given, the address is not valid, other machines can reach it,
@@ -109,14 +109,14 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
 def label_of(
     module: str, project: Path, *parts: str, release: str = "", own: bool = True
 ) -> CodeLabel:
-    """Make the label of a command's code.
+    """Return the label of a command's code.
 
     Args:
-        module: of the command.
+        module: module of the command.
         project: the project's root.
         parts: other values that client and worker must share.
-        release: whose trees compute.
-        own: the release is this environment's; else its TVM is looked up in the lock.
+        release: release of the trees.
+        own: True: the release is installed in this environment; False: look up its TVM in the lock.
 
     Raises:
         UserError: the lock does not have the release.
@@ -145,12 +145,12 @@ def compute(
     When a worker ends, another worker computes its cell.
 
     Args:
-        scheduler: its address.
-        cells: to compute.
+        scheduler: address of the scheduler.
+        cells: cells to compute.
         say: receives a line when no worker is left for some cells.
 
     Raises:
-        UserError: no worker has the label of a cell; or raised by a cell.
+        UserError: no worker has the label of a cell, or a cell raised it.
         LabError: a cell fails, or ``ATTEMPTS`` workers ended while they computed it.
     """
     from distributed import Client, KilledWorker, wait  # noqa: PLC0415 - it is optional
@@ -163,18 +163,18 @@ def compute(
         for label in labels:
             own = [cell for cell in cells if cell.label == label]
             keys = [f"{label}-{digest(repr(sorted(cell.values.items())))}" for cell in own]
-            made = client.map(run_cell, own, key=keys, resources={str(label): 1})
-            futures |= zip(made, own, strict=True)
+            submitted = client.map(run_cell, own, key=keys, resources={str(label): 1})
+            futures |= zip(submitted, own, strict=True)
         warned = set[CodeLabel]()
         while futures:
             try:
                 done = wait([*futures], timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done
             except TimeoutError:
                 present = {name for names in _labels_at(client) for name in names}
-                left = {c.label for c in futures.values() if str(c.label) not in present}
-                for label in left - warned:
+                missing = {c.label for c in futures.values() if str(c.label) not in present}
+                for label in missing - warned:
                     say(f"no worker{label.note} is left: start one with --worker {scheduler}")
-                warned |= left
+                warned |= missing
                 continue
             for future in done:
                 cell = futures.pop(future)
@@ -203,12 +203,12 @@ def _require_worker(
     if any(str(label) in labels for labels in workers):
         return
     other = "other code or another release" if label.release else "other code"
-    there = f"{len(workers)} joined, with {other}, or for another command"
-    own = f"only --release {label.release}" if label.release else "no other options"
+    joined = f"{len(workers)} joined, with {other}, or for another command"
+    options = f"only --release {label.release}" if label.release else "no other options"
     raise UserError(
         f"no worker at {scheduler} computes this{label.note}: "
-        f"{there if workers else 'none joined'}",
-        remedy=f"on the same commit, run the same command with --worker {scheduler} and {own}",
+        f"{joined if workers else 'none joined'}",
+        remedy=f"on the same commit, run the same command with --worker {scheduler} and {options}",
     )
 
 
@@ -218,8 +218,8 @@ def serve_worker(
     """Compute one cell at a time until stopped or until the scheduler ends.
 
     Args:
-        scheduler: its address.
-        label: of this code.
+        scheduler: address of the scheduler.
+        label: label of this code.
         args: parsed options of the command, with this machine's trees and folders.
         say: receives a line for each event.
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finished model for others: folder, manifest, bill of materials, tarball."""
+"""Distribution of a finished model: folder, manifest, bill of materials, tarball."""

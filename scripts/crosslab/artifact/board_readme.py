@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md of an artefact, for the owner of a board who has the artefact alone."""
+"""README.md of an artefact, for the owner of a board who has only the artefact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERDICTS = {
     Verdict.UNCHECKED: "Its answers\nwere **not compared** with a reference.",
     Verdict.WRONG: "**Do not use it**: when\nit was built, its answer was wrong, or it gave none.",
 }
-# QEMU renamed its options for halves in 8.1.
+# QEMU 8.1 renamed its options for half-precision numbers.
 _QEMUS = {"before QEMU 8.1, such as Debian 12's": (7, 2), "QEMU 8.1 or newer": (8, 1)}
 _OBJECTS = """## If you hand it on
 
@@ -37,11 +37,11 @@ def board_readme(
     entries: Sequence[Entry],
     shards: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The text.
+    """Return the text of README.md.
 
     Args:
-        about: the manifest's facts.
-        name: of the tarball, without its ending.
+        about: facts of the manifest.
+        name: name of the tarball without its suffix.
         entries: the files of the artefact.
         shards: ``records`` of the parameters' index.
     """
@@ -66,11 +66,11 @@ def board_readme(
 
 
 def _emulators(vlen: int, *, zvfh: bool) -> list[str]:
-    """Lines that name the emulator to run.sh; one for each spelling of its options."""
+    """Return lines with the emulator's command for run.sh, for each spelling of its options."""
     cpus = {cpu_option(vlen, zvfh, version): which for which, version in _QEMUS.items()}
-    many = len(cpus) > 1
+    several = len(cpus) > 1
     return [
-        f'    export MLC_RVV_EMULATOR="qemu-riscv64 -cpu {cpu}"' + f"    # {which}" * many
+        f'    export MLC_RVV_EMULATOR="qemu-riscv64 -cpu {cpu}"' + f"    # {which}" * several
         for cpu, which in cpus.items()
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finished model in one folder, ready to be copied to a board."""
+"""Writer of a finished model's folder, which is ready to be copied to a board."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from crosslab.compile.driver import LIBRARY
 from crosslab.errors import LabError
 from crosslab.models.params import INDEX_FILE
 
-# Ending of the folder with the objects of a finished model, beside the model's own.
+# Suffix of the folder with a finished model's objects, beside the model's folder.
 OBJECTS = "-objects"
 PROGRAMS = ("runner", "run.sh", "relink.sh")
 RUN = Path(__file__).with_name("run.sh")
@@ -40,15 +40,15 @@ _console = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Dist:
-    """Contents of the folder.
+    """Contents of a finished model's folder.
 
     Attributes:
-        folder: the folder.
-        files: path in the folder to the file or folder that is copied there. A library's tar
-            (``model.tar``) is copied without the dates and owners in it.
-        about: the manifest's facts other than names, sizes and hashes.
+        folder: target folder.
+        files: source file or folder of each path in the folder. The library's tar (``model.tar``)
+            is copied without dates and owners.
+        about: facts of the manifest, without names, sizes and hashes.
         whole: the artefact as one component of the bill of materials.
-        parts: the components it is made of.
+        parts: the components of the artefact.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class Dist:
 
 
 def name_of(folder: Path, release: str, target: str) -> str:
-    """Name of a finished model's tarball, and of the one folder in it."""
+    """Return the name of a finished model's tarball, and of the folder in the tarball."""
     return "-".join(("mlc-rvv", release, target, folder.name))
 
 
@@ -67,10 +67,10 @@ def write_dist(dist: Dist) -> Path:
     """Write the folder atomically, or keep it if its content is equal.
 
     Returns:
-        the manifest.
+        path of the manifest.
 
     Raises:
-        LabError: the bill of materials is not valid by its own schema.
+        LabError: the bill of materials violates its schema.
     """
     final = dist.folder / MANIFEST
     dist.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def _fill(dist: Dist, folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file or folder; its mode does not depend on the umask."""
+    """Copy a file or folder; file modes do not depend on the umask."""
     if source.is_dir():
         for file in sorted(p for p in source.rglob("*") if p.is_file()):
             _copy(file, target / file.relative_to(source))
@@ -134,13 +134,13 @@ def _write(path: Path, text: str) -> None:
 
 
 def entries_of(folder: Path) -> list[Entry]:
-    """Every file of a folder, sorted by path."""
+    """Return the manifest entry of every file in a folder, sorted by path."""
     files = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*") if p.is_file())
     return sorted(file_entry(path, file) for path, file in files)
 
 
-def _same(one: Path, other: Path) -> bool:
-    return other.is_dir() and _listed(entries_of(one)) == _listed(entries_of(other))
+def _same(first: Path, other: Path) -> bool:
+    return other.is_dir() and _listed(entries_of(first)) == _listed(entries_of(other))
 
 
 def _listed(entries: Iterable[Entry]) -> list[tuple[str, str]]:

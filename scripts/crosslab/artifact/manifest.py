@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``MANIFEST.json``: the files of an artefact and their inputs."""
+"""``MANIFEST.json``: list of an artefact's files, and of the inputs of its build."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One file.
+    """A file in the manifest.
 
     Attributes:
         path: relative to the artefact's folder, with ``/``.
-        bytes: its size.
-        sha256: hash of its content, 64 hexadecimal digits.
+        bytes: size in bytes.
+        sha256: hash of the content, 64 hexadecimal digits.
     """
 
     path: str
@@ -37,11 +37,11 @@ class Entry:
 
 
 class Verdict(StrEnum):
-    """The check of a finished model, in the manifest as ``verdict``."""
+    """Result of a finished model's check, in the manifest as ``verdict``."""
 
-    RIGHT = "right"  # its answer is the reference's
+    RIGHT = "right"  # the answer is the reference's
     UNCHECKED = "unchecked"  # no reference computes the model
-    WRONG = "wrong"  # its answer is not the reference's, or it gave none
+    WRONG = "wrong"  # the answer is not the reference's, or there is no answer
 
 
 class ManifestError(ValueError):
@@ -49,7 +49,7 @@ class ManifestError(ValueError):
 
 
 def entry_of(path: str, stream: IO[bytes]) -> Entry:
-    """The entry of a file whose content is read from ``stream``."""
+    """Return the entry of a file with the content of ``stream``."""
     total, size = hashlib.sha256(), 0
     while block := stream.read(_BLOCK):
         total.update(block)
@@ -58,29 +58,29 @@ def entry_of(path: str, stream: IO[bytes]) -> Entry:
 
 
 def file_entry(path: str, file: Path) -> Entry:
-    """The entry that ``file`` gets under the name ``path``."""
+    """Return the entry of ``file`` with the name ``path``."""
     with file.open("rb") as stream:
         return entry_of(path, stream)
 
 
 def render(about: Mapping[str, Any], entries: Iterable[Entry]) -> str:
-    """The manifest's text: the same for the same content."""
+    """Return the manifest's text, which is equal for equal content."""
     table = {**about, "schema": SCHEMA, "files": [asdict(entry) for entry in sorted(entries)]}
     return render_json({**table, SEAL: _seal(table)})
 
 
 def render_sums(entries: Iterable[Entry]) -> str:
-    """The files' hashes as ``sha256sum -c`` reads them."""
+    """Return the files' hashes in the format of ``sha256sum -c``."""
     return "".join(f"{entry.sha256}  {entry.path}\n" for entry in sorted(entries))
 
 
 def render_json(value: Any) -> str:
-    """JSON with sorted keys, which depends on the value alone."""
+    """Return JSON with sorted keys, which is equal for equal values."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def verdict_of(table: Mapping[str, Any]) -> Verdict | None:
-    """The verdict of a manifest; None without one, as older versions wrote it."""
+    """Return the verdict of a manifest; None for manifests of older versions without verdict."""
     try:
         return Verdict(table["verdict"])
     except (KeyError, ValueError):
@@ -88,19 +88,19 @@ def verdict_of(table: Mapping[str, Any]) -> Verdict | None:
 
 
 def _seal(table: Mapping[str, Any]) -> str:
-    """Hash of the rest of the manifest; it reveals damage that the files' hashes do not cover."""
-    rest = {name: value for name, value in table.items() if name != SEAL}
-    return hashlib.sha256(render_json(rest).encode()).hexdigest()
+    """Return the hash of the manifest without the seal, to detect damage of the manifest itself."""
+    content = {name: value for name, value in table.items() if name != SEAL}
+    return hashlib.sha256(render_json(content).encode()).hexdigest()
 
 
 def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
     """Read a manifest from an untrusted source.
 
     Returns:
-        the whole table, and the files by path.
+        the whole table, and the entries by path.
 
     Raises:
-        ManifestError: it is malformed.
+        ManifestError: the manifest is malformed, or does not match its seal.
     """
     try:
         table = json.loads(text)

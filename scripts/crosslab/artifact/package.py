@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab package``: finished models become tarballs that are the same bytes each time."""
+"""``crosslab package``: put finished models into reproducible tarballs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABOUT = (
 )
 MAKE = "make it with: nox -s build_and_test"
 NAME_ONE = "give a folder dist/RELEASE/TARGET/MODEL, or none for all; or: verify TARBALL"
-# Why a model is not packed.
+# Reasons to refuse a model, by verdict.
 REFUSED = {
     Verdict.WRONG: WRONG_ANSWER,
     None: f"{MANIFEST} does not say whether its answer was right",
@@ -37,10 +37,10 @@ _console = Console(highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the tarballs of each folder, or check one; print their names and sha256.
+    """Write the tarballs of folders, or verify a tarball; print names and hashes.
 
     Raises:
-        UserError: there is no such folder, or it is not a finished model with a right answer.
+        UserError: a folder does not exist, or is not a finished model with a right answer.
         LabError: a folder or a tarball differs from its manifest.
     """
     if argv[:1] == ["verify"]:
@@ -66,18 +66,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def finished(dist: Path) -> list[Path]:
-    """The finished models of a project: ``dist/<release>/<target>/<model>``."""
+    """Return the folders of a project's finished models: ``dist/<release>/<target>/<model>``."""
     return sorted(path.parent for path in dist.glob(f"*/*/*/{MANIFEST}"))
 
 
 def package(folders: Iterable[Path], output: Path) -> list[Path]:
-    """Write the tarballs of finished models, each with that of its objects.
+    """Write the tarballs of finished models, and of their objects; return the paths.
 
     All folders are checked before the first tarball is written.
 
     Raises:
-        UserError: a folder is not a finished model, or its answer was not right.
-        LabError: a folder was changed since it was written.
+        UserError: a folder is not a finished model, or the verdict is "wrong" or missing.
+        LabError: a folder was changed after it was written, or its objects are of another build.
     """
     targets: dict[Path, Path] = {}
     for folder in folders:
@@ -86,8 +86,8 @@ def package(folders: Iterable[Path], output: Path) -> list[Path]:
         _, targets[folder] = _checked(folder, output)
         objects = folder.with_name(folder.name + OBJECTS)
         if objects.is_dir():
-            other, targets[objects] = _checked(objects, output)
-            if other.get("runner") != file_entry("runner", folder / "runner").sha256:
+            about, targets[objects] = _checked(objects, output)
+            if about.get("runner") != file_entry("runner", folder / "runner").sha256:
                 raise LabError(f"{objects} is of another build than {folder}", remedy=MAKE)
     for folder, target in targets.items():
         top = target.stem
@@ -96,12 +96,12 @@ def package(folders: Iterable[Path], output: Path) -> list[Path]:
 
 
 def tarball_of(folder: Path, release: str, target: str, output: Path) -> Path:
-    """The tarball in ``output`` of a finished model's folder."""
+    """Return the path in ``output`` of a finished model's tarball."""
     return output / f"{name_of(folder, release, target)}.tar"
 
 
 def _checked(folder: Path, output: Path) -> tuple[dict[str, Any], Path]:
-    """The manifest of a folder that may be packed, and its tarball."""
+    """Check that a folder may be packed; return its manifest's table and its tarball's path."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", remedy=NAME_ONE)
     try:
@@ -113,9 +113,9 @@ def _checked(folder: Path, output: Path) -> tuple[dict[str, Any], Path]:
         lines = "".join(f"\n  {finding}" for finding in findings)
         raise LabError(f"{folder} differs from its manifest:{lines}", remedy=MAKE)
     tarball = tarball_of(folder, table["release"], table["target"], output)
-    if why := REFUSED.get(verdict_of(table)):
-        left = f"; {tarball} is from an earlier build" if tarball.exists() else ""
-        raise UserError(f"{folder} is not packed: {why}{left}", remedy=BUILD_AGAIN)
+    if reason := REFUSED.get(verdict_of(table)):
+        old = f"; {tarball} is from an earlier build" if tarball.exists() else ""
+        raise UserError(f"{folder} is not packed: {reason}{old}", remedy=BUILD_AGAIN)
     if not table["inputs"]["upstreams"]:
         what = f"{MANIFEST} does not list the patches in its trees"
         raise LabError(f"{folder} is not packed: {what}", remedy=MAKE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python packages that take part in a build, as they are installed here."""
+"""Installed Python packages that take part in a build, as parts of the bill of materials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from crosslab.artifact.sbom import Part
 
-# What publishers wrote before licences had one spelling; other texts stay as they are.
+# SPDX expressions of older spellings of licences; other texts are not changed.
 _SPDX = {
     "Apache 2.0": "Apache-2.0",
     "Apache License 2.0": "Apache-2.0",
@@ -26,28 +26,28 @@ _SPDX = {
     "Python Software Foundation License": "PSF-2.0",
     "The Unlicense (Unlicense)": "Unlicense",
 }
-_LONG = 60  # characters: a whole licence text is no name
+_LONG = 60  # characters: longer texts are not a licence's name
 
 
 def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]) -> list[Part]:
-    """The project's dependencies and these groups with all that they need, sorted by name.
+    """Return the project's dependencies and groups with all their requirements, sorted by name.
 
     Args:
-        project: the folder of pyproject.toml, which has the groups.
+        project: folder of pyproject.toml, which defines the groups.
         groups: names of dependency groups.
-        shipped: packages whose code gets into the artefact.
+        shipped: packages whose code is part of the artefact.
     """
     table = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    own = table["tool"]["uv"]["sources"]  # packages of this checkout: no part from elsewhere
-    wanted = [line for line in table["project"]["dependencies"] if line not in own]
+    local = table["tool"]["uv"]["sources"]  # packages of this checkout, which are not listed
+    wanted = [line for line in table["project"]["dependencies"] if line not in local]
     wanted += [line for group in groups for line in table["dependency-groups"][group]]
-    found = _closure(map(Requirement, [*wanted, *sorted(shipped)]))
-    return [_part(name, found[name], name in shipped) for name in sorted(found)]
+    installed = _closure(map(Requirement, [*wanted, *sorted(shipped)]))
+    return [_part(name, installed[name], name in shipped) for name in sorted(installed)]
 
 
 def _closure(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution]:
-    """Installed distributions, by canonical name, that these requirements lead to."""
-    found: dict[str, metadata.Distribution] = {}
+    """Return the installed distributions that requirements lead to, by canonical name."""
+    installed: dict[str, metadata.Distribution] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = list(wanted)
     while waiting:
@@ -57,16 +57,16 @@ def _closure(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution]:
             continue
         seen.add((name, extras))
         try:
-            found[name] = metadata.distribution(name)
+            installed[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # for another platform, or not asked for in this environment
-        for line in found[name].requires or []:
+            continue  # for another platform, or not installed in this environment
+        for line in installed[name].requires or []:
             inner = Requirement(line)
             marker = inner.marker
             choices = [{"extra": extra} for extra in ("", *extras)]
             if marker is None or any(marker.evaluate(choice) for choice in choices):
                 waiting.append(inner)
-    return found
+    return installed
 
 
 def _part(name: str, package: metadata.Distribution, shipped: bool) -> Part:
@@ -80,15 +80,15 @@ def _part(name: str, package: metadata.Distribution, shipped: bool) -> Part:
 
 
 def licence_of(package: metadata.Distribution) -> str:
-    """Licence of a package: its SPDX expression where it has one, else a name."""
+    """Return the licence of a package: its SPDX expression if it has one, else a name."""
 
-    def said(field: str) -> list[str]:
+    def values_of(field: str) -> list[str]:
         return [str(value) for value in package.metadata.get_all(field, [])]
 
-    if expression := said("License-Expression"):
+    if expression := values_of("License-Expression"):
         return expression[0]
-    text = "".join(said("License")).strip()
-    classifiers = (c for c in said("Classifier") if c.startswith("License :: "))
+    text = "".join(values_of("License")).strip()
+    classifiers = (c for c in values_of("Classifier") if c.startswith("License :: "))
     names = [c.rpartition(" :: ")[2] for c in classifiers]
     plain = [text] if text != "UNKNOWN" and 0 < len(text) < _LONG and "\n" not in text else []
     for name in (*plain, *names):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provenance of an artefact: lock, trees, kernels, model and tools, digests and licences."""
+"""Provenance of an artefact: lock, trees, kernels, model and tools, with digests and licences."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from groundwork.hashing import sha256_by_path, sha256_of
 PYTHON_LOCK = "uv.lock"
 GROUPS = ("tvm",)
 MLC_GROUPS = ("mlc",)
-# Their C++ sources are compiled into the runner.
+# Packages with C++ sources that are compiled into the runner.
 SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi", "nlohmann-json"})
 OURS = "Apache-2.0"
 EMULATOR_PACKAGE = "qemu-user"
 LIBC_PACKAGE = "libc6-dev-riscv64-cross"
 STDCPP_PACKAGE = "libstdc++-{version}-dev-riscv64-cross"
-# Debian's copyright files name licences whose texts lie here.
+# Folder of the licence texts that Debian's copyright files name.
 COMMON_LICENCES = Path("/usr/share/common-licenses")
 DOCUMENTATION = Path("/usr/share/doc")
 _GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
@@ -44,15 +44,15 @@ _LLVM = "Apache-2.0 WITH LLVM-exception"
 
 @dataclass(frozen=True)
 class TreeOrigin:
-    """Inputs of one patched tree, from the report of the tool that made it.
+    """Inputs of a patched tree, from the report of ``forkpatch apply``.
 
     Attributes:
-        name: the upstream.
-        version: its version.
-        base: git tree id of the upstream's own files.
+        name: name of the upstream.
+        version: version of the upstream.
+        base: git tree id of the upstream's files.
         tree: git tree id of the patched tree.
         patches: name and sha256 of each patch, in order.
-        overlays: path and git blob id of each whole file that was added.
+        overlays: path and git blob id of each file that was added.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TreeOrigin:
     overlays: tuple[tuple[str, str], ...]
 
     def table(self) -> dict[str, Any]:
-        """The provenance as the manifest's table."""
+        """Return the provenance as a table for the manifest."""
         overlays = {path: f"git-blob:{blob}" for path, blob in self.overlays}
         patches = [{"name": name, "sha256": sha256} for name, sha256 in self.patches]
         return {
@@ -76,10 +76,10 @@ class TreeOrigin:
 
 
 def read_origins(path: Path) -> tuple[TreeOrigin, ...]:
-    """Read the report of the tool that made the trees (``forkpatch apply --json``).
+    """Read the origins of the trees from a report of ``forkpatch apply --json``.
 
     Raises:
-        UserError: it is missing or is no such report.
+        UserError: the report is missing or malformed.
     """
 
     def made(upstreams: list[Any]) -> tuple[TreeOrigin, ...]:
@@ -101,17 +101,17 @@ def read_origins(path: Path) -> tuple[TreeOrigin, ...]:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Everything that decided what an artefact is.
+    """All inputs that determine an artefact.
 
     Attributes:
         project: the project's root.
-        origins: the patched trees; empty without a report of them.
+        origins: inputs of the patched trees; empty without a report.
         passes: folder of the compiler passes that ran.
         model: origin of the model.
-        targets: what code was generated for.
-        linking: what the runner was linked from and with.
-        with_mlc: MLC-LLM took part.
-        kernel_flags: options that the kernels alone were compiled with.
+        targets: targets of the generated code.
+        linking: inputs of the runner's link.
+        with_mlc: True if MLC-LLM compiled the model.
+        kernel_flags: compiler options of the kernels only.
     """
 
     project: Path
@@ -130,20 +130,20 @@ class Provenance:
 
     @cached_property
     def lock(self) -> dict[str, Any]:
-        """VERSIONS.lock."""
+        """Content of VERSIONS.lock."""
         return tomllib.loads((self.project / LOCK_NAME).read_text(encoding="utf-8"))
 
     @cached_property
     def packages(self) -> list[Part]:
-        """The Python packages of the build."""
+        """Python packages of the build."""
         groups = (*GROUPS, *(MLC_GROUPS if self.with_mlc else ()))
         also = SHIPPED_PACKAGES | {"apache-tvm"}
-        found = build_packages(self.project, groups, also)
-        # TVM's wheel gives the compiler; what it ships is the tree's own runtime.
-        return [_built_only(part) if part.name == "apache-tvm" else part for part in found]
+        parts = build_packages(self.project, groups, also)
+        # TVM's wheel is only the compiler; the runtime in the artefact is from the tree.
+        return [_built_only(part) if part.name == "apache-tvm" else part for part in parts]
 
     def inputs(self) -> dict[str, Any]:
-        """The manifest's table of inputs."""
+        """Return the manifest's table of inputs."""
         return {
             "lock": sha256_of(self.project / LOCK_NAME),
             "python_lock": sha256_of(self.project / PYTHON_LOCK),
@@ -160,7 +160,7 @@ class Provenance:
         }
 
     def tools(self) -> dict[str, Any]:
-        """The manifest's table of tools and the options they were called with."""
+        """Return the manifest's table of tools and their options."""
         libc, stdcpp = sysroot_parts()
         linked = [libc, stdcpp] if self.toolchain.kind is CompilerKind.CLANG else []
         return {
@@ -189,7 +189,7 @@ class Provenance:
         }
 
     def _debian_packages(self) -> list[str]:
-        """Debian packages of the compiler, linker, emulator and libraries that took part."""
+        """Return the Debian packages of the compiler, linker, emulator and libraries."""
         _, stdcpp = sysroot_parts()
         if self.toolchain.kind is not CompilerKind.CLANG or stdcpp is None:
             return [EMULATOR_PACKAGE]
@@ -200,12 +200,12 @@ class Provenance:
 
     @property
     def _kernel_compiler(self) -> tuple[str, ...]:
-        """The command that compiled the kernels."""
+        """Command that compiled the kernels."""
         of = self.targets[0]
         return compiler_for(KernelTarget.RISCV64, zvfh=of.zvfh, tune=of.tune)
 
     def parts(self) -> list[Part]:
-        """The components of the bill of materials."""
+        """Return the components of the bill of materials."""
         own = [self._own("kernels"), self._own("runner")]
         shipped = [*map(self._upstream, self.origins), *own, *_libraries(), self._model()]
         return [*shipped, *self._c(), *self.packages]
@@ -223,7 +223,7 @@ class Provenance:
             name=origin.name,
             version=origin.version,
             licence=table.get("license", ""),
-            # The runtime is compiled in; MLC-LLM writes the library, and is not in it.
+            # TVM's runtime is compiled in; MLC-LLM only compiles the library.
             shipped=origin.name == "tvm",
             purl=purl,
             patches=tuple((f"patches/{origin.name}/{n}", d) for n, d in origin.patches),
@@ -234,7 +234,7 @@ class Provenance:
         )
 
     def _own(self, folder: str) -> Part:
-        """Sources of this project that are compiled in."""
+        """Return the component of a folder of this project, which is compiled in."""
         digest = _sha256_of_table(sha256_by_path(self.project / folder, "**/*.*"))
         return Part(f"mlc-rvv-{folder}", digest[:16], OURS, shipped=True, sha256=digest)
 
@@ -251,7 +251,7 @@ class Provenance:
         )
 
     def _c(self) -> list[Part]:
-        """The C and C++ libraries that the runner holds, and the compiler."""
+        """Return the components of the C and C++ libraries in the runner, and of the compiler."""
         compiler = Part(
             "compiler", self.toolchain.version, _LLVM, shipped=False, kind="application"
         )
@@ -284,7 +284,7 @@ class Provenance:
 
 
 def library_licences(toolchain: Toolchain) -> dict[str, Path]:
-    """Licences of the C and C++ libraries in a runner: path in the artefact to Debian's file."""
+    """Return the licence files of the C and C++ libraries, by path in the artefact."""
     _, stdcpp = sysroot_parts()
     if toolchain.kind is not CompilerKind.CLANG or stdcpp is None:
         return {}
@@ -298,12 +298,12 @@ def library_licences(toolchain: Toolchain) -> dict[str, Path]:
 
 
 def _libc_version() -> str:
-    """Debian's version of the C library; "unknown" without dpkg (its hash still identifies it)."""
+    """Return Debian's version of the C library; "unknown" without dpkg (the hash identifies it)."""
     return next(iter(_debian_versions([LIBC_PACKAGE]).values()), "unknown")
 
 
 def _dlpack() -> Part:
-    """The headers of DLPack, which TVM's FFI carries and compiles in."""
+    """Return the component of DLPack's headers, which come with TVM's FFI and are compiled in."""
     header = ffi_root() / "include" / "dlpack" / "dlpack.h"
     text = header.read_text(encoding="utf-8")
     version = re.findall(r"^#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)$", text, re.MULTILINE)
@@ -311,12 +311,12 @@ def _dlpack() -> Part:
 
 
 def _libraries() -> tuple[Part, ...]:
-    """The libraries that are compiled into the runner, apart from Python packages."""
+    """Return the components of the compiled-in libraries that are not Python packages."""
     return (_dlpack(), _httplib(), _jinja(), _xgrammar())
 
 
 def _jinja() -> Part:
-    """The engine of chat templates."""
+    """Return the component of the engine of chat templates."""
     library = libraries.read_library(libraries.JINJA)
     purl = f"pkg:github/ggml-org/llama.cpp@{library.version}"
     sha256 = library.files["jinja/runtime.cpp"]
@@ -325,7 +325,7 @@ def _jinja() -> Part:
 
 
 def _xgrammar() -> Part:
-    """The library of grammars, with picojson in it."""
+    """Return the component of the grammar library, which includes picojson."""
     archive, licence = libraries.xgrammar_archive()
     purl = f"pkg:pypi/{archive.package}@{archive.version}"
     return Part(
@@ -334,7 +334,7 @@ def _xgrammar() -> Part:
 
 
 def _httplib() -> Part:
-    """The HTTP library of the runner's server."""
+    """Return the component of the HTTP library of the runner's server."""
     library = libraries.read_library(libraries.HTTPLIB)
     return Part(
         libraries.HTTPLIB,
@@ -351,7 +351,7 @@ def _built_only(part: Part) -> Part:
 
 
 def _plain(command: Sequence[str]) -> list[str]:
-    """A command without the folders of its programs on this machine."""
+    """Return a command without the folders of its programs."""
     return [word if "/" not in word else _last(word) for word in command]
 
 
@@ -365,6 +365,6 @@ def _sha256_of_table(table: Mapping[str, str]) -> str:
 
 
 def _debian_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Version of each installed package by dpkg; empty without dpkg."""
+    """Return dpkg's version of each installed package; empty without dpkg."""
     ask = ["dpkg-query", "--show", "--showformat=${Version}"]
-    return {name: found for name in packages if (found := output_of([*ask, name]))}
+    return {name: version for name in packages if (version := output_of([*ask, name]))}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of a runner, so that its users can link it with another C library.
+"""Objects of a runner, so that users can link it with another C library.
 
-The LGPL 2.1 (section 6) requires it for a static program that contains the GNU C library. They
-have a tarball of their own, several times the size of a small model: a board does not need them.
+The LGPL 2.1 (section 6) requires this for a static program with the GNU C library. The objects have
+a separate tarball, several times the size of a small model: a board does not need it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _LIST = "link.txt"
 
 
 def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path]:
-    """Objects, list and script that make ``runner`` again from ``model.tar`` beside them.
+    """Return the files that link ``runner`` again with ``model.tar``: objects, list and script.
 
     Args:
-        request: what it was linked from.
-        runner: the program, as :func:`crosslab.build.link.link_runner` keeps it.
+        request: inputs of the link.
+        runner: the program from :func:`crosslab.build.link.link_runner`.
         cache: folder of builds.
 
     Returns:
-        path in the artefact to file; nothing where the C library's licence asks for nothing
+        file by path in the artefact; empty if the C library's licence does not require it
         (ziglang's musl).
 
     Raises:
-        LabError: the model library has two objects of one name.
+        LabError: two objects have the same name.
     """
     if request.toolchain.kind is not CompilerKind.CLANG or request.library is None:
         return {}
     key = digest(runner.parent.name, request.library, shlex.join(_words(request)))
-    made = cached_build(cache, "relink", key, lambda out: _pack(request, cache, out))
-    return {ARCHIVE: made / ARCHIVE, SCRIPT.name: SCRIPT}
+    packed = cached_build(cache, "relink", key, lambda out: _pack(request, cache, out))
+    return {ARCHIVE: packed / ARCHIVE, SCRIPT.name: SCRIPT}
 
 
 def _words(request: LinkRequest) -> list[str]:
-    """The compiler's options, without the linker's folder on this machine."""
+    """Return the compiler's options, without the linker's folder on this machine."""
     words = [*request.toolchain.cxx[1:], *link_options(request)]
     linker = "--ld-path=/"
     return [
@@ -71,6 +71,6 @@ def _pack(request: LinkRequest, cache: Path, out: Path) -> None:
 
 
 def _model(request: LinkRequest) -> list[str]:
-    """Names that the model's objects have when ``model.tar`` is unpacked."""
-    assert request.library is not None  # looked at before
+    """Return the names of the model's objects in the unpacked ``model.tar``."""
+    assert request.library is not None  # relinking() checks it
     return list(dict.fromkeys(f"model/{name}" for name, _ in read_objects(request.library)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bill of materials of an artefact: CycloneDX 1.6 in JSON, by its own Python library."""
+"""Bill of materials of an artefact in CycloneDX 1.6, written with CycloneDX's Python library."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from packageurl import PackageURL
 
 from crosslab.artifact.manifest import Entry
 
-# The same content gets the same serial number, and other content another.
+# Namespace of serial numbers, which are computed from the content.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mlc-rvv")
 _PROPERTY = "mlc-rvv"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Software or data that went into an artefact.
+    """Software or data in an artefact, or used to build it.
 
     Attributes:
-        name: what it is called.
-        version: its version, commit or digest.
-        licence: an SPDX expression, or failing that the licence's name; empty: unknown.
-        shipped: it is in the artefact; otherwise it only helped to make it.
-        kind: CycloneDX's word for what it is.
-        purl: its package URL; may be empty.
-        sha256: of what was fetched; may be empty.
-        patches: name and sha256 of what was changed in it.
+        name: name of the component.
+        version: version, commit or digest.
+        licence: SPDX expression, or else the licence's name; empty: unknown.
+        shipped: True if it is in the artefact; False if it was only used in the build.
+        kind: CycloneDX's type of component.
+        purl: package URL; may be empty.
+        sha256: hash of the downloaded file; may be empty.
+        patches: name and sha256 of the applied patches.
         notes: further properties.
     """
 
@@ -58,14 +58,14 @@ class Part:
 
 
 def render_sbom(whole: Part, parts: Sequence[Part], files: Sequence[Entry]) -> str:
-    """The bill of ``whole``, which is made of ``parts`` and shipped as ``files``."""
+    """Return the bill of materials of ``whole``, with ``parts`` and ``files``."""
     root = _component(whole)
     components = [_component(part) for part in parts]
     for entry in files:
         components.append(_file(entry))
     content = repr((whole, tuple(parts), tuple(files)))
     bom = Bom(components=components, serial_number=uuid.uuid5(_NAMESPACE, content))
-    # Nothing that depends on when it was written.
+    # The text must not depend on the time.
     bom.metadata.timestamp = None  # type: ignore[assignment]
     bom.metadata.component = root
     bom.register_dependency(root, components)
@@ -73,15 +73,15 @@ def render_sbom(whole: Part, parts: Sequence[Part], files: Sequence[Entry]) -> s
 
 
 def sbom_problem(text: str) -> str:
-    """First violation of CycloneDX's schema in this text; empty when it is valid."""
-    # Imported here: jsonschema's grammar of addresses takes seconds, in every process that starts.
+    """Return the first violation of CycloneDX's schema in a bill; empty for a valid bill."""
+    # Imported here, because the import of jsonschema takes seconds.
     from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
 
     try:
-        found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+        violation = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     except ValueError as error:
         return f"it is not JSON: {error}"
-    return str(found).splitlines()[0] if found else ""
+    return str(violation).splitlines()[0] if violation else ""
 
 
 def _component(part: Part) -> Component:
@@ -105,7 +105,7 @@ def _component(part: Part) -> Component:
 
 
 def _patch(name: str, sha256: str) -> Patch:
-    # Told apart by their addresses; the hash makes it this very content.
+    # CycloneDX distinguishes patches by URL, so the URL has the hash.
     diff = Diff(url=XsUri(f"{name}#sha256={sha256}"))
     return Patch(type=PatchClassification.UNOFFICIAL, diff=diff)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tar archives whose bytes depend on names and contents alone, and checks of a foreign one.
+"""Reproducible tar archives, and checks of an archive from an unknown source.
 
-No compression: the weights hardly shrink, and what compressors write differs between versions.
+There is no compression: weights hardly shrink, and compressors' output differs between versions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PROGRAM, PLAIN = 0o755, 0o644
 
 
 def write_tar(target: Path, members: Mapping[str, Path]) -> None:
-    """Write ``members`` (name in the archive to file), whole or not at all.
+    """Write ``members`` (file by name in the archive) to a tar archive, atomically.
 
-    Sorted by name, without an owner, dated at the epoch; of a file's mode only
-    counts whether its owner may run it.
+    Members are sorted by name, without owner, dated at the epoch. Of a file's mode, only the
+    owner's execute permission is kept.
     """
     with (
         atomic_path(target) as scratch,
@@ -42,10 +42,10 @@ def _header(name: str, size: int, mode: int) -> tarfile.TarInfo:
 
 
 def normalised_tar(source: Path) -> bytes:
-    """The content of a tar of object files, without owner and time; order is kept.
+    """Return the content of a tar of object files without owners and times, in the same order.
 
     Raises:
-        tarfile.TarError: it is no tar.
+        tarfile.TarError: the file is not a tar archive.
     """
     out = io.BytesIO()
     with (
@@ -59,11 +59,11 @@ def normalised_tar(source: Path) -> bytes:
 
 
 def member_problem(member: tarfile.TarInfo, top: str) -> str:
-    """Difference of a member from those that :func:`write_tar` writes; empty if it is equal.
+    """Return how a member differs from those of :func:`write_tar`; empty if it does not.
 
     Args:
-        member: it.
-        top: the one folder that everything must lie in.
+        member: member of the archive.
+        top: the only folder in the archive.
     """
     parts = PurePosixPath(member.name).parts
     if not member.isreg() or member.issparse():
@@ -84,8 +84,8 @@ def is_canonical(member: tarfile.TarInfo, raw: IO[bytes], start: int) -> bool:
 
     Args:
         member: as read from the archive.
-        raw: the archive's own bytes.
-        start: where the member before it ends.
+        raw: bytes of the archive.
+        start: offset of the end of the previous member.
     """
     header = _header(member.name, member.size, member.mode).tobuf(tarfile.PAX_FORMAT)
     raw.seek(start)
@@ -96,21 +96,21 @@ def is_canonical(member: tarfile.TarInfo, raw: IO[bytes], start: int) -> bool:
 
 
 def end_of(member: tarfile.TarInfo) -> int:
-    """Offset of the next member."""
+    """Return the offset of the end of a member, with padding."""
     return member.offset_data + member.size + -member.size % tarfile.BLOCKSIZE
 
 
 def has_content(raw: IO[bytes], start: int) -> bool:
-    """True if anything but zeros follows."""
+    """True if bytes other than zero follow the offset ``start``."""
     raw.seek(start)
     return any(block.strip(b"\0") for block in iter(lambda: raw.read(1 << 20), b""))
 
 
 def plain_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members, up to MAXIMUM_MEMBERS.
+    """Yield the members of an archive, up to MAXIMUM_MEMBERS.
 
     Raises:
-        tarfile.TarError: the archive is damaged, or holds too many.
+        tarfile.TarError: the archive is damaged, or has too many members.
     """
     for number, member in enumerate(archive):
         if number >= MAXIMUM_MEMBERS:

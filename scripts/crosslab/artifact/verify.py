@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab verify``: check a tarball or a folder against its own manifest.
+"""``crosslab verify``: check a tarball or a folder against its manifest, without unpacking.
 
-Nothing is unpacked. The result is a list of problems. A tarball from an unknown source is good when
-each file of the manifest is in it once with the manifest's hash, it holds no other file, no path
-leaves the one folder, and the bill of materials is valid by CycloneDX's schema and lists the same
-files, as does ``SHA256SUMS``.
+The result is a list of problems. A tarball from an unknown source is good if: each file of the
+manifest is in it once with the manifest's hash; it holds no other file; no path leaves its folder;
+the bill of materials is valid by CycloneDX's schema; and the bill and ``SHA256SUMS`` list the same
+files.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _console = Console(highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True)
 class ArtifactProblem:
-    """A problem of a tarball: the file, and what is wrong with it."""
+    """A problem of an artefact: path of the file, and description."""
 
     path: str
     what: str
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     """Check a tarball or a folder; return 1 if it has a problem.
 
     Raises:
-        UserError: there is no such file or folder, or the file is not a tar archive.
+        UserError: the file or folder does not exist, or the file is not a tar archive.
     """
     parser = Parser(prog="crosslab verify", description=ABOUT)
     parser.add_argument(
@@ -103,13 +103,13 @@ def main(argv: Sequence[str]) -> int:
         findings = [ArtifactProblem(str(path), f"its sha256 is {sha256}"), *findings]
     if code := _report(path, findings, table):
         return code
-    told = "equal to --sha256" if args.sha256 is not None else "compare it with its publisher's"
-    _console.print(f"  sha256 {sha256}: {told}")
+    advice = "equal to --sha256" if args.sha256 is not None else "compare it with its publisher's"
+    _console.print(f"  sha256 {sha256}: {advice}")
     return 0
 
 
 def _report(path: Path, findings: Sequence[ArtifactProblem], table: Mapping[str, Any]) -> int:
-    """Print the problems, or what is good; the exit code."""
+    """Print the problems, or a summary of a good artefact; return the exit code."""
     for finding in findings[:SHOWN]:
         _console.print(f"wrong: {finding}", markup=False, style="red")
     if len(findings) > SHOWN:
@@ -129,7 +129,7 @@ def _report(path: Path, findings: Sequence[ArtifactProblem], table: Mapping[str,
 
 
 def verify_folder(folder: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
-    """Problems of a folder, and its manifest's table (empty when it cannot be read).
+    """Return the problems of a folder, and its manifest's table (empty if unreadable).
 
     Raises:
         UserError: a file cannot be read.
@@ -145,10 +145,10 @@ def verify_folder(folder: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
 
 
 def verify_tarball(path: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
-    """Problems of a tarball, and its manifest's table (empty when it cannot be read).
+    """Return the problems of a tarball, and its manifest's table (empty if unreadable).
 
     Raises:
-        UserError: there is no such file, or it is not a tar archive.
+        UserError: the file does not exist, or is not a tar archive.
     """
     try:
         with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
@@ -193,11 +193,11 @@ def _verify(
             entries.append(_read(path, member.size, stream))
         if has_content(raw, end):
             findings.append(ArtifactProblem("the archive", "data follow its end"))
-    # Of a damaged header the module lets more than its own errors through.
+    # For a damaged header, tarfile also raises other errors than its own.
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         findings.append(ArtifactProblem("the archive", f"it is damaged or cut short: {error}"))
-    found, table = _check(kept, entries)
-    return [*findings, *found], table
+    problems, table = _check(kept, entries)
+    return [*findings, *problems], table
 
 
 def _check(
@@ -206,12 +206,12 @@ def _check(
     """Compare files with the manifest, the bill of materials and the sums."""
     if MANIFEST not in kept:
         return [ArtifactProblem(MANIFEST, "is missing")], {}
-    found, table = check_files(kept[MANIFEST], entries)
-    found += _check_bill(kept.get(SBOM, b""), entries)
+    problems, table = check_files(kept[MANIFEST], entries)
+    problems += _check_bill(kept.get(SBOM, b""), entries)
     sums = render_sums(entry for entry in entries if entry.path not in (MANIFEST, SUMS))
     if kept.get(SUMS) not in (None, sums.encode()):
-        found.append(ArtifactProblem(SUMS, "differs from the files"))
-    return found, table
+        problems.append(ArtifactProblem(SUMS, "differs from the files"))
+    return problems, table
 
 
 def _read(path: str, size: int, stream: IO[bytes]) -> Entry:
@@ -224,13 +224,13 @@ def _read(path: str, size: int, stream: IO[bytes]) -> Entry:
 def check_files(
     manifest: bytes, entries: Iterable[Entry]
 ) -> tuple[list[ArtifactProblem], dict[str, Any]]:
-    """Compare files with those of the manifest.
+    """Compare the entries of files with a manifest.
 
     Returns:
         the differences, and the manifest's table.
     """
     try:
-        table, wanted = parse(manifest)
+        table, listed = parse(manifest)
     except ManifestError as error:
         return [ArtifactProblem(MANIFEST, str(error))], {}
     findings: list[ArtifactProblem] = []
@@ -241,18 +241,18 @@ def check_files(
         seen.add(entry.path)
         if entry.path == MANIFEST:
             continue
-        if entry.path not in wanted:
+        if entry.path not in listed:
             findings.append(ArtifactProblem(entry.path, "is not in the manifest"))
-        elif entry != wanted[entry.path]:
-            known = wanted[entry.path]
+        elif entry != listed[entry.path]:
+            expected = listed[entry.path]
             findings.append(
                 ArtifactProblem(
                     entry.path,
                     f"differs from the manifest: {entry.bytes} bytes, sha256 "
-                    f"{entry.sha256}; the manifest has {known.bytes}, {known.sha256}",
+                    f"{entry.sha256}; the manifest has {expected.bytes}, {expected.sha256}",
                 )
             )
-    findings += [ArtifactProblem(path, "is missing") for path in sorted(wanted) if path not in seen]
+    findings += [ArtifactProblem(path, "is missing") for path in sorted(listed) if path not in seen]
     return findings, table
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences that are decoded in one batch, compared with the same sequences alone."""
+"""Cost of decoding sequences in one batch, compared with decoding each sequence alone."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MILLION = 1e6
 
 @dataclass(frozen=True)
 class StepCost:
-    """The price of decode steps, each a token of every sequence of a batch.
+    """Cost of a decode step, which generates a token of every sequence.
 
     Attributes:
         insns: guest instructions.
         lmul_weighted: instructions weighted by LMUL.
-        cycles_serial: cycles when nothing overlaps; None when no core was asked for.
-        cycles_vec_serial: the larger of vector and scalar cycles; None likewise.
-        cycles_pipeline: cycles of the core's pipeline; None also when that is not known.
+        cycles_serial: cycles without overlap; None without a core.
+        cycles_vec_serial: the larger of vector and scalar cycles; None without a core.
+        cycles_pipeline: cycles of the core's pipeline; None without a core or its pipeline.
     """
 
     insns: float
@@ -53,19 +53,19 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Batch:
-    """A step of all sequences in one batch, and the same steps alone, one after the other.
+    """Cost of a decode step of all sequences in one batch, and of the same steps alone.
 
     Attributes:
-        model: as the user named it.
-        quantization: of the weights.
-        activations: of the products of linear layers.
+        model: model name that the user gave.
+        quantization: format of the weights.
+        activations: activations of linear layers.
         vlen: bits in a vector register.
         prompt: tokens of each prompt.
-        sequences: in the batch.
-        steps: of the batch, that the costs are the mean of.
-        alone: cost of the sequences' steps alone, summed.
+        sequences: number of sequences in the batch.
+        steps: number of batch steps that the costs are the mean of.
+        alone: summed cost of a step of each sequence alone.
         together: cost of a step of the batch.
-        functions: those that execute most in a step of the batch, when they were asked for.
+        functions: functions with most instructions in a step of the batch, if requested.
     """
 
     model: str
@@ -81,10 +81,10 @@ class Batch:
 
 
 def measure_batches(subject: Subject, say: Callable[..., None]) -> Iterator[Batch]:
-    """Count the last variant of a bench, for each of its quantizations, VLENs and prompts.
+    """Measure batches with the last variant, for each quantization, VLEN and prompt length.
 
-    Whole steps are counted: the embedding and the cache's bookkeeping, too. Each answer in the
-    batch has to be the one that its prompt gets alone.
+    The counts cover whole steps, with the embedding and the cache's bookkeeping. Each answer in the
+    batch must equal the answer to the same prompt alone.
 
     Raises:
         LabError: an answer differs, or a step fails.
@@ -103,19 +103,21 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
     bench = subject.bench
     quantization, vlen = recipe.quantization, recipe.vlens[0]
     first = subject.prompt(length)
-    # The others begin otherwise, so that the cache has no page of two sequences.
+    # The prompts begin with different tokens, so that sequences share no page of the cache.
     prompts = [
         [(token + i) % subject.config.vocab for token in first] for i in range(bench.together)
     ]
 
-    def count(asked: Sequence[Sequence[int]]) -> tuple[list[list[int]], Measurement]:
+    def count(chosen_prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Measurement]:
         words = ["--params", ".", "--roi", "decode", "--roi-span", "step", "--json"]
         words += ["--max-new", str(bench.decode)]
-        for option, prompt in zip(("--tokens", *["--beside"] * len(asked)), asked, strict=False):
+        for option, prompt in zip(
+            ("--tokens", *["--beside"] * len(chosen_prompts)), chosen_prompts, strict=False
+        ):
             words += [option, ",".join(map(str, prompt))]
         machine = GuestMachine(vlen, bench.threads, timeout=DAY, zvfh=recipe.zvfh)
-        said, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
-        answer = json.loads(said.stdout)
+        result, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
+        answer = json.loads(result.stdout)
         return [answer["tokens"], *answer["beside"]], measured
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -134,10 +136,10 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
             f"decode steps, not {steps}: they were not all decoded together"
         )
     # Step s of the batch decodes token s - i of sequence i: each round reads one prompt, then
-    # decodes all that are read. The batch's first whole step, and each sequence's first, grow
-    # the allocator's pools.
+    # decodes all sequences read so far. The first step of the whole batch, and of each sequence,
+    # is left out, because it grows the allocator's pools.
     whole = range(bench.together, bench.decode - 1)
-    chosen = [(one, [s - i for s in whole]) for i, one in enumerate(alone)]
+    chosen = [(single, [s - i for s in whole]) for i, single in enumerate(alone)]
     symbols = Symbols.of(runner.program) if bench.core or bench.profile else None
     functions: tuple[Function, ...] = ()
     if bench.profile and symbols:
@@ -162,12 +164,12 @@ def _cost(
     bench: Bench,
     symbols: Symbols | None,
 ) -> StepCost:
-    """The cost of some regions of some runs, divided by a number of steps."""
-    total = sum((one.regions[i] for one, regions in chosen for i in regions), Counts())
+    """Return the cost of the chosen regions of runs, divided by a number of steps."""
+    total = sum((measured.regions[i] for measured, regions in chosen for i in regions), Counts())
     cost = StepCost(total.insns / steps, total.lmul_weighted / steps)
     if bench.core is None:
         return cost
-    cycles = [all_cycles(bench.core, one, r, symbols, steps) for one, r in chosen]
+    cycles = [all_cycles(bench.core, measured, r, symbols, steps) for measured, r in chosen]
     return replace(
         cost,
         cycles_serial=sum(c.serial for c in cycles),
@@ -177,7 +179,7 @@ def _cost(
 
 
 def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]:
-    """A table of each measure: instructions, weighted by LMUL, a core's cycles; and profiles."""
+    """Yield a table each for instructions, weighted instructions, cycles; then profiles."""
     kinds = {"insns": "guest instructions", "lmul_weighted": "guest instructions, LMUL-weighted"}
     if core:
         kinds["cycles_serial"] = f"cycles of {core.name}, serial"
@@ -193,26 +195,26 @@ def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]
         for heading in HEADINGS:
             left = heading in HEADINGS[:2]
             table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-        for one in batches:
-            alone, together = getattr(one.alone, field), getattr(one.together, field)
+        for batch in batches:
+            alone, together = getattr(batch.alone, field), getattr(batch.together, field)
             figures = (
                 f"{alone / MILLION:.3f}",
                 f"{together / MILLION:.3f}",
                 f"{together / alone:.3f}",
             )
-            sizes = (str(one.vlen), str(one.prompt))
-            table.add_row(one.quantization, one.activations, *sizes, *figures)
+            sizes = (str(batch.vlen), str(batch.prompt))
+            table.add_row(batch.quantization, batch.activations, *sizes, *figures)
         yield table
-    for one in batches:
-        if one.functions:
-            where = f"{one.sequences} together, {one.quantization}, VLEN {one.vlen}"
-            yield profile_table(where, one.functions)
+    for batch in batches:
+        if batch.functions:
+            where = f"{batch.sequences} together, {batch.quantization}, VLEN {batch.vlen}"
+            yield profile_table(where, batch.functions)
 
 
 def write_batches(batches: Sequence[Batch], report: Path) -> None:
-    """Write the batches as a JSON list, atomically.
+    """Write the batches to a JSON file, atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    atomic_write_json(report, [asdict(one) for one in batches])
+    atomic_write_json(report, [asdict(batch) for batch in batches])

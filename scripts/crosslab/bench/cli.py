@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``crosslab bench``: build every variant, count, print and write the report."""
+"""The command ``crosslab bench``: build and count every variant, print and write the report."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _results = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the emulator.
+    """Inputs of a run of the emulator.
 
     Attributes:
-        variant: the one that runs.
-        recipe: inputs of its build.
-        runner: its program.
-        params: folder of its parameters.
-        prompt: tokens of it.
+        variant: variant of the bench.
+        recipe: inputs of the runner's build.
+        runner: the built runner.
+        params: folder of the parameters.
+        prompt: number of tokens of the prompt.
     """
 
     variant: Variant
@@ -79,19 +79,19 @@ class Run:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure every variant, print the tables, write the JSON.
+    """Measure every variant, print the tables, and write the JSON report.
 
     Raises:
-        UserError: an option, a tree or a tool is not right.
+        UserError: an option is wrong, or a tree or a tool is missing.
         LabError: a step fails.
     """
     args, bench = parser().read(argv, lambda args: (args, bench_of(args)))
-    machine = scheduler_of(args, _say)
-    if machine:
+    scheduler = scheduler_of(args, _say)
+    if scheduler:
         check_remote(args)
     build_counter(args.cache)
-    if machine and args.worker:
-        serve_worker(machine, label(__name__, args), args, _say)
+    if scheduler and args.worker:
+        serve_worker(scheduler, label(__name__, args), args, _say)
         return 0
     subject = Subject(bench)
     bench.context(subject.config)
@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
             _results.print(part)
         rows = [row for small in counted.values() for row in small]
     else:
-        rows = _computed(machine, args, bench) if machine else list(measure_all(subject))
+        rows = _computed(scheduler, args, bench) if scheduler else list(measure_all(subject))
         show(rows, _results, bench.core)
     if bench.together > 1:
         batches = list(measure_batches(subject, _progress.print))
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> list[Row]:
-    """The same rows, from a scheduler's workers."""
+    """Compute the rows of :func:`measure_all` on a scheduler's workers."""
     cells, rows = cells_of(__name__, args, bench), dict[Cell, list[Row]]()
     with Progress(*COLUMNS, console=_progress, transient=True) as progress:
         task = progress.add_task("counting", total=len(cells))
@@ -129,10 +129,10 @@ def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> lis
 
 
 def compute_cell(args: argparse.Namespace) -> list[Row]:
-    """Rows of one quantization, VLEN and prompt, on a worker.
+    """Return the rows of a quantization, VLEN and prompt; runs on a worker.
 
     Raises:
-        LabError: a step fails; UserError's code is kept.
+        LabError: a step fails; a UserError keeps its exit code.
     """
     return list(measure_all(Subject(bench_of(args))))
 
@@ -142,7 +142,7 @@ def _say(text: str) -> None:
 
 
 def measure_all(subject: Subject) -> Iterator[Row]:
-    """Rows of every case: quantization by VLEN by prompt, in each all variants by phase."""
+    """Yield rows by quantization, VLEN, prompt and phase, each with all variants."""
     bench = subject.bench
     for quantization in bench.quantizations:
         variants = bench.variants_of(quantization)
@@ -151,7 +151,7 @@ def measure_all(subject: Subject) -> Iterator[Row]:
         peers = list(_peers(subject, quantization))
         for vlen in bench.recipe.vlens:
             built = [(v, *_built(subject, v, quantization, vlen)) for v in variants]
-            runs = [Run(*one, prompt) for prompt in bench.prompts for one in built]
+            runs = [Run(*build, prompt) for prompt in bench.prompts for build in built]
             measured = [row for rows in _in_parallel(subject, runs) for row in rows]
             measured += [row for row in peers if row.vlen == vlen]
             for prompt, phase in product(bench.prompts, PHASES):
@@ -171,7 +171,7 @@ def _peers(subject: Subject, quantization: str) -> Iterator[Row]:
 
 
 def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
-    """The rows of each run, in order; the runs share this machine's processors."""
+    """Measure runs in parallel on this machine's processors; return each run's rows, in order."""
     at_once = max(1, (os.cpu_count() or 1) // subject.bench.threads)
     with (
         Progress(*COLUMNS, console=_progress, transient=True) as progress,
@@ -179,13 +179,13 @@ def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
     ):
         task = progress.add_task("counting", total=len(runs))
 
-        def one(run: Run) -> list[Row]:
+        def measure(run: Run) -> list[Row]:
             rows = list(_measure(subject, run))
             progress.console.print(f"counted: {run.variant.name}, {run.what}")
             progress.advance(task)
             return rows
 
-        futures = [pool.submit(one, run) for run in runs]
+        futures = [pool.submit(measure, run) for run in runs]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -196,7 +196,7 @@ def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
 def _built(
     subject: Subject, variant: Variant, quantization: str, vlen: int
 ) -> tuple[Recipe, Runner, Path]:
-    """Recipe, runner and parameters of a variant."""
+    """Build a variant; return recipe, runner and folder of the parameters."""
     _progress.print(f"building: {variant.name}, {quantization}, VLEN {vlen}")
     recipe = subject.recipe(variant, quantization, vlen)
     runner = build_runner(recipe, subject.bench.cache)
@@ -238,10 +238,10 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
 
 
 def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
-    """Number of prefill calls, and the counter's measurement."""
+    """Run a program under the counter; return the number of prefill calls and the counts."""
     bench = subject.bench
     tokens = ",".join(map(str, subject.prompt(run.prompt)))
-    # The guest runs in the parameters' folder, so that no path's length is in its stack.
+    # The guest runs in the parameters' folder, so that the stack does not depend on path lengths.
     arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
     arguments += ["--max-new", str(bench.decode), "--roi-depth", str(bench.depth)]
     machine = GuestMachine(run.vlen, bench.threads, timeout=DAY, zvfh=run.recipe.zvfh)

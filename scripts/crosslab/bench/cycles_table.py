@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a bench's cycles for a terminal."""
+"""Terminal tables of a bench's cycles."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DEFINITION = (
 
 
 def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
-    """The cycles of one case, its most expensive kinds, and the assumed costs.
+    """Yield a case's cycles, its most expensive kinds, and the assumed costs.
 
     Args:
-        rows: of the case; those without cycles are left out.
-        core: whose cycles they are.
+        rows: rows of the case; rows without cycles are left out.
+        core: core of the cycles.
     """
     chosen = [row for row in rows if row.cycles]
     if not chosen:
@@ -45,7 +45,7 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
     if core.memory and any(row.memory for row in chosen):
         yield _memory(chosen, core.memory)
         yield from map(Text, _speeds(core.memory))
-    # Of the steps from upstream to ours the last one; every peer.
+    # Show details of the last step from upstream to ours, and of every peer.
     last = [row.variant for row in chosen if row.path][-1:]
     for row in chosen:
         if row.layers in ("all", PRODUCTS) or row.variant in last:
@@ -77,13 +77,13 @@ def _memory(rows: Sequence[Row], memory: MemorySystem) -> Table:
     headings = ("variant", "phase", "L1 misses", "MB read", "written", "Mcycles", "tokens/s")
     table = _table(headings, title)
     for row in rows:
-        if one := row.memory:
-            low, high = one.tokens_per_second
-            figures = (one.bytes_read / 1e6, one.bytes_written / 1e6, one.cycles / 1e6)
-            cells = (f"{one.misses_l1:,}", *(f"{figure:.3f}" for figure in figures))
+        if report := row.memory:
+            low, high = report.tokens_per_second
+            figures = (report.bytes_read / 1e6, report.bytes_written / 1e6, report.cycles / 1e6)
+            cells = (f"{report.misses_l1:,}", *(f"{figure:.3f}" for figure in figures))
             label = f"prefill {row.tokens}" if row.phase == "prefill" else "decode 1"
             table.add_row(name_of(row), label, *cells, f"{low:.4g}-{high:.4g}")
-            for symbol, misses, read in one.functions:
+            for symbol, misses, read in report.functions:
                 table.add_row(f"  {_short(symbol)}", "", f"{misses:,}", f"{read / 1e6:.3f}")
     return table
 
@@ -93,10 +93,10 @@ def _speeds(memory: MemorySystem) -> Iterator[str]:
         "Mcycles: for these bytes at the bandwidth that one core reaches. tokens/s: predicted, "
         "from nothing overlaps (serial + memory) to all does (the larger of vec-serial and memory)"
     )
-    for one in memory.published:
+    for speed in memory.published:
         yield (
-            f"published: {one.tokens_per_second:g} tokens/s, {one.parameters} M parameters: "
-            f"{one.what} ({one.source})"
+            f"published: {speed.tokens_per_second:g} tokens/s, {speed.parameters} M parameters: "
+            f"{speed.what} ({speed.source})"
         )
 
 
@@ -117,11 +117,16 @@ def _functions(row: Row) -> Table:
     assert cycles
     title = f"{row.variant}, {row.phase} {row.tokens}: cycles by function"
     table = _table(("function", "pipeline", "serial", "scalar", "share", "in"), title)
-    for one in cycles.functions:
-        inside = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in one.kinds)
-        piped = "" if one.pipeline is None else f"{one.pipeline / 1e6:.3f}"
-        figures = (piped, f"{one.serial / 1e6:.3f}", f"{one.scalar / 1e6:.3f}", f"{one.share:.1%}")
-        table.add_row(_short(one.symbol), *figures, inside)
+    for function in cycles.functions:
+        kinds = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in function.kinds)
+        piped = "" if function.pipeline is None else f"{function.pipeline / 1e6:.3f}"
+        figures = (
+            piped,
+            f"{function.serial / 1e6:.3f}",
+            f"{function.scalar / 1e6:.3f}",
+            f"{function.share:.1%}",
+        )
+        table.add_row(_short(function.symbol), *figures, kinds)
     return table
 
 
@@ -130,7 +135,7 @@ def _short(symbol: str) -> str:
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines that list the assumed costs of rows, and their instructions without a cost."""
+    """Yield lines with the assumed costs of rows, and with their instructions without a cost."""
     yield "assumed, not measured (cores/assumptions.toml), of the serial cycles at most:"
     yield from _at_most(row.cycles.assumed for row in rows if row.cycles)
     unmeasured = list(_at_most(row.cycles.unmeasured for row in rows if row.cycles))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab host-bench``: time upstream and ours on this machine.
+"""``crosslab host-bench``: measure the time of upstream's code and ours on this machine.
 
-Both are compiled for this machine and take turns in one process; the best of the repeats counts.
-Unlike instruction counts, these figures vary with the machine and its load: use an idle one.
+Both variants are compiled for this machine and run alternately in one process; the best repeat
+counts. Unlike instruction counts, the times vary with the machine and its load: use an idle
+machine.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ _results = Console(highlight=False)
 
 @dataclass(frozen=True)
 class TimingRow:
-    """One measurement.
+    """A measured time of a variant.
 
     Attributes:
-        model: its name, "S" or the file's.
+        model: "S", or the name of the model's file.
         variant: "upstream" or "ours".
         phase: "prefill", or "decode": the median step of a run.
-        tokens: of the prompt; decode's steps follow it.
-        threads: how many worked.
-        seconds: the best of the repeats.
-        ratio: upstream's seconds to this row's, at the same number of threads.
-        speedup: seconds with the fewest threads to this row's, of the same variant.
+        tokens: tokens of the prompt, also for decode steps, which follow the prompt.
+        threads: number of threads.
+        seconds: shortest time of the repeats.
+        ratio: upstream's seconds divided by this row's, with the same number of threads.
+        speedup: seconds with the fewest threads divided by this row's, of the same variant.
     """
 
     model: str
@@ -67,7 +68,7 @@ class TimingRow:
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command's options."""
     options = Parser(
         prog="crosslab host-bench",
         description="Time upstream and ours on this machine. Both take turns in one process; the "
@@ -87,10 +88,10 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table, write the JSON.
+    """Measure both variants, print the table, and write the JSON report.
 
     Raises:
-        UserError: an option or a tree is not right.
+        UserError: an option or a tree is wrong.
         LabError: a step fails, or the two variants disagree.
     """
     args = parser().read(argv, _checked)
@@ -118,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """The options with their defaults, after a look at their values."""
+    """Check the options' values; return the options with their defaults."""
     args.prefill, args.threads = args.prefill or [128, 512], args.threads or [1, 2]
     prompts, threads = args.prefill, args.threads
     if min(prompts) < 2 or min(threads) < 1 or min(args.repeats, args.decode) < 1:
@@ -126,17 +127,19 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
             f"prompts of {prompts}, {args.decode} steps, {threads} threads, {args.repeats} repeats",
             remedy="give prompts of 2 tokens or more, and 1 or more of the others",
         )
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if max(threads) > here:
+    processors = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    if max(threads) > processors:
         raise UserError(
-            f"--threads {max(threads)}: this machine has {here} processors",
-            remedy=f"give --threads {here}, or less",
+            f"--threads {max(threads)}: this machine has {processors} processors",
+            remedy=f"give --threads {processors}, or less",
         )
     return args
 
 
 def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
-    """Compile both variants for this machine, as shared libraries."""
+    """Compile both variants for this machine; return the shared libraries by variant."""
     upstream = CompileRequest(
         tvm_tree=args.upstream_tree,
         config=config,
@@ -152,18 +155,18 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
         kernels=cached_kernels(KernelTarget.HOST, args.cache),
         require_tensorize=True,
     )
-    made = {}
+    libraries = {}
     for name, request in ((UPSTREAM, upstream), (OURS, ours)):
         _progress.print(f"building: {name}")
-        made[name] = compile_llama(request, args.cache).library
-    return made
+        libraries[name] = compile_llama(request, args.cache).library
+    return libraries
 
 
 def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
-    """Run the stopwatch in a process of its own.
+    """Run the stopwatch in a separate process; return its result.
 
     Raises:
-        LabError: it fails, or the variants' logits differ by more than rounding does.
+        LabError: the process fails, or the variants' logits differ by more than rounding explains.
     """
     with tempfile.TemporaryDirectory() as folder:
         output, path = Path(folder) / "times.json", Path(folder) / "spec.json"
@@ -182,20 +185,22 @@ def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
             last = "\n  ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
             raise LabError(f"timing on this machine failed:\n  {last}")
         result: dict[str, object] = json.loads(output.read_text(encoding="utf-8"))
-    apart = result["deviation"]
+    deviations = result["deviation"]
     if (
-        not isinstance(apart, dict)
-        or not max(apart.values()) < weight_formats()[DEFAULT_FORMAT].tolerance
+        not isinstance(deviations, dict)
+        or not max(deviations.values()) < weight_formats()[DEFAULT_FORMAT].tolerance
     ):
-        raise LabError(f"the logits of the variants differ, as parts of the largest by: {apart}")
+        raise LabError(
+            f"the logits of the variants differ, as parts of the largest by: {deviations}"
+        )
     return result
 
 
 def rows_of(model: str, tokens: int, result: dict[str, object]) -> list[TimingRow]:
-    """Rows with their ratios."""
-    times = result["rows"]
-    assert isinstance(times, list)
-    seconds = {(t["variant"], t["phase"], t["threads"]): float(t["seconds"]) for t in times}
+    """Convert the stopwatch's result to rows with ratios."""
+    timings = result["rows"]
+    assert isinstance(timings, list)
+    seconds = {(t["variant"], t["phase"], t["threads"]): float(t["seconds"]) for t in timings}
     fewest = min(threads for _, _, threads in seconds)
     return [
         TimingRow(
@@ -218,7 +223,7 @@ def _place(item: tuple[tuple[str, str, int], float]) -> tuple[bool, int, bool]:
 
 
 def show(rows: Sequence[TimingRow]) -> None:
-    """Print the table."""
+    """Print the table of the rows."""
     table = Table(title="on this machine, milliseconds (best of the repeats)", box=None)
     for heading in (
         "phase",

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fewest instructions that a call of a kernel can take with the tiles that RVV allows.
+"""Lower bound of a kernel call's instructions, with register tiles that RVV allows.
 
 Every arrangement of a tile needs these instructions:
 
 * a vector load or store and, since it has no offset, an instruction for its address;
 * a scalar load and a multiply-add for every row and step; in attention's small tiles also the
   accumulators' loads and stores, and an address for each row that scalars come from;
-* of packed weights: masking (and, where weights are kept, shifting), the zero point, conversion,
-  the scale, and the loads of words and scales, each as often as it has to be done;
-* of a dot product: its reduction, and bringing the one element to memory;
-* writing a panel down, if more than one block of rows uses it: a weight is gathered from where it
-  lies once. (Gathering it again for every block would be fewer instructions, and is paid by the
-  element.)
+* for packed weights: masking (and, where weights are kept, shifting), the zero point, conversion,
+  the scale, and the loads of words and scales, each as often as necessary;
+* for a dot product: the reduction, and storing its element to memory;
+* for weights that several blocks of rows use: storing a panel, so that each weight is gathered
+  only once. (Gathering again for every block needs fewer instructions, but its cost is
+  proportional to the elements.)
 
-Rows, lanes and groups are whole: what does not divide counts as if it did. Not counted are loops,
-calls, set-up, what is computed twice, and results which are taken up again because k is split.
+The bound rounds as if tiles divided rows, lanes and groups. It leaves out loops, calls, set-up,
+repeated computation, and loading results again because k is split.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from crosslab.models.formats import Packing, packings
 
 REGISTERS = 32
-ADDRESSES = 12  # of x that scalar registers keep beside all others
-ROWS_OF_SCALARS = 8  # whose scalars are loaded a step ahead, in the registers that calls may change
+ADDRESSES = 12  # addresses in x that scalar registers hold besides all other values
+ROWS_OF_SCALARS = 8  # rows with scalars loaded a step ahead, in caller-saved registers
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """Rows, by LMUL, that share a row of the other matrix; that row is in the other registers."""
+    """A tile of rows that share a row of the other matrix, which is in the other registers."""
 
     lmul: int
 
@@ -41,23 +41,23 @@ class RegisterTile:
         return REGISTERS // self.lmul - 1
 
     def step(self, m: int, fetch: float = 2) -> float:
-        """Instructions of one step for m rows; ``fetch`` of them get a row of the other matrix."""
+        """Return the instructions of a step for m rows; ``fetch`` of them load the other row."""
         return math.ceil(m / self.rows) * fetch + 2 * m
 
 
 def smallest_tile(lanes: int, vlen: int) -> RegisterTile:
-    """The tile of the least LMUL that holds this number of lanes."""
+    """Return the tile with the smallest LMUL that holds this number of lanes."""
     return next(RegisterTile(lmul) for lmul in (1, 2, 4, 8) if lanes <= lmul * vlen // 32)
 
 
 def strips(columns: int, vlen: int) -> list[int]:
-    """Lanes of each strip of columns."""
+    """Return the number of lanes in each strip of columns."""
     most = vlen // 4
     return [most] * (columns // most) + ([columns % most] if columns % most else [])
 
 
 def gemm_f32(m: int, n: int, k: int, vlen: int) -> float:
-    """c[m, n] = a[m, k] * transpose(b[n, k])."""
+    """Return the least instructions of c[m, n] = a[m, k] * transpose(b[n, k])."""
     if m == 1:
         return gemv_f32(n, k, vlen)
     total = 0.0
@@ -69,7 +69,7 @@ def gemm_f32(m: int, n: int, k: int, vlen: int) -> float:
 
 
 def gemm_packed(packing: Packing, m: int, n: int, k: int, vlen: int) -> float:
-    """The same for packed weights: unpacked into a panel, or for each row again."""
+    """Return the least instructions of a gemm with packed weights, unpacked per panel or row."""
     group, word = packing.group, packing.per_word
     groups = math.ceil(k / group)
     total = 0.0
@@ -83,7 +83,7 @@ def gemm_packed(packing: Packing, m: int, n: int, k: int, vlen: int) -> float:
 
 
 def gemv_f32(n: int, k: int, vlen: int) -> float:
-    """y[n] = b[n, k] * x[k], rows read in the order of memory."""
+    """Return the least instructions of y[n] = b[n, k] * x[k], with rows read in memory order."""
     groups = math.ceil(k / (vlen // 4))
     if groups == 1:  # load, address, multiply; reduction, move, store
         return n * 6
@@ -94,19 +94,19 @@ def gemv_f32(n: int, k: int, vlen: int) -> float:
 
 
 def gemv_packed(packing: Packing, n: int, k: int, vlen: int) -> float:
-    """The same for packed weights, with rows in lanes; x is prepared once."""
+    """Return the least instructions of a gemv with packed weights, with rows in lanes."""
     groups = math.ceil(k / packing.group)
     prepare = 9  # load, multiply, store, two addresses; reduction, move, multiply, store
     return groups * (len(strips(n, vlen)) * _group(packing) + prepare)
 
 
 def _group(packing: Packing) -> int:
-    """A group of weights of each lane: values, words, what the sum begins with, the scale."""
+    """Return the instructions of a group of weights in all lanes: values, words, sum and scale."""
     return packing.group * 4 + packing.group // packing.per_word * 2 + 2 + 3
 
 
 def linear(kernel: str, m: int, n: int, k: int, vlen: int) -> float:
-    """A linear kernel by its kind and weights, as gemm_f32."""
+    """Return the least instructions of a linear kernel, named by kind and weights as gemm_f32."""
     kind, _, weights = kernel.partition("_")
     packing = packings()[weights]
     if packing is None:
@@ -117,16 +117,16 @@ def linear(kernel: str, m: int, n: int, k: int, vlen: int) -> float:
 
 
 def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> float:
-    """acc[rows, columns] += lhs[rows, depth] * rhs, both attention products, in blocks of 16 rows.
+    """Return the least instructions of acc[rows, columns] += lhs[rows, depth] * rhs in attention.
 
-    Strips are those of LMUL=4, where loads cost a core less than the instructions that LMUL=8
-    saves. K is transposed: four rows a store, LMUL=2 of each.
+    Rows are in blocks of 16. Strips are those of LMUL=4, because on a core the extra loads cost
+    less than LMUL=8 saves. K is transposed four rows per store, each row with LMUL=2.
     """
     total = 0.0
     for lanes in strips(columns, vlen // 2):
         tile = smallest_tile(lanes, vlen)
         blocks = math.ceil(16 / min(tile.rows, ROWS_OF_SCALARS))
-        # An accumulator in and out and its address, and that of its row of lhs.
+        # Load, store and address of an accumulator, and the address of its row of lhs.
         total += rows / 16 * (depth * (2 * blocks + 2 * 16) + 16 * 4)
     if product == "qk":  # a load and its address for each of four rows; a store and its address
         total += columns / 4 * math.ceil(depth / (vlen // 16)) * 10

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab kernel-bench``: instructions per multiply-add of every kernel.
 
-Each kernel runs once under the counter, and is compared with the fewest instructions that its
-tile allows (:mod:`crosslab.bench.instruction_lower_bound`). A kernel that needs more than 1.15
+Each kernel runs once under the counter, and is compared with the least instructions that its tile
+allows (:mod:`crosslab.bench.instruction_lower_bound`). A kernel that needs more than :data:`MOST`
 times as many is marked, and the exit code is 1.
 """
 
@@ -38,23 +38,24 @@ from crosslab.run.measurement import Measurement
 from groundwork.command_line import Parser
 
 SOURCE = Path(__file__).parents[1] / "native" / "kernel_bench" / "bench.c"
-# Instructions over the fewest; the loops' order has the fewest cycles instead.
+# Largest ratio to the least instructions; the order of loops is optimized for cycles instead.
 MOST = 1.25
-# Outputs, inputs of layers, with widths that no tile divides.
+# Outputs and inputs of layers; the widths are not multiples of a tile.
 LAYERS = [(768, 256), (1376, 256), (256, 688), (960, 576), (576, 1536), (900, 320), (2048, 2048)]
-# Rows of prompts: whole tiles, remainders, and so few that a panel of weights hardly pays.
+# Rows of prompts: whole tiles, remainders, and few rows, for which a panel hardly pays.
 ROWS = [(128, LAYERS[:-1]), (100, LAYERS[-2:]), (16, LAYERS[:4]), (7, LAYERS[:4]), (4, LAYERS[3:4])]
 SINGLE = [*LAYERS, (512, 256), (1000, 320)]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call: a kernel by the name that the program takes, and three sizes.
+    """A kernel call: a kernel by the name that the program accepts, and three sizes.
 
     Attributes:
-        kernel: a linear one by its kind and weights, as gemm_f32, or an attention kernel's symbol.
+        kernel: kind and weights of a linear kernel, as gemm_f32, or the symbol of an attention
+            kernel.
         sizes: rows, outputs, inputs; or q_tile, kv_tile, d.
-        product: of an attention kernel, "qk" or "pv".
+        product: product of an attention kernel, "qk" or "pv"; empty for a linear kernel.
     """
 
     kernel: str
@@ -63,11 +64,11 @@ class Case:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
+        """Number of multiply-adds."""
         return self.sizes[0] * self.sizes[1] * self.sizes[2]
 
     def floor(self, vlen: int) -> float:
-        """Lower bound of its instructions."""
+        """Return the lower bound of the call's instructions."""
         m, n, k = self.sizes
         if self.product:
             columns, depth = (n, k) if self.product == "qk" else (k, n)
@@ -76,7 +77,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The measured calls: linear layers, then every attention kernel."""
+    """Yield the calls to measure: linear layers, then every attention kernel."""
     for weights in packings():
         for rows, layers in ROWS:
             yield from (Case(f"gemm_{weights}", (rows, *layer)) for layer in layers)
@@ -86,13 +87,13 @@ def cases() -> Iterator[Case]:
 
 
 def attention_case(kernel: Kernel) -> Case:
-    """The case of an attention kernel."""
+    """Return the call of an attention kernel."""
     return Case(kernel.symbol, (kernel.q_tile, kernel.kv_tile, kernel.d), kernel.product)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Instructions of a case; ``least`` is the lower bound."""
+    """Instructions of a call; ``least`` is the lower bound."""
 
     insns: int
     lmul_weighted: int
@@ -100,14 +101,14 @@ class Figures:
 
     @property
     def ratio(self) -> float:
-        """Instructions over the floor."""
+        """Instructions divided by the lower bound."""
         return self.insns / self.least
 
 
 def measure(
     program: Path, cases: Sequence[Case], vlen: int, cache: Path
 ) -> list[tuple[Case, Figures]]:
-    """Run cases under the counter.
+    """Run calls under the counter; return each call's instructions.
 
     Raises:
         LabError: the program fails.
@@ -120,7 +121,7 @@ def measure(
 
 
 def count(program: Path, cases: Sequence[Case], vlen: int, cache: Path) -> Measurement:
-    """Run cases under the counter, a region each.
+    """Run calls under the counter, with a region for each call.
 
     Raises:
         LabError: the program fails.
@@ -135,12 +136,12 @@ def build(
     parameters: Mapping[str, int] | None = None,
     core: Core | None = None,
 ) -> Path:
-    """Link the program with the kernels, with other parameters' values or the list's.
+    """Link the bench program with the kernels, for parameters' values or the list's.
 
-    They are compiled for a core as ``--core`` compiles them, or for any.
+    The kernels are compiled for a core as with ``--core``, or for all cores.
 
     Raises:
-        LabError: it does not compile.
+        LabError: the kernels or the program do not compile.
     """
     toolchain, program = find_cross(), folder / "bench"
     tune = core.llvm if core else ""
@@ -154,17 +155,21 @@ def build(
 
 
 def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
-    """The figures of one vector length, in instructions a multiply-add."""
+    """Return the table of a vector length, in instructions per multiply-add."""
     table = Table(title=f"VLEN {vlen}: instructions a multiply-add")
     for title in ("kernel", "sizes", "all", "LMUL-weighted", "floor", "ratio"):
         justify: JustifyMethod = "left" if title == "kernel" else "right"
         table.add_column(title, justify=justify, no_wrap=True)
-    for case, got in figures:
-        each = (got.insns / case.macs, got.lmul_weighted / case.macs, got.least / case.macs)
-        ratio = f"{got.ratio:.3f}" + (" !" if got.ratio > MOST else "")
+    for case, counted in figures:
+        ratios = (
+            counted.insns / case.macs,
+            counted.lmul_weighted / case.macs,
+            counted.least / case.macs,
+        )
+        ratio = f"{counted.ratio:.3f}" + (" !" if counted.ratio > MOST else "")
         sizes = "x".join(map(str, case.sizes))
         table.add_row(
-            case.product or case.kernel, sizes, *(f"{figure:.4f}" for figure in each), ratio
+            case.product or case.kernel, sizes, *(f"{figure:.4f}" for figure in ratios), ratio
         )
     return table
 
@@ -184,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
         for vlen in args.vlen:
             figures = measure(program, list(cases()), vlen, args.cache)
             Console(highlight=False).print(table_of(vlen, figures))
-            above += sum(got.ratio > MOST for _, got in figures)
+            above += sum(counted.ratio > MOST for _, counted in figures)
     if above:
         print(f"{above} above {MOST} times the floor, marked by !", file=sys.stderr)
     return 1 if above else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab kernel-cycles``: cycles of each kernel by unit of a core.
 
-Each kernel runs once under the counter. Its cycles are compared with the fewest that the core's
-table allows (:mod:`crosslab.cores.lower_bound`).
+Each kernel runs once under the counter. Its cycles are compared with the lower bound by the core's
+table (:mod:`crosslab.cores.lower_bound`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from crosslab.models.formats import int8_kernels, packings
 from crosslab.run.decode import Unit
 from groundwork.command_line import Parser
 
-# Rows, outputs, inputs: a prompt's, a few, one.
+# Rows, outputs, inputs: rows of a prompt, and a few rows.
 SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
 SINGLE = ((1, 768, 256), (1, 576, 1536))
-# Formats of GGUF files, each of another length of sums; their blocks have up to 256 inputs.
+# GGUF formats with different lengths of sums; their blocks have up to 256 inputs.
 GGUF = ("q4_0", "q8_0", "q4_k", "q6_k")
 GGUF_SIZES = ((128, 768, 256), (7, 960, 768), (1, 768, 256), (1, 576, 1536))
 DEFAULT_CORE = (core_option("spacemit-x60"),)
-# Of attention's heads.
+# Widths of attention heads.
 DIMENSIONS = (48, 64, 128)
 
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Cycles of a case, the bound of each unit, and executed instructions."""
+    """Cycles of a kernel call, the lower bound of each unit, and executed instructions."""
 
     cycles: Cycles
     bound: CycleBound
@@ -48,16 +48,16 @@ class KernelCycles:
 
     @property
     def ratio(self) -> float:
-        """Vec-serial cycles over their bound."""
+        """Vec-serial cycles divided by their lower bound."""
         return self.cycles.vec_serial / self.bound.vec_serial
 
 
 def tiled_cases() -> Iterator[Case]:
-    """The measured calls: linear layers with weights in tiles, then attention's kernels."""
+    """Yield the calls to measure: linear layers with weights in tiles, then attention's kernels."""
     for weights, packing in packings().items():
         yield from (Case(f"gemm_{weights}_tiles", sizes) for sizes in SIZES)
-        one = "gemv" if packing else "gemm"
-        yield from (Case(f"{one}_{weights}_tiles", sizes) for sizes in SINGLE)
+        kind = "gemv" if packing else "gemm"
+        yield from (Case(f"{kind}_{weights}_tiles", sizes) for sizes in SINGLE)
     for weights in sorted(int8_kernels()):
         yield from (Case(f"gemm_{weights}_int8", sizes) for sizes in (*SIZES, *SINGLE))
     yield from (Case(f"gemm_gguf_{name}", sizes) for name in GGUF for sizes in GGUF_SIZES)
@@ -65,7 +65,7 @@ def tiled_cases() -> Iterator[Case]:
 
 
 def bound_of(case: Case, core: Core) -> CycleBound:
-    """The fewest cycles of a case."""
+    """Return the lower bound of a call's cycles."""
     m, n, k = case.sizes
     if case.product:
         return lower_bound.attention(core, m, *((n, k) if case.product == "qk" else (k, n)))
@@ -75,7 +75,7 @@ def bound_of(case: Case, core: Core) -> CycleBound:
 def measure_cycles(
     program: Path, cases: Sequence[Case], core: Core, cache: Path
 ) -> list[tuple[Case, KernelCycles]]:
-    """Run cases under the counter.
+    """Run calls under the counter; return each call's cycles.
 
     Raises:
         LabError: the program fails.
@@ -88,7 +88,7 @@ def measure_cycles(
 
 
 def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Table:
-    """Cycles of each unit a multiply-add, / the bound; and vec-serial ones over theirs."""
+    """Return the table of cycles per multiply-add by unit, with the bound and ratios."""
     table = Table(title=f"{core.name}: instructions and cycles a multiply-add / at least, by unit")
     table.add_column("kernel", no_wrap=True)
     for title in (
@@ -101,21 +101,23 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
         "ratio",
     ):
         table.add_column(title, justify="right", no_wrap=True)
-    for case, got in figures:
-        pairs = [(got.cycles.units[unit.value], got.bound.of(unit)) for unit in Unit]
-        pairs.append((got.cycles.vec_serial, got.bound.vec_serial))
-        each = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
+    for case, result in figures:
+        pairs = [(result.cycles.units[unit.value], result.bound.of(unit)) for unit in Unit]
+        pairs.append((result.cycles.vec_serial, result.bound.vec_serial))
+        cells = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
         sizes = "x".join(map(str, case.sizes))
         piped = ("", "")
-        if (took := got.cycles.pipeline) is not None:
-            piped = (f"{took / case.macs:.3f}", f"{took / got.bound.vec_serial:.2f}")
-        insns = f"{got.insns / case.macs:.3f}"
-        table.add_row(case.product or case.kernel, sizes, insns, *each, f"{got.ratio:.2f}", *piped)
+        if (took := result.cycles.pipeline) is not None:
+            piped = (f"{took / case.macs:.3f}", f"{took / result.bound.vec_serial:.2f}")
+        insns = f"{result.insns / case.macs:.3f}"
+        table.add_row(
+            case.product or case.kernel, sizes, insns, *cells, f"{result.ratio:.2f}", *piped
+        )
     return table
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table for each core.
+    """Print the cycles of all kernels for each core.
 
     Raises:
         UserError: a tool is missing.

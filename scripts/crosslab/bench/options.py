@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of ``bench``."""
+"""Options of ``crosslab bench``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ABOUT = (
 )
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
-# The small Llama that every figure in the documentation is measured on unless it says otherwise.
+# The small Llama of the documentation's figures, unless a figure names another model.
 MODEL_S = LlamaConfig(
     hidden=256,
     intermediate=688,
@@ -47,21 +47,21 @@ MODEL_S = LlamaConfig(
 )
 # Sizes of real models by name.
 SHAPES = Path(__file__).with_name("shapes.toml")
-# Names of models whose weights are pinned, and which asset of VERSIONS.lock each is.
+# Assets of VERSIONS.lock by names of models with pinned weights.
 PINNED = {"smollm2": "smollm2-135m", "smollm2-135m": "smollm2-135m"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compile the model.
+    """A way to compile the model.
 
     Attributes:
-        name: as the table shows it.
+        name: name in the table.
         tree: the TVM tree.
-        mlc_tree: the MLC-LLM tree that goes with it; None where this step has none.
-        kernels: tensorize with the RVV kernels.
-        steps: steps of the passes that run, or "-name" for all but one; None takes all with
-            kernels, and none without.
+        mlc_tree: the corresponding MLC-LLM tree; None: no tree.
+        kernels: call the RVV kernels.
+        steps: names of the pass steps to run, or "-name" for all but one; None: all steps with
+            kernels, no step without.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Variant:
 
     @property
     def passes(self) -> tuple[str, ...] | None:
-        """The project's passes to run; None for all."""
+        """Steps of the project's passes to run; None: all."""
         return () if self.steps is None and not self.kernels else self.steps
 
     @classmethod
@@ -80,7 +80,7 @@ class Variant:
         """Read ``NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]``.
 
         Raises:
-            UserError: it is not of this form.
+            UserError: the text does not have this form.
         """
         name, equals, rest = text.partition("=")
         tree, *switches = rest.split(",")
@@ -101,32 +101,32 @@ class Variant:
 
 @dataclass(frozen=True)
 class Bench:
-    """The measurements: every variant of every quantization, VLEN and prompt.
+    """Measurements of a bench: all variants for each quantization, VLEN and prompt.
 
     Attributes:
-        recipe: what the builds of all variants share, with the tree the runtime is built from.
+        recipe: inputs of the builds that all variants share, with the tree of the runtime.
         project: the project's root.
-        variants: in the order of the table; the first is what the others are compared with.
-        model: its name in the report.
-        asset: the pinned model; empty: random weights.
-        config: its sizes; None for a pinned model, whose file says them.
-        path: "own" or "mlc-llm", the definition that is compiled; None takes the own one where
-            it knows the quantization.
-        quantizations: of the weights.
-        prompts: tokens of each prompt.
-        decode: tokens generated after each prompt, the first of them the prefill's.
+        variants: variants in the order of the table; the first is the base of comparisons.
+        model: name in the report.
+        asset: name of the pinned model; empty: random weights.
+        config: sizes of the model; None for a pinned model, whose file has them.
+        path: definition of the model to compile, "own" or "mlc-llm"; None: "own" if it supports the
+            quantization.
+        quantizations: formats of the weights.
+        prompts: number of tokens of each prompt.
+        decode: tokens to generate after each prompt, including the prefill's token.
         depth: tokens in the cache before each prompt.
         threads: worker threads of the guest.
-        profile: count by function too.
-        core: count this core's cycles; None: instructions alone.
-        peer: another program that is measured as well; empty: none.
-        peer_builds: those of its builds that are counted; empty: all.
-        each_build: the report has each of these, not only the best.
+        profile: also count by function.
+        core: core whose cycles are estimated; None: count instructions only.
+        peer: other program to measure; empty: none.
+        peer_builds: builds of the peer to count; empty: all.
+        each_build: report each build of the peer, not only the best.
         caches: simulate the core's caches.
-        gguf: format of the file that weights in blocks are read of.
-        together: sequences that are decoded in one batch, beside one alone; 1: no batch.
-        report: where the JSON goes.
-        cache: folder of builds that clones share.
+        gguf: format of weights in blocks.
+        together: number of sequences to decode in one batch, besides one alone; 1: no batch.
+        report: path of the JSON report.
+        cache: folder of builds, which clones can share.
     """
 
     recipe: Recipe
@@ -154,23 +154,23 @@ class Bench:
 
     @property
     def cache_option(self) -> str:
-        """The caches that the counter simulates; empty: none."""
+        """Caches that the counter simulates, as its option; empty: none."""
         memory = self.core.memory if self.core and self.caches else None
         return memory.counter_option if memory else ""
 
     @property
     def kernels_fit(self) -> bool:
-        """True if a compile without kernels is an error; a user's own model may have any shape."""
+        """True if a compile without kernels is an error; user models may have any shape."""
         return bool(self.asset) or self.config == MODEL_S
 
     def path_of(self, quantization: str) -> str:
-        """The definition of the model that is compiled for a quantization."""
+        """Return the definition that is compiled for a quantization: "own" or "mlc-llm"."""
         return self.path or (OWN if quantization in (*OWN_FORMATS, GGUF) else MLC)
 
     def variants_of(self, quantization: str) -> list[Variant]:
-        """The variants on the quantization's path.
+        """Return the variants that can compile a quantization.
 
-        Weights in blocks have no other code than the kernels.
+        Weights in blocks need the kernels and all passes.
         """
         if quantization == GGUF:
             return [v for v in self.variants if v.kernels and v.steps is None]
@@ -178,10 +178,10 @@ class Bench:
         return [v for v in self.variants if v.mlc_tree or not through_mlc]
 
     def context(self, config: LlamaConfig) -> int:
-        """Tokens of the cache: the usual number, or what the longest prompt and its answer need.
+        """Return the tokens of the cache: enough for the longest prompt and its answer.
 
         Raises:
-            UserError: the model cannot take them.
+            UserError: the model's context is too short.
         """
         wanted = self.depth + max(self.prompts) + self.decode
         if wanted > config.context:
@@ -195,7 +195,7 @@ class Bench:
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command's options."""
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     shared = recipe_options(
         *("project", "tvm-tree", "core", "vlen", "quantization", "weights", "activations"),
@@ -252,12 +252,12 @@ def parser() -> Parser:
 
 
 def parse_bench(argv: Sequence[str]) -> Bench:
-    """Read the options; errors as :func:`bench_of`."""
+    """Read the options; raises the errors of :func:`bench_of`."""
     return parser().read(argv, bench_of)
 
 
 def bench_of(args: argparse.Namespace) -> Bench:
-    """The measurements of the options.
+    """Build the bench that the options describe.
 
     Raises:
         UserError: a value is out of range, or two options exclude each other.
@@ -273,8 +273,8 @@ def bench_of(args: argparse.Namespace) -> Bench:
     asset = PINNED.get(args.model, "")
     quantizations = _unique(args.quantization or [DEFAULT_FORMAT])
     recipe = read_recipe(args, quantizations[0])
-    made = Bench(
-        # Kernels keep everybody's values, so that rows of several cores differ in cycles alone.
+    bench = Bench(
+        # The same kernel values for all cores, so that rows differ only in cycles.
         recipe=replace(recipe, cores=(), halves=recipe.halves and not args.no_zvfh),
         project=args.project,
         variants=_chosen(tuple(map(Variant.parse, args.variant)), args.against),
@@ -296,15 +296,15 @@ def bench_of(args: argparse.Namespace) -> Bench:
         depth=args.depth,
         gguf=args.gguf or IN_BLOCKS[0],
     )
-    for variant in made.variants:
+    for variant in bench.variants:
         if variant.kernels:
             kv_cache_of(args.kv_cache, variant.tree)
-    _check_paths(made)
-    _check_caches(made)
-    _check_together(made)
-    if made.config:
-        made.context(made.config)
-    return made
+    _check_paths(bench)
+    _check_caches(bench)
+    _check_together(bench)
+    if bench.config:
+        bench.context(bench.config)
+    return bench
 
 
 def _unique(values: Sequence[T]) -> tuple[T, ...]:
@@ -329,12 +329,12 @@ def _config(model: str) -> LlamaConfig:
 def _chosen(variants: tuple[Variant, ...], against: str | None) -> tuple[Variant, ...]:
     if against is None:
         return variants
-    found = [v for v in variants[:-1] if v.name == against]
-    if not found:
+    matches = [v for v in variants[:-1] if v.name == against]
+    if not matches:
         names = [v.name for v in variants[:-1]]
         remedy = meant(against, names, "there are", "--against ")
         raise UserError(f"--against {against}: no such variant", remedy=remedy)
-    return (found[0], variants[-1])
+    return (matches[0], variants[-1])
 
 
 def _check_caches(bench: Bench) -> None:

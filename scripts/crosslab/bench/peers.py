@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs on the same model, counted in the same run by the same counter."""
+"""Rows of llama.cpp on the same model, measured by the same counter."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from crosslab.peers.llama_cpp import PeerRun, fill_cache, run_llama_cpp
 from crosslab.peers.llama_cpp_build import NAME
 from crosslab.peers.llama_cpp_programs import FILLER, build_llama_cpp, build_native
 
-# What products with weights in the peer's formats take for activations.
+# Type of activations in products, by the peer's format of weights.
 ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}
 ACTIVATIONS |= dict.fromkeys(("IQ4_NL", "Q4_K_M"), "int8")
 
 
 def formats_beside(subject: Subject, quantization: str) -> Sequence[str]:
-    """The peer's formats that compare with ours."""
+    """Return the peer's weight formats that are comparable with a quantization of ours."""
     if quantization == GGUF:
         return (subject.bench.gguf,)
     return weight_formats()[quantization].llama_cpp
 
 
 def check_peer(subject: Subject) -> None:
-    """Make sure that the peer can run the bench's measurements.
+    """Check that the peer can run the bench's measurements.
 
     Raises:
-        UserError: it cannot.
+        UserError: the peer cannot.
     """
     if subject.bench.threads > 1:
         raise UserError(f"--peer {NAME} runs in one thread only", remedy="leave out --threads")
@@ -56,15 +56,15 @@ def check_peer(subject: Subject) -> None:
 def peer_rows(
     subject: Subject, quantization: str, pool: Executor, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Rows of the peer for a quantization, for each VLEN and prompt.
+    """Yield the peer's rows of a quantization, for each VLEN and prompt.
 
-    Of its builds each phase takes the one of the fewest cycles, or instructions without a core,
-    unless the bench is of each build.
+    Each phase uses the peer's build with the least cycles (without a core, the least instructions),
+    unless the bench reports each build.
 
     Args:
         subject: the model and the bench's options.
-        quantization: ours.
-        pool: runs the emulators.
+        quantization: quantization of ours.
+        pool: runs the emulators in parallel.
         say: prints a line of progress.
     """
     bench = subject.bench

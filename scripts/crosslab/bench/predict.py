@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens a second of a whole model on a board, from counts of models with fewer layers.
+"""Prediction of a whole model's tokens per second on a board, from models with fewer layers.
 
-Cycles grow with the layers and with the rows of lm_head in a straight line, so that three small
-models give those of a whole one. Its time on a board lies between the longer of computing and
-reading weights, and their sum.
+Cycles are linear in the number of layers and of rows of lm_head, so three small models determine
+the cycles of a whole model. Its time on a board lies between the longer of computing and reading
+weights, and their sum.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from crosslab.models.config import LlamaConfig
 from crosslab.peers.gguf_export import FORMATS, padded
 
 BOARDS = CORES / "boards"
-# Layers and rows of lm_head. With 2 and 4 layers, half of them have the mixes' better format, as in
-# whole models.
+# (layers, rows of lm_head) of the small models. As in whole models, the mixed formats give half of
+# 2 or 4 layers the better format.
 SMALL = ((2, 2048), (4, 2048), (2, 4096))
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Published:
-    """Tokens a second that a source states for a board.
+    """Published tokens per second on a board.
 
     Attributes:
-        program: and its build.
-        model: by its usual name.
-        format: of the weights.
-        threads: at work.
-        decode: tokens a second generated.
-        prefill: tokens a second of a prompt; None: not stated.
-        source: where.
+        program: program and its build.
+        model: common name of the model.
+        format: format of the weights.
+        threads: number of threads.
+        decode: generated tokens per second.
+        prefill: prompt tokens per second; None: not published.
+        source: place of the publication.
     """
 
     program: str
@@ -53,18 +53,18 @@ class Published:
 
 @dataclass(frozen=True)
 class Board:
-    """A board.
+    """A board with identical cores, and its memory bandwidth.
 
     Attributes:
         key: name of its file.
-        name: for people.
+        name: full name.
         core: key of its core's file.
-        clock: Hz.
-        cores: that are alike.
-        one_core: bytes a second that one core reads from memory.
-        all_cores: the same for all cores together.
-        source: of these.
-        published: speeds of programs on it.
+        clock: clock in Hz.
+        cores: number of identical cores.
+        one_core: bytes per second that one core reads from memory.
+        all_cores: bytes per second that all cores together read from memory.
+        source: source of these figures.
+        published: published speeds of programs on the board.
     """
 
     key: str
@@ -78,16 +78,16 @@ class Board:
     published: tuple[Published, ...] = ()
 
     def bandwidth(self, threads: int) -> float:
-        """Bytes a second that some threads read together."""
+        """Return the bytes per second that a number of threads read together."""
         return min(threads * self.one_core, self.all_cores)
 
     def speed(self, cycles: float, read: float, threads: int) -> tuple[float, float]:
-        """Tokens a second, from nothing overlaps to all does.
+        """Return tokens per second without overlap and with full overlap.
 
         Args:
-            cycles: of one core for a token, which the threads share evenly.
-            read: bytes from memory for a token.
-            threads: at work.
+            cycles: cycles of one core per token, which the threads share evenly.
+            read: bytes read from memory per token.
+            threads: number of threads.
         """
         computing = cycles / min(threads, self.cores) / self.clock
         reading = read / self.bandwidth(threads)
@@ -95,7 +95,7 @@ class Board:
 
 
 def read_boards(folder: Path = BOARDS) -> tuple[Board, ...]:
-    """The boards, by name of their files.
+    """Read all boards, sorted by file name.
 
     Raises:
         UserError: a file is malformed.
@@ -106,7 +106,7 @@ def read_boards(folder: Path = BOARDS) -> tuple[Board, ...]:
 def _read(file: Path) -> Board:
     try:
         table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        published = tuple(Published(**one) for one in table.pop("published", ()))
+        published = tuple(Published(**entry) for entry in table.pop("published", ()))
         return Board(**table, key=file.stem, published=published)
     except (TypeError, ValueError) as error:
         raise UserError(
@@ -115,13 +115,13 @@ def _read(file: Path) -> Board:
 
 
 def small(config: LlamaConfig, size: Size) -> LlamaConfig:
-    """A model with fewer layers and rows of lm_head."""
+    """Return the sizes of a model with fewer layers and rows of lm_head."""
     layers, vocab = size
     return replace(config, layers=layers, vocab=vocab)
 
 
 def whole(costs: Mapping[Size, float], config: LlamaConfig) -> float:
-    """Cost of a whole model, from those of :data:`SMALL`."""
+    """Return the cost of a whole model, extrapolated from the costs of :data:`SMALL`."""
     first, more_layers, more_rows = (costs[size] for size in SMALL)
     (layers, rows), (layers_2, _), (_, rows_2) = SMALL
     a_layer = (more_layers - first) / (layers_2 - layers)
@@ -130,11 +130,11 @@ def whole(costs: Mapping[Size, float], config: LlamaConfig) -> float:
 
 
 def bytes_of_token(config: LlamaConfig, format_: str, context: int, item: int) -> float:
-    """Bytes that a decoded token reads: each weight once, lm_head too, and the cache.
+    """Return the bytes read for a decoded token: each weight once, with lm_head, and the cache.
 
     Args:
         config: the model's sizes.
-        format_: of the weights.
+        format_: format of the weights.
         context: tokens in the cache.
         item: bytes of a number in the cache.
     """

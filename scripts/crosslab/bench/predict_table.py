@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bench --predict``: counts the small models, and prints what the boards of a core would do."""
+"""``bench --predict``: count small models, and print predictions for the boards of a core."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import GGUF
 
-# A build of at most this many times the cycles of the best one may be best in a whole model.
+# A build with at most this ratio to the best build's cycles may be the best for a whole model.
 NEAR = 1.02
 CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 NOTE = (
@@ -52,7 +52,7 @@ HEADINGS = ("board", "program", "threads", "prefill", "decode", "error of both e
 
 @dataclass(frozen=True)
 class Costs:
-    """Cycles of a token of a whole model by program and phase."""
+    """Cycles per token of a whole model, for a program's prefill and decode."""
 
     prefill: float
     decode: float
@@ -61,12 +61,13 @@ class Costs:
 def count_small(
     bench: Bench, measure: Callable[[Subject], Iterable[Row]]
 ) -> dict[Size, tuple[Row, ...]]:
-    """The rows of the small models, of each of a peer's builds.
+    """Count the small models; return the rows of each, with each of the peer's builds.
 
-    The larger models count those builds alone that were nearly the best in a phase of the first.
+    For the larger models, only the builds that were nearly the best in a phase of the first are
+    counted.
 
     Args:
-        bench: the whole model's options.
+        bench: options of the whole model.
         measure: counts the rows of a model.
     """
     config = Subject(bench).config
@@ -82,7 +83,7 @@ def count_small(
 
 
 def _near_best(rows: Sequence[Row]) -> dict[str, None]:
-    """The builds of a peer that take hardly more than the best one in some phase."""
+    """Return the peer's builds with at most NEAR times the best build's cycles in some phase."""
     best: dict[tuple[str, str], int] = {}
     for row in rows:
         key = (name_of(row), row.phase)
@@ -92,28 +93,28 @@ def _near_best(rows: Sequence[Row]) -> dict[str, None]:
 
 
 def builds_in_the_first_alone(counted: Mapping[Size, Sequence[Row]]) -> list[str]:
-    """A peer's builds that the larger of the small models left out."""
+    """Return the peer's builds that were counted only with the first small model."""
     first, second, _ = (dict.fromkeys(row.build for row in counted[size]) for size in SMALL)
     return [build for build in first if build not in second]
 
 
 def whole_costs(counted: Mapping[Size, Sequence[Row]], config: LlamaConfig) -> Mapping[str, Costs]:
-    """Cycles of a token of a whole model by program, from the rows of the small ones.
+    """Return the cycles per token of a whole model by program, from the small models' rows.
 
-    Of a peer's builds each phase takes the one of the fewest cycles.
+    Each phase uses the peer's build with the least cycles.
     """
-    found: dict[tuple[str, str, str], dict[Size, float]] = defaultdict(dict)
+    by_build: dict[tuple[str, str, str], dict[Size, float]] = defaultdict(dict)
     for size, rows in counted.items():
         for row in rows:
             tokens = row.tokens if row.phase == "prefill" else 1
-            found[name_of(row), row.phase, row.build][size] = cost_of(row) / tokens
+            by_build[name_of(row), row.phase, row.build][size] = cost_of(row) / tokens
     scaled: dict[tuple[str, str], float] = {}
-    for (name, phase, _), costs in found.items():
+    for (name, phase, _), costs in by_build.items():
         if len(costs) == len(SMALL):
             cost = whole(costs, config)
             scaled[name, phase] = min(cost, scaled.get((name, phase), cost))
     decode = {name: cost for (name, phase), cost in scaled.items() if phase == "decode"}
-    # A peer's prefill as shipped has a name of its own, and no decode.
+    # A peer's prefill as shipped has a separate name, with "*", and no decode.
     return {
         name: Costs(cost, decode[name.rstrip("*")])
         for (name, phase), cost in scaled.items()
@@ -122,14 +123,14 @@ def whole_costs(counted: Mapping[Size, Sequence[Row]], config: LlamaConfig) -> M
 
 
 def boards_of(bench: Bench) -> tuple[Board, ...]:
-    """The boards with the core of a bench.
+    """Return the boards with the core of a bench.
 
     Raises:
-        UserError: there is none, or options that do not go with predictions.
+        UserError: there is no such board, or other options exclude predictions.
     """
     boards = read_boards()
-    known = ", ".join(dict.fromkeys(one.core for one in boards))
-    if bench.core is None or not (found := [b for b in boards if b.core == bench.core.key]):
+    known = ", ".join(dict.fromkeys(board.core for board in boards))
+    if bench.core is None or not (matches := [b for b in boards if b.core == bench.core.key]):
         raise UserError("--predict needs the core of a board", remedy=f"give --core {known}")
     alone = bench.threads == bench.together == 1
     if bench.quantizations != (GGUF,) or len(bench.prompts) > 1 or not alone:
@@ -137,17 +138,17 @@ def boards_of(bench: Bench) -> tuple[Board, ...]:
             "--predict takes weights in GGUF's blocks, one prompt, one thread and one sequence",
             remedy=f"give --quantization {GGUF} and one --prefill; no --threads, no --together",
         )
-    return tuple(found)
+    return tuple(matches)
 
 
 def predictions(
     bench: Bench, boards: Sequence[Board], counted: Mapping[Size, Sequence[Row]]
 ) -> Iterator[RenderableType]:
-    """The table of predictions beside published speeds, and what it rests on.
+    """Yield the table of predictions and published speeds, and the figures that it uses.
 
     Args:
-        bench: the whole model's options.
-        boards: with its core.
+        bench: options of the whole model.
+        boards: boards with the bench's core.
         counted: rows of the small models.
     """
     config, (prompt,) = Subject(bench).config, bench.prompts
@@ -166,9 +167,9 @@ def predictions(
                 prefill = board.speed(cost.prefill, read / prompt, threads)
                 decode = board.speed(cost.decode, read, threads)
                 table.add_row(board.key, program, str(threads), _range(prefill), _range(decode))
-                for one in published:
-                    if one.threads == threads and program.startswith("llama.cpp"):
-                        table.add_row(*_beside(board, one, prefill, decode))
+                for speed in published:
+                    if speed.threads == threads and program.startswith("llama.cpp"):
+                        table.add_row(*_beside(board, speed, prefill, decode))
     yield table
     sizes = ", ".join(f"{layers}/{rows}" for layers, rows in SMALL)
     cycles = PIPELINE if bench.core and bench.core.pipeline else SUM
@@ -186,18 +187,18 @@ def predictions(
 
 
 def _beside(
-    board: Board, one: Published, prefill: tuple[float, float], decode: tuple[float, float]
+    board: Board, published: Published, prefill: tuple[float, float], decode: tuple[float, float]
 ) -> tuple[str, ...]:
-    """The line of a published speed."""
-    stated = "" if one.prefill is None else f"{one.prefill:g}"
-    errors = [] if one.prefill is None else [error_of(one.prefill, prefill)]
-    errors.append(error_of(one.decode, decode))
-    cells = (board.key, f"published: {one.program}", str(one.threads))
-    return (*cells, stated, f"{one.decode:g}", "; ".join(errors))
+    """Return the cells of a published speed, with the errors of the prediction."""
+    stated = "" if published.prefill is None else f"{published.prefill:g}"
+    errors = [] if published.prefill is None else [error_of(published.prefill, prefill)]
+    errors.append(error_of(published.decode, decode))
+    cells = (board.key, f"published: {published.program}", str(published.threads))
+    return (*cells, stated, f"{published.decode:g}", "; ".join(errors))
 
 
 def error_of(truth: float, predicted: tuple[float, float]) -> str:
-    """Errors of both ends of a range."""
+    """Return the relative errors of both ends of a predicted range, as text."""
     return " to ".join(f"{end / truth - 1:+.0%}" for end in predicted)
 
 

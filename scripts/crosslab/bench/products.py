@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The products of a model's linear layers alone, by our kernels and by OpenBLAS's sgemm."""
+"""Products of a model's linear layers alone, with our kernels and with OpenBLAS's sgemm."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ VARIANT = "OpenBLAS"
 
 @dataclass(frozen=True)
 class Products:
-    """The products of a prompt and of a decoded token.
+    """The products of linear layers for a prompt and for a decoded token.
 
     Attributes:
         config: sizes of the model.
-        prompt: tokens of it.
+        prompt: number of tokens of the prompt.
     """
 
     config: LlamaConfig
@@ -36,13 +36,13 @@ class Products:
 
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
-        """Rows, outputs and inputs of each: a layer's of either phase, then lm_head's."""
+        """(rows, outputs, inputs) of a layer's products for each phase, then of lm_head's."""
         layer, head = self.config.linear_layers, (self.config.vocab, self.config.hidden)
         phases = [(rows, *product) for rows in (self.prompt, 1) for product in layer]
         return [*phases, (1, *head)]
 
     def regions(self, phase: str) -> PhaseRegions:
-        """Regions of a phase; each size is counted once, since every layer costs the same."""
+        """Return the regions of a phase, with a layer's regions repeated for each layer."""
         layer = len(self.config.linear_layers)
         first = layer * PHASES.index(phase)
         once = tuple(range(first, first + layer))
@@ -50,10 +50,10 @@ class Products:
 
 
 def check_openblas(subject: Subject) -> None:
-    """Make sure that OpenBLAS has the bench's products.
+    """Check that OpenBLAS can run the bench's products.
 
     Raises:
-        UserError: OpenBLAS has no such products.
+        UserError: OpenBLAS cannot.
     """
     bench = subject.bench
     wrong = [
@@ -69,10 +69,10 @@ def check_openblas(subject: Subject) -> None:
 
 
 def product_rows(subject: Subject, say: Callable[[str], None]) -> Iterator[Row]:
-    """Rows of our products and OpenBLAS's, for each VLEN and prompt.
+    """Yield the rows of our products and OpenBLAS's, for each VLEN and prompt.
 
-    Of the two orders of OpenBLAS's weights each phase takes the one of the fewest cycles, or
-    instructions without a core.
+    Each phase uses OpenBLAS's order of weights with the least cycles (without a core, the least
+    instructions).
 
     Args:
         subject: the model and the bench's options.

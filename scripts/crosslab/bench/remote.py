@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of the bench for the workers of a Dask scheduler: a format, a VLEN and a prompt each."""
+"""Cells of the bench (format, VLEN and prompt) for the workers of a Dask scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
 from crosslab.remote import Cell, CodeLabel, label_of
 
-# Options that all cells share; trees and folders are the worker's own.
+# Options that all cells share; trees and folders are those of the worker.
 SHARED = (
     *(
         "model",
@@ -31,30 +31,30 @@ def check_remote(args: argparse.Namespace) -> None:
     """Refuse options that workers do not support.
 
     Raises:
-        UserError: a peer, several sequences together, or a database of this machine.
+        UserError: an option asks for a peer, several sequences together, or a local database.
     """
-    for option, given in (
+    for option, is_set in (
         (f"--peer {args.peer}", args.peer),
         (f"--together {args.together}", args.together > 1),
         (f"--tuned {args.tuned}", args.tuned),
     ):
-        if given:
+        if is_set:
             why = f"{option}: workers do not support it"
             raise UserError(why, remedy="leave out --scheduler and --worker")
 
 
 def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
-    """Make the cells, in the order of the table.
+    """Return the cells of a bench, in the order of the table.
 
     Args:
-        module: has ``compute_cell``.
+        module: module with the function ``compute_cell``.
         args: the parsed options.
-        bench: the measurements that they ask for.
+        bench: the bench of the options.
     """
-    own = label(module, args)
+    code = label(module, args)
     shared = {name: getattr(args, name) for name in SHARED}
     return [
-        Cell(f"{q}, VLEN {v}, prompt of {p}", own, shared | _axes(q, v, p))
+        Cell(f"{q}, VLEN {v}, prompt of {p}", code, shared | _axes(q, v, p))
         for q, v, p in product(bench.quantizations, bench.recipe.vlens, bench.prompts)
     ]
 
@@ -64,7 +64,7 @@ def _axes(quantization: str, vlen: int, prompt: int) -> dict[str, object]:
 
 
 def label(module: str, args: argparse.Namespace) -> CodeLabel:
-    """Make the label of this code and its variants, independent of their folders."""
+    """Return the label of this code and its variants, independent of folders."""
     variants = (Variant.parse(text) for text in args.variant)
     named = (f"{v.name} {v.mlc_tree is not None} {v.kernels} {v.steps}" for v in variants)
     return label_of(module, args.project, *named)

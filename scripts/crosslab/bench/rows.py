@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements as rows of a report."""
+"""Rows of the bench's report, from measurements."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from groundwork.files import atomic_write_json
 
 PHASES = ("prefill", "decode")
 TOP = 20
-# Of linear layers alone, where all else of a model is left out.
+# Value of `layers` in rows of linear layers alone.
 PRODUCTS = "products"
 COUNTED = "counted in this run"
-# llama.cpp's functions of matrix products.
+# Symbols of llama.cpp's matrix products.
 PRODUCT = re.compile("gemm|gemv|vec_dot")
 LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class Function:
-    """Instructions of one function itself in a phase; per token in decode."""
+    """Instructions of a function without callees, in a phase; per token for decode."""
 
     symbol: str
     insns: int
@@ -40,41 +40,42 @@ class Function:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report; decode is per token, the mean of the steps after the first.
+    """A row of the report; decode is per token, as the mean of the steps after the first.
 
     Attributes:
-        model: as the user named it.
-        variant: "upstream", "ours", a step between them, or a peer and its format of weights.
+        model: model name that the user gave.
+        variant: "upstream", "ours", a step between them, or a peer with its format of weights.
         phase: "prefill" or "decode".
-        tokens: of the prompt, or generated (the first of these is the prefill's).
-        quantization: of the weights.
+        tokens: tokens of the prompt, or generated tokens including the prefill's token.
+        quantization: format of the weights.
         vlen: bits in a vector register.
         threads: the guest's TVM_NUM_THREADS.
         insns: guest instructions.
         vector: vector instructions.
-        vsetvl: vsetvli, vsetivli, vsetvl.
+        vsetvl: vsetvli, vsetivli and vsetvl instructions.
         vmem: vector loads and stores.
         lmul_weighted: instructions weighted by LMUL.
         prompt: tokens of the prompt, in both phases.
         depth: tokens in the cache before the prompt.
-        path: "own" or "mlc-llm", whose definition of the model was compiled; None for a peer.
-        source: where the figure is from: of a peer its revision and its best setting.
-        functions: those that execute most, when they were asked for.
-        activations: of the products: "float32", "float16", or "int8" in groups with a scale.
-        kv_cache: "float32", keys and values as the model computes them, or "int8".
-        layers: of a peer: "all" for every token, as ours does, or "as shipped", where the prefill's
-            last layer is done for the last token alone after its attention; empty for ours;
-            :data:`PRODUCTS` for those of linear layers alone, ours and a peer's.
-        build: of a peer; empty for ours.
-        kernels: of a peer: functions of its products with most instructions, and their shares.
-        zvfh: compiled for vectors of halves.
-        core: the one whose cycles these are; None when no core was asked for.
-        cycles_serial: its cycles when nothing overlaps.
-        cycles_vec_serial: the larger of its vector and its scalar cycles.
-        cycles_pipeline: cycles of its pipeline; None when that is not known.
-        cycles: the same by unit and kind, and what was assumed.
-        memory: misses of the core's caches and tokens a second, when they were asked for.
-        work: of each thread, without waiting; None with one thread.
+        path: definition of the model that was compiled, "own" or "mlc-llm"; None for a peer.
+        source: source of the figure; for a peer, its revision and its best setting.
+        functions: functions with most instructions, if requested.
+        activations: activations of linear layers: "float32", "float16", or "int8" in groups with a
+            scale.
+        kv_cache: "float32", the computed keys and values, or "int8".
+        layers: for a peer, "all" for every layer and token, as in ours, or "as shipped", where the
+            prefill computes the last layer after its attention only for the last token; empty for
+            ours; :data:`PRODUCTS` in rows of linear layers alone, for ours and a peer.
+        build: build of a peer; empty for ours.
+        kernels: for a peer, functions of its products with most instructions, and their shares.
+        zvfh: compiled for half-precision vectors.
+        core: core of the cycles; None without a core.
+        cycles_serial: cycles without overlap.
+        cycles_vec_serial: the larger of vector and scalar cycles.
+        cycles_pipeline: cycles of the core's pipeline; None without a pipeline.
+        cycles: cycles by unit and kind, and the assumptions.
+        memory: cache misses and tokens per second, if requested.
+        work: work of each thread, without waiting; None with one thread.
     """
 
     model: str
@@ -110,12 +111,12 @@ class Row:
 
 
 def name_of(row: Row) -> str:
-    """Name of the variant in tables; it marks a peer's prefill as shipped."""
+    """Return the variant's name in tables, with "*" for a peer's prefill as shipped."""
     return f"{row.variant}*" if row.layers == "as shipped" else row.variant
 
 
 def cost_of(row: Row) -> int:
-    """Cycles of a row, or instructions without a core."""
+    """Return the cycles of a row, or the instructions without a core."""
     return row.cycles_pipeline or row.cycles_serial or row.insns
 
 
@@ -126,14 +127,14 @@ def measured_row(
     regions: PhaseRegions,
     program: Path,
 ) -> Row:
-    """The row of a phase, with functions and cycles if they are requested.
+    """Return the row of a phase, with functions and cycles if they are requested.
 
     Args:
-        common: fields of the row that the counter does not know.
-        bench: its options.
+        common: fields of the row that are not counted.
+        bench: the bench's options.
         measured: result of the counter.
-        regions: those of the phase.
-        program: with symbols, which functions are named by.
+        regions: regions of the phase.
+        program: the program, whose symbols name functions.
     """
     peer = "build" in common
     named = bench.profile or bench.core or common["threads"] > 1 or peer
@@ -172,7 +173,7 @@ def _is_kernel(function: Function) -> bool:
 
 
 def top_functions(functions: Mapping[str, Counts], calls: int) -> tuple[Function, ...]:
-    """The functions that execute most, as the mean of the calls."""
+    """Return the functions with most instructions, as the mean of the calls."""
     total = max(sum(counts.insns for counts in functions.values()), 1)
     return tuple(
         Function(
@@ -189,7 +190,7 @@ def write_rows(rows: Sequence[Row], report: Path) -> None:
     """Write the report as a JSON list, atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     table = [asdict(row) for row in rows]
     for entry in table:

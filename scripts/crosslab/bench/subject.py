@@ -24,13 +24,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Subject:
-    """The model of a bench."""
+    """The model of a bench: folder, sizes, prompts, and inputs of the builds."""
 
     bench: Bench
 
     @cached_property
     def folder(self) -> Path:
-        """The model in Hugging Face's layout: the pinned one, or random weights of its sizes."""
+        """Folder of the model in Hugging Face's layout: the pinned model, or random weights."""
         bench = self.bench
         if bench.config:
             return random_model(bench.config, SEED, bench.cache)
@@ -39,20 +39,20 @@ class Subject:
 
     @cached_property
     def in_blocks(self) -> Path:
-        """The same model, its weights in the blocks of a GGUF file."""
+        """Folder of the same model with weights in the blocks of a GGUF file."""
         return store_in_blocks(self.folder, self.bench.gguf, self.bench.cache)
 
     @cached_property
     def config(self) -> LlamaConfig:
-        """The model's sizes."""
+        """Sizes of the model."""
         return self.bench.config or read_config(self.folder / "config.json")
 
     def prompt(self, length: int) -> list[int]:
-        """Token ids of a prompt."""
+        """Return the token ids of a prompt of a given length."""
         return [(7 * i + 3) % self.config.vocab for i in range(length)]
 
     def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
-        """The inputs of one variant's runner."""
+        """Return the inputs of a variant's runner."""
         bench, shared = self.bench, self.bench.recipe
         context = bench.context(self.config)
         return replace(

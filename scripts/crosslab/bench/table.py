@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a bench's report for a terminal."""
+"""Terminal tables of a bench's report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crosslab.cores.core import Core
 LEFT = ("variant", "phase", "function")
 HEADINGS = ("variant", "phase", "all", "vector", "vset", "vmem", "weighted", "of first")
 SYMBOL = 46  # characters
-# llama.cpp's products of weights that it did not put into the order of its fast kernels.
+# llama.cpp's products with weights that it did not reorder for its fast kernels.
 NOT_REPACKED = re.compile("ggml_vec_dot_i?q")
 
 
@@ -27,11 +27,11 @@ def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> Non
     """Print a table for each quantization, VLEN and prompt, and the profiles if there are any.
 
     Args:
-        rows: of the report.
-        console: where to.
-        core: the one whose cycles are in the rows.
+        rows: rows of the report.
+        console: output console.
+        core: core of the cycles in the rows.
     """
-    # Products alone, of less than a model, have tables of their own.
+    # Products of linear layers alone have separate tables.
     ordered = sorted(rows, key=lambda row: row.layers == PRODUCTS)
     for _, group in groupby(
         ordered, lambda row: (row.layers == PRODUCTS, row.quantization, row.vlen, row.prompt)
@@ -47,7 +47,7 @@ def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> Non
 
 
 def table_of(rows: Sequence[Row]) -> Group:
-    """The rows of one case; it fits 80 columns."""
+    """Return the table of a case, which fits into 80 columns."""
     first = rows[0]
     through = {"mlc-llm": "through MLC-LLM", "own": "the project's own definition"}
     what = through[first.path or "own"]
@@ -85,7 +85,7 @@ def _notes(rows: Iterable[Row]) -> list[Text]:
 
 
 def peer_notes(rows: Iterable[Row]) -> Iterator[str]:
-    """Of each row of a peer the source, and the kernels that its products ran in."""
+    """Yield the source of each peer's row, and the kernels of its products."""
     for row in (row for row in rows if not row.path):
         kernels = ", ".join(
             f"{symbol} {share:.0%}{' (not repacked)' * bool(NOT_REPACKED.match(symbol))}"
@@ -109,12 +109,16 @@ def _work(row: Row, work: ThreadWork) -> str:
 
 
 def profile_table(where: str, functions: Iterable[Function]) -> Table:
-    """The functions that execute most, under a title."""
+    """Return the table of the functions with most instructions."""
     table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
-    for one in functions:
-        counts = (f"{one.insns:,}", f"{one.lmul_weighted:,}", f"{one.share:.1%}")
-        # C++'s symbols can be of any length; the report has them whole.
-        short = one.symbol if len(one.symbol) <= SYMBOL else f"{one.symbol[: SYMBOL - 1]}…"
+    for function in functions:
+        counts = (f"{function.insns:,}", f"{function.lmul_weighted:,}", f"{function.share:.1%}")
+        # C++ symbols can be very long; the JSON report has them in full.
+        short = (
+            function.symbol
+            if len(function.symbol) <= SYMBOL
+            else f"{function.symbol[: SYMBOL - 1]}…"
+        )
         table.add_row(short, *counts)
     return table
 

@@ -23,7 +23,7 @@ DTYPE = "float32"
 
 
 def nt_matmul(x: Any, weight: Any) -> Any:
-    """Multiply x [batch, rows, in] by weight [out, in] transposed: [batch, rows, out]."""
+    """Multiply x [batch, rows, in] by the transposed weight [out, in], to [batch, rows, out]."""
 
     def product(a: Any, b: Any) -> Any:
         k = te.reduce_axis((0, b.shape[1]), name="k")

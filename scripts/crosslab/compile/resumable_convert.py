@@ -76,7 +76,7 @@ def load(self: Any, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]
 
 
 def load_or_quantize(self: Any, name: str, param: Any, device: Any) -> Iterator[tuple[str, Any]]:
-    """Stand-ins of the right shapes for a parameter that is held, else the parameter."""
+    """Yield a parameter's arrays, which are empty if complete shards have the parameter."""
     names = outputs(self, name)
     if not HELD.keys() >= set(names):
         yield from _load_or_quantize(self, name, param, device)

@@ -33,7 +33,7 @@ class Contender(NativeModel):
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
-    """Take the best of the repeats, in seconds: of a prompt, and of the median step after it."""
+    """Return the shortest seconds of the repeats for the prefill and the median decode step."""
     prompt, steps = spec["prompt"], spec["decode"]
     max_seq = len(prompt) + steps + 1
     models = {

@@ -101,7 +101,7 @@ class Type:
     count: str
 
     def holds(self, op: Op) -> bool:
-        """True if the instruction can run under it: loads and stores name their own width."""
+        """True if the instruction can run under this type; loads and stores encode a width."""
         if op.type is None or op.type == self:
             return True
         return op.moves_memory and (self.lmul, self.count) == (op.type.lmul, op.type.count)
@@ -212,9 +212,9 @@ class Width:
         memory: str = "",
         stride: Operand | None = None,
     ) -> Value:
-        """The vector at a pointer; then the pointer advances by ``step`` bytes.
+        """Load the vector at a pointer into a new value; then advance the pointer by ``step``.
 
-        ``stride``: bytes between the elements, for ``vlse*``.
+        ``step``: bytes. ``stride``: bytes between the elements, for ``vlse*``.
         """
         match = _MEMORY.match(mnemonic)
         assert match is not None, mnemonic
@@ -303,7 +303,7 @@ class Loop:
 
     @contextmanager
     def repeat(self, name: str) -> Iterator[None]:
-        """The loop; the parameter of that name says how often, at least once."""
+        """Delimit the loop's body; the parameter ``name`` counts the iterations (1 or more)."""
         self.times = self.pointer("int64_t ", name)
         self._section = self.body
         yield

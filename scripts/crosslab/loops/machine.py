@@ -129,7 +129,7 @@ class Clock:
         return at
 
     def preference(self, number: int) -> tuple[float, bool, bool, bool]:
-        """Cycles that vector arithmetic waits if an instruction is next; and what it changes."""
+        """Return a sort key of an instruction: cycles that arithmetic would wait, and changes."""
         at, timing = self.earliest(number), self._program.timings[number]
         busy, switches = self._free[ARITHMETIC], self._switches(number)
         if timing.unit == ARITHMETIC:

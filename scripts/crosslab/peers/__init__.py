@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs that run language models on RVV, built from pinned sources and counted alike."""
+"""Other programs for language models on RVV, built from pinned sources and counted alike."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in Hugging Face's layout as a GGUF file, in one of llama.cpp's formats of weights.
+"""Writer of a model in Hugging Face's layout as a GGUF file, in a format of llama.cpp.
 
-Every matrix is in the format, embedding and lm_head too, as in MLC-LLM's; llama.cpp's own
-``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Q4_K_M and Q5_K_M are its
-mixes: Q6_K for lm_head and for the values and down projections of some layers, and blocks of 32 for
-a matrix with rows that 256 does not divide. Weights are first rounded to bfloat16, as MLC-LLM's
-q0f32 stores them, so that both run the same model.
+Every matrix is in the format, including embedding and lm_head, as in MLC-LLM's formats; llama.cpp's
+``llama-quantize`` keeps lm_head of Q4_0 in Q6_K without ``--pure``. Q4_K_M and Q5_K_M are
+llama.cpp's mixes: Q6_K for lm_head and for the values and down projections of some layers, and
+blocks of 32 for a matrix whose row length is not a multiple of 256. Weights are first rounded to
+bfloat16, as MLC-LLM's q0f32 stores them, so that both programs run the same model.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from groundwork.hashing import digest
 
 _KIND = GGMLQuantizationType
 SMALL_BLOCK, LARGE_BLOCK = 32, 256
-# What llama-quantize takes instead where 256 does not divide the rows.
+# Replacements in llama-quantize for rows that are not a multiple of 256.
 IN_SMALL_BLOCKS = {_KIND.Q4_K: _KIND.Q5_0, _KIND.Q5_K: _KIND.Q5_1, _KIND.Q6_K: _KIND.Q8_0}
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of weights.
+    """A format of weights in a GGUF file.
 
     Attributes:
-        kind: of a matrix.
-        file_type: of the file.
-        block: elements of a block, in which feed-forward widths are filled up.
-        better: of the matrices that llama-quantize gives more bits; None: there are none.
+        kind: tensor type of a matrix.
+        file_type: type of the file.
+        block: elements of a block; feed-forward widths are padded to a multiple.
+        better: tensor type of the matrices that llama-quantize stores with more bits; None: no such
+            matrices.
     """
 
     kind: GGMLQuantizationType
@@ -55,23 +56,23 @@ class Format:
     better: GGMLQuantizationType | None = None
 
     def kind_of(self, name: str, width: int, layers: int, *, tied: bool) -> GGMLQuantizationType:
-        """The kind of a matrix by its name in the file, and the length of its rows.
+        """Return the tensor type of a matrix, by its name and the length of its rows.
 
         Args:
-            name: in the file.
+            name: name in the GGUF file.
             width: elements of a row.
-            layers: of the model.
-            tied: whether the table of tokens is lm_head, too, and has its kind.
+            layers: number of layers of the model.
+            tied: True if the token embedding is also lm_head, and has its type.
         """
         layer = re.match(r"blk\.(\d+)\.(attn_v|ffn_down)\.", name)
         head = name == ("token_embd.weight" if tied else "output.weight")
-        more = head or (layer and _gets_more_bits(int(layer[1]), layers))
-        kind = self.better if self.better and more else self.kind
+        gets_more_bits = head or (layer and _gets_more_bits(int(layer[1]), layers))
+        kind = self.better if self.better and gets_more_bits else self.kind
         return kind if width % LARGE_BLOCK == 0 else IN_SMALL_BLOCKS.get(kind, kind)
 
 
 def _gets_more_bits(layer: int, layers: int) -> bool:
-    """The layers of llama-quantize's mixes: the first and last eighth, and each third between."""
+    """True for the first and last eighth of the layers, and each third layer between them."""
     first = layers // 8
     return layer < first or layer >= 7 * layers // 8 or (layer - first) % 3 == 2
 
@@ -87,27 +88,30 @@ FORMATS = {
 }
 
 IN_BLOCKS = ("Q4_0", "Q8_0", "Q4_K_M")
-"""Formats of which ours multiply the blocks as they are stored."""
+"""Formats whose stored blocks the project's kernels multiply."""
 
 
 def fits(config: LlamaConfig) -> bool:
-    """True if blocks divide the widths of a model's matrices."""
+    """True if the widths of a model's matrices are multiples of the block length."""
     widths = (config.hidden, config.heads * config.head_dim)
     return not any(width % SMALL_BLOCK for width in widths)
 
 
 def export_gguf(model: Path, format_: str, cache: Path) -> Path:
-    """The GGUF file of a model, made once.
+    """Write a model's GGUF file once; return the cached path.
 
     Args:
-        model: folder with ``config.json`` and weights; a cached build, its name says its content.
-        format_: one of :data:`FORMATS`.
+        model: folder with ``config.json`` and weights; a cached build, whose name identifies its
+            content.
+        format_: key of :data:`FORMATS`.
         cache: folder of finished builds.
     """
     sources = [Path(str(module.__file__)) for module in (gguf_import, params, quantize_module)]
     key = digest(model.name, format_, Path(__file__), *sources)
-    made = cached_build(cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf"))
-    return made / "model.gguf"
+    exported = cached_build(
+        cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf")
+    )
+    return exported / "model.gguf"
 
 
 def _export(model: Path, format_: str, target: Path) -> None:
@@ -119,7 +123,7 @@ def _export(model: Path, format_: str, target: Path) -> None:
     writer.add_vocab_size(config.vocab)
     writer.add_tokenizer_model("none")
     for name, values in _gguf_weights(model, config, chosen.block):
-        # Llama.cpp stores norms in float32 for every format of the matrices.
+        # llama.cpp stores norms in float32 in every format.
         stored = _KIND.F32
         if values.ndim == 2:
             stored = chosen.kind_of(name, values.shape[1], config.layers, tied=config.tied)
@@ -131,11 +135,11 @@ def _export(model: Path, format_: str, target: Path) -> None:
 
 
 def store_in_blocks(model: Path, format_: str, cache: Path) -> Path:
-    """The folder that an import of the model's GGUF file leaves, made once: weights in blocks.
+    """Store a model with weights in GGUF blocks, as an import would; return the cached folder.
 
     Args:
         model: see :func:`export_gguf`.
-        format_: one of :data:`IN_BLOCKS`.
+        format_: name in :data:`IN_BLOCKS`.
         cache: folder of finished builds.
     """
     sources = [Path(str(module.__file__)) for module in (params, quantize_module)]
@@ -164,7 +168,7 @@ def _store(model: Path, format_: str, folder: Path) -> None:
 
 
 def add_sizes(writer: GGUFWriter, config: LlamaConfig, intermediate: int) -> None:
-    """Write a model's sizes; its feed-forward width may be padded."""
+    """Write a model's sizes to a GGUF file; the feed-forward width may be padded."""
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.hidden)
     writer.add_block_count(config.layers)
@@ -179,24 +183,24 @@ def add_sizes(writer: GGUFWriter, config: LlamaConfig, intermediate: int) -> Non
 
 
 def padded(intermediate: int, block: int) -> int:
-    """A feed-forward width in whole blocks; the added weights are zero and change no answer."""
+    """Round a feed-forward width up to whole blocks; the added weights are zeros."""
     return -(-intermediate // block) * block
 
 
 def _weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:
-    more = padded(config.intermediate, block) - config.intermediate
+    padding = padded(config.intermediate, block) - config.intermediate
     weights = StoredWeights.of_model(model)
     for name in weights.places:
         values = from_bfloat16(to_bfloat16(weights.read(name)))
         if ".down_proj." in name:
-            values = np.pad(values, ((0, 0), (0, more)))
+            values = np.pad(values, ((0, 0), (0, padding)))
         elif ".gate_proj." in name or ".up_proj." in name:
-            values = np.pad(values, ((0, more), (0, 0)))
+            values = np.pad(values, ((0, padding), (0, 0)))
         yield name, np.ascontiguousarray(values)
 
 
 def _gguf_weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:
-    """The weights by llama.cpp's names, rotary pairs in neighbouring rows."""
+    """Yield the weights by llama.cpp's names, with rotary pairs in neighbouring rows."""
     heads = {".q_proj.": config.heads, ".k_proj.": config.kv_heads}
     for name, values in _weights(model, config, block):
         pairs = next((count for part, count in heads.items() if part in name), 0)
@@ -204,6 +208,6 @@ def _gguf_weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tupl
 
 
 def rotary_pairs(weight: F32, heads: int) -> F32:
-    """The inverse of :func:`crosslab.models.sources.gguf_import.rotary_halves`."""
+    """Reorder rows of a weight, the inverse of ``gguf_import.rotary_halves``."""
     halves = weight.reshape(heads, 2, -1, weight.shape[1])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GGUF file with its matrices in another format: the same model and tokenizer, other numbers."""
+"""Conversion of a GGUF file's matrices to another format, with the same tokenizer."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from crosslab.peers.quantize import quantize
 from groundwork.hashing import digest
 
 _KIND = GGMLQuantizationType
-# The writer writes these itself.
+# Fields that GGUFWriter adds.
 OWN_FIELDS = ("general.architecture", "general.file_type", "general.quantization_version")
 
 
 def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
-    """The file in another format, made once.
+    """Write a GGUF file's model in another format once; return the cached path.
 
     Args:
-        source: GGUF file.
-        format_: one of :data:`FORMATS`.
+        source: the GGUF file.
+        format_: key of :data:`FORMATS`.
         cache: folder of finished builds.
 
     Raises:
-        UserError: it is not a GGUF file, or blocks do not divide the rows of a matrix.
+        UserError: the file is not a GGUF file, or a row does not consist of whole blocks.
     """
     modules = (gguf_export, quantize_module)
-    key = digest(source, format_, Path(__file__), *(Path(str(one.__file__)) for one in modules))
+    key = digest(
+        source, format_, Path(__file__), *(Path(str(module.__file__)) for module in modules)
+    )
     name = f"{source.stem}.{format_}.gguf"
-    made = cached_build(cache, "gguf", key, lambda out: _rewrite(source, format_, out / name))
-    return made / name
+    rewritten = cached_build(cache, "gguf", key, lambda out: _rewrite(source, format_, out / name))
+    return rewritten / name
 
 
 def _rewrite(source: Path, format_: str, target: Path) -> None:
@@ -72,6 +74,6 @@ def _rewrite(source: Path, format_: str, target: Path) -> None:
 def _copy_field(writer: GGUFWriter, field: ReaderField) -> None:
     kind, contents = field.types[0], field.contents()
     items = field.types[-1] if kind == GGUFValueType.ARRAY else None
-    # The writer refuses an empty list, which says nothing.
+    # The writer refuses empty lists, so leave them out.
     if contents != []:
         writer.add_key_value(field.name, contents, kind, items)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp between the marks of the instruction counter."""
+"""Runs of llama.cpp under the instruction counter."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CACHE = "cache.bin"  # keys and values, as llama_cpp_cache.cpp writes them
 
 @dataclass(frozen=True)
 class PeerRun:
-    """One run: a prompt every layer for every token, the same as shipped, and further tokens.
+    """A run of llama.cpp: a prompt through every layer, the prompt as shipped, and decode steps.
 
     Attributes:
-        tokens: generated greedily after the prompt.
-        measured: regions in the driver's order.
+        tokens: tokens generated greedily after the prompt.
+        measured: counts with regions in the program's order.
     """
 
     tokens: tuple[int, ...]
@@ -35,7 +35,7 @@ class PeerRun:
 
     @property
     def every_layer(self) -> PhaseRegions:
-        """Prefill: every layer for every token, and lm_head for the last one."""
+        """Regions of the prefill with every layer for every token, and lm_head for the last."""
         return PhaseRegions((0, 3), 1)
 
     @property
@@ -45,22 +45,22 @@ class PeerRun:
 
     @property
     def decode(self) -> PhaseRegions:
-        """A token: the steps after the first."""
+        """Regions of the decode steps after the first."""
         regions = range(5, len(self.measured.regions))
         return PhaseRegions(tuple(regions), len(regions))
 
 
 def fill_cache(program: Path, model: Path, depth: int, cache: Path) -> Path:
-    """Let llama.cpp read tokens on this machine, where it takes seconds.
+    """Let llama.cpp read tokens on this machine, and save its KV cache.
 
     Args:
-        program: of :data:`crosslab.peers.llama_cpp_programs.FILLER`.
-        model: GGUF file.
-        depth: tokens to read.
+        program: program :data:`crosslab.peers.llama_cpp_programs.FILLER`.
+        model: the GGUF file.
+        depth: number of tokens to read.
         cache: folder of builds that clones share.
 
     Returns:
-        a copy of the model, with :data:`CACHE` beside it.
+        path of a copy of the model, with :data:`CACHE` in the same folder.
 
     Raises:
         LabError: the program fails.
@@ -91,18 +91,18 @@ def run_llama_cpp(
     """Run a build under the counter, or reuse the counts of an equal run.
 
     Args:
-        program: of :func:`build_llama_cpp`.
-        model: GGUF file.
+        program: program of :func:`build_llama_cpp`.
+        model: the GGUF file.
         prompt: token ids.
-        steps: tokens to generate, the first of them the prefill's; 3 or more.
-        depth: tokens in the cache before the prompt; the file :data:`CACHE` beside the model has
-            them (:func:`fill_cache`).
+        steps: tokens to generate, including the prefill's token; 3 or more.
+        depth: tokens in the cache before the prompt, from the file :data:`CACHE` beside the model
+            (:func:`fill_cache`).
         vlen: bits in a vector register.
         cache: folder of the compiled plugin and the counts.
-        caches: simulated by the counter; empty: none.
+        caches: caches for the counter to simulate; empty: none.
 
     Raises:
-        LabError: the program fails, or the emulator lacks an instruction that it uses.
+        LabError: the program fails, or the emulator lacks an instruction.
     """
     words = [model.name, ",".join(map(str, prompt)), str(steps)]
     words += [str(depth), CACHE] if depth else []

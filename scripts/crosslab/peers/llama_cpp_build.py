@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp's libraries from a pinned source distribution: for a board, and for this machine."""
+"""Build of llama.cpp's libraries from a pinned source, for a board and for this machine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from crosslab.host.toolchain import Machine, Toolchain
 from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
-# What of the distribution a build of the library reads.
+# Parts of the distribution that the build needs.
 PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
-# Its inline assembly leaves the policies out, which clang 19 does not take; these are the defaults.
+# vset* in llama.cpp's assembly has no policies, which clang 19 refuses; the defaults are added.
 WITHOUT_POLICY = re.compile(r'("vset[i]?vli zero, [^"\\]*?e\d+, *mf?\d)(\\n)')
-# A build with halves in vectors (Zvfh) has other kernels than one without.
+# Values of GGML_RV_ZVFH: builds with half-precision vectors (Zvfh) use different kernels.
 BUILDS = {"zvfh": "ON", "plain": "OFF"}
 HOST = "host"
 CROSS_OPTIONS = (
     *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64"),
     *("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY", "-DGGML_RV_ZICBOP=OFF"),
 )
-# GGML_NATIVE would compile for this very CPU: another machine may share the cache.
+# GGML_NATIVE would compile for this CPU, but other machines may share the cache.
 OPTIONS = (
     *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
     *("-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DLLAMA_OPENSSL=OFF"),
@@ -43,17 +43,17 @@ LIBRARY_NAMES = tuple(Path(library).name for library in LIBRARIES)
 
 
 def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) -> Path:
-    """The folder of a goal's libraries, one folder for each build, made once.
+    """Build llama.cpp's libraries once; return the cached folder, with a folder per build.
 
     Args:
-        source: llama.cpp's.
+        source: archive of llama.cpp.
         cache: folder of builds that clones share.
-        toolchain: for a board, or for this machine.
-        goal: of its build: "llama" with all that it needs, or "ggml".
+        toolchain: toolchain for a board, or for this machine.
+        goal: goal of the build: "llama" with all dependencies, or "ggml".
 
     Raises:
         UserError: a tool is missing.
-        LabError: the source cannot be had, or does not compile.
+        LabError: the source cannot be downloaded or compiled.
     """
 
     def make(out: Path) -> None:
@@ -66,7 +66,7 @@ def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, go
 
 
 def _unpack(source: PinnedArchive, folder: Path) -> Path:
-    """The parts of llama.cpp that a build reads, with policies in its inline assembly."""
+    """Unpack the sources that a build needs; add policies to the inline assembly."""
     tree = unpack_source(source, PARTS, folder)
     assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
     text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
 
 
 def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path) -> None:
-    """All builds in one folder: they differ in one library, and the rest is compiled once."""
+    """Compile all builds in one folder: they differ only in one library."""
     builds: dict[str, tuple[str, ...]] = {HOST: ()}
     if toolchain.machine is Machine.RISCV64:
         builds = {n: (*CROSS_OPTIONS, f"-DGGML_RV_ZVFH={zvfh}") for n, zvfh in BUILDS.items()}
@@ -102,7 +102,7 @@ def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path
 
 
 def _tool(name: str) -> str:
-    """A program of the Python environment, else of the system."""
+    """Return the path of a program in the Python environment, else in the system."""
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
         raise UserError(

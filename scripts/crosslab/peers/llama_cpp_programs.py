@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with llama.cpp: one for the instruction counter, and those for this machine."""
+"""Programs with llama.cpp: for the instruction counter, and for this machine."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from groundwork.hashing import digest
 
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
 HEADER = DRIVER.with_suffix(".h")
-# For this machine.
+# Sources of the programs for this machine.
 READER = DRIVER.with_name("llama_cpp_text.cpp")
 FILLER = DRIVER.with_name("llama_cpp_cache.cpp")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
 def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> dict[str, Path]:
-    """The program of each of :data:`BUILDS`, made once; about ten minutes of a CPU.
+    """Build the program for each of :data:`BUILDS` once; takes about ten minutes of a CPU.
 
-    With a core that LLVM has a scheduling model of, also of builds whose matrix products are
-    compiled for it, if a clang that has the model is installed.
+    If LLVM has a scheduling model of the core, and a clang with the model is installed, builds with
+    matrix products tuned for the core are added.
 
     Raises:
         UserError: a tool is missing.
-        LabError: the source cannot be had, or does not compile.
+        LabError: the source cannot be downloaded or compiled.
     """
     toolchain = find_cross(CompilerKind.CLANG)
     plain = build_libraries(source, cache, toolchain, "llama")
@@ -47,23 +47,23 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
     tune = core.llvm if core else ""
     if suffix := require_tuning_clang(tune) if tune else None:
         tuned = _tuned(toolchain, suffix, tune)
-        found = build_libraries(source, cache, tuned, "ggml")
-        for build, path in _link(cache, toolchain, plain, {"ggml": found}).items():
+        tuned_libraries = build_libraries(source, cache, tuned, "ggml")
+        for build, path in _link(cache, toolchain, plain, {"ggml": tuned_libraries}).items():
             programs[f"{build}, clang{suffix} -mtune={tune}"] = path
     return programs
 
 
 def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
-    """A program for this machine, made once; minutes.
+    """Build a program for this machine once; takes minutes.
 
     Args:
-        source: llama.cpp's.
-        program: its source: :data:`READER` or :data:`FILLER`.
+        source: archive of llama.cpp.
+        program: source of the program: :data:`READER` or :data:`FILLER`.
         cache: folder of builds that clones share.
 
     Raises:
         UserError: a tool is missing.
-        LabError: the source cannot be had, or does not compile.
+        LabError: the source cannot be downloaded or compiled.
     """
     toolchain = find_native()
     if toolchain.kind is not CompilerKind.NATIVE:
@@ -84,7 +84,7 @@ def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
 
 
 def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
-    """The toolchain with a newer clang that compiles for a core."""
+    """Return the toolchain with a newer clang that tunes for a core."""
     cc, cxx = (
         (f"{name}{suffix}", *rest, f"-mtune={tune}")
         for name, (_, *rest) in (("clang", toolchain.cc), ("clang++", toolchain.cxx))
@@ -96,7 +96,7 @@ def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
 def _link(
     cache: Path, toolchain: Toolchain, libraries: Path, others: Mapping[str, Path]
 ) -> dict[str, Path]:
-    """The programs of :data:`BUILDS`; the libraries of ggml may be others."""
+    """Link the programs of :data:`BUILDS`, optionally with other builds of ggml's libraries."""
     ggml = others.get("ggml", libraries)
 
     def make(out: Path) -> None:
@@ -108,5 +108,5 @@ def _link(
             run_compiler(f"building {NAME}", command, out)
 
     key = digest(libraries.name, ggml.name, DRIVER, HEADER)
-    made = cached_build(cache, "peer-program", key, make)
-    return {build: made / build for build in BUILDS}
+    linked = cached_build(cache, "peer-program", key, make)
+    return {build: linked / build for build in BUILDS}

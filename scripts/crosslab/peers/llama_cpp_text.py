@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp reads a text on this machine: its tokens, and the log-probability of each."""
+"""Log-probabilities of a text's tokens, computed by llama.cpp on this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class PeerReading:
-    """llama.cpp's reading of a text.
+    """Tokens and log-probabilities of a text, from llama.cpp.
 
     Attributes:
         size: bytes of the model's tensors, without copies that llama.cpp repacks.
         first: tokens before each window.
-        tokens: of the text.
+        tokens: tokens of the text.
         log_probabilities: see :func:`crosslab.peers.perplexity.read_windows`.
     """
 
@@ -37,47 +37,47 @@ class PeerReading:
 
 
 def run_reader(program: Path, model: Path, text: Path, window: int, count: int) -> PeerReading:
-    """Let llama.cpp read a text.
+    """Let llama.cpp read a text; return tokens and log-probabilities.
 
     Args:
-        program: of :func:`crosslab.peers.llama_cpp_programs.build_native`.
-        model: GGUF file.
-        text: UTF-8.
-        window: tokens that are read at a time.
-        count: windows.
+        program: program of :func:`crosslab.peers.llama_cpp_programs.build_native`.
+        model: the GGUF file.
+        text: UTF-8 text file.
+        window: tokens of a window.
+        count: most windows to read.
 
     Raises:
-        LabError: it fails.
+        LabError: the program fails, or its answer is malformed.
     """
     command = [str(program), str(model), str(text), str(window), str(count)]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        said = "; it says:\n  " + "\n  ".join(lines) if lines else ", and says nothing"
+        output = "; it says:\n  " + "\n  ".join(lines) if lines else ", and says nothing"
         raise LabError(
-            f"{NAME} cannot read {text.name} with {model} (exit code {done.returncode}){said}",
+            f"{NAME} cannot read {text.name} with {model} (exit code {done.returncode}){output}",
             remedy="leave out --peer to measure ours alone",
         )
-    found = _parse(done.stdout)
-    read = min(len(found.tokens), window * count)
-    # The first token that a window feeds has no log-probability.
-    expected = read + math.ceil(read / window) * (len(found.first) - 1)
-    if len(found.log_probabilities) != expected:
+    reading = _parse(done.stdout)
+    read = min(len(reading.tokens), window * count)
+    # The first token of a window's input has no log-probability.
+    expected = read + math.ceil(read / window) * (len(reading.first) - 1)
+    if len(reading.log_probabilities) != expected:
         raise LabError(
-            f"the answer of {NAME} has {len(found.log_probabilities)} log-probabilities for "
+            f"the answer of {NAME} has {len(reading.log_probabilities)} log-probabilities for "
             f"{read} tokens, not {expected}"
         )
-    return found
+    return reading
 
 
 def _parse(output: bytes) -> PeerReading:
     try:
         table = json.loads(output)
         first, tokens = (_ids(table[name]) for name in ("first", "tokens"))
-        found = [float(value) for value in table["log_probabilities"]]
-        if not all(math.isfinite(value) for value in found):
+        values = [float(value) for value in table["log_probabilities"]]
+        if not all(math.isfinite(value) for value in values):
             raise ValueError("a log-probability is not finite")
-        return PeerReading(int(table["bytes"]), first, tokens, np.array(found, np.float64))
+        return PeerReading(int(table["bytes"]), first, tokens, np.array(values, np.float64))
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(
             f"the answer of {NAME} cannot be read ({error}): {output[:200]!r}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenBLAS's products of linear layers between the marks of the instruction counter.
+"""Runs of OpenBLAS's products of linear layers under the instruction counter.
 
-OpenBLAS is the shared library of a pinned wheel for riscv64, whose kernels for VLEN 128 and for 256
-and longer are both in it; at its start it takes the ones that the CPU asks for.
+OpenBLAS is the shared library in a pinned wheel for riscv64. It has kernels for VLEN 128, and for
+256 and more, and chooses by the CPU when it is loaded.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ NAME = "openblas"
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "openblas.c"
 LIBRARY = "libscipy_openblas.so"
 WHEEL = ("--only-binary=:all:", "--platform=manylinux_2_39_riscv64")
-# Orders of the weights, of which sgemm and sgemv are each faster with one.
+# Orders of the weights; which order is faster differs between sgemm and sgemv.
 ORDERS = ("stored", "transposed")
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror")
-# Of glibc: Debian 12's is older. The driver has the one function that is wanted of it.
+# Version of glibc that the library needs; Debian 12's is older. The driver defines the function.
 NEW_VERSION = "GLIBC_2.38"
-# A flag of ELF: a missing version is a warning, not an error.
+# Flag of ELF that makes a missing version a warning instead of an error.
 WEAK_VERSION = 2
 
 
 def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
-    """The program that calls OpenBLAS, with its library, made once.
+    """Build the program that calls OpenBLAS, with the library, once; return its path.
 
     Raises:
         UserError: there is no clang.
-        LabError: the wheel cannot be had, or the program does not compile.
+        LabError: the wheel cannot be downloaded, or the program does not compile.
     """
     toolchain = find_cross(CompilerKind.CLANG)
 
@@ -58,7 +58,7 @@ def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
             library.write_bytes(packed.read(member))
         _weaken(library, NEW_VERSION)
         command = [*toolchain.cc, *WARNINGS, "-O2", str(DRIVER), *toolchain.link]
-        # Bound at the start: what is counted are the products.
+        # Resolve symbols at the start, so that only products are counted.
         command += ["-rdynamic", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
         command += [str(library), "-o", str(out / NAME)]
         run_compiler(f"building {NAME}", command, out)
@@ -68,43 +68,43 @@ def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
 
 
 def _weaken(library: Path, version: str) -> None:
-    """Let a library load where its C library lacks a version of symbols."""
+    """Let a library load with a C library that lacks a symbol version."""
     with library.open("r+b") as file:
-        places = list(_version_flags(ELFFile(file), version))
-        if not places:
+        offsets = list(_version_flags(ELFFile(file), version))
+        if not offsets:
             raise LabError(f"{library.name} does not need {version}; is it another wheel?")
-        for place in places:
-            file.seek(place)
+        for offset in offsets:
+            file.seek(offset)
             file.write(struct.pack("<H", WEAK_VERSION))
 
 
 def _version_flags(elf: ELFFile, version: str) -> Iterator[int]:
-    """Offsets in the file of the flags of a version that the library wants."""
+    """Yield the file offsets of a required symbol version's flags."""
     section = elf.get_section_by_name(".gnu.version_r")
     at = section["sh_offset"]
     for need, wanted in section.iter_versions():
-        one = at + need["vn_aux"]
+        position = at + need["vn_aux"]
         for entry in wanted:
             if entry.name == version:
-                yield one + 4  # behind the name's hash
-            one += entry["vna_next"]
+                yield position + 4  # behind the name's hash
+            position += entry["vna_next"]
         at += need["vn_next"]
 
 
 def run_openblas(
     program: Path, order: str, products: Sequence[Sequence[int]], *, vlen: int, cache: Path
 ) -> tuple[str, Measurement]:
-    """Run products under the counter, a region each.
+    """Run products under the counter, with a region for each product.
 
     Args:
-        program: of :func:`build_openblas`.
-        order: of the weights, one of :data:`ORDERS`.
-        products: rows, outputs and inputs of each.
+        program: program of :func:`build_openblas`.
+        order: order of the weights, one of :data:`ORDERS`.
+        products: (rows, outputs, inputs) of each product.
         vlen: bits in a vector register.
         cache: folder of the compiled plugin.
 
     Returns:
-        the kernels that OpenBLAS chose, and what was counted.
+        name of the kernels that OpenBLAS chose, and the counts.
 
     Raises:
         LabError: the program fails, or a product is wrong.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab perplexity``: bytes, bits a weight and perplexity of a GGUF file, beside llama.cpp.
+"""``crosslab perplexity``: size, bits per weight and perplexity of a GGUF file, beside llama.cpp.
 
-The reference in numpy computes ours from the stored parameters, which are the bytes that a board
-reads. It rounds activations as the kernels for int8 do. llama.cpp reads the same tokens in the same
-windows, in a build for this machine, and with its own defaults.
+The numpy reference computes our perplexity from the stored parameters, which are the bytes that a
+board reads. It rounds activations as the int8 kernels do. llama.cpp reads the same tokens in the
+same windows, in a build for this machine, with its defaults.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _progress = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Reading:
-    """One program's reading of the text; a row of the table.
+    """Result of a program that read the text; a row of the table.
 
     Attributes:
-        name: of the row.
+        name: name of the row.
         size: bytes of the weights.
         log_probabilities: see :func:`read_windows`.
     """
@@ -59,27 +59,27 @@ class Reading:
 
     @property
     def perplexity(self) -> float:
-        """Of the tokens that were read."""
+        """Perplexity of the read tokens."""
         return math.exp(-float(self.log_probabilities.mean()))
 
     def differences(self, other: Reading) -> tuple[float, float]:
-        """Mean and largest difference of a token's log-probability."""
-        apart = np.abs(self.log_probabilities - other.log_probabilities)
-        return float(apart.mean()), float(apart.max())
+        """Return the mean and largest absolute difference of a token's log-probability."""
+        differences = np.abs(self.log_probabilities - other.log_probabilities)
+        return float(differences.mean()), float(differences.max())
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A GGUF file's model as a board has it.
+    """A GGUF file's model in the form that a board stores.
 
     Attributes:
-        config: sizes.
+        config: sizes of the model.
         params: stored parameters.
-        blocks: of the parameters that stay in the file's blocks.
+        blocks: rounding blocks of the parameters that stay in the file's blocks.
         size: bytes of the parameters.
-        weights: number of them.
+        weights: number of weights.
         first: tokens before every text.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
     """
 
     config: FamilyConfig
@@ -108,67 +108,67 @@ class StoredModel:
         )
 
     def tokens_of(self, text: str) -> tuple[int, ...]:
-        """Tokens of a text, without first ones."""
+        """Return the tokens of a text, without the model's first tokens."""
         return tuple(self.tokenizer.tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def read_windows(
     model: StoredModel, tokens: Sequence[int], window: int, *, int8: bool = False
 ) -> F64:
-    """Log-probability of each token of a text that is read in separate windows.
+    """Return the log-probability of each token of a text, read in separate windows.
 
-    Each window begins with the model's first tokens. Without any, the first token of a window has
-    no log-probability.
+    Each window begins with the model's first tokens. If the model has none, the first token of a
+    window has no log-probability.
     """
-    found = []
+    windows = []
     for start in range(0, len(tokens), window):
         part = [*model.first, *tokens[start : start + window]]
         reader = ReferenceLlama(
             model.config, model.params, int8=int8, blocks=model.blocks if int8 else {}
         )
-        found.append(log_probabilities(reader.read_all(part), part))
-    return np.concatenate(found)
+        windows.append(log_probabilities(reader.read_all(part), part))
+    return np.concatenate(windows)
 
 
 def check_peer_tokens(model: StoredModel, tokens: Sequence[int], peer: PeerReading) -> None:
-    """Make sure that llama.cpp read the tokens that ours reads.
+    """Check that llama.cpp read the same tokens.
 
     Raises:
-        LabError: its tokenizer makes others of the text.
+        LabError: llama.cpp's tokenizer splits the text into other tokens.
     """
-    for what, ours, theirs in (
+    for what, ours, peers in (
         ("begins every text", model.first, peer.first),
         ("splits the text", tuple(tokens), peer.tokens),
     ):
-        if ours == theirs:
+        if ours == peers:
             continue
-        pairs = enumerate(zip(ours, theirs, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+        pairs = enumerate(zip(ours, peers, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(peers)))
         raise LabError(
-            f"{NAME} {what} with other tokens: at {at} {list(theirs[at : at + 5])}, ours "
+            f"{NAME} {what} with other tokens: at {at} {list(peers[at : at + 5])}, ours "
             f"{list(ours[at : at + 5])}",
             remedy="leave out --peer to measure ours alone, or give another text: --text FILE",
         )
 
 
 def table_of(readings: Sequence[Reading], weights: int) -> Table:
-    """The table; differences are those from the first reading."""
+    """Return the table of the readings, with differences from the first reading."""
     table = Table("", "MB", "bits a weight", "perplexity", "log p, mean diff.", "largest")
     for reading in readings:
         mean, largest = reading.differences(readings[0])
-        apart = ("", "") if reading is readings[0] else (f"{mean:.4f}", f"{largest:.3f}")
+        cells = ("", "") if reading is readings[0] else (f"{mean:.4f}", f"{largest:.3f}")
         bits = f"{reading.size * 8 / weights:.3f}"
         table.add_row(
-            reading.name, f"{reading.size / 1e6:.2f}", bits, f"{reading.perplexity:.3f}", *apart
+            reading.name, f"{reading.size / 1e6:.2f}", bits, f"{reading.perplexity:.3f}", *cells
         )
     return table
 
 
 def _file_of(name: str, cache: Path) -> Path:
-    """The GGUF file of a model as its user names it.
+    """Return the path of a GGUF file from the user's MODEL.
 
     Raises:
-        UserError: there is no such file, and no pinned model of this name.
+        UserError: MODEL is neither a GGUF file nor a pinned model.
     """
     path = Path(name)
     if path.is_file():
@@ -199,7 +199,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the table.
+    """Print the table of bytes, bits per weight and perplexity.
 
     Raises:
         UserError: the model or the text cannot be read, or an option does not fit them.
@@ -225,8 +225,8 @@ def main(argv: Sequence[str]) -> int:
         # No kernel rounds activations for weights outside of blocks.
         if model.blocks or not int8:
             _progress.print(f"{name}: reading {len(read)} tokens")
-            found = read_windows(model, read, args.window, int8=int8)
-            readings.append(Reading(name, model.size, found))
+            logs = read_windows(model, read, args.window, int8=int8)
+            readings.append(Reading(name, model.size, logs))
     readings.sort(key=lambda reading: reading.name == NAME)
     Console(width=100, highlight=False).print(table_of(readings, model.weights))
     print(_about(file, model, read, args))
@@ -234,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _about(file: Path, model: StoredModel, tokens: Sequence[int], args: argparse.Namespace) -> str:
-    """Conditions of the table."""
+    """Return a text with the conditions of the table."""
     first = f"behind the tokens {list(model.first)}" if model.first else "without a first token"
     text = (
         f"{file.name}: {file.stat().st_size / 1e6:.2f} MB, {model.weights / 1e6:.1f} M weights.\n"

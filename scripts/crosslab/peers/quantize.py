@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats of llama.cpp that the Python package gguf reads and does not write.
+"""Quantization to formats that the package gguf can read but not write.
 
-Scales are the simplest ones: of the largest weight. ``llama-quantize`` searches better ones, which
-changes no instruction of a run.
+Scales are simply computed from the largest weight. ``llama-quantize`` searches for better scales,
+which does not change the instructions of a run.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ LEVELS = np.array(
 
 
 def quantize(values: F32, kind: GGMLQuantizationType) -> NDArray[np.generic]:
-    """A matrix as llama.cpp stores it: a row of bytes for each of its rows."""
-    own = _OWN.get(kind)
-    if own is None:
+    """Quantize a matrix to llama.cpp's format: each row becomes a row of bytes."""
+    entry = _OWN.get(kind)
+    if entry is None:
         return np.asarray(quantize_others(values, kind))
-    function, block = own
+    function, block = entry
     rows, width = values.shape
     blocks = function(values.reshape(-1, block))
     return blocks.reshape(rows, width // block * blocks.shape[1])
 
 
 def _halves(values: F32) -> tuple[F32, Bytes]:
-    """Numbers rounded to float16, and their bytes."""
+    """Return numbers rounded to float16, as float32, and their bytes."""
     rounded = values.astype(np.float16)
     return rounded.astype(np.float32), rounded.view(np.uint8).reshape(len(values), -1)
 
@@ -45,31 +45,31 @@ def _over(values: F32, divisor: F32) -> F32:
 
 
 def _q4_k(blocks: F32) -> Bytes:
-    """256 weights of 4 bits."""
+    """Encode blocks of 256 weights with 4 bits each."""
     head, codes = _eight_groups(blocks, 15)
     return np.concatenate([head, _nibbles(codes)], axis=1)
 
 
 def _q5_k(blocks: F32) -> Bytes:
-    """256 weights of 5 bits; bit g of 32 bytes is the fifth one of group g."""
+    """Encode blocks of 256 weights with 5 bits each; bit g of 32 bytes is group g's fifth bit."""
     head, codes = _eight_groups(blocks, 31)
     fifths = np.packbits(codes > 15, axis=1, bitorder="little").reshape(len(blocks), 32)
     return np.concatenate([head, fifths, _nibbles(codes & np.uint8(15))], axis=1)
 
 
 def _nibbles(codes: Bytes) -> Bytes:
-    """128 bytes: a group in low nibbles and the next one in high nibbles."""
+    """Pack 256 codes into 128 bytes: a group in low nibbles, the next group in high nibbles."""
     packed = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
     return packed.reshape(len(codes), 128)
 
 
 def _eight_groups(blocks: F32, most: int) -> tuple[Bytes, Bytes]:
-    """Scales and codes up to `most` of 256 weights.
+    """Return scales and codes (0 to `most`) of blocks of 256 weights.
 
-    Each of 8 groups of 32 has a scale and a minimum of 6 bits.
+    Each of 8 groups of 32 weights has a scale and a minimum of 6 bits.
 
     Returns:
-        [blocks, 16] bytes before the codes; codes [blocks, 8, 32].
+        [blocks, 16] bytes that precede the codes; codes [blocks, 8, 32].
     """
     groups = blocks.reshape(-1, 8, 32)
     low = np.minimum(groups.min(axis=2), 0)
@@ -94,7 +94,7 @@ def _eight_groups(blocks: F32, most: int) -> tuple[Bytes, Bytes]:
 
 
 def _q6_k(blocks: F32) -> Bytes:
-    """256 weights: 16 groups of 16, each with a scale of 8 bits."""
+    """Encode blocks of 256 weights in 16 groups of 16, each with a scale of 8 bits."""
     groups = blocks.reshape(-1, 16, 16)
     step = np.abs(groups).max(axis=2) / 31
     scale, scale_bytes = _halves(step.max(axis=1, keepdims=True) / 127)
@@ -113,7 +113,7 @@ def _q6_k(blocks: F32) -> Bytes:
 
 
 def _iq4_nl(blocks: F32) -> Bytes:
-    """32 weights: a scale and 16 levels that are not evenly spaced."""
+    """Encode blocks of 32 weights with a scale and 16 levels that are not evenly spaced."""
     largest = np.abs(blocks).max(axis=1, keepdims=True)
     scale, scale_bytes = _halves(largest / LEVELS[-1])
     wanted = _over(blocks, np.broadcast_to(scale, blocks.shape))

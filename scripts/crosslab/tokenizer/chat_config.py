@@ -25,7 +25,7 @@ DEFAULTS = {
 
 
 def chat_config(model: Path, cache: Path) -> Path:
-    """The fields of sampling of a model's ``mlc-chat-config.json``, made once in ``cache``.
+    """Write a model's sampling parameters to ``mlc-chat-config.json`` in ``cache``.
 
     The values are those of ``generation_config.json``, as in MLC-LLM's ``gen_config``, overridden
     by an ``mlc-chat-config.json`` of the model's folder.

@@ -77,7 +77,7 @@ def compositions(decomposed: dict[int, tuple[int, ...]]) -> dict[tuple[int, int]
 
 
 def classes() -> dict[int, int]:
-    """Canonical combining class of each code point that has one, derived from NFD's order."""
+    """Return the nonzero canonical combining class of code points, derived from NFD's order."""
     nfd, _ = _library()
 
     def swaps(first: int, second: int) -> bool:

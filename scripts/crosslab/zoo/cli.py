@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab zoo``: model families x quantizations, compiled, run and compared."""
+"""``crosslab zoo``: compile, run and check model families in all quantizations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _answers = Console(highlight=False)
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command's options."""
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
         *("quantization", "tuned", "cache"),
@@ -86,11 +86,11 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fill the report; return 1 if a family is wrong, does not compile or does not run.
+    """Complete the report; return 1 if a family is wrong, does not compile or does not run.
 
     Raises:
-        UserError: an option is not right, or MLC-LLM, torch or a tool is missing.
-        LabError: a process of ours fails.
+        UserError: an option is wrong, or MLC-LLM, torch or a tool is missing.
+        LabError: a subprocess of the zoo fails.
     """
     args, families_asked = parser().read(argv, _checked)
     if args.list:
@@ -99,34 +99,34 @@ def main(argv: Sequence[str]) -> int:
         return 0
     formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
     recipe = read_recipe(args, formats[0])
-    machine = scheduler_of(args, _say)
-    if machine and args.worker:
+    scheduler = scheduler_of(args, _say)
+    if scheduler and args.worker:
         _check(args)
-        serve_worker(machine, _label(args, args.release), args, _say)
+        serve_worker(scheduler, _label(args, args.release), args, _say)
         return 0
-    args.scheduler = machine
+    args.scheduler = scheduler
     stem = f"zoo-{args.core}" if args.core else "zoo"
     report = args.report or args.project / "out" / f"{stem}.json"
     known = read_report(report)
     releases = list(dict.fromkeys(args.releases)) or [args.release]
     axes = (families_asked, recipe.vlens, releases)
-    asked = [MatrixKey(f.name, q, v, r) for q, (f, v, r) in product(formats, product(*axes))]
+    requested = [MatrixKey(f.name, q, v, r) for q, (f, v, r) in product(formats, product(*axes))]
     if not args.report_only:
         _check(args)
-        todo = _todo(args, asked, known)
+        todo = _todo(args, requested, known)
         done = _run_all(args, todo, lambda new: write_report(report, merged(known, new)))
         known = merged(known, done)
-    shown = [o for o in known if o.key in asked]
-    _answers.print(_terminal(shown))
+    selected = [o for o in known if o.key in requested]
+    _answers.print(_terminal(selected))
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     if args.docs:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
         atomic_write(args.docs, text)
-    return 0 if all(o.outcome is FamilyStatus.RIGHT for o in shown) else 1
+    return 0 if all(o.outcome is FamilyStatus.RIGHT for o in selected) else 1
 
 
 def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]]:
-    """The options, after a look at their values, and the families that they name."""
+    """Check the options' values; return the options and the families that they name."""
     if args.jobs < 1:
         raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
     _check_matrix(args)
@@ -188,14 +188,14 @@ def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
 
 
 def _todo(
-    args: argparse.Namespace, asked: Sequence[MatrixKey], known: Sequence[FamilyOutcome]
+    args: argparse.Namespace, requested: Sequence[MatrixKey], known: Sequence[FamilyOutcome]
 ) -> list[MatrixKey]:
     if args.rerun or args.work or args.tuned:
-        return list(asked)
-    # What was right once is not asked again; what was not may have been mended.
+        return list(requested)
+    # Skip cells that are right in the report; failures may have been fixed.
     right = {o.key for o in known if o.outcome is FamilyStatus.RIGHT}
-    todo = [key for key in asked if key not in right]
-    if kept := len(asked) - len(todo):
+    todo = [key for key in requested if key not in right]
+    if kept := len(requested) - len(todo):
         _progress.print(f"{kept} are already right in the report (--rerun runs them again)")
     return todo
 
@@ -211,9 +211,9 @@ def _run_all(
             done.append(outcome)
             save(done)
             bar.update(task, advance=1)
-            said = f"{outcome.key}: {cell(outcome)}, {outcome.seconds:g} s"
-            said += f"; {outcome.schedules}" if outcome.schedules else ""
-            bar.console.print(said, markup=False, soft_wrap=True)
+            line = f"{outcome.key}: {cell(outcome)}, {outcome.seconds:g} s"
+            line += f"; {outcome.schedules}" if outcome.schedules else ""
+            bar.console.print(line, markup=False, soft_wrap=True)
     return done
 
 
@@ -230,7 +230,7 @@ def _outcomes(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> Iterator[
 
 
 def _axes(key: MatrixKey) -> dict[str, Any]:
-    """Parsed options of one cell; the release is the worker's own."""
+    """Return the options of a cell; trees and release are those of the worker."""
     return {"family": [key.family], "quantization": [key.quantization], "vlen": [key.vlen]}
 
 
@@ -241,10 +241,10 @@ def _label(args: argparse.Namespace, release: str) -> CodeLabel:
 
 
 def compute_cell(args: argparse.Namespace) -> FamilyOutcome:
-    """Compute one cell, on a worker of its release.
+    """Compute a cell on a worker of its release.
 
     Raises:
-        LabError: a process of ours fails; UserError's code is kept.
+        LabError: a subprocess fails; a UserError keeps its exit code.
     """
     key = MatrixKey(args.family[0], args.quantization[0], args.vlen[0], args.release)
     specs = _specs(args, [key])

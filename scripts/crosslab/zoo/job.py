@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One family in one quantization, from its config to its outcome.
+"""Check of a family in a quantization: from its config to the outcome.
 
-``python -m crosslab.zoo.job SPEC.pickle OUTCOME.json`` runs one family in a process of its own. The
+``python -m crosslab.zoo.job SPEC.pickle OUTCOME.json`` checks a family in a separate process. The
 zoo ends a process that hangs or takes all memory.
 """
 
@@ -44,12 +44,12 @@ from crosslab.zoo.weights import USUAL
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
 
-# The prompt is read in two calls: the second attends to what the first left in the cache.
+# Tokens of a prefill call: the second of two calls attends to the first one's cached tokens.
 CHUNK = PROMPT // 2
 ANSWER_TOKENS = "answer.json"
 ANSWER_LOGITS = "logits.bin"
 RUN_SECONDS = 1200.0
-# How far a model gets, from the beginning to the end.
+# Statuses by the number of steps that succeeded, from the first failure to success.
 HOW_FAR = (
     FamilyStatus.NO_REFERENCE,
     FamilyStatus.NOT_COMPILED,
@@ -61,16 +61,16 @@ HOW_FAR = (
 
 @dataclass(frozen=True)
 class Spec:
-    """Task of one process.
+    """Input of a process that checks a family.
 
     Attributes:
-        family: a family's name.
-        recipe: inputs of the build that all families share, for one VLEN.
+        family: name of the family.
+        recipe: inputs of the builds that all families share, with one VLEN.
         cache: folder of finished builds.
-        release: name of the release that the trees are of.
-        plain_tree: TVM without the project's kernels, which shows whose fault a failure is; None
-            leaves that open.
-        work: folder that gets the work of the compiled model, for the cost estimate, or None.
+        release: name of the trees' release.
+        plain_tree: TVM tree without the project's kernels, to find the origin of a failure; None:
+            unknown.
+        work: folder for the compiled model's operations, for the cost estimate; None: not written.
     """
 
     family: str
@@ -82,20 +82,20 @@ class Spec:
 
     @property
     def key(self) -> MatrixKey:
-        """The family's place in the matrix."""
+        """Position of the family in the matrix."""
         recipe = self.recipe
         return MatrixKey(self.family, recipe.quantization, recipe.vlens[0], self.release)
 
 
 def judge(spec: Spec) -> FamilyOutcome:
-    """Make, compile, run and compare a family's model; a failure is an outcome, too.
+    """Create, compile, run and compare a family's model; a failure becomes an outcome.
 
     Raises:
         UserError: a tool, a tree or a package is missing.
         LabError: kernels or runtime cannot be built.
     """
     start = time.monotonic()
-    # What all families share is made first: failing at it is no family's outcome.
+    # Build the shared parts first: their failure is not an outcome of a family.
     cached_kernels(KernelTarget.RISCV64, spec.cache)
     build_runtime(spec.recipe.runtime_tree, find_cross(), spec.cache)
     outcome = _attempt(spec, ours=True)
@@ -105,7 +105,7 @@ def judge(spec: Spec) -> FamilyOutcome:
 
 
 def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
-    """Origin of a failure: upstream if the plain tree gets no further than ours."""
+    """Return the origin of a failure: upstream if the plain tree does not get further."""
     if spec.plain_tree is None:
         return Fault.UNKNOWN
     plain = _attempt(spec, ours=False).outcome
@@ -113,7 +113,7 @@ def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
 
 
 def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
-    own, weights = spec.key._asdict(), spec.recipe.weights
+    fields, weights = spec.key._asdict(), spec.recipe.weights
     try:
         packing = weights.packing or USUAL
         question = ask(chosen([spec.family])[0], spec.cache, packing)
@@ -121,7 +121,7 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         if error.exit_code == 2:
             raise
         return FamilyOutcome(
-            **own, outcome=FamilyStatus.NO_REFERENCE, reason=first_reason(error.what)
+            **fields, outcome=FamilyStatus.NO_REFERENCE, reason=first_reason(error.what)
         )
     try:
         recipe = recipe_of(spec, question.model, ours=ours)
@@ -129,14 +129,14 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         params = store_params(recipe, spec.cache)
     except LabError as error:
         return FamilyOutcome(
-            **own, outcome=FamilyStatus.NOT_COMPILED, reason=first_reason(error.what)
+            **fields, outcome=FamilyStatus.NOT_COMPILED, reason=first_reason(error.what)
         )
     if ours and spec.work:
         name = f"{spec.family}-{weights.name}.{WORK_FILE}"
         shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
     tensorized, total, plain = count_products(library.tensorized)
     right = FamilyOutcome(
-        **own,
+        **fields,
         outcome=FamilyStatus.RIGHT,
         tensorized=tensorized,
         total=total,
@@ -150,7 +150,7 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
     bound = error_bound(weights.name)
     verdict = compare(tokens, logits, question.answer, bound)
     right = replace(right, max_logit_error=verdict.logit_error)
-    # A token that differs is not held against a model: its logit was within the bound.
+    # Tokens may differ: their logits are within the bound.
     if verdict.within:
         return right
     reason = f"logits differ by {verdict.logit_error:.2g} of the largest, more than {bound:g}"
@@ -158,12 +158,12 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
 
 
 def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
-    """The inputs of a family's runner.
+    """Return the inputs of a family's runner.
 
     Args:
-        spec: the family, and what all families share.
-        model: folder of its config, and of its weights where more than a library is made.
-        ours: with the project's kernels and passes; without, as upstream does.
+        spec: the family, and inputs that all families share.
+        model: folder of the config; it needs weights only for more than a library.
+        ours: True: with the project's kernels and passes; False: as upstream.
     """
     family, shared = chosen([spec.family])[0], spec.recipe
     return replace(
@@ -182,10 +182,10 @@ def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
 
 
 def library_recipe(spec: Spec) -> Recipe:
-    """The inputs of a family's library, for which its config alone is needed: no weights.
+    """Return the inputs of a family's library, from its config without weights.
 
     Raises:
-        UserError: there is no such family.
+        UserError: the family does not exist.
     """
     family = chosen([spec.family])[0]
     key = digest(repr(family))
@@ -196,7 +196,7 @@ def library_recipe(spec: Spec) -> Recipe:
 def answer(
     spec: Spec, question: FamilyQuestion, recipe: Recipe, params: Path
 ) -> tuple[tuple[int, ...], Any]:
-    """Run a compiled model in the emulator; the answer of the same model is cached.
+    """Run a compiled model in the emulator; return the cached answer for an equal run.
 
     Returns:
         tokens, and logits [tokens, vocab] float32.
@@ -221,7 +221,7 @@ def answer(
 
 
 def main(arguments: list[str]) -> int:
-    """Judge one family; return 2 if a tool of the machine is missing."""
+    """Check a family; write the outcome; return the exit code, 2 if a tool is missing."""
     spec = pickle.loads(Path(arguments[0]).read_bytes())
     try:
         outcome = judge(spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcome of a family in a quantization."""
+"""Outcome of the check of a family in a quantization."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from crosslab.models.formats import weight_formats
 
-# Largest logit error with weights that a format represents exactly: transformers approximates some
-# functions (GELU, soft caps) otherwise than compiled models.
+# Smallest bound of the logit error: transformers and compiled models approximate some functions
+# (GELU, soft caps) differently.
 APPROXIMATED = 1e-3
 
 
 def error_bound(quantization: str) -> float:
-    """Largest difference of a logit to transformers', as a part of the largest, that is right."""
+    """Return the largest accepted error of a logit, divided by the largest logit."""
     return max(weight_formats()[quantization].tolerance, APPROXIMATED)
 
 
 class FamilyStatus(StrEnum):
-    """Stage that a family reached, and correctness of its answer."""
+    """Last step of a family's check, and correctness of the answer."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -33,7 +33,7 @@ class FamilyStatus(StrEnum):
 
 
 class Fault(StrEnum):
-    """Origin of an outcome that is not right."""
+    """Origin of a failure."""
 
     UPSTREAM = "upstream"
     OURS = "ours"
@@ -41,7 +41,7 @@ class Fault(StrEnum):
 
 
 class MatrixKey(NamedTuple):
-    """A place in the matrix: a family, a quantization, a VLEN and a release."""
+    """Position in the matrix: family, quantization, VLEN and release."""
 
     family: str
     quantization: str
@@ -54,23 +54,23 @@ class MatrixKey(NamedTuple):
 
 @dataclass(frozen=True)
 class FamilyOutcome:
-    """One cell of the table.
+    """Outcome of a family: a cell of the table.
 
     Attributes:
-        family: the family's name.
+        family: name of the family.
         quantization: MLC-LLM's name of the parameters' format.
-        outcome: what became of it.
-        max_logit_error: largest difference of a logit, as a part of the largest; None without an
-            answer.
-        tensorized: products that call a kernel.
-        total: products.
-        reason: first line of why it is not right; empty when it is.
-        fault: whose fault that is; None when it is right.
-        plain: reasons of the products that call none, with how often each was given.
-        seconds: what the whole took.
+        outcome: status of the check.
+        max_logit_error: largest difference of a logit, divided by the largest logit; None without
+            an answer.
+        tensorized: number of matrix products that call a kernel.
+        total: number of matrix products.
+        reason: line of the failure's output that names the error; empty without a failure.
+        fault: origin of the failure; None without a failure.
+        plain: number of products without a kernel, by reason.
+        seconds: duration of the whole check.
         vlen: bits in a vector register.
-        release: of the trees.
-        schedules: what it took of a database of schedules; empty where none was named.
+        release: release of the trees.
+        schedules: message about schedules from a database; empty without a database.
     """
 
     family: str
@@ -89,23 +89,23 @@ class FamilyOutcome:
 
     @property
     def key(self) -> MatrixKey:
-        """The family's place in the matrix."""
+        """Position of the family in the matrix."""
         return MatrixKey(self.family, self.quantization, self.vlen, self.release)
 
     def table(self) -> dict[str, Any]:
-        """The outcome as plain data."""
+        """Return the outcome as a JSON-ready table."""
         return asdict(self)
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> FamilyOutcome:
         """Read the result of :meth:`table`."""
         fault = Fault(table["fault"]) if table["fault"] else None
-        own = {field.name: table[field.name] for field in fields(cls) if field.name in table}
-        return cls(**{**own, "outcome": FamilyStatus(table["outcome"]), "fault": fault})
+        values = {field.name: table[field.name] for field in fields(cls) if field.name in table}
+        return cls(**{**values, "outcome": FamilyStatus(table["outcome"]), "fault": fault})
 
 
 def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:
-    """Number of products that call kernels, of all, and the reasons of the others with counts."""
+    """Return the number of products that call kernels, of all products, and of others by reason."""
     plain: dict[str, int] = {}
     for entry in report:
         if not entry["symbol"]:
@@ -118,8 +118,8 @@ _PATHS = re.compile(r"(?:/[\w.+@-]+){2,}/")
 
 
 def first_reason(text: str) -> str:
-    """The line of a failure's output that names the error, without its folders."""
+    """Return the line of a failure's output that names the error, without folders."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
-    found = (errors or lines or ["it said nothing"])[-1 if errors else 0]
-    return _PATHS.sub("", found)[:200]
+    named = (errors or lines or ["it said nothing"])[-1 if errors else 0]
+    return _PATHS.sub("", named)[:200]

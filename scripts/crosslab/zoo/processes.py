@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes for families: the zoo ends one that hangs or takes all memory."""
+"""Subprocesses that check families, so that the zoo can end a hanging check."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, first_reason
 
 @dataclass
 class FamilyProcesses:
-    """Runs specs in processes of their own.
+    """Runner of specs in separate processes.
 
     Attributes:
-        timeout: seconds after which one is ended.
-        running: what is running now, to be ended with the command.
+        timeout: seconds after which a process is killed.
+        running: processes that run now; they are killed when the command stops.
     """
 
     timeout: float
@@ -36,19 +36,19 @@ class FamilyProcesses:
     stopped: bool = False
 
     def run(self, spec: Spec) -> FamilyOutcome:
-        """One family in one quantization.
+        """Check a family in a separate process; return the outcome.
 
         Raises:
-            LabError: the process itself failed; UserError's code is kept.
+            LabError: the process fails; a UserError keeps its exit code.
         """
         key, logs = spec.key, spec.cache / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"zoo-{key.family}-{key.quantization}-{key.vlen}.log"
         with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
-            asked, told = Path(folder) / "spec.pickle", Path(folder) / "outcome.json"
-            asked.write_bytes(pickle.dumps(spec))
+            request, response = Path(folder) / "spec.pickle", Path(folder) / "outcome.json"
+            request.write_bytes(pickle.dumps(spec))
             try:
-                code = self._wait([str(asked), str(told)], log)
+                code = self._wait([str(request), str(response)], log)
             except subprocess.TimeoutExpired:
                 reason = f"the family took more than {self.timeout:g} s"
                 return FamilyOutcome(
@@ -58,9 +58,9 @@ class FamilyProcesses:
                     seconds=self.timeout,
                 )
             if code == 0:
-                return FamilyOutcome.read(json.loads(told.read_text(encoding="utf-8")))
-        said = first_reason(log.read_text(encoding="utf-8", errors="replace"))
-        message = f"{key.family}, {key.quantization}: {said}"
+                return FamilyOutcome.read(json.loads(response.read_text(encoding="utf-8")))
+        summary = first_reason(log.read_text(encoding="utf-8", errors="replace"))
+        message = f"{key.family}, {key.quantization}: {summary}"
         raise LabError(message, remedy=f"its output is in {log}", exit_code=2 if code == 2 else 1)
 
     def _wait(self, arguments: Sequence[str], log: Path) -> int:
@@ -68,7 +68,7 @@ class FamilyProcesses:
         with log.open("wb") as sink, self.lock:
             if self.stopped:
                 raise LabError("the command was stopped")
-            # A session of its own: what it starts is ended with it.
+            # In a new session, so that its children are killed, too.
             process = subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True)
             self.running.add(process)
         try:
@@ -81,7 +81,7 @@ class FamilyProcesses:
                 self.running.discard(process)
 
     def stop(self) -> None:
-        """End all running processes, and start no further one."""
+        """Kill all running processes, and start no more."""
         with self.lock:
             self.stopped = True
             for process in self.running:
@@ -89,12 +89,12 @@ class FamilyProcesses:
 
 
 def outcomes_here(specs: Sequence[Spec], jobs: int, timeout: float) -> Iterator[FamilyOutcome]:
-    """Run specs on this machine, several at a time; yield each outcome when it is ready.
+    """Check specs on this machine, ``jobs`` at a time; yield each outcome when it is ready.
 
-    What runs is ended where the caller stops.
+    If the caller stops, running processes are killed.
 
     Raises:
-        LabError: a process itself failed; UserError's code is kept.
+        LabError: a process fails; a UserError keeps its exit code.
     """
     processes = FamilyProcesses(timeout)
     with ThreadPoolExecutor(jobs) as pool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A family's model, and the answer of transformers' implementation in float32.
+"""Model of a family with random weights, and transformers' answer in float32.
 
-Only the functions that make a model import torch and transformers.
+Only functions that create a model import torch and transformers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = ("torch", "transformers", "safetensors")
 SEED = 20260821
 PROMPT = 24
 NEW = 8
-# Prompts that are tried: of those with a clear answer, the one with the most varied is asked.
+# Number of candidate prompts; of those with a clear answer, the most varied answer is chosen.
 CANDIDATES = 4
 CLEAR = 0.01
 ANSWER = "reference.npz"
@@ -38,13 +38,13 @@ ANSWER = "reference.npz"
 
 @dataclass(frozen=True)
 class FamilyQuestion:
-    """A model, a prompt, and the answer of the reference.
+    """A family's model, a prompt, and the reference's answer.
 
     Attributes:
-        model: folder with ``config.json`` and ``model.safetensors`` as published models have them.
+        model: folder with ``config.json`` and ``model.safetensors``, as in published models.
         prompt: token ids.
         answer: tokens and logits of the reference.
-        margin: smallest lead of a chosen token's logit over the next one's, as a part of the
+        margin: smallest difference of a chosen token's logit to the next one, divided by the
             largest logit.
     """
 
@@ -55,7 +55,7 @@ class FamilyQuestion:
 
 
 def need_packages() -> None:
-    """Make sure that the reference's packages are installed.
+    """Check that the reference's packages are installed.
 
     Raises:
         UserError: torch, transformers or safetensors is not installed.
@@ -69,68 +69,70 @@ def need_packages() -> None:
 
 
 def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion:
-    """Make a family's model and let the reference answer; the answer of the same model is cached.
+    """Create a family's model and compute the reference's answer, or return the cached result.
 
     Args:
-        family: its config and reference.
+        family: the family.
         cache: folder of models.
-        packing: of a format that holds the model's weights exactly.
+        packing: packing of a format that represents the weights exactly.
 
     Raises:
         UserError: torch or transformers is missing.
-        LabError: transformers does not know the class, or its model is not as expected.
+        LabError: transformers does not have the class, or its model is not as expected.
     """
     need_packages()
     versions = [importlib.metadata.version(name) for name in PACKAGES]
-    own = [Path(str(m.__file__)) for m in (weights_module, families_module)]
-    key = digest(repr(family), repr(packing), repr(versions), *own, Path(__file__))
+    sources = [Path(str(m.__file__)) for m in (weights_module, families_module)]
+    key = digest(repr(family), repr(packing), repr(versions), *sources, Path(__file__))
     folder = cached_build(
         cache, f"zoo-model-{family.name}", key, lambda out: _make(family, packing, out)
     )
-    with np.load(folder / ANSWER) as found:
-        tokens = tuple(int(token) for token in found["tokens"])
-        answer = Answer(tokens, found["logits"])
+    with np.load(folder / ANSWER) as stored:
+        tokens = tuple(int(token) for token in stored["tokens"])
+        answer = Answer(tokens, stored["logits"])
         return FamilyQuestion(
-            folder, tuple(map(int, found["prompt"])), answer, float(found["margin"])
+            folder, tuple(map(int, stored["prompt"])), answer, float(stored["margin"])
         )
 
 
 def _make(family: Family, packing: Packing, folder: Path) -> None:
     torch = importlib.import_module("torch")
-    # What it says while it loads is about features that are not used here.
+    # Its warnings while loading concern features that are not used here.
     importlib.import_module("transformers.utils.logging").set_verbosity_error()
     with torch.no_grad():
         model = _model(family, packing)
         _save(family, model, folder)
-        tried = [_candidate(family, model, n) for n in range(CANDIDATES)]
-    margin, prompt, answer = max(tried, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
+        candidates = [_candidate(family, model, n) for n in range(CANDIDATES)]
+    margin, prompt, answer = max(
+        candidates, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0])
+    )
     np.savez(
         folder / ANSWER, margin=margin, prompt=prompt, tokens=answer.tokens, logits=answer.logits
     )
 
 
 def _model(family: Family, packing: Packing) -> Any:
-    """The reference with random weights, as torch's float32 module."""
+    """Return the reference's float32 torch module with random weights."""
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
     kind = getattr(transformers, family.reference, None)
     if kind is None:
         raise LabError(f"transformers {transformers.__version__} has no {family.reference}")
-    own = {k: v for k, v in family.config.items() if k != "model_type"}
-    config = kind.config_class(**{**own, **family.settings})
+    sizes = {k: v for k, v in family.config.items() if k != "model_type"}
+    config = kind.config_class(**{**sizes, **family.settings})
     config._attn_implementation = "eager"
     torch.manual_seed(SEED)
     model = kind(config).eval().to(torch.float32)
     # Tied weights are one tensor under two names: parameters are listed once.
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    made = random_weights(shapes, family.norm, SEED, packing)
+    weights = random_weights(shapes, family.norm, SEED, packing)
     for name, parameter in model.named_parameters():
-        parameter.copy_(torch.from_numpy(made[name]))
+        parameter.copy_(torch.from_numpy(weights[name]))
     return model
 
 
 def _save(family: Family, model: Any, folder: Path) -> None:
-    """Write the model as published ones are: one file of weights, and the config."""
+    """Write the model in the form of published models: one file of weights, and the config."""
     safetensors = importlib.import_module("safetensors.numpy")
     model.save_pretrained(folder / "saved", max_shard_size="100GB")
     stored = safetensors.load_file(folder / "saved" / "model.safetensors")
@@ -144,7 +146,7 @@ def _save(family: Family, model: Any, folder: Path) -> None:
 
 
 def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[np.int64], Answer]:
-    """One prompt, its answer, and the answer's margin."""
+    """Return the margin, the prompt and the answer of a random prompt."""
     rng = np.random.default_rng([SEED, number])
     prompt = rng.integers(0, family.vocab, PROMPT)
     answer = _greedy(model, prompt.tolist())
@@ -153,7 +155,7 @@ def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[
 
 
 def _greedy(model: Any, tokens: list[int]) -> Answer:
-    """Answer greedily without a cache: each step reads all tokens again."""
+    """Generate an answer greedily without a cache: each step reads all tokens again."""
     torch = importlib.import_module("torch")
     rows = []
     for _ in range(NEW):

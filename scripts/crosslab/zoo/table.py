@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The zoo's results: out/zoo.json, and docs/zoo.md drawn from it."""
+"""Reports of the zoo: out/zoo.json, and docs/zoo.md."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from groundwork.files import atomic_write_json
 
 
 def read_report(path: Path) -> list[FamilyOutcome]:
-    """The outcomes of a report; an empty list without a report.
+    """Read the outcomes of a report; an empty list without a report.
 
     Raises:
-        UserError: it is not a report of the zoo.
+        UserError: the file is not a report of the zoo.
     """
     if not path.is_file():
         return []
@@ -31,13 +31,13 @@ def read_report(path: Path) -> list[FamilyOutcome]:
 
 
 def merged(old: Iterable[FamilyOutcome], new: Iterable[FamilyOutcome]) -> list[FamilyOutcome]:
-    """Outcomes by their place in the matrix; new ones replace old ones."""
+    """Merge outcomes by position in the matrix; new outcomes replace old ones."""
     both = {o.key: o for o in [*old, *new]}
     return [both[key] for key in sorted(both, key=lambda k: (k.family, *_column(k)))]
 
 
 def _column(key: MatrixKey) -> tuple[int, str, int]:
-    """Order of columns: formats, releases, VLENs."""
+    """Return the sort key of a column: format, release, VLEN."""
     return FORMATS.index(key.quantization), key.release, key.vlen
 
 
@@ -47,7 +47,7 @@ def write_report(path: Path, outcomes: Iterable[FamilyOutcome]) -> None:
 
 
 def cell(outcome: FamilyOutcome | None) -> str:
-    """An outcome in a word or two."""
+    """Return the text of a table's cell for an outcome."""
     if outcome is None:
         return "not asked"
     whose = {Fault.UPSTREAM: ", upstream's", Fault.OURS: ", **ours**"}
@@ -61,12 +61,12 @@ def cell(outcome: FamilyOutcome | None) -> str:
 
 
 def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], about: str) -> str:
-    """docs/zoo.md.
+    """Return the text of docs/zoo.md.
 
     Args:
-        families: in the table's order.
-        outcomes: what is known of them.
-        about: the text before the table.
+        families: families in the table's order.
+        outcomes: known outcomes of the families.
+        about: text before the table.
     """
     known = {o.key: o for o in outcomes}
     keys = sorted({o.key._replace(family="") for o in outcomes}, key=_column)
@@ -95,13 +95,13 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
 
 
 def _headings(keys: Sequence[MatrixKey]) -> list[str]:
-    """Headings of columns: the format, and the other axes that differ."""
-    wide = len({key.vlen for key in keys}) > 1
+    """Return the columns' headings: the format, and other axes with several values."""
+    several_vlens = len({key.vlen for key in keys}) > 1
     several = len({key.release for key in keys}) > 1
     return [
         key.quantization
         + (f", {key.release}" if several else "")
-        + (f", VLEN {key.vlen}" if wide else "")
+        + (f", VLEN {key.vlen}" if several_vlens else "")
         for key in keys
     ]
 
