@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab VERB``, the installed command; it prints an error with its remedy.
+"""``crosslab VERB``, the installed command; prints an error together with the remedy.
 
 Companion packages add verbs with entry points of the group ``mlc_rvv.commands``: NAME = "MODULE", a
 module with the function ``main(argv)``.
@@ -21,7 +21,7 @@ from groundwork.errors import exit_code_of
 
 @dataclass(frozen=True)
 class Verb:
-    """A command and the module whose ``main(argv)`` runs it."""
+    """A command of crosslab: name, module with the function ``main(argv)``, and a description."""
 
     name: str
     module: str
@@ -67,12 +67,8 @@ SESSIONS = ("build-and-test", "model", "bench", "host-bench", "zoo", "farm", "to
 def verbs() -> tuple[Verb, ...]:
     """Return the project's verbs, then those of installed companions."""
     added = (
-        Verb(
-            point.name,
-            point.value,
-            f"from the package {point.dist.name if point.dist else point.value}",
-        )
-        for point in sorted(entry_points(group=COMMANDS))
+        Verb(e.name, e.value, f"from the package {e.dist.name if e.dist else e.value}")
+        for e in sorted(entry_points(group=COMMANDS))
     )
     return (*VERBS, *added)
 

@@ -140,7 +140,7 @@ def _locked_tvm(lock: Path, release: str) -> str:
 def compute(
     scheduler: Address, cells: Sequence[Cell], say: Callable[[str], None]
 ) -> Iterator[tuple[Cell, Any]]:
-    """Compute cells on workers; yield each cell with its result when it is ready.
+    """Compute cells on workers; yield each cell with its result, in the order of completion.
 
     When a worker ends, another worker computes its cell.
 
@@ -161,10 +161,10 @@ def compute(
             _require_worker(label, _labels_at(client), scheduler)
         futures = dict[Any, Cell]()
         for label in labels:
-            own = [cell for cell in cells if cell.label == label]
-            keys = [f"{label}-{digest(repr(sorted(cell.values.items())))}" for cell in own]
-            submitted = client.map(run_cell, own, key=keys, resources={str(label): 1})
-            futures |= zip(submitted, own, strict=True)
+            labelled = [cell for cell in cells if cell.label == label]
+            keys = [f"{label}-{digest(repr(sorted(cell.values.items())))}" for cell in labelled]
+            submitted = client.map(run_cell, labelled, key=keys, resources={str(label): 1})
+            futures |= zip(submitted, labelled, strict=True)
         warned = set[CodeLabel]()
         while futures:
             try:

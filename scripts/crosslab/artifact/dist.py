@@ -64,7 +64,7 @@ def name_of(folder: Path, release: str, target: str) -> str:
 
 
 def write_dist(dist: Dist) -> Path:
-    """Write the folder atomically, or keep it if its content is equal.
+    """Write the folder atomically, or keep the old folder if the content is equal.
 
     Returns:
         path of the manifest.

@@ -39,9 +39,9 @@ def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]
     """
     table = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
     local = table["tool"]["uv"]["sources"]  # packages of this checkout, which are not listed
-    wanted = [line for line in table["project"]["dependencies"] if line not in local]
-    wanted += [line for group in groups for line in table["dependency-groups"][group]]
-    installed = _closure(map(Requirement, [*wanted, *sorted(shipped)]))
+    requirements = [line for line in table["project"]["dependencies"] if line not in local]
+    requirements += [line for group in groups for line in table["dependency-groups"][group]]
+    installed = _closure(map(Requirement, [*requirements, *sorted(shipped)]))
     return [_part(name, installed[name], name in shipped) for name in sorted(installed)]
 
 
@@ -80,7 +80,7 @@ def _part(name: str, package: metadata.Distribution, shipped: bool) -> Part:
 
 
 def licence_of(package: metadata.Distribution) -> str:
-    """Return the licence of a package: its SPDX expression if it has one, else a name."""
+    """Return the licence of a package: the SPDX expression, or else a name of the licence."""
 
     def values_of(field: str) -> list[str]:
         return [str(value) for value in package.metadata.get_all(field, [])]

@@ -206,8 +206,8 @@ class Provenance:
 
     def parts(self) -> list[Part]:
         """Return the components of the bill of materials."""
-        own = [self._own("kernels"), self._own("runner")]
-        shipped = [*map(self._upstream, self.origins), *own, *_libraries(), self._model()]
+        sources = [self._own("kernels"), self._own("runner")]
+        shipped = [*map(self._upstream, self.origins), *sources, *_libraries(), self._model()]
         return [*shipped, *self._c(), *self.packages]
 
     def _upstream(self, origin: TreeOrigin) -> Part:

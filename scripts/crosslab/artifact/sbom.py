@@ -32,7 +32,7 @@ _PROPERTY = "mlc-rvv"
 
 @dataclass(frozen=True)
 class Part:
-    """Software or data in an artefact, or used to build it.
+    """Software or data that is in an artefact, or that the build of the artefact used.
 
     Attributes:
         name: name of the component.

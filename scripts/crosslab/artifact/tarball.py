@@ -42,7 +42,7 @@ def _header(name: str, size: int, mode: int) -> tarfile.TarInfo:
 
 
 def normalised_tar(source: Path) -> bytes:
-    """Return the content of a tar of object files without owners and times, in the same order.
+    """Return the bytes of a tar of object files without owners and times; the order is kept.
 
     Raises:
         tarfile.TarError: the file is not a tar archive.
@@ -59,7 +59,7 @@ def normalised_tar(source: Path) -> bytes:
 
 
 def member_problem(member: tarfile.TarInfo, top: str) -> str:
-    """Return how a member differs from those of :func:`write_tar`; empty if it does not.
+    """Return why :func:`write_tar` would not write a member; empty without a problem.
 
     Args:
         member: member of the archive.
@@ -83,7 +83,7 @@ def is_canonical(member: tarfile.TarInfo, raw: IO[bytes], start: int) -> bool:
     """True if header and padding are the bytes that :func:`write_tar` writes.
 
     Args:
-        member: as read from the archive.
+        member: member of the archive.
         raw: bytes of the archive.
         start: offset of the end of the previous member.
     """

@@ -71,7 +71,7 @@ class ArtifactProblem:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check a tarball or a folder; return 1 if it has a problem.
+    """Check a tarball or a folder; return 1 if the check finds a problem.
 
     Raises:
         UserError: the file or folder does not exist, or the file is not a tar archive.

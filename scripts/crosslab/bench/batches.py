@@ -108,12 +108,10 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
         [(token + i) % subject.config.vocab for token in first] for i in range(bench.together)
     ]
 
-    def count(chosen_prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Measurement]:
+    def count(texts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Measurement]:
         words = ["--params", ".", "--roi", "decode", "--roi-span", "step", "--json"]
         words += ["--max-new", str(bench.decode)]
-        for option, prompt in zip(
-            ("--tokens", *["--beside"] * len(chosen_prompts)), chosen_prompts, strict=False
-        ):
+        for option, prompt in zip(("--tokens", *["--beside"] * len(texts)), texts, strict=False):
             words += [option, ",".join(map(str, prompt))]
         machine = GuestMachine(vlen, bench.threads, timeout=DAY, zvfh=recipe.zvfh)
         result, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)

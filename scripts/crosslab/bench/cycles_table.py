@@ -117,16 +117,11 @@ def _functions(row: Row) -> Table:
     assert cycles
     title = f"{row.variant}, {row.phase} {row.tokens}: cycles by function"
     table = _table(("function", "pipeline", "serial", "scalar", "share", "in"), title)
-    for function in cycles.functions:
-        kinds = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in function.kinds)
-        piped = "" if function.pipeline is None else f"{function.pipeline / 1e6:.3f}"
-        figures = (
-            piped,
-            f"{function.serial / 1e6:.3f}",
-            f"{function.scalar / 1e6:.3f}",
-            f"{function.share:.1%}",
-        )
-        table.add_row(_short(function.symbol), *figures, kinds)
+    for f in cycles.functions:
+        kinds = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in f.kinds)
+        piped = "" if f.pipeline is None else f"{f.pipeline / 1e6:.3f}"
+        figures = (piped, f"{f.serial / 1e6:.3f}", f"{f.scalar / 1e6:.3f}", f"{f.share:.1%}")
+        table.add_row(_short(f.symbol), *figures, kinds)
     return table
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab host-bench``: measure the time of upstream's code and ours on this machine.
 
-Both variants are compiled for this machine and run alternately in one process; the best repeat
-counts. Unlike instruction counts, the times vary with the machine and its load: use an idle
-machine.
+Both variants run alternately in one process, compiled for this machine; the best repeat counts.
+Unlike instruction counts, the times vary with the machine and its load: use an idle machine.
 """
 
 from __future__ import annotations
@@ -127,13 +126,11 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
             f"prompts of {prompts}, {args.decode} steps, {threads} threads, {args.repeats} repeats",
             remedy="give prompts of 2 tokens or more, and 1 or more of the others",
         )
-    processors = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    if max(threads) > processors:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if max(threads) > cpus:
         raise UserError(
-            f"--threads {max(threads)}: this machine has {processors} processors",
-            remedy=f"give --threads {processors}, or less",
+            f"--threads {max(threads)}: this machine has {cpus} processors",
+            remedy=f"give --threads {cpus}, or less",
         )
     return args
 
@@ -163,7 +160,7 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
 
 
 def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
-    """Run the stopwatch in a separate process; return its result.
+    """Run the stopwatch in a separate process; return the stopwatch's JSON result.
 
     Raises:
         LabError: the process fails, or the variants' logits differ by more than rounding explains.
@@ -185,14 +182,12 @@ def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
             last = "\n  ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
             raise LabError(f"timing on this machine failed:\n  {last}")
         result: dict[str, object] = json.loads(output.read_text(encoding="utf-8"))
-    deviations = result["deviation"]
+    errors = result["deviation"]
     if (
-        not isinstance(deviations, dict)
-        or not max(deviations.values()) < weight_formats()[DEFAULT_FORMAT].tolerance
+        not isinstance(errors, dict)
+        or not max(errors.values()) < weight_formats()[DEFAULT_FORMAT].tolerance
     ):
-        raise LabError(
-            f"the logits of the variants differ, as parts of the largest by: {deviations}"
-        )
+        raise LabError(f"the logits of the variants differ, as parts of the largest by: {errors}")
     return result
 
 

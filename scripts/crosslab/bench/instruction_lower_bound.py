@@ -31,7 +31,7 @@ ROWS_OF_SCALARS = 8  # rows with scalars loaded a step ahead, in caller-saved re
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """A tile of rows that share a row of the other matrix, which is in the other registers."""
+    """A tile: rows with a register group each; the other registers hold the other matrix's row."""
 
     lmul: int
 

@@ -2,8 +2,8 @@
 """``crosslab kernel-bench``: instructions per multiply-add of every kernel.
 
 Each kernel runs once under the counter, and is compared with the least instructions that its tile
-allows (:mod:`crosslab.bench.instruction_lower_bound`). A kernel that needs more than :data:`MOST`
-times as many is marked, and the exit code is 1.
+allows (:mod:`crosslab.bench.instruction_lower_bound`). The exit code is 1 if a kernel needs more
+than :data:`MOST` times as many.
 """
 
 from __future__ import annotations
@@ -160,16 +160,12 @@ def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
     for title in ("kernel", "sizes", "all", "LMUL-weighted", "floor", "ratio"):
         justify: JustifyMethod = "left" if title == "kernel" else "right"
         table.add_column(title, justify=justify, no_wrap=True)
-    for case, counted in figures:
-        ratios = (
-            counted.insns / case.macs,
-            counted.lmul_weighted / case.macs,
-            counted.least / case.macs,
-        )
-        ratio = f"{counted.ratio:.3f}" + (" !" if counted.ratio > MOST else "")
+    for case, row in figures:
+        each = (row.insns / case.macs, row.lmul_weighted / case.macs, row.least / case.macs)
+        ratio = f"{row.ratio:.3f}" + (" !" if row.ratio > MOST else "")
         sizes = "x".join(map(str, case.sizes))
         table.add_row(
-            case.product or case.kernel, sizes, *(f"{figure:.4f}" for figure in ratios), ratio
+            case.product or case.kernel, sizes, *(f"{figure:.4f}" for figure in each), ratio
         )
     return table
 
@@ -189,7 +185,7 @@ def main(argv: Sequence[str]) -> int:
         for vlen in args.vlen:
             figures = measure(program, list(cases()), vlen, args.cache)
             Console(highlight=False).print(table_of(vlen, figures))
-            above += sum(counted.ratio > MOST for _, counted in figures)
+            above += sum(row.ratio > MOST for _, row in figures)
     if above:
         print(f"{above} above {MOST} times the floor, marked by !", file=sys.stderr)
     return 1 if above else 0

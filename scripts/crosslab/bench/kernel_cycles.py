@@ -48,7 +48,7 @@ class KernelCycles:
 
     @property
     def ratio(self) -> float:
-        """Vec-serial cycles divided by their lower bound."""
+        """Vec-serial cycles divided by the lower bound of vec-serial cycles."""
         return self.cycles.vec_serial / self.bound.vec_serial
 
 
@@ -101,18 +101,16 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
         "ratio",
     ):
         table.add_column(title, justify="right", no_wrap=True)
-    for case, result in figures:
-        pairs = [(result.cycles.units[unit.value], result.bound.of(unit)) for unit in Unit]
-        pairs.append((result.cycles.vec_serial, result.bound.vec_serial))
+    for case, row in figures:
+        pairs = [(row.cycles.units[unit.value], row.bound.of(unit)) for unit in Unit]
+        pairs.append((row.cycles.vec_serial, row.bound.vec_serial))
         cells = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
         sizes = "x".join(map(str, case.sizes))
         piped = ("", "")
-        if (took := result.cycles.pipeline) is not None:
-            piped = (f"{took / case.macs:.3f}", f"{took / result.bound.vec_serial:.2f}")
-        insns = f"{result.insns / case.macs:.3f}"
-        table.add_row(
-            case.product or case.kernel, sizes, insns, *cells, f"{result.ratio:.2f}", *piped
-        )
+        if (took := row.cycles.pipeline) is not None:
+            piped = (f"{took / case.macs:.3f}", f"{took / row.bound.vec_serial:.2f}")
+        insns = f"{row.insns / case.macs:.3f}"
+        table.add_row(case.product or case.kernel, sizes, insns, *cells, f"{row.ratio:.2f}", *piped)
     return table
 
 

@@ -154,7 +154,7 @@ class Bench:
 
     @property
     def cache_option(self) -> str:
-        """Caches that the counter simulates, as its option; empty: none."""
+        """The counter's option with the caches to simulate; empty: no caches."""
         memory = self.core.memory if self.core and self.caches else None
         return memory.counter_option if memory else ""
 
@@ -178,20 +178,20 @@ class Bench:
         return [v for v in self.variants if v.mlc_tree or not through_mlc]
 
     def context(self, config: LlamaConfig) -> int:
-        """Return the tokens of the cache: enough for the longest prompt and its answer.
+        """Return the size of the KV cache in tokens: enough for the longest prompt and its answer.
 
         Raises:
             UserError: the model's context is too short.
         """
-        wanted = self.depth + max(self.prompts) + self.decode
-        if wanted > config.context:
+        needed = self.depth + max(self.prompts) + self.decode
+        if needed > config.context:
             before = f", after {self.depth} of --depth," if self.depth else ""
             raise UserError(
                 f"a prompt of {max(self.prompts)} tokens and {self.decode} generated ones{before} "
                 f"do not fit a context of {config.context}",
                 remedy=f"give less to --prefill{', --depth' * bool(before)} or --decode",
             )
-        return min(config.context, math.ceil(wanted / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
+        return min(config.context, math.ceil(needed / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
 
 
 def parser() -> Parser:

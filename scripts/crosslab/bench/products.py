@@ -63,8 +63,8 @@ def check_openblas(subject: Subject) -> None:
         ("--caches", bench.caches, "its products are counted without caches"),
         ("--depth", bench.depth > 0, "products of linear layers do not read the cache"),
     ]
-    for option, here, why in wrong:
-        if here:
+    for option, refused, why in wrong:
+        if refused:
             raise UserError(f"--peer {NAME} with {option}: {why}", remedy=f"leave out {option}")
 
 

@@ -127,7 +127,7 @@ def measured_row(
     regions: PhaseRegions,
     program: Path,
 ) -> Row:
-    """Return the row of a phase, with functions and cycles if they are requested.
+    """Return the row of a phase, with functions and cycles if the options request them.
 
     Args:
         common: fields of the row that are not counted.

@@ -111,14 +111,10 @@ def _work(row: Row, work: ThreadWork) -> str:
 def profile_table(where: str, functions: Iterable[Function]) -> Table:
     """Return the table of the functions with most instructions."""
     table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
-    for function in functions:
-        counts = (f"{function.insns:,}", f"{function.lmul_weighted:,}", f"{function.share:.1%}")
+    for f in functions:
+        counts = (f"{f.insns:,}", f"{f.lmul_weighted:,}", f"{f.share:.1%}")
         # C++ symbols can be very long; the JSON report has them in full.
-        short = (
-            function.symbol
-            if len(function.symbol) <= SYMBOL
-            else f"{function.symbol[: SYMBOL - 1]}…"
-        )
+        short = f.symbol if len(f.symbol) <= SYMBOL else f"{f.symbol[: SYMBOL - 1]}…"
         table.add_row(short, *counts)
     return table
 

@@ -222,14 +222,14 @@ def _check(request: CompileRequest) -> None:
 
 
 def _key(request: CompileRequest) -> str:
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     parts: list[str | Path] = [
         json.dumps(request.specification(), sort_keys=True),
         metadata.version("apache-tvm"),
         metadata.version("apache-tvm-ffi"),
         str(request.require_tensorize),
         request.python,
-        *(here / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
+        *(folder / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
         PASSES,
         *folders_of(request.mode.extras),
         *((request.kernels,) if request.kernels else ()),

@@ -85,7 +85,7 @@ class Attention(nn.Module):  # type: ignore[misc]
             self.k_norm = nn.RMSNorm(self.dim, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """Map x [batch, rows, hidden] to the same shape."""
+        """Map states x [batch, rows, hidden] to attention outputs of the same shape."""
         batch, rows, _ = x.shape
         qkv = op.reshape(self.qkv_proj(x), (batch, rows, self.heads + 2 * self.kv_heads, self.dim))
         if self.normalized:
@@ -106,7 +106,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         self.down_proj = Linear(config.intermediate, config.hidden)
 
     def forward(self, x: Any) -> Any:
-        """Map x [batch, rows, hidden] to the same shape."""
+        """Map states x [batch, rows, hidden] to feed-forward outputs of the same shape."""
         gate, up = op.split(self.gate_up_proj(x), 2, axis=-1)
         gated = op.gelu(gate, approximate="tanh") if self.gelu else op.silu(gate)
         return self.down_proj(gated * up)
@@ -123,7 +123,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.post_attention_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """Map x [batch, rows, hidden] to the same shape."""
+        """Map states x [batch, rows, hidden] to the layer's states of the same shape."""
         x = self.self_attn(self.input_layernorm(x), cache, layer) + x
         return self.mlp(self.post_attention_layernorm(x)) + x
 

@@ -106,8 +106,8 @@ class MlcTools:
                     remedy="make the patched trees: nox -s apply_patches "
                     "(MLC-LLM from a clone of yours: -- --mirror mlc-llm=PATH)",
                 )
-        wanted = ("apache-tvm", "apache-tvm-ffi", *REQUIREMENTS)
-        missing = [name for name in wanted if name not in self.versions]
+        required = ("apache-tvm", "apache-tvm-ffi", *REQUIREMENTS)
+        missing = [name for name in required if name not in self.versions]
         if missing:
             raise UserError(
                 f"{self.python} lacks {', '.join(missing)}, which MLC-LLM needs",

@@ -42,7 +42,7 @@ def arrange_weights(module: Any, vm: Any, params: list[Any]) -> None:
 
 
 class NativeModel:
-    """A model library with its parameters, and a cache with one sequence."""
+    """A model library in TVM's VM with its parameters, and a KV cache for one sequence."""
 
     def __init__(self, library: Path, params: Path, max_seq: int, chunk: int) -> None:
         self.device = tvm.cpu()

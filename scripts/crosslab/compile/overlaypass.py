@@ -21,7 +21,7 @@ GROUP = "mlc_rvv.passes"
 
 
 def load_pass(name: str) -> ModuleType:
-    """Import a module of the passes, by its name in their package.
+    """Import a module of the overlay's compiler passes, by the module's name in their package.
 
     The package has the same name as in MLC-LLM, because passes of other packages import it.
 

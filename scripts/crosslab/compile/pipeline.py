@@ -104,7 +104,7 @@ def add_metadata(metadata: Mapping[str, Any]) -> Any:
 def pipeline(
     target: Any, bounds: Mapping[str, int], metadata: Mapping[str, Any], *, gemv: bool = True
 ) -> Any:
-    """Return the whole lowering as one pass.
+    """Return a pass that does the whole lowering.
 
     Args:
         target: target of the generated code.

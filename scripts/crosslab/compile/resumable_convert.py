@@ -37,7 +37,7 @@ class Shards(tvmjs.TensorCacheShardingManager):  # type: ignore[misc]
         super().__init__(*arguments, **options | {"initial_shard_records": list(DONE)})
 
     def append_or_update(self, data: bytes, name: str, *about: Any, **options: Any) -> None:
-        """Add a parameter, unless a complete shard has it."""
+        """Add a parameter to the shards, unless a complete shard already has the parameter."""
         if name not in HELD:
             super().append_or_update(data, name, *about, **options)
 

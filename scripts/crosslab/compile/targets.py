@@ -58,7 +58,7 @@ class LabTarget:
         return f"{self.name}-rvv{self.vlen}{halves}" if self.vlen else self.name
 
     def table(self) -> dict[str, Any]:
-        """Return the target as TVM's table; its host part has the same attributes.
+        """Return the target as TVM's table, whose host part has the same attributes.
 
         ``+zve64d`` with a minimal vector length replaces ``+v``: under ``+v`` TVM 0.26 turns
         fixed vector loops into masked scalable ones, which are several times slower.

@@ -261,7 +261,7 @@ def main(argv: Sequence[str]) -> int:
     loops = read_loops(CORES)
     console = Console(highlight=False)
     known = sorted({loop.core for loop in loops})
-    all_predictions: list[Prediction] = []
+    results: list[Prediction] = []
     for core in args.core or map(core_option, known):
         chosen = [loop for loop in loops if loop.core == core.key]
         if not chosen:
@@ -270,7 +270,7 @@ def main(argv: Sequence[str]) -> int:
                 remedy=f"it has loops of: {', '.join(known)}",
             )
         predictions = predict(core, chosen, args.cache)
-        all_predictions += predictions
+        results += predictions
         console.print(table_of(core.name, predictions))
         console.print(summary_of(predictions))
         if args.leave_one_out and core.pipeline:
@@ -280,11 +280,6 @@ def main(argv: Sequence[str]) -> int:
                 f"{statistics.median(left):.0%} in the median, {max(left):.0%} at most"
             )
     if args.docs:
-        piped = [
-            prediction for prediction in all_predictions if prediction.cycles.pipeline is not None
-        ]
-        write_table(
-            args.docs,
-            markdown_of(list(dict.fromkeys(prediction.loop.core for prediction in piped)), piped),
-        )
+        piped = [p for p in results if p.cycles.pipeline is not None]
+        write_table(args.docs, markdown_of(list(dict.fromkeys(p.loop.core for p in piped)), piped))
     return 0

@@ -30,7 +30,7 @@ _UNIT_STRIDE = re.compile(r"v([ls])e\d+\.v")
 
 @dataclass(frozen=True)
 class StandIn:
-    """An assumption: the cost of one instruction replaces a cost that a table lacks.
+    """An assumption: the cost of an instruction replaces a cost that a table lacks.
 
     Attributes:
         missing: regular expression of the whole name of the instruction without a cost.

@@ -134,7 +134,7 @@ def table_of(core: Core, cpu: str) -> Iterator[str]:
     vector = iter(figures[len(SCALAR) + 1 :: 2])
     for name in names:
         pairs = (next(vector) for _ in columns)
-        yield f'"{name}" = {json.dumps([[one, round(two, 2)] for one, two in pairs])}'
+        yield f'"{name}" = {json.dumps([[delay, round(busy, 2)] for delay, busy in pairs])}'
 
 
 def main(argv: Sequence[str]) -> int:

@@ -114,7 +114,7 @@ def _scalars(core: Core, rows: int, columns: int, depth: int, *, int8: bool = Fa
 
 
 def _least(core: Core, names: Sequence[str], width: int) -> float:
-    """Return the cycles of one element with the cheapest instruction of several, at its best LMUL.
+    """Return the cycles of an element with the cheapest of some instructions, at the best LMUL.
 
     Raises:
         UserError: the core's table lacks all of the instructions.

@@ -66,9 +66,7 @@ class MemorySystem:
         """
         fields = dict(table)
         fields |= {name: CacheSize(**fields[name]) for name in ("l1", "l2")}
-        fields["published"] = tuple(
-            PublishedSpeed(**speed) for speed in fields.get("published", ())
-        )
+        fields["published"] = tuple(PublishedSpeed(**row) for row in fields.get("published", ()))
         return cls(**fields)
 
     @property

@@ -156,12 +156,8 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--function", help="only the loops of this function (all)")
     args = options.parse_args(argv)
-    found = [
-        candidate
-        for candidate in loops_of(args.object)
-        if args.function in (None, candidate.symbol)
-    ]
-    if not found:
+    matches = [c for c in loops_of(args.object) if args.function in (None, c.symbol)]
+    if not matches:
         raise UserError(
             f"{args.object} has no such loop",
             remedy="--function takes a whole name, such as mlc_axpy_m4",
@@ -169,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
     table = Table(title=f"{args.core.name}: cycles of a round", box=None, padding=(0, 1, 0, 0))
     for heading in ("function", "at", "instructions", *(u.value for u in Unit), "pipeline"):
         table.add_column(heading, justify="left" if heading == "function" else "right")
-    for loop in found:
+    for loop in matches:
         sums = cycles_of_units(args.core, loop)
         table.add_row(
             loop.symbol,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cycles of executed instructions on a core's pipeline, including waits for each other.
+"""Cycles of executed instructions on a core's pipeline, including waits for operands and units.
 
 The counter records how often a segment ran right after another. For each such pair, the machine
 measures the second segment, after it has executed the first and the usual code before it: the most
@@ -43,7 +43,7 @@ class Translator:
 
     @cached_property
     def _load(self) -> float:
-        """Latency of a load; a store reads its data later than it begins by this time."""
+        """Cycles of a load's latency; also the delay after which a store reads its data."""
         return self.pipeline.latencies.shortest("vle32.v", 32)
 
     def step(self, word: int, kind: Kind) -> Step:
@@ -60,10 +60,8 @@ class Translator:
         if not instruction.vector:
             scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
             return Step(scalar.occupancy, scalar.latency, used.reads, scalar.unit, used.writes)
-        waits = tuple(
-            register for register in used.reads if register < VECTOR or register == VSTATE
-        )
-        sources = [register for register in used.reads if VECTOR <= register < VSTATE]
+        waits = tuple(r for r in used.reads if r < VECTOR or r == VSTATE)
+        sources = [r for r in used.reads if VECTOR <= r < VSTATE]
         cycles = self.core.aligned_cycles(kind)
         occupancy = 1.0 if math.isnan(cycles) else cycles
         parts = _parts(sources, used.writes, kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache misses of a run, and the tokens per second that follow from them.
+"""Cache misses of a run, and the tokens per second that follow from the misses and cycles.
 
 The counter simulates two levels of data cache of one core, with the program's addresses: no
 prefetch, no TLB, no instruction fetch. Each element of a strided access is a separate access.

@@ -199,7 +199,7 @@ class Width:
         return result
 
     def put(self, mnemonic: str, to: Vector, *sources: Operand) -> None:
-        """Add an instruction that replaces a value, or accumulates into it (``vmacc``)."""
+        """Add an instruction that replaces a value, or accumulates into the value (``vmacc``)."""
         reads = _registers(sources) + ((to,) if _ACCUMULATES.match(mnemonic) else ())
         text = ", ".join(["{}"] * (len(sources) + 1))
         self._loop.add(mnemonic, text, (to, *sources), reads, (to,), self.type)
@@ -303,7 +303,7 @@ class Loop:
 
     @contextmanager
     def repeat(self, name: str) -> Iterator[None]:
-        """Delimit the loop's body; the parameter ``name`` counts the iterations (1 or more)."""
+        """Delimit the body of the loop; the parameter ``name`` counts iterations (1 or more)."""
         self.times = self.pointer("int64_t ", name)
         self._section = self.body
         yield

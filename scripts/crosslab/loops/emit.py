@@ -10,7 +10,7 @@ from crosslab.loops.schedule import Order
 
 
 class _Assembly:
-    """Lines of assembly, and the vector type in force after them.
+    """Lines of assembly, with the vector type in force after the lines.
 
     Args:
         registers: register of each value.

@@ -103,6 +103,6 @@ def loops_header(folder: Path, core: Core) -> str:
     key = folder, core.key
     if key not in _MADE:
         text = "".join(functions(described, core) for described in read_loops(folder))
-        made = f"// Generated from {folder.name}/*.py for {core.name}.\n#pragma once\n{text}"
-        _MADE[key] = made
+        header = f"// Generated from {folder.name}/*.py for {core.name}.\n#pragma once\n{text}"
+        _MADE[key] = header
     return _MADE[key]

@@ -60,13 +60,13 @@ class Machine:
         if of is None:
             kind = next(kind for text, kind in _SCALAR if re.fullmatch(text, mnemonic))
             return Timing(SCALAR, 0, self._latencies.scalar[kind].latency)
-        own = _OWN_WIDTH.fullmatch(mnemonic)
-        bits = int(own[1]) if own else of.bits
+        access = _OWN_WIDTH.fullmatch(mnemonic)
+        bits = int(access[1]) if access else of.bits
         cycles = self.core.cycles.get(mnemonic, {}).get(of.column(bits), math.nan)
         if math.isnan(cycles):
             # An unmeasured instruction takes a cycle per register.
             cycles = max(1.0, float(of.group(bits)))
-        if own:
+        if access:
             # Dependent instructions can begin with the first register; later ones follow.
             return Timing(MEMORY, cycles, max(self._latencies.shortest(mnemonic, bits), cycles))
         latency, _ = self._latencies.of(mnemonic, of.column(bits))
@@ -110,7 +110,7 @@ class Clock:
         self.switched = 0  # vector types put in force
 
     def _switches(self, number: int) -> bool:
-        """True if the instruction needs another vector type than the one in force."""
+        """True if the instruction needs a change of the vector type in force."""
         program = self._program
         if program.any_width[number]:
             return program.counts[number] != self._count
@@ -138,7 +138,7 @@ class Clock:
         return max(0.0, max(at, after) - busy), False, switches, False
 
     def issue(self, number: int) -> float:
-        """Issue an instruction; return its cycle."""
+        """Issue an instruction; return the cycle of the issue."""
         program = self._program
         if self._switches(number):
             now = self._now if self._slots < ISSUE_WIDTH else self._now + 1

@@ -19,7 +19,7 @@ _INTEGERS = 26
 
 
 def available(loop: Loop) -> dict[Bank, Sequence[str]]:
-    """Return the registers for values; arguments and constants of the loop take some of them."""
+    """Return the registers for values, without those for the loop's arguments and constants."""
     names = dict(_NAMES)
     ops = (*loop.before, *loop.body, *loop.after)
     constants = {o for op in ops for o in op.operands if isinstance(o, Constant)}
@@ -71,7 +71,7 @@ def _place(taken: Sequence[int], size: int, life: int) -> int | None:
 
 
 def _lifetimes(loop: Loop, order: Order) -> dict[Value, int]:
-    """Return a bit mask per value: positions (before, in, after the loop) where it is needed."""
+    """Return a bit mask per value: positions (before, in, after the loop) that need the value."""
     sections = (loop.before, order.ops, loop.after)
     touched: dict[Value, list[list[int]]] = {}
     position = 0

@@ -44,7 +44,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the body's instructions, with its cost.
+    """An order of a loop body's instructions, with the order's cost.
 
     Attributes:
         ops: instructions in the order of issue.
@@ -78,21 +78,21 @@ def edges(body: Sequence[Op]) -> list[Edge]:
 
     for iteration in (0, 1):
         for op in body:
-            here = (iteration, op.number)
+            current = (iteration, op.number)
             for value in op.inputs:
                 if value in written:
-                    depends(written[value], here, True)
+                    depends(written[value], current, True)
             for value in op.outputs:
                 for reader in read.pop(value, []):
-                    if reader != here:
-                        depends(reader, here, False)
+                    if reader != current:
+                        depends(reader, current, False)
                 if value in written and value not in op.inputs:
-                    depends(written[value], here, False)
+                    depends(written[value], current, False)
             for value in op.inputs:
                 if value not in op.outputs:
-                    read[value].append(here)
+                    read[value].append(current)
             for value in op.outputs:
-                written[value] = here
+                written[value] = current
     return sorted(dependences, key=lambda e: (e.first, e.later, e.distance, e.reads))
 
 
@@ -213,8 +213,8 @@ class Scheduler:
             due.append(total if timing.unit == ARITHMETIC else math.inf)
             total += timing.taken if timing.unit == ARITHMETIC else 0.0
         self._length = total
-        here = [edge for edge in self.edges if edge.distance == 0]
-        for edge in sorted(here, key=lambda e: -e.first):
+        inside = [edge for edge in self.edges if edge.distance == 0]
+        for edge in sorted(inside, key=lambda e: -e.first):
             timing = self.machine.timing(self.body[edge.first])
             # Start instructions with a long latency and short occupancy earlier.
             early = margin if timing.latency > 2 * timing.taken > 0 else 0
@@ -222,7 +222,7 @@ class Scheduler:
             due[edge.first] = min(due[edge.first], due[edge.later] - latency)
         # An instruction without dependents, such as a store, follows its operands.
         ends = [at == math.inf for at in due]
-        for edge in sorted(here, key=lambda e: e.later):
+        for edge in sorted(inside, key=lambda e: e.later):
             if ends[edge.later]:
                 latency = self.machine.timing(self.body[edge.first]).latency if edge.reads else 0
                 known = due[edge.later] if due[edge.later] < math.inf else -math.inf

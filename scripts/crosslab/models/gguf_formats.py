@@ -216,7 +216,7 @@ def _six_bits(raw: U8) -> I16:
 
 
 def _k_nibbles(raw: U8) -> U8:
-    """Unpack [blocks, 8, 32] values: 32 bytes hold two groups, first the one in low nibbles."""
+    """Unpack values [blocks, 8, 32]: 32 bytes hold a group in low, the next in high nibbles."""
     return _nibbles(raw.reshape(-1, 4, 32)).reshape(-1, 8, 32)
 
 

@@ -88,7 +88,7 @@ class GgufWeights:
             raise UserError(f"{name}: {error}", remedy="download the file again") from error
 
     def read(self, name: str) -> F32:
-        """Read a weight as float32, also if it is stored in blocks."""
+        """Read a weight as float32, also a weight that is stored in blocks."""
         return self.blocks(name).dequantized() if name in self.types else self._stored.read(name)
 
     def layout(self, sources: Mapping[str, Sequence[str]]) -> dict[str, tuple[Segment, ...]]:
@@ -128,7 +128,7 @@ class GgufWeights:
             for i, segment in enumerate(segments):
                 packed = [self.blocks(name).packed() for name in segment.sources]
                 for part in segment.format.parts:
-                    values = np.concatenate([each[part] for each in packed])
+                    values = np.concatenate([matrices[part] for matrices in packed])
                     yield f"{param.removesuffix(WEIGHT)}.{part}_{i}", values
 
 

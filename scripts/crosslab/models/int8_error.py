@@ -87,7 +87,7 @@ def log_probabilities(logits: F32, tokens: Sequence[int]) -> F64:
 
 
 def _surprise(logits: F32, tokens: Sequence[int]) -> float:
-    """Return the sum of -log p of each token given the tokens before it."""
+    """Return the sum of -log p of each token given all earlier tokens."""
     return -float(log_probabilities(logits, tokens).sum())
 
 

@@ -88,8 +88,8 @@ def fuse_weights(
         UserError: a weight is missing or has the wrong shape.
     """
     weights = FileWeights(model, family)
-    wanted = [name for name in weights if name not in but]
-    for name in track(wanted, "weights", console=_console, transient=True):
+    names = [name for name in weights if name not in but]
+    for name in track(names, "weights", console=_console, transient=True):
         yield name, weights[name]
 
 

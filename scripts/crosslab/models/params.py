@@ -196,7 +196,7 @@ class StoredArray:
     narrowed: bool
 
     def read(self) -> Array:
-        """Read the array; widen bfloat16 to float32, leave packed words as they are."""
+        """Read the array; widen bfloat16 to float32, and leave packed words unchanged."""
         count = math.prod(self.shape)
         values: Array = np.fromfile(self.path, self.dtype, count, offset=self.offset)
         return (from_bfloat16(values) if self.narrowed else values).reshape(self.shape)
@@ -233,7 +233,7 @@ def read_stored(folder: Path) -> dict[str, Array]:
 
 
 def _field(table: object, key: str, kind: type[T], path: Path) -> T:
-    """Return a field of a table in the index; raise UserError if its type is wrong."""
+    """Return a field of a table in the index; raise UserError if the field has the wrong type."""
     value = table.get(key) if isinstance(table, Mapping) else None
     # True is an int to Python, but not a number of bytes.
     if not isinstance(value, kind) or isinstance(value, bool):

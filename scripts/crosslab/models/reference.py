@@ -108,7 +108,7 @@ class ReferenceLlama:
         """Read more tokens; return the normed states [len(tokens), hidden] of each token."""
         return self._norm(self._hidden(tokens, slice(None)), "model.norm")
 
-    def _hidden(self, tokens: Sequence[int], asked: slice) -> F32:
+    def _hidden(self, tokens: Sequence[int], rows: slice) -> F32:
         """Read tokens; return the states [asked tokens, hidden] after the last layer.
 
         As in a compiled model, the states of other tokens are dropped after the last attention.
@@ -120,7 +120,7 @@ class ReferenceLlama:
         x = x * np.float32(self.family.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
-            kept = asked if layer == self.config.layers - 1 else slice(None)
+            kept = rows if layer == self.config.layers - 1 else slice(None)
             mixed = self._attention(layer, self._norm(x, f"{at}.input_layernorm"))[kept]
             x = x[kept] + self._linear(mixed, layer, "self_attn.o_proj")
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))

@@ -114,7 +114,7 @@ class Roundings:
         """Begin a call of the model; does nothing here."""
 
     def head(self, x: F32, block: int, name: str) -> F32:
-        """Return the input of a call's last product, rounded if the model rounds it."""
+        """Return the input of a call's last product, rounded if `rounds_head` is set."""
         return self.rounded(x, block, name) if self.rounds_head else x
 
     def matrix(self, x: F32, block: int, name: str) -> tuple[Int8, F32]:  # noqa: ARG002 - overridden
@@ -241,28 +241,26 @@ class RunRoundings(Roundings):
         return rows
 
     def cached(self, keys: F32, values: F32, layer: int, first: int) -> tuple[F32, F32]:
-        """Return the run's cached keys and values of these tokens, after a check."""
+        """Return the run's cached keys and values of the given tokens, after a check."""
         end = first + len(keys)
         if self._cached.shape[1] <= layer or self._cached.shape[2] < end:
             raise RoundingError(f"the run's cache lacks token {end - 1} of layer {layer}")
         self._read[layer, first:end] = True
         pairs = []
-        for kind, computed, stored in zip(
+        for kind, fresh, held in zip(
             ("key", "value"), (keys, values), self._cached[:, layer, first:end], strict=True
         ):
             where = f"layer {layer} of the run's cache, {kind} of token {first}"
-            x, kept = _flat(computed), _flat(stored)
+            x, kept = _flat(fresh), _flat(held)
             if kept.shape != x.shape:
-                raise RoundingError(
-                    f"{where}: heads of {stored.shape[1:]}, not {computed.shape[1:]}"
-                )
+                raise RoundingError(f"{where}: heads of {held.shape[1:]}, not {fresh.shape[1:]}")
             if not np.isfinite(kept).all():
                 raise RoundingError(f"{where}: the cache holds NaN or infinity")
             # The largest of a row is 127 steps.
             scales = np.abs(kept).max(axis=1, keepdims=True) / np.float32(127)
             whole = np.rint(kept / np.where(scales > 0, scales, 1))
             near, factors = self._checked(x, x.shape[1], whole.astype(np.int8), scales, where)
-            pairs.append((near * factors).astype(np.float32).reshape(computed.shape))
+            pairs.append((near * factors).astype(np.float32).reshape(fresh.shape))
         return pairs[0], pairs[1]
 
     def _checked(
@@ -273,15 +271,15 @@ class RunRoundings(Roundings):
         if scales.shape != expected_scales.shape:
             raise RoundingError(f"{where}: {scales.shape} scales, not {expected_scales.shape}")
         noise = NOISE * np.abs(x).max(axis=1, keepdims=True, initial=0).astype(np.float64)
-        apart = scales.astype(np.float64) - expected_scales
+        differences = scales.astype(np.float64) - expected_scales
         allowed = self._slack.scale * expected_scales + noise / 127 + float(LEAST)
-        if not (np.abs(apart) <= allowed).all():
-            row, column = np.argwhere(~(np.abs(apart) <= allowed))[0]
+        if not (np.abs(differences) <= allowed).all():
+            row, column = np.argwhere(~(np.abs(differences) <= allowed))[0]
             raise RoundingError(
                 f"{where}: row {row}, block {column} has a scale of {scales[row, column]:g}, "
                 f"not {expected_scales[row, column]:g}"
             )
-        mean = float(apart.mean() / max(expected_scales.mean(), float(LEAST)))
+        mean = float(differences.mean() / max(expected_scales.mean(), float(LEAST)))
         if abs(mean) > self._slack.mean:
             raise RoundingError(f"{where}: scales are off by {mean:.1e} of their mean")
         steps = np.repeat(np.maximum(scales, LEAST).astype(np.float64), block, axis=1)

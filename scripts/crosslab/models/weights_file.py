@@ -36,7 +36,7 @@ def save_weights(
     metadata: dict[str, str] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write tensors to ``folder/model.safetensors``, or to shards with an index if they are larger.
+    """Write tensors to ``folder/model.safetensors``; large models become shards with an index.
 
     Args:
         weights: name and values of each tensor; at most one shard of tensors is in memory.
@@ -113,7 +113,7 @@ def write_elsewhere(files: Iterable[WeightFile], folder: Path) -> None:
 
 
 def weight_files(model: Path) -> list[WeightFile]:
-    """Return the weight files of a model, also those that stay in another folder.
+    """Return the weight files of a model, including files that stay in another folder.
 
     Args:
         model: folder in Hugging Face's layout, or a folder of :func:`write_elsewhere`.

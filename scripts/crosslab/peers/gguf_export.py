@@ -108,10 +108,8 @@ def export_gguf(model: Path, format_: str, cache: Path) -> Path:
     """
     sources = [Path(str(module.__file__)) for module in (gguf_import, params, quantize_module)]
     key = digest(model.name, format_, Path(__file__), *sources)
-    exported = cached_build(
-        cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf")
-    )
-    return exported / "model.gguf"
+    file = cached_build(cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf"))
+    return file / "model.gguf"
 
 
 def _export(model: Path, format_: str, target: Path) -> None:

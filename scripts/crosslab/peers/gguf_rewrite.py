@@ -34,9 +34,7 @@ def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
         UserError: the file is not a GGUF file, or a row does not consist of whole blocks.
     """
     modules = (gguf_export, quantize_module)
-    key = digest(
-        source, format_, Path(__file__), *(Path(str(module.__file__)) for module in modules)
-    )
+    key = digest(source, format_, Path(__file__), *(Path(str(m.__file__)) for m in modules))
     name = f"{source.stem}.{format_}.gguf"
     rewritten = cached_build(cache, "gguf", key, lambda out: _rewrite(source, format_, out / name))
     return rewritten / name

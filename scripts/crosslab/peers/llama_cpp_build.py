@@ -79,7 +79,7 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
 
 
 def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path) -> None:
-    """Compile all builds in one folder: they differ only in one library."""
+    """Compile all builds in one folder, as the builds differ only in one library."""
     builds: dict[str, tuple[str, ...]] = {HOST: ()}
     if toolchain.machine is Machine.RISCV64:
         builds = {n: (*CROSS_OPTIONS, f"-DGGML_RV_ZVFH={zvfh}") for n, zvfh in BUILDS.items()}

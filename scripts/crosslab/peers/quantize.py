@@ -116,8 +116,8 @@ def _iq4_nl(blocks: F32) -> Bytes:
     """Encode blocks of 32 weights with a scale and 16 levels that are not evenly spaced."""
     largest = np.abs(blocks).max(axis=1, keepdims=True)
     scale, scale_bytes = _halves(largest / LEVELS[-1])
-    wanted = _over(blocks, np.broadcast_to(scale, blocks.shape))
-    codes = np.searchsorted((LEVELS[1:] + LEVELS[:-1]) / 2, wanted).astype(np.uint8)
+    scaled = _over(blocks, np.broadcast_to(scale, blocks.shape))
+    codes = np.searchsorted((LEVELS[1:] + LEVELS[:-1]) / 2, scaled).astype(np.uint8)
     return np.concatenate([scale_bytes, codes[:, :16] | codes[:, 16:] << 4], axis=1)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build of the plugin that counts instructions, for an emulator that loads it."""
+"""Build of the plugin that counts instructions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLUGIN_API = (((9, 1), 3), ((9, 0), 2), ((0,), 1))
 
 @dataclass(frozen=True)
 class Counter:
-    """An emulator, and the counting plugin compiled for it."""
+    """An emulator with a counting plugin that was compiled for the emulator."""
 
     qemu: Emulator
     plugin: Path

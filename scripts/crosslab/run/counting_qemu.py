@@ -47,7 +47,7 @@ class PinnedQemu:
 
 
 def counting_qemu(cache: Path) -> Emulator:
-    """Return an emulator that loads plugins; download it with apt, once, if necessary.
+    """Return an emulator that loads plugins; download one with apt, once, if necessary.
 
     Args:
         cache: folder of finished builds.

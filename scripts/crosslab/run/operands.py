@@ -59,10 +59,7 @@ def operands(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> O
         reads, writes = sources, [_bits(word, 7), VSTATE]
     else:
         reads, writes = _scalar(word) if word & 3 == 3 else _compressed(word)
-    return Operands(
-        tuple(sorted({register for register in reads if register})),
-        tuple(sorted({register for register in writes if register})),
-    )
+    return Operands(tuple(sorted({r for r in reads if r})), tuple(sorted({r for r in writes if r})))
 
 
 Registers = tuple[list[int], list[int]]
@@ -177,14 +174,12 @@ def _scalar(word: int) -> Registers:
         return table[opcode]
     if 16 <= opcode <= 19:
         three = (first, second, _bits(word, 27))
-        return [FLOAT + register for register in three], [FLOAT + rd]
+        return [FLOAT + r for r in three], [FLOAT + rd]
     if opcode == 20:
         to, source = _FLOAT_FILES.get(_bits(word, 27), (FLOAT, FLOAT))
         # In conversions, roots and moves, the field of the second source selects the operation.
         two = [first] if _bits(word, 27) in (8, 11, 24, 26, 28, 30) else [first, second]
-        return [source + register for register in two if source + register], [
-            to + rd
-        ] if to + rd else []
+        return [source + r for r in two if source + r], [to + rd] if to + rd else []
     if opcode in (11, 12, 14):
         return [first, second], [rd]
     return [], []

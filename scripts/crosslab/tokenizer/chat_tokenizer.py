@@ -75,9 +75,9 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
 
 
 def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> Tokenizer:
-    """Build a tokenizer that merges characters, with bytes for unknown ones, like SentencePiece.
+    """Build a tokenizer that merges characters, with bytes for unknown characters (SentencePiece).
 
-    There is no list of merges: two tokens merge if they form a token, in order of its score.
+    There is no list of merges: two tokens merge if they form a token; higher scores come first.
     """
     vocabulary = {token: index for index, (token, _) in enumerate(named)}
     scores = fields.get("tokenizer.ggml.scores")

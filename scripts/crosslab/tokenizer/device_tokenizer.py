@@ -111,7 +111,7 @@ def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
 
 
 def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
-    """Make the markers of tool calls visible in an answer's text: remove their flag SPECIAL."""
+    """Make the markers of tool calls part of an answer's text, by removing the flag SPECIAL."""
     if calls is None:
         return
     written = (calls.begin + calls.between + calls.end).encode()

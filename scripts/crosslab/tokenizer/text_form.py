@@ -149,7 +149,7 @@ def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any
 
 
 def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
-    """Build the library's normalizer; None if it does nothing."""
+    """Build the library's normalizer; None for a normalizer without steps."""
     if not list(_steps(about.get("normalizer"), "normalizers")):
         return None
     alone = json.loads(Tokenizer(models.BPE()).to_str())
@@ -159,7 +159,7 @@ def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
 
 
 def _check_added(about: Mapping[str, Any]) -> None:
-    """Refuse added tokens that the runner would match by other rules than the library."""
+    """Refuse added tokens that the runner and the library would match differently."""
     normalizer = _normalizer(about)
     blanks = (about.get("pre_tokenizer") or {}).get("type") == "Metaspace"
     for added in about["added_tokens"]:

@@ -56,7 +56,7 @@ class ToolFormat:
 
 @dataclass(frozen=True)
 class _Call:
-    """Offsets of a call in a text: of its begin and end, and of its arguments."""
+    """Offsets of a tool call and of its arguments in a text."""
 
     text: str
     begin: int
@@ -124,7 +124,7 @@ def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
 
 
 def _find(text: str, name: str, name_id: str) -> _Call | None:
-    """Find a call of the named tool; None if it is not a JSON object with JSON arguments."""
+    """Find a call of the named tool; None for calls that are not JSON with JSON arguments."""
     if text.count(name) < 1 or KEY not in text:
         return None
     named = text.index(name)

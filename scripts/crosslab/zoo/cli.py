@@ -167,7 +167,7 @@ def _check(args: argparse.Namespace) -> None:
     find_cross()
 
 
-def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
+def _specs(args: argparse.Namespace, keys: Sequence[MatrixKey]) -> list[Spec]:
     for name in ("mlc_tree", "tvm_tree", "plain_tree", "work", "tuned"):
         if path := getattr(args, name):
             setattr(args, name, path.resolve())
@@ -183,7 +183,7 @@ def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
             plain_tree=args.plain_tree,
             work=args.work,
         )
-        for key in asked
+        for key in keys
     ]
 
 
@@ -200,14 +200,12 @@ def _todo(
     return todo
 
 
-def _run_all(
-    args: argparse.Namespace, asked: Sequence[MatrixKey], save: Any
-) -> list[FamilyOutcome]:
+def _run_all(args: argparse.Namespace, keys: Sequence[MatrixKey], save: Any) -> list[FamilyOutcome]:
     done = list[FamilyOutcome]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=_progress, transient=True) as bar:
-        task = bar.add_task("zoo", total=len(asked))
-        for outcome in _outcomes(args, asked):
+        task = bar.add_task("zoo", total=len(keys))
+        for outcome in _outcomes(args, keys):
             done.append(outcome)
             save(done)
             bar.update(task, advance=1)
@@ -217,14 +215,13 @@ def _run_all(
     return done
 
 
-def _outcomes(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> Iterator[FamilyOutcome]:
+def _outcomes(args: argparse.Namespace, keys: Sequence[MatrixKey]) -> Iterator[FamilyOutcome]:
     if args.scheduler is None:
-        yield from outcomes_here(_specs(args, asked), args.jobs, args.timeout)
+        yield from outcomes_here(_specs(args, keys), args.jobs, args.timeout)
         return
-    labels = {release: _label(args, release) for release in {key.release for key in asked}}
+    labels = {release: _label(args, release) for release in {key.release for key in keys}}
     cells = [
-        Cell(str(key), labels[key.release], {"timeout": args.timeout, **_axes(key)})
-        for key in asked
+        Cell(str(key), labels[key.release], {"timeout": args.timeout, **_axes(key)}) for key in keys
     ]
     yield from (outcome for _, outcome in compute(args.scheduler, cells, _say))
 

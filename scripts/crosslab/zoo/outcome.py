@@ -105,7 +105,7 @@ class FamilyOutcome:
 
 
 def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:
-    """Return the number of products that call kernels, of all products, and of others by reason."""
+    """Return the number of products with a kernel, of all products, and of the rest by reason."""
     plain: dict[str, int] = {}
     for entry in report:
         if not entry["symbol"]:

@@ -102,10 +102,8 @@ def _make(family: Family, packing: Packing, folder: Path) -> None:
     with torch.no_grad():
         model = _model(family, packing)
         _save(family, model, folder)
-        candidates = [_candidate(family, model, n) for n in range(CANDIDATES)]
-    margin, prompt, answer = max(
-        candidates, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0])
-    )
+        tries = [_candidate(family, model, n) for n in range(CANDIDATES)]
+    margin, prompt, answer = max(tries, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
     np.savez(
         folder / ANSWER, margin=margin, prompt=prompt, tokens=answer.tokens, logits=answer.logits
     )
@@ -132,7 +130,7 @@ def _model(family: Family, packing: Packing) -> Any:
 
 
 def _save(family: Family, model: Any, folder: Path) -> None:
-    """Write the model in the form of published models: one file of weights, and the config."""
+    """Write the model like a published model: one file of weights, and the config."""
     safetensors = importlib.import_module("safetensors.numpy")
     model.save_pretrained(folder / "saved", max_shard_size="100GB")
     stored = safetensors.load_file(folder / "saved" / "model.safetensors")

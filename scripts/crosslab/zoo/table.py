@@ -84,9 +84,9 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
         lines.append(f"| {family.name} | {family.like} | {cells} | {called} |")
     counts = []
     for key, heading in columns.items():
-        asked = [o for o in outcomes if o.key._replace(family="") == key]
-        right = sum(o.outcome is FamilyStatus.RIGHT for o in asked)
-        counts.append(f"{heading}: {right} of {len(asked)} right")
+        checked = [o for o in outcomes if o.key._replace(family="") == key]
+        right = sum(o.outcome is FamilyStatus.RIGHT for o in checked)
+        counts.append(f"{heading}: {right} of {len(checked)} right")
     counted, formats = ", ".join(counts), dict.fromkeys(key.quantization for key in columns)
     bounds = ", ".join(f"{q} {error_bound(q):g}" for q in formats)
     lines += ["", f"{counted}. Largest error allowed: {bounds}."]

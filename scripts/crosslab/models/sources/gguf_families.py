@@ -103,7 +103,7 @@ def shapes_of(family: GgufFamily, config: LlamaConfig) -> dict[str, tuple[int, .
     hidden, kv = config.hidden, config.kv_heads * config.head_dim
     queries, head = config.heads * config.head_dim, (config.head_dim,)
     norm, table = (hidden,), (hidden, config.vocab)
-    layer_shapes: dict[str, tuple[int, ...]] = {
+    of_layer: dict[str, tuple[int, ...]] = {
         "attn_norm.weight": norm,
         "attn_q.weight": (hidden, queries),
         "attn_k.weight": (hidden, kv),
@@ -115,15 +115,13 @@ def shapes_of(family: GgufFamily, config: LlamaConfig) -> dict[str, tuple[int, .
         "ffn_down.weight": (config.intermediate, hidden),
     }
     if family.biases:
-        layer_shapes |= {
-            f"attn_{p}.bias": (n,) for p, n in zip("qkv", (queries, kv, kv), strict=True)
-        }
+        of_layer |= {f"attn_{p}.bias": (n,) for p, n in zip("qkv", (queries, kv, kv), strict=True)}
     if family.head_norms:
-        layer_shapes |= {"attn_q_norm.weight": head, "attn_k_norm.weight": head}
+        of_layer |= {"attn_q_norm.weight": head, "attn_k_norm.weight": head}
     shapes = {"token_embd.weight": table, "output_norm.weight": norm}
     shapes |= {} if config.tied else {"output.weight": table}
     for layer in range(config.layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in layer_shapes.items()}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
     return shapes
 
 
@@ -164,7 +162,7 @@ def config_of(
 
 
 def rope_scaling(config: LlamaConfig, factors: F32) -> dict[str, Any]:
-    """Return Llama 3's ``rope_scaling`` that divides the rotary frequencies by these factors.
+    """Return Llama 3's ``rope_scaling`` that divides the rotary frequencies by given factors.
 
     Raises:
         UserError: the factors belong to no known release.
@@ -172,8 +170,8 @@ def rope_scaling(config: LlamaConfig, factors: F32) -> dict[str, Any]:
     half = config.head_dim // 2
     plain = config.rope_theta ** (-np.arange(half) / half)
     for rope in LLAMA3_ROPES:
-        wanted = plain / scaled_frequencies(plain, rope)
-        if factors.shape == wanted.shape and np.allclose(factors, wanted, rtol=1e-5):
+        expected = plain / scaled_frequencies(plain, rope)
+        if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-5):
             factor, low, high, original = rope
             return {
                 "rope_type": "llama3",

@@ -162,7 +162,7 @@ def check_source(source: str, project: Path) -> None:
 def import_model(
     source: str, name: str, project: Path, cache: Path, *, blocks: bool = False
 ) -> ImportedModel:
-    """Import a model into the cache; download it if necessary.
+    """Import a model into the cache, with a download if necessary.
 
     Args:
         source: name of a pinned model, a folder, a GGUF file, or ``hf:OWNER/NAME[@REVISION]``.
@@ -239,7 +239,7 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
 
 
 def weight_paths(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder: those in its index, or all.
+    """Return the safetensors files that a folder's index lists, or all without an index.
 
     Raises:
         UserError: the folder has no weights, or lacks a file in its index.
