@@ -41,7 +41,7 @@ class RegisterTile:
         return REGISTERS // self.lmul - 1
 
     def step(self, m: int, fetch: float = 2) -> float:
-        """Return the instructions of a step for m rows; ``fetch`` of them load the other row."""
+        """Return the instructions of a step for m rows; ``fetch`` of them get the other row."""
         return math.ceil(m / self.rows) * fetch + 2 * m
 
 

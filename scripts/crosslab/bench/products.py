@@ -36,7 +36,7 @@ class Products:
 
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
-        """(rows, outputs, inputs) of a layer's products for each phase, then of lm_head's."""
+        """(rows, outputs, inputs) of a layer's products in both phases, then of lm_head."""
         layer, head = self.config.linear_layers, (self.config.vocab, self.config.hidden)
         phases = [(rows, *product) for rows in (self.prompt, 1) for product in layer]
         return [*phases, (1, *head)]

@@ -44,7 +44,7 @@ def attach_bounds(bounds: Mapping[str, int]) -> Any:
 
 
 def drop_pattern_attributes() -> Any:
-    """Return a pass that removes fusion's attributes from TIR functions; they disturb schedules."""
+    """Return a pass that removes fusion's attributes from TIR functions, for the schedules."""
 
     def drop(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():

@@ -144,7 +144,7 @@ class Core:
 
     @property
     def zvfh(self) -> bool:
-        """True if the core has half-precision vectors (Zvfh): its table has their arithmetic."""
+        """True if the core has half-precision vectors (Zvfh); the core's table then has figures."""
         return not math.isnan(self.cycles.get("vfadd.vv", {}).get("e16m1", math.nan))
 
     def elements(self, kind: Kind) -> float:

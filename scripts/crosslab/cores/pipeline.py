@@ -207,7 +207,7 @@ def all_cycles(
     symbols: Symbols | None = None,
     calls: int = 1,
 ) -> Cycles:
-    """Return the mean cycles of a call in some regions, with the pipeline's if it is known."""
+    """Return the mean cycles of a call in some regions, including those of the pipeline."""
     cycles = cycles_of(core, measured.histogram(regions, symbols), calls)
     if core.pipeline is None:
         return cycles

@@ -241,7 +241,7 @@ class Measurement:
     def histogram(
         self, regions: Iterable[int] | None = None, symbols: Symbols | None = None
     ) -> Histogram:
-        """The kinds executed in some regions (all) together, by function with symbols."""
+        """Return the executions of each kind in the regions (None: all), by function."""
         total: dict[tuple[int, int, int], int] = defaultdict(int)
         for segment, vtype, index, number, *_ in self._records(regions):
             total[segment, vtype, index] += number

@@ -122,7 +122,7 @@ def _metaspace(pre: Mapping[str, Any]) -> Flag:
 
 
 def _decoder(decoder: Mapping[str, Any] | None) -> Flag:
-    """Check the steps of a decoder; return DROPS_BLANK if it drops the text's first blank."""
+    """Check a decoder's steps; return DROPS_BLANK if they drop the first blank of a text."""
     steps = list(_steps(decoder, "decoders"))
     known: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},

@@ -189,7 +189,7 @@ def _floats(tensor: ReaderTensor) -> F32:
 def _weights(
     tensors: Mapping[str, ReaderTensor], family: GgufFamily, config: LlamaConfig, *, blocks: bool
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield each tensor by name: blocks as bytes [rows, bytes] if they stay, else float32."""
+    """Yield each tensor by name: with ``blocks``, matrices as bytes [rows, bytes]; else float32."""
     for gguf_name, tensor in tensors.items():
         name = hf_name(gguf_name)
         assert name is not None  # _check_shapes knows them all

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Loops of the instructions whose whole-loop cycles rvv-bench-results publishes, written anew:
-# only the instructions of each loop's body matter here, and that it runs as often.
+# Own versions of the loops for which rvv-bench-results publishes the cycles of a whole loop: the
+# bodies have the same instructions and run as often.
 #
-# a0: data, at least 256 KiB of it; a1: elements, as rvv-bench counts them.
+# a0: at least 256 KiB of data; a1: number of elements, as in rvv-bench.
 
 .option norvc
 
@@ -12,7 +12,7 @@
 \name:
 .endm
 
-# Bytes from the second half of the data to the first.
+# Copies bytes from the second half of the data to the first half.
 .macro copy m
 begin copy_\m
 	li t2, 131072
@@ -31,7 +31,7 @@ copy m2
 copy m4
 copy m8
 
-# The same with one vset for all whole groups.
+# Copies with one vset for all whole groups.
 .macro copy_whole m
 begin copy_whole_\m
 	li t2, 131072
@@ -49,7 +49,7 @@ begin copy_whole_\m
 copy_whole m1
 copy_whole m8
 
-# Bytes that begin a code point: all above 0xbf as signed numbers.
+# Counts bytes that begin a code point: signed numbers above 0xbf.
 .macro count m
 begin count_\m
 	li t1, 0
@@ -70,7 +70,7 @@ count m2
 count m4
 count m8
 
-# The same with vl read again behind the count; with one vset; four groups a round, counted late.
+# Counts, with vl read after the count; with one vset; with four groups per round, counted late.
 .macro count_more m
 begin count_top_\m
 	li t1, 0
@@ -131,7 +131,7 @@ count_more m2
 count_more m4
 count_more m8
 
-# One byte everywhere; with one vset.
+# Fills the data with a byte; with one vset for all whole groups.
 .macro fill m
 begin fill_\m
 	vsetvli t0, zero, e8, \m, ta, ma
@@ -157,7 +157,7 @@ fill m2
 fill m4
 fill m8
 
-# Bytes by a table of 16.
+# Replaces bytes by a table of 16 entries.
 .macro look_up m
 begin look_up_\m
 	li t0, 16
@@ -178,7 +178,7 @@ look_up m2
 look_up m4
 look_up m8
 
-# Words with their bytes reversed, by gathering bytes; their places are made outside of the loop.
+# Reverses the bytes of words with a gather; the indices are computed outside of the loop.
 .macro places m, wide
 	vsetvli t0, zero, e\wide, \m, ta, ma
 	vid.v v24
@@ -203,7 +203,7 @@ swap m1
 swap m2
 swap m4
 
-# With places of 16 bits.
+# Reverses the bytes of words with a gather by 16-bit indices.
 .macro swap16 m, double
 begin swap16_\m
 	places \double, 16
@@ -222,7 +222,7 @@ begin swap16_\m
 swap16 m1, m2
 swap16 m2, m4
 
-# With a load and a store of four fields.
+# Reverses the bytes of words with a load and a store of four fields.
 begin swap_fields_m1
 1:	vsetvli t0, a1, e8, m1, ta, ma
 	vlseg4e8.v v8, (a0)
@@ -237,7 +237,7 @@ begin swap_fields_m1
 	bnez a1, 1b
 	ret
 
-# A square picture of a1 points, at most 100 rounds for a row of lanes.
+# Computes a square picture of a1 points, with at most 100 rounds for a row of lanes.
 .macro picture m
 begin picture_\m
 	fcvt.s.wu ft0, a1
@@ -305,7 +305,7 @@ picture m1
 picture m2
 
 # Poly1305's inner loop, 16 bytes a lane: multiply by a constant in five limbs of 26 bits, carry,
-# split the next block. What is computed is of no use; the instructions are those of the hash.
+# split the next block. The instructions are those of the hash; the result is not a hash.
 .macro column d, a0, b0, a1, b1, a2, b2, a3, b3, a4, b4
 	vwmulu.vx \d, \a0, \b0
 	vwmaccu.vx \d, \b1, \a1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data cache: sets of lines, the least recently used is replaced, written lines are written back.
+// A data cache: sets of lines, replacement of the least recently used line, write-back.
 #pragma once
 
 #include <stdbool.h>
@@ -9,23 +9,23 @@
 #include <string.h>
 
 struct cache_line {
-  uint64_t number;  // of the line in memory, plus one; 0: empty
+  uint64_t number;  // number of the line in memory, plus one; 0: empty
   bool dirty;
 };
 
 struct cache {
   uint64_t sets;
   unsigned ways;
-  struct cache_line *lines;  // by set; in each, the most recently used first
+  struct cache_line *lines;  // sets, each with the most recently used line first
 };
 
 struct eviction {
   bool hit;
-  bool written_back;  // the line that made place was dirty
-  uint64_t number;    // of that line
+  bool written_back;  // the evicted line was dirty
+  uint64_t number;    // number of the evicted line
 };
 
-// Sizes in bytes. False when they do not divide.
+// Creates a cache with sizes in bytes; returns false if lines and ways do not divide the size.
 static inline bool cache_make(struct cache *cache, uint64_t size, unsigned ways, unsigned line) {
   if (!size || !ways || !line || size % ((uint64_t)ways * line)) return false;
   cache->sets = size / ((uint64_t)ways * line);

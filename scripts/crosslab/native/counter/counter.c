@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCG plugin that writes down what a RISC-V guest executes, outside of and between marks.
+// A TCG plugin that counts the instructions of a RISC-V guest, outside of and between marks.
 //
-// It counts runs of straight-line segments, by the vtype that the CPU has when it enters one: only
-// vset* change it, so that segment and vtype say of every instruction at which SEW and LMUL it
-// worked. What the instructions are is decoded by who reads the report (crosslab/run/decode.py).
-// Runs are counted by the segment that ran before, so that the report has the order of execution,
-// and by thread.
-// The elements that strided, indexed and segment loads and stores move are counted one by one.
+// The plugin counts runs of straight-line segments, by the vtype of the CPU at entry. Only vset*
+// changes vtype, so segment and vtype give SEW and LMUL of every instruction. The reader of the
+// report decodes the instructions (crosslab/run/decode.py). Runs are counted by thread, and by the
+// previous segment, so that the report has the order of execution.
+// The elements that strided, indexed and segment loads and stores move are counted individually.
 //
-// With `caches`, every load and store between marks goes through two data caches of one core, and
-// the lines that each segment misses are counted.
+// With `caches`, every load and store between marks passes through two data caches of one core, and
+// the missed lines of each segment are counted.
 //
-// A third mark writes the report at once and begins the next one, for a guest that asks what it has
-// cost while it runs.
+// A third mark writes the report immediately and begins the next report, for a guest that reads its
+// own counts while it runs.
 //
 // Arguments: out=FILE (JSON, written when the guest ends, or passes the third mark),
 // caches=LINE:SIZE:WAYS:SIZE:WAYS (bytes of a line; L1 and L2).
@@ -30,31 +29,31 @@ EXPORTED int qemu_plugin_version = MLC_RVV_PLUGIN_API;
 
 enum { MAX_VCPUS = 4096 };
 
-// Of a segment: lines that it missed in L1 and L2, and that went back to memory for them.
+// Cache lines of a segment: missed in L1, missed in L2, and written back to memory for them.
 enum { MISSES_L1, MISSES_L2, WRITTEN_BACK, TRAFFIC };
-// In the report, where an instruction's number stands otherwise.
+// In the report, in place of an instruction's number.
 enum { INDEX_RUNS = -1, INDEX_TRAFFIC = -2 };
 
 // A load or store whose elements are counted, by vtype at the segment's entry.
 struct access {
   struct access *next;
   const struct segment *segment;
-  size_t index;  // of the instruction in its segment
+  size_t index;  // number of the instruction in its segment
   uint64_t elements[VTYPES];
 };
 
 struct edge;
 
-// A segment that a thread entered with a vtype.
+// A segment, entered by a thread with a vtype.
 struct node {
   struct node *next;
   struct segment *segment;
-  int vtype;  // 0 if the segment does not depend on it
+  int vtype;  // 0 if the segment does not depend on vtype
   unsigned thread;
-  struct edge *edges;  // from the nodes that ran before it
+  struct edge *edges;  // from the previous nodes
 };
 
-// Runs of a node after another, or as the first of a thread (`from` is NULL), since the last mark.
+// Runs of a node after the node `from` (NULL: first of a thread), since the last mark.
 struct edge {
   struct edge *next;
   const struct node *from;
@@ -69,10 +68,10 @@ struct segment {
   uint32_t *words;
   size_t count;
   bool typed;  // an instruction depends on vtype at its entry
-  bool sets;   // it changes vtype, to `vtype`
+  bool sets;   // an instruction sets vtype, finally to `vtype`
   unsigned vtype;
-  enum kind mark;              // OTHER when it is no mark
-  struct node *nodes[VTYPES];  // one for each thread that entered it
+  enum kind mark;              // OTHER for a segment that is not a mark
+  struct node *nodes[VTYPES];  // a node for each thread that entered the segment
   struct access *accesses;
   uint64_t traffic[TRAFFIC];
   bool recorded;  // a record of the next report names it
@@ -80,12 +79,12 @@ struct segment {
 
 struct vcpu {
   unsigned vtype;
-  unsigned entry;  // vtype when the current segment was entered
+  unsigned entry;  // vtype at entry of the current segment
   const struct node *node;
 } __attribute__((aligned(128)));
 
-// One figure of the report: a segment's runs after `from`, or (`index` not negative) an
-// instruction's elements, which are those of all threads.
+// A number of the report: a segment's runs after `from`, or (`index` not negative) the elements of
+// an instruction in all threads.
 struct record {
   struct segment *segment;
   int vtype;
@@ -112,7 +111,7 @@ static struct cache l1, l2;
 static bool in_region;
 static bool unbalanced;
 static struct records records;
-// Where each stretch between marks begins in `records`; outside and inside take turns.
+// Begin of each stretch in `records`; stretches alternate: outside marks, between marks.
 static size_t *starts;
 static size_t start_count, start_room;
 
@@ -167,7 +166,7 @@ static void end_stretch(void) {
   }
 }
 
-// The region is one for all threads: a thread that begins it opens it for its helpers too.
+// All threads share a region: a thread that begins a region opens it for its helpers, too.
 static void pass_mark(bool begin) {
   pthread_mutex_lock(&lock);
   if (in_region == begin) {
@@ -193,7 +192,7 @@ static struct node *find_node(struct segment *segment, int vtype, unsigned threa
   return node;
 }
 
-// Other threads may look at a list while one extends it at its head.
+// Other threads may read the list while this thread adds a node at its head.
 static struct node *node_of(struct segment *segment, int vtype, unsigned thread) {
   struct node *found = find_node(segment, vtype, thread);
   if (found) return found;
@@ -211,7 +210,7 @@ static struct edge *find_edge(struct node *node, const struct node *from) {
   return edge;
 }
 
-// A node's edges are extended by its own thread, and read by the one that passes a mark.
+// Only a node's own thread adds edges; a thread that passes a mark reads them.
 static struct edge *edge_of(struct node *node, const struct node *from) {
   struct edge *found = find_edge(node, from);
   if (found) return found;
@@ -234,7 +233,7 @@ static void on_segment(unsigned int index, void *data) { account(index, data); }
 
 static void write_report(void);
 
-// The marks themselves are outside of the region.
+// The marks are outside of the region.
 static void on_mark(unsigned int index, void *data) {
   struct segment *segment = data;
   if (segment->mark == MARK_END) pass_mark(false);
@@ -248,13 +247,13 @@ static void on_element(unsigned int index, qemu_plugin_meminfo_t info, uint64_t 
   (void)info;
   (void)address;
   struct access *access = data;
-  // Before version 8, QEMU may go on calling this for accesses of later blocks, whose instructions
-  // have no callback of their own.
+  // QEMU before version 8 may call this for accesses in later blocks, if their instructions have no
+  // callback.
   if (access->segment != vcpus[index].node->segment) return;
   bump(&access->elements[vcpus[index].entry]);
 }
 
-// Lines of L1 that are written back stay in L2, which holds whatever L1 does here.
+// A changed line that L1 evicts is written to L2, without counting a miss of L2.
 static void touch(struct segment *segment, uint64_t number, bool write) {
   const struct eviction first = cache_access(&l1, number, write);
   if (first.hit) return;
@@ -267,7 +266,7 @@ static void touch(struct segment *segment, uint64_t number, bool write) {
   segment->traffic[WRITTEN_BACK] += second.written_back;
 }
 
-// Called for each element of a vector load or store by itself.
+// QEMU calls this for each element of a vector load or store.
 static void on_access(unsigned int index, qemu_plugin_meminfo_t info, uint64_t address,
                       void *data) {
   (void)index;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instructions that the counter itself has to know (RISC-V "V" extension 1.0): marks, those
-// that set vtype, and vector loads and stores whose cost depends on the number of elements. All
-// others are decoded by crosslab/run/decode.py from the words that the counter writes down.
+// The instructions that the counter decodes (RISC-V "V" extension 1.0): marks, vset*, and vector
+// loads and stores with a cost per element. crosslab/run/decode.py decodes all other instructions
+// from the words in the report.
 #pragma once
 
 #include <stdbool.h>
@@ -9,21 +9,21 @@
 
 enum kind {
   OTHER,
-  VECTOR,           // works at the vtype that is set
-  VECTOR_ELEMENTS,  // such a load or store: strided, indexed, or of segments
+  VECTOR,           // depends on the vtype in force
+  VECTOR_ELEMENTS,  // a strided, indexed or segment load or store
   SETS_VTYPE,
   MARK_BEGIN,
   MARK_END,
   MARK_REPORT,
 };
 
-// SEW and LMUL, vtype's lowest six bits; after vsetvl, whose vtype is in a register that is not
-// looked at, they are not known.
+// SEW and LMUL are vtype's lowest six bits. They are unknown after vsetvl, whose vtype is in a
+// register that the counter does not read.
 enum { VTYPES = 65, VTYPE_UNKNOWN = 64 };
 
 struct decoded {
   enum kind kind;
-  unsigned vtype;  // SETS_VTYPE: the new one
+  unsigned vtype;  // the new vtype of SETS_VTYPE
 };
 
 // HINTs: slti x0, x0, imm.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the place of ggml's header, of which llama.cpp's JSON needs the assertion alone.
+// Replaces ggml's header, of which llama.cpp's JSON code needs only the assertion.
 #pragma once
 
 #include <cassert>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of kernels, each between the counter's marks:
+// Calls kernels, each between the counter's marks:
 //   bench PANEL_COLUMNS (gemm_FORMAT|gemv_FORMAT ROWS OUTPUTS INPUTS)...
 //   bench PANEL_COLUMNS (SYMBOL Q_TILE KV_TILE D)...
-// Contents are zero: the number of instructions does not depend on them. After `-o FILE SEED` they
-// are random, and results are written there, one after the other.
+// The operands are zero: the number of instructions does not depend on them. With `-o FILE SEED`,
+// the operands are random, and the results are written to FILE.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void *room(int64_t words) {
   return data;
 }
 
-// A tile of attention, if it is one.
+// Runs the attention tile `symbol`; returns 0 if `symbol` is not an attention tile.
 static int run_tile(const char *symbol, float *acc, const float *lhs, const float *rhs) {
   for (size_t i = 0; i < sizeof(tiles) / sizeof(tiles[0]); ++i) {
     if (strcmp(symbol, tiles[i].symbol) != 0) continue;
@@ -51,7 +51,7 @@ static int run_tile(const char *symbol, float *acc, const float *lhs, const floa
   return 0;
 }
 
-// Bits by xorshift64; floats from -1 to 1.
+// Random bits by xorshift64, and floats from -1 to 1.
 static uint64_t seed = 0;
 static uint32_t random_bits(void) {
   seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
@@ -63,8 +63,8 @@ static void fill(float *data, int64_t count) {
 
 static int run_case(const char *kind, int64_t m, int64_t n, int64_t k, int64_t columns, FILE *out) {
   const struct linear_sizes sizes = {m, n, k, n, k, k, PANEL_ROWS, columns};
-  const int64_t whole = k + MOST_GROUP;  // more than the inputs' groups hold
-  // Of a tile's matrices the largest is as large as c, a or b, or one of them transposed.
+  const int64_t whole = k + MOST_GROUP;  // at least the inputs in whole groups
+  // Each matrix of a tile fits into c, a or b, or into one of them transposed.
   float *c = room(m * n + m * k), *a = room(m * k + m * n), *b = room(n * whole);
   float *scales = room(n * whole), *scratch = room(linear_scratch(kind, &sizes));
   if (out != NULL) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls of the linear-layer kernels by name, gemm_FORMAT or gemv_FORMAT, between BEGIN and END of
-// the including file. gemv of packed weights includes its preparation. The name may
-// end in _tiles, or in _int8 for int8 activations, where the weights are reordered before.
+// the including file. A gemv of packed weights includes its preparation. For names that end in
+// _tiles, or in _int8 for int8 activations, the weights are reordered before BEGIN.
 #ifndef LINEAR_CALL_H_
 #define LINEAR_CALL_H_
 
@@ -15,7 +15,7 @@ struct linear_sizes {
   int64_t m, n, k, ld_c, ld_a, ld_b, panel_rows, panel_columns;
 };
 
-// Floats of scratch memory that a call takes: a panel, or x prepared.
+// Returns the floats of scratch memory for a call: for a panel, or for x prepared.
 static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
   if (strstr(kind, "_gguf_")) return s->m * s->k / 32 * MLC_RVV_GGUF_BLOCK(32) / 4;
   if (strstr(kind, "_tiles") || strstr(kind, "_int8")) {
@@ -63,14 +63,14 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
   }                                                                                             \
   CALL(name, __VA_ARGS__)
 
-// Weights in blocks; all parts but the first are where scales are. They must be in tiles already.
+// Weights in blocks, already in tiles; all parts except the first are at the address of scales.
 #define CALL_GGUF(name, low, high, block, ...)                                                   \
   CALL("gemm_gguf_" #name, mlc_rvv_quantize_blocks(scratch, a, s.m, s.k, s.ld_a, s.m, block);    \
        mlc_rvv_gemm_gguf_##name(c, scratch, b, (const uint8_t *)scales, (const uint8_t *)scales, \
                                 (const uint16_t *)scales, s.m, s.n, s.k, s.ld_c,                 \
                                 s.panel_columns))
 
-// Returns 0 if there is no such kernel.
+// Calls the kernel `kind`; returns 0 if the kernel does not exist.
 static int call_linear(const char *kind, const struct linear_sizes *sizes, float *c, const float *a,
                        void *b, float *scales, float *scratch) {
   const struct linear_sizes s = *sizes;

@@ -3,15 +3,15 @@
 //
 // Usage: llama_cpp MODEL.gguf TOKEN,TOKEN,... STEPS [DEPTH CACHE]
 //
-// The DEPTH tokens of the file CACHE (llama_cpp_cache.cpp) come before the prompt.
+// The DEPTH tokens of the file CACHE (llama_cpp_cache.cpp) precede the prompt.
 // Regions, in order:
 //   0  the prompt through every layer for every token, up to the final norm
-//   1  lm_head of that, a row for each token
-//   2  the prompt as shipped, which drops all but the last token in the last layer
-//   3  lm_head of that, one row
-//   4… one for each further token
-// On standard output: the tokens chosen greedily, as JSON. All else is as llama.cpp has it by
-// default: flash attention, halves in the KV cache.
+//   1  lm_head after region 0, a row for each token
+//   2  the prompt as shipped: the last layer drops all tokens except the last
+//   3  lm_head after region 2, one row
+//   4… a region for each further token
+// Prints the greedily chosen tokens as JSON. All other settings are llama.cpp's defaults: flash
+// attention, a float16 KV cache.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +27,7 @@ inline void End() { asm volatile(".word 0x7c202013" ::: "memory"); }
 
 bool split_at_norm = false;
 
-// Asked for each node of the graph: the one named result_norm is what lm_head takes.
+// Called for each node of the graph; the node result_norm is the input of lm_head.
 bool OnNode(ggml_tensor* node, bool ask, void*) {
   if (!split_at_norm || std::strcmp(node->name, "result_norm") != 0) return !ask;
   if (!ask) {
@@ -48,7 +48,7 @@ std::vector<llama_token> ParseTokens(const char* text) {
   return tokens;
 }
 
-// Decodes tokens from a position on, between the marks; logits of all of them or the last.
+// Decodes tokens from a position on, between the marks; computes logits of all or the last token.
 void Decode(llama_context* context, const std::vector<llama_token>& tokens, int from, bool all) {
   llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
   batch.n_tokens = static_cast<int>(tokens.size());
@@ -66,7 +66,7 @@ void Decode(llama_context* context, const std::vector<llama_token>& tokens, int 
   llama_batch_free(batch);
 }
 
-// Takes the keys and values of `depth` tokens from a file.
+// Loads the keys and values of `depth` tokens from a file.
 void LoadCache(llama_context* context, const char* path, size_t depth) {
   std::vector<llama_token> tokens(depth);
   size_t count = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How each program with llama.cpp fails, and loads a model.
+// Error exit and model loading of the programs with llama.cpp.
 #pragma once
 
 #include <cstdio>
@@ -13,7 +13,7 @@
   std::exit(1);
 }
 
-// A GGUF file's model; llama.cpp's log is silent from here on, errors aside.
+// Loads a GGUF file's model; from then on llama.cpp logs only errors.
 inline llama_model* LoadModel(const char* path) {
   llama_log_set(
       [](ggml_log_level level, const char* text, void*) {

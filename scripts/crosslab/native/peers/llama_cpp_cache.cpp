@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets llama.cpp read tokens on this machine, and writes its cache of keys and values to a file,
-// which llama_cpp.cpp can start with.
+// Lets llama.cpp read tokens on this machine, and writes its KV cache to a file, which
+// llama_cpp.cpp can load.
 //
 // Usage: llama_cpp_cache MODEL.gguf COUNT CACHE
 #include <algorithm>

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets llama.cpp read a text, and prints the log-probability of each token after those before it.
+// Lets llama.cpp read a text, and prints the log-probability of each token given earlier tokens.
 //
 // Usage: llama_cpp_text MODEL.gguf TEXT WINDOW COUNT
 //
-// The tokens of the text are read in separate windows of WINDOW tokens, COUNT of them at most, each
-// behind the first tokens that the model's file asks for (BOS). All else is as llama.cpp has it by
-// default: flash attention, halves in the KV cache, repacked weights. On standard output, as JSON:
-//   bytes              of the model's tensors, without copies that llama.cpp repacks
+// The text is read in at most COUNT separate windows of WINDOW tokens, each after the first tokens
+// that the model's file requires (BOS). All other settings are llama.cpp's defaults: flash
+// attention, a float16 KV cache, repacked weights. Prints JSON:
+//   bytes              bytes of the model's tensors, without copies that llama.cpp repacks
 //   first              tokens before each window
-//   tokens             of the text
-//   log_probabilities  of each token of each window, without the first token that a window feeds
+//   tokens             tokens of the text
+//   log_probabilities  of each token of each window, without the first token of a window's input
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,7 +35,7 @@ std::vector<llama_token> Tokenize(const llama_vocab* vocab, const std::string& t
   return tokens;
 }
 
-// Tokens that the model's file wants before a text.
+// Returns the tokens that the model's file requires before a text.
 std::vector<llama_token> FirstTokens(const llama_vocab* vocab, const std::string& text,
                                      const std::vector<llama_token>& plain) {
   std::vector<llama_token> whole = Tokenize(vocab, text, true);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenBLAS's products of a model's linear layers, each between the marks of the instruction counter:
+// Runs OpenBLAS's products of a model's linear layers, each between the counter's marks:
 //   openblas (stored|transposed) ROWS OUTPUTS INPUTS...
 //
-// c[rows, outputs] = a[rows, inputs] * weights, which lie as [outputs, inputs] (stored) or as
-// [inputs, outputs] (transposed): sgemm, and sgemv for one row. A product is called once before it
-// is counted, for what a library sets up at its first call. Numbers are small and whole, so that
-// sums are exact; some of them are computed anew. On standard output: the kernels that OpenBLAS
-// chose for this CPU, as JSON.
+// c[rows, outputs] = a[rows, inputs] * weights, with weights [outputs, inputs] (stored) or
+// [inputs, outputs] (transposed): sgemm, and sgemv for one row. Each product is called once before
+// the counted call, for the library's set-up. The numbers are small integers, so that sums are
+// exact; some results are checked. Prints the kernels that OpenBLAS chose for this CPU, as JSON.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,7 @@
 #define BEGIN __asm__ volatile(".word 0x7c102013" ::: "memory")
 #define END __asm__ volatile(".word 0x7c202013" ::: "memory")
 
-// Of CBLAS: numbers of its enumerations, and the names that this build of OpenBLAS has.
+// CBLAS's enumerations, and its functions under the names of this build of OpenBLAS.
 enum { kRowMajor = 101, kNoTrans = 111, kTrans = 112 };
 void scipy_cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                        const float *a, int lda, const float *b, int ldb, float beta, float *c,
@@ -25,7 +24,7 @@ void scipy_cblas_sgemv(int order, int trans, int m, int n, float alpha, const fl
                        const float *x, int incx, float beta, float *y, int incy);
 char *scipy_openblas_get_corename(void);
 
-// The one function that OpenBLAS takes from a glibc newer than 2.36.
+// The only function that OpenBLAS needs from a glibc newer than 2.36.
 long __isoc23_strtol(const char *text, char **end, int base);
 long __isoc23_strtol(const char *text, char **end, int base) { return strtol(text, end, base); }
 
@@ -45,7 +44,7 @@ static void Multiply(const Product *p, const float *a, const float *weights, flo
   }
 }
 
-// Whether every 97th result is what it should be.
+// Returns 1 if every 97th result is correct.
 static int Right(const Product *p, const float *a, const float *weights, const float *c) {
   const int64_t n = p->outputs, k = p->inputs;
   for (int64_t at = 0; at < p->rows * n; at += 97) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: conversion between IEEE 754 binary
+// Replaces a header that the TVM wheel lacks: conversion between IEEE 754 binary
 // formats in integer arithmetic, under the names that TVM's sources call.
 #pragma once
 

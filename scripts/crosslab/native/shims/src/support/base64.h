@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: base64 in front of another stream.
+// Replaces a header that the TVM wheel lacks: base64 in front of another stream.
 // Both directions hold the whole text in memory, which is what a tensor in JSON needs.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace tvm {
 namespace support {
 
-// Collects bytes; Finish() writes their base64 text to the stream behind it.
+// Collects bytes; Finish() writes their base64 text to the next stream.
 class Base64OutStream : public Stream {
  public:
   using Stream::Read;
@@ -43,7 +43,7 @@ class Base64OutStream : public Stream {
   std::string plain_;
 };
 
-// InitPosition() reads and decodes what is behind it; afterwards its bytes can be read.
+// InitPosition() reads and decodes the next stream; then Read() returns the bytes.
 class Base64InStream : public Stream {
  public:
   using Stream::Read;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: streams over bytes in memory.
+// Replaces a header that the TVM wheel lacks: streams over bytes in memory.
 #pragma once
 
 #include <tvm/ffi/string.h>
@@ -13,7 +13,7 @@
 namespace tvm {
 namespace support {
 
-// Reads bytes that somebody else keeps alive.
+// Reads bytes that the caller keeps alive.
 class BytesInStream : public Stream {
  public:
   using Stream::Read;
@@ -40,7 +40,7 @@ class BytesInStream : public Stream {
   size_t left_;
 };
 
-// Appends to a string of the caller's.
+// Appends to the caller's string.
 class BytesOutStream : public Stream {
  public:
   using Stream::Read;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: what the runtime uses of it.
+// Replaces a header that the TVM wheel lacks: what the runtime uses of it.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: byte streams with typed access.
+// Replaces a header that the TVM wheel lacks: byte streams with typed access.
 #pragma once
 
 #include <cstddef>

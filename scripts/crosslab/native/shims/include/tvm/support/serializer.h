@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: how values lie in a Stream.
+// Replaces a header that the TVM wheel lacks: how values lie in a Stream.
 // Scalars and plain structures are their own little-endian bytes; strings and sequences are a
 // 64-bit count followed by their elements.
 #pragma once

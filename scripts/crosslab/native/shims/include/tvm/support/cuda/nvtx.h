@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: there is no NVTX to annotate for here.
+// Replaces a header that the TVM wheel lacks: there is no NVTX to annotate for here.
 #pragma once
 
 #include <string>
