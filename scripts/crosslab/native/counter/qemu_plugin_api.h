@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of QEMU's TCG plugin interface that the counter uses, declared from its documentation:
-// distributions ship the emulator without this header. MLC_RVV_PLUGIN_API is the version of it:
+// distributions ship the emulator without this header. MLC_RVV_PLUGIN_API is the version:
 // 1 (QEMU 4.2 to 8.2), 2 (9.0), 3 (9.1 and newer: instruction bytes are copied).
 #pragma once
 

@@ -8,7 +8,7 @@
 
 namespace mlc_rvv_fp {
 
-// A binary format kept in an unsigned integer `Rep` with `kFraction` bits of fraction.
+// A binary format in an unsigned integer `Rep`, with `kFraction` bits of fraction.
 template <typename Rep, int kFraction>
 struct Format {
   static constexpr int kExponentBits = static_cast<int>(sizeof(Rep)) * 8 - kFraction - 1;
@@ -28,7 +28,7 @@ To Bits(const From& value) {
   return bits;
 }
 
-// value / 2^shift, rounded to nearest, ties to even.
+// Returns value / 2^shift, rounded to nearest, ties to even.
 inline uint64_t RoundedShift(uint64_t value, int shift) {
   if (shift > 63) return 0;
   const uint64_t whole = value >> shift;
@@ -39,7 +39,7 @@ inline uint64_t RoundedShift(uint64_t value, int shift) {
 
 }  // namespace mlc_rvv_fp
 
-// To a narrower format: rounds to nearest even, overflows to infinity, keeps a NaN quiet.
+// Converts to a narrower format: rounds to nearest even, overflows to infinity, keeps quiet NaNs.
 template <typename SRC_T, typename SRC_REP_T, int SRC_SIG_BITS, typename DST_T, typename DST_REP_T,
           int DST_SIG_BITS>
 inline DST_T __truncXfYf2__(SRC_T value) {
@@ -71,7 +71,7 @@ inline DST_T __truncXfYf2__(SRC_T value) {
   return mlc_rvv_fp::Bits<DST_T>(static_cast<DST_REP_T>(sign | magnitude));
 }
 
-// To a wider format: exact.
+// Converts to a wider format, exactly.
 template <typename SRC_T, typename SRC_REP_T, int SRC_SIG_BITS, typename DST_T, typename DST_REP_T,
           int DST_SIG_BITS>
 inline DST_T __extendXfYf2__(SRC_T value) {

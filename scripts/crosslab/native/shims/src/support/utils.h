@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces a header that the TVM wheel lacks: what the runtime uses of it.
+// Replaces a header that the TVM wheel lacks: the functions that the runtime uses.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace tvm {
 namespace support {
 
-// Whether the text is a decimal number without a sign.
+// Returns true if the text is a decimal number without a sign.
 inline bool IsNumber(const std::string& text) {
   const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
   return !text.empty() && std::all_of(text.begin(), text.end(), digit);

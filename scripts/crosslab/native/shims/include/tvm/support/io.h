@@ -17,12 +17,12 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Reads up to `size` bytes; the number that was there.
+  // Reads up to `size` bytes; returns the number of bytes read.
   virtual size_t Read(void* data, size_t size) = 0;
-  // Writes `size` bytes; the number written.
+  // Writes `size` bytes; returns the number of bytes written.
   virtual size_t Write(const void* data, size_t size) = 0;
 
-  // Whether a whole value could be read.
+  // Reads a value; returns true if the whole value was read.
   template <typename T>
   bool Read(T* value) {
     return Serializer<T>::Read(this, value);
@@ -33,7 +33,7 @@ class Stream {
     Serializer<T>::Write(this, value);
   }
 
-  // Arrays carry no length of their own: the caller knows it.
+  // Arrays are stored without a length: the caller knows the length.
   template <typename T>
   bool ReadArray(T* values, size_t count) {
     for (size_t i = 0; i < count; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces a header that the TVM wheel lacks: how values lie in a Stream.
-// Scalars and plain structures are their own little-endian bytes; strings and sequences are a
+// Replaces a header that the TVM wheel lacks: serialization of values to a Stream.
+// Scalars and plain structures are little-endian bytes; strings and sequences are a
 // 64-bit count followed by their elements.
 #pragma once
 
@@ -42,7 +42,7 @@ struct Serializer<std::string> {
     if (!text.empty()) stream->Write(text.data(), text.size());
   }
 
-  // Read in pieces, so that a count that lies does not allocate more than there is to read.
+  // Read in pieces, so that a wrong count does not allocate more than the data.
   static bool Read(Stream* stream, std::string* text) {
     uint64_t left = 0;
     if (!stream->Read(&left)) return false;

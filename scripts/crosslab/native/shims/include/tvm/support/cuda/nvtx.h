@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces a header that the TVM wheel lacks: there is no NVTX to annotate for here.
+// Replaces a header that the TVM wheel lacks: there is no NVTX on this platform.
 #pragma once
 
 #include <string>
