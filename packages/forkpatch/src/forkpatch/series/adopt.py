@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``adopt``: a branch of an existing fork becomes a series and overlays.
 
-The commits since the pinned version become patches, in order, with author, date and message. A
-file that the branch adds becomes an overlay, as the branch has it at its end. In the end the
-tree that series and overlays give is compared with the branch's, file by file.
+The commits since the pinned version become patches, in order, with author, date and message. A file
+that the branch adds becomes an overlay, with its content at the branch's tip. At the end, the tree
+that series and overlays give is compared with the branch's tree, file by file.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class AdoptReport:
     """Result of an adoption.
 
     Attributes:
-        patches: the names, in order.
+        patches: the names of the patches, in order.
         overlays: the commits that made each overlay, as ``<id> <subject>``, by path.
-        left_out: the commits of which nothing became a patch, and the reason.
-        indented: the commits with a line in the message that would end it in a patch file; it is
-            indented by a blank.
+        left_out: the reason for each commit that gave no patch.
+        indented: the commits with a message line that would end the message in a patch file; that
+            line is indented by a blank.
     """
 
     upstream: str
@@ -68,7 +68,7 @@ class AdoptReport:
 
 @dataclass(frozen=True)
 class _Step:
-    """A commit of the branch: its header, message, and changed files as (mode, blob id)."""
+    """A commit of the branch: author, date, message, and changed files as (mode, blob id)."""
 
     label: str
     author: bytes
@@ -93,18 +93,19 @@ def adopt(
 
     Args:
         fork: the fork.
-        name: the upstream.
-        version: the version that the branch is based on; None: the nearest that it contains.
-        place: the repository that has the branch, a folder or a URL.
+        name: name of the upstream.
+        version: version that the branch is based on; None: the nearest pinned version in its
+            history.
+        place: repository of the branch, a folder or a URL.
         branch: the branch, tag or commit.
         options: where the upstream may come from.
-        with_overlays: new files become overlays.
-        leave_out: leave out changes to files outside of the included paths.
-        squash: subject of the one patch that holds all changes.
+        with_overlays: True to make overlays of new files.
+        leave_out: True to leave out changes to files outside of the included paths.
+        squash: subject of a single patch that holds all changes; None: a patch per commit.
 
     Raises:
-        UserError: the version has a series, no pinned version is in the branch, a change cannot
-            be kept, or a merge cannot be made a straight line.
+        UserError: the version has a series, the branch contains no pinned version, a change cannot
+            be kept, or the commits conflict without their merges.
     """
     with _repository(place, branch) as git:
         upstream = _base(fork, name, version, git, branch)
@@ -127,7 +128,9 @@ def adopt(
         added = _added(git, upstream, whole, base) if with_overlays else {}
         overlays = {path: _file(git, whole[path]) for path in added}
         _check_overlays(fork, upstream, overlays)
-        made = {path: tuple(step.label for step in steps if path in step.changes) for path in added}
+        labels = {
+            path: tuple(step.label for step in steps if path in step.changes) for path in added
+        }
         left_out: dict[str, str] = {}
         indented: list[str] = []
         commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
@@ -146,21 +149,21 @@ def adopt(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         plan = planned(fork, upstream, patches)
-        given = {**plan.weave.changes(), **overlays}
-        _compare(given, {path: one for path, one in whole.items() if upstream.selects(path)})
+        files = {**plan.weave.changes(), **overlays}
+        _compare(files, {path: file for path, file in whole.items() if upstream.selects(path)})
         _write_overlays(fork.overlay_folder(upstream), overlays)
         plan = replace(plan, overlays=fork.overlays(upstream))
         write_series(target, patches, format_record(record_of(fork, plan)))
     names = tuple(patch.name for patch in patches)
-    return AdoptReport(name, upstream.version, target, names, made, left_out, tuple(indented))
+    return AdoptReport(name, upstream.version, target, names, labels, left_out, tuple(indented))
 
 
 @contextmanager
 def _repository(place: str, branch: str) -> Iterator[Git]:
-    """A repository of its own that has the branch, under _TIP.
+    """Yield a temporary repository that has the branch under _TIP.
 
     Raises:
-        UserError: it cannot be read, or has no such branch.
+        UserError: the repository cannot be read, or lacks the branch.
     """
     path = local_path(place)
     objects = Path("/nonexistent")
@@ -168,11 +171,11 @@ def _repository(place: str, branch: str) -> Iterator[Git]:
     with ExitStack() as stack:
         try:
             if path is not None:
-                found = open_repository(path)
+                source = open_repository(path)
                 spec = ("--verify", "--end-of-options", f"{branch}^{{commit}}")
-                command = ["update-ref", _TIP, found.text("rev-parse", *spec)]
+                command = ["update-ref", _TIP, source.text("rev-parse", *spec)]
                 where = ("--path-format=absolute", "--git-path", "objects")
-                objects = Path(found.text("rev-parse", *where))
+                objects = Path(source.text("rev-parse", *where))
             git = stack.enter_context(neutral_repository(objects))
             git.run(*command, env=NETWORK, timeout=FETCH_TIMEOUT)
         except (GitError, SourceError) as error:
@@ -184,10 +187,10 @@ def _repository(place: str, branch: str) -> Iterator[Git]:
 
 
 def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> Upstream:
-    """The pinned version that the branch is based on."""
+    """Return the nearest pinned version that the branch is based on."""
     versions = fork.lock.versions(name)
     wanted = [fork.lock.upstream(name, version)] if version else list(versions.values())
-    found = {}
+    candidates = {}
     for upstream in wanted:
         spec = f"{upstream.commit}^{{commit}}"
         if not upstream.commit or git.run("cat-file", "-e", spec, ok=(0, 1, 128)).returncode:
@@ -195,23 +198,24 @@ def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> 
         ancestor = ("merge-base", "--is-ancestor", upstream.commit, _TIP)
         if git.run(*ancestor, ok=(0, 1)).returncode == 0:
             count = git.text("rev-list", "--count", f"{upstream.commit}..{_TIP}")
-            found[int(count), upstream.version] = upstream
-    if not found:
+            candidates[int(count), upstream.version] = upstream
+    if not candidates:
         names = ", ".join(one.version for one in wanted)
         raise UserError(
             f"{branch} contains the commit of no pinned version of {name} ({names})",
             remedy="pin the version that it was made from:"
             f" {typed(f'lock --add {name}=VERSION')}; git describe --tags {branch} may tell which",
         )
-    return found[min(found)]
+    return candidates[min(candidates)]
 
 
 def _changes(git: Git, old: str, new: str) -> dict[str, tuple[str, str]]:
-    """Mode and blob id after the change of each file that differs; ``000000`` when it is gone."""
+    """Return mode and blob id of each file that differs; ``000000`` for a removed file."""
     return {path: (mode, oid) for path, (_, mode, _, oid) in changed_files(git, old, new).items()}
 
 
 def _check_kinds(changes: Mapping[str, tuple[str, str]], branch: str) -> None:
+    """Raise for an unsafe path or a changed submodule."""
     for path, (mode, _) in changes.items():
         check_path(path, branch)
         if mode == GITLINK_MODE:
@@ -223,7 +227,7 @@ def _check_kinds(changes: Mapping[str, tuple[str, str]], branch: str) -> None:
 
 
 def _steps(git: Git, upstream: Upstream, squash: str | None) -> Iterator[_Step]:
-    """The commits of the branch since the base as a straight line."""
+    """Yield the commits of the branch since the base as a straight line."""
     base = upstream.commit
     if squash is not None:
         yield _Step(squash, *_signed(git, _TIP), f"{squash}\n".encode(), _changes(git, base, _TIP))
@@ -238,13 +242,14 @@ def _steps(git: Git, upstream: Upstream, squash: str | None) -> Iterator[_Step]:
 
 
 def _step(git: Git, original: str, before: str, after: str) -> _Step:
+    """Return a commit of the branch with its changes between two commits."""
     message = git.run("cat-file", "commit", original).stdout.partition(b"\n\n")[2]
     subject = git.text("show", "--no-patch", "--format=%h %s", original)
     return _Step(subject, *_signed(git, original), message, _changes(git, before, after))
 
 
 def _signed(git: Git, commit: str) -> tuple[bytes, bytes]:
-    """Author and date of a commit, as git stores them."""
+    """Return author and date of a commit, as git stores them."""
     head = git.run("cat-file", "commit", commit).stdout.partition(b"\n\n")[0]
     line = next(line for line in head.split(b"\n") if line.startswith(b"author "))
     author, stamp, zone = line.removeprefix(b"author ").rsplit(b" ", 2)
@@ -260,10 +265,10 @@ def _signed(git: Git, commit: str) -> tuple[bytes, bytes]:
 
 
 def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step]:
-    """The commits of a branch with merges, each merged onto the one before.
+    """Yield the commits of a branch with merges, each merged onto the commit before.
 
     Raises:
-        UserError: one has conflicts, which its merge resolved.
+        UserError: a commit conflicts, because a merge resolved the conflict.
     """
     assert git.git_dir is not None
     folder = git.git_dir.parent / "straight"
@@ -295,7 +300,7 @@ def _added(
     whole: Mapping[str, tuple[str, str]],
     base: Mapping[str, tuple[str, str]],
 ) -> set[str]:
-    """The files that the branch adds, those that it renamed left aside."""
+    """Return the files that the branch adds, without renamed files."""
     command = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-only", "--no-commit-id")
     out = git.run(*command, upstream.commit, _TIP).stdout
     renamed = set(out.decode("utf-8", "surrogateescape").split("\0"))
@@ -312,6 +317,7 @@ def _added(
 
 
 def _file(git: Git, entry: tuple[str, str]) -> TreeFile:
+    """Return a file of a repository by mode and blob id."""
     mode, oid = entry
     data = read_blobs(git, [oid])[oid]
     if data is None:
@@ -320,6 +326,7 @@ def _file(git: Git, entry: tuple[str, str]) -> TreeFile:
 
 
 def _commit(git: Git, step: _Step, changes: Mapping[str, tuple[str, str]]) -> Commit:
+    """Return a step as a commit with only the given changes."""
     files = {
         path: None if entry[0] == _GONE else _file(git, entry) for path, entry in changes.items()
     }
@@ -328,6 +335,7 @@ def _commit(git: Git, step: _Step, changes: Mapping[str, tuple[str, str]]) -> Co
 
 
 def _reason(step: _Step, upstream: Upstream) -> str:
+    """Return why a commit gives no patch."""
     if not step.changes:
         return "it changes nothing"
     if all(upstream.selects(path) for path in step.changes):
@@ -336,6 +344,7 @@ def _reason(step: _Step, upstream: Upstream) -> str:
 
 
 def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile]) -> None:
+    """Raise when an existing overlay differs from the branch's file."""
     known = fork.overlays(upstream)
     for path, file in files.items():
         if path in known and known[path] != file:
@@ -346,15 +355,16 @@ def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile
 
 
 def _write_overlays(folder: Path, files: Mapping[str, TreeFile]) -> None:
+    """Write overlay files with their modes."""
     for path, file in files.items():
         with atomic_path(folder / path) as scratch:
             scratch.write_bytes(file.data)
         (folder / path).chmod(0o755 if file.mode == FILE_MODES[1] else 0o644)
 
 
-def _compare(given: Mapping[str, TreeFile | None], wanted: Mapping[str, tuple[str, str]]) -> None:
+def _compare(files: Mapping[str, TreeFile | None], wanted: Mapping[str, tuple[str, str]]) -> None:
     """Raise unless series and overlays give the files of the branch."""
-    have = {path: (file.mode, file.blob) if file else None for path, file in given.items()}
+    have = {path: (file.mode, file.blob) if file else None for path, file in files.items()}
     want = {path: None if mode == _GONE else (mode, oid) for path, (mode, oid) in wanted.items()}
     if differing := sorted(path for path in have | want if have.get(path) != want.get(path)):
         raise IntegrityError(

@@ -43,7 +43,7 @@ from forkpatch.tree.worktree import (
     read_stamp,
 )
 
-#: Files and folders in ``.git`` while an operation of git's is under way.
+#: Files and folders in ``.git`` during an operation of git.
 _OPERATIONS = {
     "rebase-merge": "git rebase",
     "rebase-apply": "git rebase",
@@ -56,13 +56,13 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class ExportReport:
-    """Changes that an export made, or would make.
+    """The changes that an export made, or would make.
 
     Attributes:
-        folder: folder of the series.
-        patches: the names, in order.
+        folder: the folder of the series.
+        patches: the names of the patches, in order.
         changes: a line for each file that differs.
-        notes: a line for each version that shares changed patches and could not be recorded.
+        notes: a line for each version that shares changed patches but could not be recorded.
     """
 
     upstream: str
@@ -87,20 +87,20 @@ def export_upstream(
 
     Args:
         fork: the fork.
-        release: the release whose tree it is.
-        upstream: the upstream whose tree it is.
-        check: write nothing.
-        force: write over patch files that changed since the tree was built.
-        own: write a file also for what another version has line for line.
-        also: other versions whose series get the new patches too.
+        release: release of the tree.
+        upstream: upstream of the tree.
+        check: True to write nothing.
+        force: True to overwrite patch files that changed after the tree was built.
+        own: True to write also a patch that equals another version's patch line for line.
+        also: other versions whose series get the new patches, too.
 
     Raises:
-        UserError: there is no tree, it has changes that are in no commit or a git rebase under
-            way, or the patch files changed since it was built.
-        UserError: another version's series names a patch that would be gone.
+        UserError: the tree is missing, has changes that are in no commit or an unfinished git
+            rebase; or the patch files changed after the tree was built.
+        UserError: another version's series names a patch that would be removed.
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
-        ForkError: the series is written, and then the tree could not be, or a new patch does not
-            fit one of the other versions.
+        ForkError: the series was written, but the tree was not built, or a new patch does not
+            fit another version.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
     commits = commits_of(fork, release, upstream)
@@ -109,9 +109,9 @@ def export_upstream(
     patches = export_commits(folder / ".git/objects", commits)
     committed = [patch.name for patch in patches]
     patches = with_left_out(fork, upstream, folder, patches)
-    every = load_series(series)
-    known = () if own else every
-    patches = keep_files(fork, upstream, share_patches(patches, known), every)
+    old_patches = load_series(series)
+    known = () if own else old_patches
+    patches = keep_files(fork, upstream, share_patches(patches, known), old_patches)
     messages = changed_messages(fork, upstream, patches, known)
     patches = tuple(
         replace(patch, shared=messages[patch.name][0]) if patch.name in messages else patch
@@ -119,21 +119,21 @@ def export_upstream(
     )
     plan = planned(fork, upstream, patches)
     check_faithful(fork, plan, folder, committed)
-    found = record_of(fork, plan)
-    record = format_record(found) if is_recorded(series, found) else ""
+    new_record = record_of(fork, plan)
+    record = format_record(new_record) if is_recorded(series, new_record) else ""
     changes = series_changes(series, patches, record)
     stale = check_borrowers(fork, upstream, patches, changes)
-    new = [one.name for one in patches if f"{one.name}: new" in changes]
+    new = [item.name for item in patches if f"{item.name}: new" in changes]
     notes: tuple[str, ...] = ()
     changes = (
-        *(f"../{one.home}/{name}: changed" for name, (one, _) in messages.items()),
+        *(f"../{item.home}/{name}: changed" for name, (item, _) in messages.items()),
         *changes,
     )
     if not check:
         if changes and not force:
             _check_not_outdated(fork, folder, upstream)
         for name, (_, text) in messages.items():
-            write_back(fork, upstream, next(one for one in known if one.name == name), text)
+            write_back(fork, upstream, next(item for item in known if item.name == name), text)
         write_series(series, patches, record)
         try:
             _rebuild(plan.with_patches(committed), folder, release, fork.settings.builds)
@@ -150,7 +150,7 @@ def export_upstream(
 
 
 def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
-    """Raise when the tree was not built from the patch files that an export would replace."""
+    """Raise when the series changed after the tree was built."""
     stamp = read_stamp(folder)
     now = fork.inputs(upstream, stamp.options if stamp else ())
     if stamp is not None and _series_of(stamp.inputs) != _series_of(now):
@@ -162,20 +162,22 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
 
 
 def _series_of(inputs: Inputs) -> tuple[object, object]:
+    """Return the part of a tree's inputs that the series determines."""
     return inputs.patches, inputs.conditions
 
 
 def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = False) -> list[str]:
-    """The commits of the patches in a patched tree, in order.
+    """Return the commits of the patches in a patched tree, in order.
 
     Args:
         fork: the fork.
-        release: the release whose tree it is.
-        upstream: the version that it is to hold.
-        loose: the tree may have changes that are in no commit.
+        release: release of the tree.
+        upstream: version that the tree must hold.
+        loose: True to allow changes that are in no commit.
 
     Raises:
-        UserError: it is not such a tree, or git is at work in it.
+        UserError: the folder is not a patched tree of the version, an operation of git is
+            unfinished, or the history does not begin at the overlays.
     """
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
@@ -210,7 +212,7 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
 
 
 def check_faithful(fork: Fork, plan: TreePlan, folder: Path, committed: Sequence[str]) -> None:
-    """Raise unless these patches give the very files that were committed, overlays left alone."""
+    """Raise unless the planned patches give exactly the committed files, without overlays."""
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes(committed))
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
@@ -226,7 +228,7 @@ def check_faithful(fork: Fork, plan: TreePlan, folder: Path, committed: Sequence
 
 
 def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) -> None:
-    """Build the tree from what was exported, so that it and its stamp fit the series."""
+    """Build the tree from the exported patches unless it and its stamp fit the series."""
     stamp = read_stamp(folder)
     git = Git(folder / ".git", folder)
     same_head = stamp is not None and git.text("rev-parse", "HEAD") == stamp.head
@@ -237,10 +239,10 @@ def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) 
 
 
 def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOptions) -> Applied:
-    """Bring the patched tree up to date for editing; work that is in it stays.
+    """Bring the patched tree up to date for editing; work in the tree stays.
 
     Raises:
-        UserError: the upstream is missing, or not of the release.
+        UserError: the upstream is missing, or is not in the release.
     """
     chosen, upstreams = fork.lock.release(release)
     for upstream in upstreams:

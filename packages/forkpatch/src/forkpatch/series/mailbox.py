@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits to patch files in git's mailbox format, and a series with its files written whole.
+"""Commits as patch files in git's mailbox format, and a series written with its files.
 
-Git's output depends on the configuration of the user and of the repository. The export
-therefore runs in an empty repository of its own that only borrows the objects.
+Git's output depends on the configuration of the user and of the repository. The export therefore
+runs in an empty repository that only borrows the objects.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _MAX_NAME = 60
 
 @dataclass(frozen=True)
 class Exported:
-    """A patch file as the export makes it.
+    """A patch file as the export writes it.
 
     Attributes:
-        shared: the patch of another version that this is line for line; no file is written then.
-        condition: the options with which it is applied.
+        shared: the equal patch of another version, for which no file is written; else None.
+        condition: the condition on options under which the patch is applied.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Exported:
 
     @property
     def entry(self) -> SeriesEntry:
-        """Its line of the series."""
+        """The patch's line of the series."""
         home = self.shared.home if self.shared else ""
         return SeriesEntry(self.name, home, self.condition)
 
     def parse(self) -> Patch:
-        """The patch that the file holds; a shared one at the lines where it stands here."""
+        """Return the patch of the file; a shared patch is placed at its lines in this version."""
         patch = replace(parse_patch(self.data, self.name), condition=self.condition)
         if self.shared is None:
             return patch
@@ -77,7 +77,7 @@ class Exported:
 
 @contextmanager
 def neutral_repository(*objects: Path) -> Iterator[Git]:
-    """An empty repository with no configuration that reads the objects in these folders."""
+    """Yield an empty repository without configuration that reads the objects of folders."""
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
         git = init_repository(Path(folder) / "neutral.git")
         alternates = Path(folder) / "neutral.git/objects/info"
@@ -88,17 +88,17 @@ def neutral_repository(*objects: Path) -> Iterator[Git]:
 
 
 def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...]:
-    """The patch files of a chain of commits.
+    """Return the patch files of a chain of commits.
 
     Raises:
         UserError: a commit is a merge, is empty, or has a message that a patch file cannot hold;
-            or two carry the same file name.
+            or two commits carry the same file name.
     """
     if not commits:
         return ()
     with neutral_repository(objects) as git:
         read = read_blobs(git, [*commits, f"{commits[0]}^"])
-        raw = {one: _in_utf8(read[one] or b"") for one in commits}
+        raw = {commit_id: _in_utf8(read[commit_id] or b"") for commit_id in commits}
         for commit, (head, _) in raw.items():
             if head.count(b"\nparent ") != 1:
                 raise UserError(
@@ -124,16 +124,17 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
 
 
 def _tree_of(commit: bytes) -> bytes:
+    """Return the first line of a commit object, which names its tree."""
     return commit.partition(b"\n")[0]
 
 
 def _formatted(git: Git, commits: Sequence[tuple[bytes, str]]) -> list[bytes]:
-    """A chain of commits, given by their header lines and messages, as patch files."""
+    """Return the patch files of a chain of commits, given as header lines and message."""
     assert git.git_dir is not None
     parent, texts = b"", list[bytes]()
     for head, message in commits:
-        mine = re.sub(rb"\nparent .*", b"\nparent " + parent, head, count=1) if parent else head
-        texts.append(mine + b"\n\n" + message.encode())
+        header = re.sub(rb"\nparent .*", b"\nparent " + parent, head, count=1) if parent else head
+        texts.append(header + b"\n\n" + message.encode())
         parent = object_id(texts[-1], b"commit").encode()
     ids = _write_objects(git, texts)
     folder = git.git_dir / "patches"
@@ -142,7 +143,7 @@ def _formatted(git: Git, commits: Sequence[tuple[bytes, str]]) -> list[bytes]:
 
 
 def _write_objects(git: Git, commits: Sequence[bytes]) -> list[str]:
-    """Write commit objects in one call; returns their ids."""
+    """Write commit objects in one call of git; return their ids."""
     assert git.git_dir is not None
     folder = git.git_dir / "commits"
     folder.mkdir()
@@ -154,11 +155,11 @@ def _write_objects(git: Git, commits: Sequence[bytes]) -> list[str]:
 
 
 def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
-    """The patch files of a chain of commits that are yet to be written onto the first of them.
+    """Return the patch files of commits that are not written yet.
 
     Args:
-        commits: the base, and those that become patch files.
-        objects: the folder of the objects that they name.
+        commits: the base commit, then the commits of the patches.
+        objects: folder of the objects that the commits name; None without any.
     """
     with neutral_repository(*([objects] if objects else [])) as git:
         assert git.git_dir is not None
@@ -167,10 +168,10 @@ def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[
 
 
 def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
-    """Header and message of a commit, in UTF-8.
+    """Return header and message of a commit, in UTF-8.
 
-    Git takes a commit to be in UTF-8 unless its header names another encoding; bytes that are
-    not what they should be are taken for Latin-1, in which every byte is a character.
+    Git reads a commit as UTF-8 unless its header names another encoding. Bytes invalid in that
+    encoding are read as Latin-1, in which every byte is a character.
     """
     named = re.search(rb"\nencoding ([^\n]+)(?=\n)", raw[: raw.find(b"\n\n") + 1])
     encoding = named.group(1).decode("ascii", "replace") if named else "utf-8"
@@ -183,23 +184,23 @@ def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str) -> None:
-    """Raise unless author and message that a patch file gives back are the commit's.
+    """Raise unless a patch file gives back the commit's author and message.
 
-    Of white space it need not have the end of a line, nor the line ends of the subject.
+    White space at line ends, and the line ends of the subject, may differ.
     """
     try:
-        author, date, found = parse_head(split_patch(data, name)[0], name)
+        author, date, parsed = parse_head(split_patch(data, name)[0], name)
     except PatchError:
-        author = date = found = ""
+        author = date = parsed = ""
     stated = re.search(rb"\nauthor ([^\n]*)", head)
     written = f"{author} {date}"
-    if found and stated is not None and stated[1].decode() != written:
+    if parsed and stated is not None and stated[1].decode() != written:
         raise UserError(
             f"commit {commit[:12]}: its author {stated[1].decode()!r} would become {written!r}",
             remedy="correct it: git commit --amend --author 'NAME <ADDRESS>', or git rebase -i",
         )
     wanted = _settled(message)
-    if _settled(found) == wanted:
+    if _settled(parsed) == wanted:
         return
     line = ending_line(message)
     why = f"the line {line!r} ends a message" if line else "its message does not stay as it is"
@@ -210,20 +211,20 @@ def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str)
 
 
 def _settled(message: str) -> str:
-    """A message as ``git format-patch`` lays it out: its subject on one line."""
+    """Return a message as ``git format-patch`` lays it out: its subject on one line."""
     lines = "\n".join(line.rstrip() for line in message.splitlines()).strip("\n")
     subject, _, body = lines.partition("\n\n")
     return " ".join(subject.split()) + "\n" + body.strip("\n")
 
 
 def write_commit(git: Git, head: bytes, message: bytes) -> str:
-    """Write a commit object with these header lines; returns its id."""
+    """Write a commit object with these header lines; return its id."""
     command = ("hash-object", "-t", "commit", "-w", "--stdin")
     return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
 
 
 def _file_name(message: str, taken: Collection[str], commit: str) -> SeriesEntry:
-    """The file name and condition that the commit carries, else a name from its subject."""
+    """Return the file name and condition that a commit carries, else a name from its subject."""
     carried = _NAME_LINE.findall(message)
     if carried:
         entry = parse_entry(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
@@ -237,7 +238,7 @@ def _file_name(message: str, taken: Collection[str], commit: str) -> SeriesEntry
 
 
 def new_name(subject: str, taken: Iterable[str]) -> str:
-    """A file name from a subject: its words, short, and not taken yet."""
+    """Return a short file name from the words of a subject that is not in ``taken``."""
     words = re.sub(r"\[[^\]]*\]", "", subject).lower()
     stem = re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:_MAX_NAME].rstrip("-") or "patch"
     name, count, known = f"{stem}{SUFFIX}", 1, set(taken)
@@ -248,11 +249,12 @@ def new_name(subject: str, taken: Iterable[str]) -> str:
 
 
 def _without_name(message: str) -> str:
+    """Return a message without its file name trailers."""
     return _NAME_LINE.sub("", message).rstrip("\n") + "\n"
 
 
 def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
-    """The text of a series: a comment stays above the patch that it stood above."""
+    """Return the text of a series; a comment stays above the same patch."""
     above: dict[str, str] = {}
     lines: dict[str, str] = {}
     pending = ""
@@ -284,9 +286,9 @@ def write_series(
 
     Args:
         folder: the folder of the series.
-        patches: its patches.
-        record: the text of its record; empty without one.
-        extra: writes what else belongs into a new folder.
+        patches: the patches of the series.
+        record: the text of the record; empty to write no record.
+        extra: function that writes more files into the new folder; None without any.
 
     Returns:
         A line for each file that was changed.
@@ -315,11 +317,11 @@ def write_series(
 
 
 def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
-    """A line for each file of a series that is not as it would be written."""
-    wanted = _files(folder, patches, record)
+    """Return a line for each file of a series that writing would change."""
+    contents = _files(folder, patches, record)
     shared = {entry.name: entry for entry in read_entries(folder) if entry.home}
     changes = []
-    for name, data in wanted.items():
+    for name, data in contents.items():
         path = folder / name
         if name in shared:
             changes.append(f"{name}: new: its lines differ from those of {shared[name]} now")
@@ -327,16 +329,17 @@ def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tu
             changes.append(f"{name}: new")
         elif path.read_bytes() != data:
             changes.append(f"{name}: changed")
-    changes += [f"{name}: removed" for name in _own_files(folder) if name not in wanted]
+    changes += [f"{name}: removed" for name in _own_files(folder) if name not in contents]
     return tuple(changes)
 
 
 def _own_files(folder: Path) -> tuple[str, ...]:
-    """The patch files of a series that lie in its own folder."""
+    """Return the patch files of a series that lie in its own folder."""
     return tuple(entry.name for entry in read_entries(folder) if not entry.home)
 
 
 def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, bytes]:
+    """Return the contents of the files of a series, by name."""
     old = ""
     with contextlib.suppress(OSError):
         old = (folder / SERIES).read_text("utf-8")
@@ -348,6 +351,6 @@ def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, 
 
 
 def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
-    """The tree that these patch files give."""
+    """Return the plan of the tree that these patch files give."""
     pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
     return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole series of a tree that was made without the patches whose condition did not hold."""
+"""The whole series of a tree that was built without the patches with a false condition."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from forkpatch.tree.worktree import PREVIOUS_REF, patch_commit, read_stamp
 def with_left_out(
     fork: Fork, upstream: Upstream, folder: Path, patches: tuple[Exported, ...]
 ) -> tuple[Exported, ...]:
-    """The patches of a tree, and in their places those that are not in it.
+    """Return the patches of a tree, with the patches that it was built without in their order.
 
     Raises:
-        UserError: one of them does not go with the commits of the tree.
+        UserError: a left-out patch does not merge with the commits of the tree.
     """
     stamp = read_stamp(folder)
-    there = {name for name, _ in stamp.inputs.patches} if stamp else set()
+    applied = {name for name, _ in stamp.inputs.patches} if stamp else set()
     left = {
         entry.name
         for entry in read_entries(fork.patch_folder(upstream))
-        if stamp and entry.name not in there and not entry.condition.holds(stamp.options)
+        if stamp and entry.name not in applied and not entry.condition.holds(stamp.options)
     }
     if stamp is None or not left:
         return patches
-    here = planned(fork, upstream, patches)
-    every = plan_tree(fork, upstream, here.pristine)
-    order = _order([patch.name for patch in every.patches], [one.name for one in patches], left)
+    current = planned(fork, upstream, patches)
+    every = plan_tree(fork, upstream, current.pristine)
+    order = _order([patch.name for patch in every.patches], [item.name for item in patches], left)
     steps = {step.patch.name: step for step in every.steps() if step.patch.name in left}
-    steps |= {step.patch.name: step for step in here.steps()}
+    steps |= {step.patch.name: step for step in current.steps()}
     try:
-        if twice := sorted(left & {one.name for one in patches}):
+        if twice := sorted(left & {item.name for item in patches}):
             raise PatchError(f"a new commit has the name {twice[0]}")
-        return _merged(here.pristine, [steps[name] for name in order])
+        return _merged(current.pristine, [steps[name] for name in order])
     except PatchError as error:
         raise UserError(
             f"{folder} was made without {', '.join(sorted(left))}, which does not go with the"
@@ -56,21 +56,21 @@ def with_left_out(
         ) from error
 
 
-def _order(series: Sequence[str], there: Sequence[str], left: Container[str]) -> list[str]:
-    """The patches that are there, each that is left out after the one before it in the series."""
-    order = list(there)
-    for at, name in enumerate(series):
-        if name in left and name not in order:
-            above = (order.index(one) + 1 for one in series[:at] if one in order)
+def _order(series: Sequence[str], applied: Sequence[str], left_out: Container[str]) -> list[str]:
+    """Return the tree's patches, each left-out patch after its predecessor in the series."""
+    order = list(applied)
+    for index, name in enumerate(series):
+        if name in left_out and name not in order:
+            above = (order.index(item) + 1 for item in series[:index] if item in order)
             order.insert(max(above, default=0), name)
     return order
 
 
 def _merged(pristine: Pristine, steps: Sequence[PatchStep]) -> tuple[Exported, ...]:
-    """The patch files of steps of several plans, each merged after the one before it.
+    """Return the patch files of steps of several plans, each merged after the step before.
 
     Raises:
-        PatchError: one does not merge.
+        PatchError: a patch does not merge.
     """
     target = MergeTarget(pristine.git, pristine.tree)
     commits = [Commit(b"Base\n", tree=pristine.tree)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``push``: a series as a branch of a remote repository, on upstream's own commit.
 
-The branch has a commit of the overlays and one for each patch. Their ids depend on the series
-alone, so that a series that did not change pushes nothing, and ``adopt`` reads the branch back.
+The branch has a commit of the overlays and a commit for each patch. The commit ids depend only on
+the series: an unchanged series pushes nothing, and ``adopt`` reads the branch back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 
 @dataclass(frozen=True)
 class Pushed:
-    """A series on a branch.
+    """A series that was pushed to a branch.
 
     Attributes:
         base: upstream's commit.
@@ -54,9 +54,9 @@ def push(
         fork: the fork.
         upstream: the version.
         remote: the repository, a URL or a folder.
-        branch: its branch; made if it is not there.
+        branch: branch of the remote; made if missing.
         options: where upstreams come from.
-        force: replace a branch that has other commits.
+        force: True to replace a branch with other commits.
 
     Raises:
         UserError: no mirror has upstream's commit, or a name is not valid.
@@ -87,7 +87,7 @@ def push(
 
 
 def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
-    """Raise if a new file is in the place of one that the fork does not include."""
+    """Raise if upstream has a file, which the fork does not include, at a new file's path."""
     listed = list_tree(plan.pristine.git, plan.pristine.tree)
     new = [path for commit in plan.commits[1:] for path in commit.changes if path not in listed]
     if there := sorted(list_tree(mirror, base, *new)) if new else []:
@@ -98,7 +98,7 @@ def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
 
 
 def _push(git: Git, words: Sequence[str]) -> None:
-    """Run ``git push``, with what the user configured to reach the remote."""
+    """Run ``git push`` with the user's git configuration."""
     done = subprocess.run(["git", f"--git-dir={git.git_dir}", "push", *words], check=False)
     if done.returncode:
         raise ForkError(

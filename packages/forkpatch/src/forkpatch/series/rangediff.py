@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``range-diff``: the series of two versions compared, patch by patch.
 
-``git range-diff`` pairs the patches of both series by what they change. A patch that it could not
-pair, and that both series have by name, is compared with its namesake.
+``git range-diff`` pairs the patches of both series by their changes. A patch without a pair, whose
+name is in both series, is compared with the patch of the same name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from forkpatch.tree.fork import TreePlan
 
 _COMMAND = ("range-diff", "--no-color", "--no-ext-diff", "--no-textconv")
 _PAIR = re.compile(rb" *(-|\d+): +[-0-9a-f]+ ([=!<>]) +(-|\d+): +[-0-9a-f]+(?: |$)")
-_ANY = "--creation-factor=1000"  # git's measure of likeness: each pair is alike enough
+_ANY = "--creation-factor=1000"  # git's limit of difference: high enough for any pair
 
 
 class Fate(StrEnum):
-    """What became of a patch from one series to the other."""
+    """State of a patch in the new series, compared with the old series."""
 
     SAME = "unchanged"
     CHANGED = "changed"
@@ -35,11 +35,11 @@ _FATES = {b"=": Fate.SAME, b"!": Fate.CHANGED, b"<": Fate.GONE, b">": Fate.NEW}
 
 @dataclass(frozen=True)
 class PatchPair:
-    """A patch in both series.
+    """A patch of the old series and its pair in the new series.
 
     Attributes:
-        old: its name in the old series; empty if it is new.
-        new: its name in the new series; empty if it is gone.
+        old: name in the old series; empty for a new patch.
+        new: name in the new series; empty for a removed patch.
         diff: git's diff of the two patches, messages included.
     """
 
@@ -50,40 +50,40 @@ class PatchPair:
 
 
 def compare_series(old: TreePlan, new: TreePlan) -> tuple[PatchPair, ...]:
-    """The patches of two series, paired, in the order of the new series."""
+    """Return the pairs of patches of two series, in the order of the new series."""
     folders = [plan.pristine.git.git_dir for plan in (old, new)]
     with neutral_repository(*(folder / "objects" for folder in folders if folder)) as git:
-        one, other = _written(git, old), _written(git, new)
-        pairs = _compared(git, one, other)
+        old_side, new_side = _written(git, old), _written(git, new)
+        pairs = _compared(git, old_side, new_side)
         gone = {pair.old for pair in pairs if pair.fate is Fate.GONE}
         alike = gone & {pair.new for pair in pairs if pair.fate is Fate.NEW}
-        found: list[PatchPair] = []
+        matched: list[PatchPair] = []
         for pair in pairs:
             if pair.fate is Fate.NEW and pair.new in alike:
-                found += _compared(git, one.only(pair.new), other.only(pair.new), _ANY)
+                matched += _compared(git, old_side.only(pair.new), new_side.only(pair.new), _ANY)
             elif not (pair.fate is Fate.GONE and pair.old in alike):
-                found.append(pair)
-    return tuple(found)
+                matched.append(pair)
+    return tuple(matched)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """A range of commits as git names it, and the patches of it in order."""
+    """One side of the comparison: a range of commits as git names it, and its patches in order."""
 
     span: str
     patches: dict[str, str]
 
     def name(self, number: bytes) -> str:
-        """The patch of a number, from 1; empty for ``-``."""
+        """Return the patch of a number, from 1; empty for ``-``."""
         return "" if number == b"-" else [*self.patches][int(number) - 1]
 
     def only(self, patch: str) -> _Side:
-        """The range of one patch."""
+        """Return the range of one patch."""
         return _Side(f"{self.patches[patch]}^!", {patch: self.patches[patch]})
 
 
 def _written(git: Git, plan: TreePlan) -> _Side:
-    """Write the commits of a series."""
+    """Write the commits of a series; return their range."""
     ref = f"refs/heads/{plan.upstream.version}"
     ids = write_commits(git, ref, [plan.commits[0], *plan.patch_commits])
     names = (patch.name for patch in plan.patches)
@@ -91,18 +91,18 @@ def _written(git: Git, plan: TreePlan) -> _Side:
 
 
 def _compared(git: Git, old: _Side, new: _Side, *options: str) -> list[PatchPair]:
-    """The pairs that git prints, each with its diff."""
+    """Return the pairs that git prints, each with its diff."""
     if not (old.patches and new.patches):  # git refuses an empty range
         gone = [PatchPair(name, "", Fate.GONE) for name in old.patches]
         return gone + [PatchPair("", name, Fate.NEW) for name in new.patches]
-    found: list[PatchPair] = []
+    pairs: list[PatchPair] = []
     out = git.run(*_COMMAND, *options, old.span, new.span).stdout
     for line in out.splitlines(keepends=True):
         head = _PAIR.match(line)
         if head:
             names = old.name(head[1]), new.name(head[3])
-            found.append(PatchPair(*names, fate=_FATES[head[2]]))
+            pairs.append(PatchPair(*names, fate=_FATES[head[2]]))
         else:
             text = line.decode("utf-8", "replace").removeprefix("    ")
-            found[-1] = replace(found[-1], diff=found[-1].diff + text)
-    return found
+            pairs[-1] = replace(pairs[-1], diff=pairs[-1].diff + text)
+    return pairs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of series: written for one version, and for the versions that share its patches."""
+"""Write the record of one version's series, and of the versions that share its patches."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Recorded:
     """The record of an upstream version.
 
     Attributes:
-        plan: the version's patched tree.
-        old: the record in the file before; None without one.
-        new: the record of the series as it is now.
-        same: the file was up to date.
+        plan: the plan of the version's patched tree.
+        old: the record in the file before; None if missing or damaged.
+        new: the record of the present series.
+        same: True when the file was up to date.
     """
 
     plan: TreePlan
@@ -47,11 +47,11 @@ def record_version(
     Args:
         fork: the fork.
         upstream: the version.
-        tree_of: gives its tree, and those of the versions whose patches it shares.
-        check: write nothing.
+        tree_of: function that returns the pristine tree of a version.
+        check: True to write nothing.
 
     Raises:
-        PatchError: a patch does not apply, or one of another version does not fit this one.
+        PatchError: a patch does not apply, or a shared patch does not fit this version.
     """
     pristine = tree_of(upstream)
     patches = locate_series(fork, upstream, pristine, tree_of)
@@ -60,7 +60,7 @@ def record_version(
     path = check_regular(folder / RECORD)
     try:
         old = read_record(folder)
-    except UserError:  # it is damaged, and written again
+    except UserError:  # a damaged record is written again
         old = None
     new = record_of(fork, plan)
     text = format_record(new)
@@ -74,10 +74,10 @@ def record_version(
 
 
 def cached_tree(fork: Fork, upstream: Upstream) -> Pristine:
-    """The tree of an upstream version in the cache.
+    """Return the pristine tree of an upstream version from the cache.
 
     Raises:
-        SourceError: it is not there.
+        SourceError: the cache lacks the tree.
     """
     pristine = fork.cache.find(upstream.tree)
     if pristine is None:
@@ -91,13 +91,13 @@ def record_borrowers(
     """Write the records of the versions that share changed patches of ``upstream``.
 
     Returns:
-        A line for each file that was written, and one for each version that needs a command.
+        A line for each written file, and a note for each version that needs a command.
     """
     changes, notes = [], []
     for version in versions:
         try:
             other = fork.lock.upstream(upstream.name, version)
-            if not record_version(fork, other, lambda one: cached_tree(fork, one)).same:
+            if not record_version(fork, other, lambda base: cached_tree(fork, base)).same:
                 changes.append(f"../{version}/{RECORD}: changed")
         except ForkError as error:
             again = typed(f"record {upstream.name} --version {version}")
@@ -108,16 +108,16 @@ def record_borrowers(
 def share_new(
     fork: Fork, upstream: Upstream, names: Sequence[str], others: Iterable[Upstream]
 ) -> tuple[str, ...]:
-    """Enter new patches of a version in the series of others, and record their lines there.
+    """Enter new patches of a version in the series of other versions, and record them there.
 
     Args:
         fork: the fork.
         upstream: the version that has the patches.
-        names: the patches.
+        names: the names of the patches.
         others: the other versions.
 
     Returns:
-        A line for each file that was written.
+        A line for each written file.
 
     Raises:
         PatchError: a patch does not fit a version; that version's files are as before.
@@ -138,7 +138,7 @@ def share_new(
         series.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(series, text)
         try:
-            record_version(fork, other, lambda one: obtain(one, fork.cache, options).pristine)
+            record_version(fork, other, lambda base: obtain(base, fork.cache, options).pristine)
         except BaseException:
             series.unlink() if before is None else atomic_write(series, before)
             raise
@@ -147,11 +147,11 @@ def share_new(
 
 
 def _entered(text: str, entry: SeriesEntry, above: Sequence[str]) -> str:
-    """The text of a series with ``entry`` after the last patch of ``above`` that it lists."""
+    """Return the text of a series with ``entry`` after the last listed patch of ``above``."""
     lines = [f"{line}\n" for line in text.splitlines()]
     texts = [line.partition("#")[0].strip() for line in lines]
     names = [parse_entry(text, SERIES).name if text else "" for text in texts]
     if entry.name in names:
         return text
-    at = max((names.index(name) + 1 for name in above if name in names), default=len(lines))
-    return "".join([*lines[:at], f"{entry}\n", *lines[at:]])
+    index = max((names.index(name) + 1 for name in above if name in names), default=len(lines))
+    return "".join([*lines[:index], f"{entry}\n", *lines[index:]])

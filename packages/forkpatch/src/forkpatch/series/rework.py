@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs ``absorb`` and ``split``: the commits of a patched tree written again.
+"""The verbs ``absorb`` and ``split``: rewrite the commits of a patched tree.
 
-Both leave the files of the tree as they are, and write no patch file: ``export`` does, when the
-maintainer has looked at the commits. Git's reference moves last and in one step, so that a run
-that is killed leaves the old commits or the new ones.
+Both leave the tree's files as they are, and write no patch file: the maintainer checks the commits,
+then runs ``export``. Git's reference moves last and in one step, so that a killed run leaves either
+the old commits or the new commits.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _DIFF = (
 
 @dataclass(frozen=True)
 class Absorbed:
-    """A change that is in no commit.
+    """A change of the tree that is in no commit.
 
     Attributes:
-        line: its first line in the tree; 0 for the whole file.
-        patch: the patch that it was put into; empty if it was left.
-        reason: why it was left.
+        line: first line in the tree; 0 for the whole file.
+        patch: patch that got the change; empty if the change was left.
+        reason: reason why the change was left.
     """
 
     path: str
@@ -52,10 +52,10 @@ class Absorbed:
 
 @dataclass(frozen=True)
 class WorkTree:
-    """A patched tree with the commits that are in it now.
+    """A patched tree with its present commits.
 
     Attributes:
-        plan: the tree that these commits give; its patches are not those of the series' files.
+        plan: plan of the tree that these commits give; its patches differ from the series' files.
     """
 
     folder: Path
@@ -63,11 +63,11 @@ class WorkTree:
 
     @property
     def git(self) -> Git:
-        """Its repository."""
+        """The tree's git repository."""
         return Git(self.folder / ".git", self.folder)
 
     def move_to(self, commits: Sequence[Commit], paths: Sequence[str]) -> None:
-        """Replace the commits of the patches; the index has the new files of ``paths`` before."""
+        """Replace the commits of the patches, and update the index of the files ``paths``."""
         head, start = self.git.text("rev-parse", "HEAD", OVERLAYS_REF).splitlines()
         chain = [replace(commits[0], parent=start), *commits[1:]]
         tip = write_commits(self.git, _REWORKED, chain)[-1]
@@ -81,16 +81,16 @@ class WorkTree:
 
 
 def open_work_tree(fork: Fork, release: str, upstream: Upstream, *, loose: bool) -> WorkTree:
-    """The patched tree of a release.
+    """Return the patched tree of a release.
 
     Args:
         fork: the fork.
-        release: the release.
-        upstream: the upstream.
-        loose: changes that are in no commit are allowed.
+        release: release whose tree is opened.
+        upstream: upstream whose tree is opened.
+        loose: True to allow changes that are in no commit.
 
     Raises:
-        UserError: there is no tree, or its commits cannot be patches.
+        UserError: the tree is missing or has no patch, or a commit cannot be a patch.
     """
     folder = fork.tree_folder(release, upstream)
     commits = commits_of(fork, release, upstream, loose=loose)
@@ -104,29 +104,31 @@ def open_work_tree(fork: Fork, release: str, upstream: Upstream, *, loose: bool)
 def absorb(tree: WorkTree) -> tuple[Absorbed, ...]:
     """Put the changes that are in no commit into the patches whose lines they touch.
 
-    A change that touches the lines of no patch, or of several, stays as it is.
+    A change stays in no commit if it touches the lines of no patch, or of several patches.
 
     Raises:
-        UserError: a patch would change nothing any more.
+        UserError: a patch would no longer change anything.
     """
-    found = list(_sorted_out(tree))
-    taken = [(diff, hunk, one.patch) for diff, hunk, one in found if hunk and one.patch]
+    changes = list(_sorted_out(tree))
+    absorbed = [
+        (diff, hunk, change.patch) for diff, hunk, change in changes if hunk and change.patch
+    ]
     by_path: dict[str, dict[Hunk, str]] = {}
-    for diff, hunk, patch in taken:
+    for diff, hunk, patch in absorbed:
         by_path.setdefault(diff.new or "", {})[hunk] = patch
     for path, hunks in by_path.items():
         tree.plan.weave.amend(path, hunks)
     if by_path:
-        tree.move_to(_commits_again(tree.plan), list(by_path))
-    return tuple(one for _, _, one in found)
+        tree.move_to(_amended_commits(tree.plan), list(by_path))
+    return tuple(change for _, _, change in changes)
 
 
 def _sorted_out(tree: WorkTree) -> Iterator[tuple[FileDiff, Hunk | None, Absorbed]]:
-    """Each change that is in no commit, with its patch or the reason to leave it."""
+    """Yield each change that is in no commit, with its patch or the reason to leave it."""
     data = tree.git.run(*_DIFF).stdout
     for diff in parse_diff(data, 0, str(tree.folder)) if data else ():
         path = diff.new or diff.old or ""
-        if reason := _not_of_lines(diff, tree.plan):
+        if reason := _reason_against_lines(diff, tree.plan):
             yield diff, None, Absorbed(path, 0, "", reason)
             continue
         for hunk in diff.hunks:
@@ -139,14 +141,14 @@ def _sorted_out(tree: WorkTree) -> Iterator[tuple[FileDiff, Hunk | None, Absorbe
                 reason = f"{names[0]} renames the file, and its lines may be of a patch before"
             line = hunk.new_start
             yield diff, hunk, Absorbed(path, line, "" if reason else names[0], reason)
-    others = tree.git.run("ls-files", "-z", "--others", "--exclude-standard").stdout
-    for name in others.decode("utf-8", "surrogateescape").split("\0")[:-1]:
-        nothing = FileDiff(None, name, None, None, False, False, (), 0)
-        yield nothing, None, Absorbed(name, 0, "", "it is a new file")
+    untracked = tree.git.run("ls-files", "-z", "--others", "--exclude-standard").stdout
+    for name in untracked.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        new_file = FileDiff(None, name, None, None, False, False, (), 0)
+        yield new_file, None, Absorbed(name, 0, "", "it is a new file")
 
 
-def _not_of_lines(diff: FileDiff, plan: TreePlan) -> str:
-    """Reason for which a change of a file cannot be put into a patch line by line."""
+def _reason_against_lines(diff: FileDiff, plan: TreePlan) -> str:
+    """Return why a file's change cannot go into a patch line by line; empty if it can."""
     if diff.old is None or diff.new is None:
         return f"it is a {'new' if diff.old is None else 'removed'} file"
     if diff.new in plan.overlays:
@@ -159,25 +161,25 @@ def _not_of_lines(diff: FileDiff, plan: TreePlan) -> str:
 
 
 def _renames(plan: TreePlan, name: str, path: str) -> bool:
-    """True when a patch makes ``path`` of a file of another name, all of whose lines are its."""
+    """Return True when the patch ``name`` renames or copies another file to ``path``."""
     patch = next(patch for patch in plan.patches if patch.name == name)
     return any(diff.new == path and diff.old not in (None, path) for diff in patch.files)
 
 
-def _commits_again(plan: TreePlan) -> Sequence[Commit]:
-    """The commits of a plan's patches, as its amended weave gives them.
+def _amended_commits(plan: TreePlan) -> Sequence[Commit]:
+    """Return the commits of a plan's patches, from its amended weave.
 
     Raises:
-        UserError: one changes nothing.
+        UserError: a commit changes nothing.
     """
-    again = plan.with_patches([patch.name for patch in plan.patches])
-    for step in again.steps():
+    amended = plan.with_patches([patch.name for patch in plan.patches])
+    for step in amended.steps():
         if step.before == step.after and not _changes_mode(step.patch):
             raise UserError(
                 f"{step.patch.name} would change nothing any more",
                 remedy=f"drop the patch (git rebase -i {OVERLAYS_REF}), or undo the change",
             )
-    return again.patch_commits
+    return amended.patch_commits
 
 
 def _changes_mode(patch: Patch) -> bool:
@@ -186,7 +188,7 @@ def _changes_mode(patch: Patch) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A patch that a split made, and the names of the changes in it: ``path`` or ``path:hunk``."""
+    """A patch that a split made, with the names of its changes: ``path`` or ``path:hunk``."""
 
     patch: str
     changes: tuple[str, ...]
@@ -195,69 +197,72 @@ class Part:
 def split(
     fork: Fork, tree: WorkTree, wanted: str, *, hunks: bool, take: Sequence[str] = ()
 ) -> tuple[Part, ...]:
-    """Replace the commit of a patch by several, which together change the same.
+    """Replace the commit of a patch by several commits, which together make the same change.
 
     Args:
         fork: the fork.
-        tree: its tree.
-        wanted: the patch.
-        hunks: make a patch of each hunk, not of each file.
-        take: make two patches, the second of these files (``path``) and hunks (``path:2``).
+        tree: the fork's patched tree.
+        wanted: name of the patch, with or without suffix.
+        hunks: True to make a patch of each hunk, not of each file.
+        take: files (``path``) and hunks (``path:2``) for a second patch; empty: split every unit.
 
     Raises:
-        UserError: there is nothing to split, or the patch has no such file or hunk.
-        PatchError: a part cannot be without one that comes later.
+        UserError: the patch has only one change, or lacks a file or hunk of ``take``.
+        PatchError: a part needs a later part.
     """
     plan = tree.plan
     name = patch_name([patch.name for patch in plan.patches], wanted)
     patch = next(patch for patch in plan.patches if patch.name == name)
-    units = _units(patch, hunks=hunks or any(":" in one for one in take))
+    units = _units(patch, hunks=hunks or any(":" in item for item in take))
     groups = _taken(name, units, take) if take else [[unit] for unit in units]
     if len(groups) < 2 or not all(groups):
         raise UserError(
             f"{name} cannot be split so: it has {', '.join(units)}",
             remedy="split it by --hunks; or with git, by lines: git rebase -i, edit, git add -p",
         )
-    taken = {one.name for one in plan.patches}
+    names = {item.name for item in plan.patches}
     parts: list[Patch] = []
     for number, group in enumerate(groups, 1):
-        new = name if number == 1 else new_name(f"{PurePosixPath(name).stem} {number}", taken)
-        taken.add(new)
+        new = name if number == 1 else new_name(f"{PurePosixPath(name).stem} {number}", names)
+        names.add(new)
         text = patch.message.replace(patch.subject, f"{patch.subject} ({number}/{len(groups)})", 1)
-        before = {unit for one in groups[: number - 1] for unit in one}
+        before = {unit for item in groups[: number - 1] for unit in item}
         files = tuple(_part(patch, units, group, before))
         parts.append(replace(patch, name=new, message=text, files=files))
-    at = plan.patches.index(patch)
-    series = (*plan.patches[:at], *parts, *plan.patches[at + 1 :])
-    again = plan_tree(fork, plan.upstream, plan.pristine, series)
-    if again.weave.changes() != plan.weave.changes():
+    index = plan.patches.index(patch)
+    series = (*plan.patches[:index], *parts, *plan.patches[index + 1 :])
+    new_plan = plan_tree(fork, plan.upstream, plan.pristine, series)
+    if new_plan.weave.changes() != plan.weave.changes():
         raise IntegrityError(f"the parts of {name} do not give what it changes")
-    tree.move_to(again.patch_commits, ())
-    return tuple(Part(one.name, tuple(group)) for one, group in zip(parts, groups, strict=True))
+    tree.move_to(new_plan.patch_commits, ())
+    return tuple(Part(item.name, tuple(group)) for item, group in zip(parts, groups, strict=True))
 
 
 def _units(patch: Patch, *, hunks: bool) -> dict[str, tuple[FileDiff, Hunk | None]]:
-    """The changes that may be in patches of their own, by name."""
-    found: dict[str, tuple[FileDiff, Hunk | None]] = {}
+    """Return the changes that may be in separate patches, by name."""
+    units: dict[str, tuple[FileDiff, Hunk | None]] = {}
     for diff in patch.files:
         path = diff.new or diff.old or ""
         is_whole = diff.old != diff.new or diff.old_mode != diff.new_mode or diff.binary
         if is_whole or not hunks:
-            found[path] = diff, None
+            units[path] = diff, None
         else:
-            found |= {f"{path}:{at}": (diff, hunk) for at, hunk in enumerate(diff.hunks, 1)}
-    return found
+            units |= {f"{path}:{number}": (diff, hunk) for number, hunk in enumerate(diff.hunks, 1)}
+    return units
 
 
 def _taken(name: str, units: Collection[str], take: Sequence[str]) -> list[list[str]]:
-    """The changes that stay in a patch, and those that are taken out of it."""
+    """Return the changes that stay in a patch, and the changes for its second part."""
     out: list[str] = []
-    for one in take:
-        known = [unit for unit in units if one in (unit, unit.rpartition(":")[0])]
-        if not known:
-            raise UserError(f"{name} does not change {one}", remedy=f"it has {', '.join(units)}")
-        out += known
-    return [[unit for unit in units if unit not in out], [unit for unit in units if unit in out]]
+    for item in take:
+        matches = [unit for unit in units if item in (unit, unit.rpartition(":")[0])]
+        if not matches:
+            raise UserError(f"{name} does not change {item}", remedy=f"it has {', '.join(units)}")
+        out += matches
+    return [
+        [unit for unit in units if unit not in out],
+        [unit for unit in units if unit in out],
+    ]
 
 
 def _part(
@@ -266,21 +271,21 @@ def _part(
     group: Collection[str],
     before: Collection[str],
 ) -> Iterator[FileDiff]:
-    """The diffs of one part of a patch, at the lines where they are after the parts before it."""
-    mine, gone = ([units[one] for one in names] for names in (group, before))
+    """Yield the diffs of one part of a patch, at their lines after the parts before."""
+    selected, removed = ([units[name] for name in names] for names in (group, before))
     for diff in patch.files:
-        if (diff, None) in mine:
+        if (diff, None) in selected:
             yield diff
             continue
-        there = [hunk for hunk in diff.hunks if (diff, hunk) in mine]
+        hunks = [hunk for hunk in diff.hunks if (diff, hunk) in selected]
         starts = [
             hunk.old_start
             + sum(
-                one.new_count - one.old_count
-                for one in diff.hunks[: diff.hunks.index(hunk)]
-                if (diff, one) in gone
+                earlier.new_count - earlier.old_count
+                for earlier in diff.hunks[: diff.hunks.index(hunk)]
+                if (diff, earlier) in removed
             )
-            for hunk in there
+            for hunk in hunks
         ]
-        if there:
-            yield moved(replace(diff, hunks=tuple(there)), starts)
+        if hunks:
+            yield moved(replace(diff, hunks=tuple(hunks)), starts)

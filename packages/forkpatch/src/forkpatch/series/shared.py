@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches that several versions of an upstream share, and the lines of their hunks in each.
+"""Patches that several versions of an upstream share, and their hunks' lines in each version.
 
-A series names a patch of another version as ``../VERSION/NAME``. Its text is authoritative there;
-line numbers and blob ids of the file are those of its own version. Here its commit is merged onto
-this version's tree with its own version's tree as common ancestor, as a rebase does it. Only when
-that gives the same hunks, line for line and in the same functions, are their lines recorded. An
-apply uses the recorded lines and nothing else.
+A series names a patch of another version as ``../VERSION/NAME``. The file lies with that version,
+the patch's home; line numbers and blob ids in it are the home's. Here the patch's commit is merged
+onto this version's tree, with the home's tree as common ancestor, as in a rebase. The lines are
+recorded only when the merge gives the same hunks, line for line and in the same functions. An apply
+uses the recorded lines and nothing else.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ Contents = Mapping[str, bytes]
 
 
 def home_versions(fork: Fork, upstream: Upstream) -> tuple[str, ...]:
-    """The other versions whose patches the series of ``upstream`` names."""
+    """Return the other versions whose patches the series of ``upstream`` names."""
     entries = read_entries(fork.patch_folder(upstream))
     return tuple(dict.fromkeys(entry.home for entry in entries if entry.home))
 
 
 def lends(fork: Fork, name: str, version: str, other: str) -> bool:
-    """True when the series of ``other`` names patches of ``version``, itself or by way of more."""
+    """Return True when the series of ``other`` names patches of ``version``, directly or not."""
     homes = home_versions(fork, fork.lock.upstream(name, other))
     return any(home == version or lends(fork, name, version, home) for home in homes)
 
 
 def homes_first(fork: Fork, upstreams: Iterable[Upstream]) -> tuple[Upstream, ...]:
-    """The upstream versions, each after those whose patches its series names.
+    """Return the upstream versions, each after the versions whose patches its series names.
 
     Raises:
         UserError: two versions name patches of each other.
@@ -82,17 +82,17 @@ def homes_first(fork: Fork, upstreams: Iterable[Upstream]) -> tuple[Upstream, ..
 def locate_series(
     fork: Fork, upstream: Upstream, pristine: Pristine, obtain_home: Callable[[Upstream], Pristine]
 ) -> tuple[Patch, ...]:
-    """The series of an upstream version, with every patch at the lines where it belongs.
+    """Return the series of an upstream version, each patch at its lines in that version.
 
     Args:
         fork: the fork.
         upstream: the version.
-        pristine: its tree.
-        obtain_home: gives the tree of another version.
+        pristine: pristine tree of the version.
+        obtain_home: function that returns the pristine tree of another version.
 
     Raises:
         PatchError: a patch of another version does not merge cleanly, gives other lines, or
-            changes another function here.
+            changes another function of this version.
     """
     patches = load_series(fork.patch_folder(upstream))
     homes: dict[str, dict[str, PatchStep]] = {}
@@ -112,27 +112,27 @@ def locate_series(
     weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
     placed = []
     for patch in patches:
-        found = patch
+        placed_patch = patch
         if patch.home:
             files = {path: read(path) for path in patch.positions if path in listed}
             changed = weave.changes()
             files |= {path: file.data for path, file in changed.items() if file}
             ours = {path: data for path, data in files.items() if changed.get(path, True)}
             try:
-                found = patch.at(_positions(homes[patch.home][patch.name], ours))
+                placed_patch = patch.at(_positions(homes[patch.home][patch.name], ours))
             except PatchError as error:
                 what = f"{where}: ../{patch.home}/{patch.name} cannot serve {upstream}"
                 raise PatchError(f"{what}: {error.what}", remedy=_OWN) from error
-        weave.apply(found)
-        placed.append(found)
+        weave.apply(placed_patch)
+        placed.append(placed_patch)
     return tuple(placed)
 
 
 def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
-    """The lines at which the hunks of a patch stand in ``ours``, by path.
+    """Return the lines at which the hunks of a patch stand in ``ours``, by path.
 
     Raises:
-        PatchError: it does not merge cleanly, gives other hunks, or changes other functions.
+        PatchError: the patch does not merge cleanly, gives other hunks, or changes other functions.
     """
     merged: dict[str, bytes] = {}
     diffs = {diff.old: diff for diff in step.patch.files if diff.old is not None and diff.hunks}
@@ -141,23 +141,23 @@ def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
             raise PatchError(f"{path} is not in its tree")
         theirs = step.after[diff.new] if diff.new is not None else b""
         merged[path] = merge_file(path, ours[path], step.before[path], theirs)
-    found = {diff.old: diff for diff in _diff(ours, merged)}
+    merged_diffs = {diff.old: diff for diff in _diff(ours, merged)}
     for path, diff in diffs.items():
-        here = found.get(path)
+        here = merged_diffs.get(path)
         lines = tuple(hunk.lines for hunk in diff.hunks)
         if here is None or tuple(hunk.lines for hunk in here.hunks) != lines:
             raise PatchError(f"its hunks of {path} have other lines there")
         both = (step.before[path], step.after.get(diff.new or "", b"")), (ours[path], merged[path])
         if wrong := misplaced(diff, *both, path):
             raise PatchError(f"{path}: {wrong[0].detail}")
-    return {path: tuple(hunk.old_start for hunk in found[path].hunks) for path in diffs}
+    return {path: tuple(hunk.old_start for hunk in merged_diffs[path].hunks) for path in diffs}
 
 
 def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
-    """The three-way merge of one file.
+    """Return the three-way merge of one file.
 
     Raises:
-        PatchError: there is a conflict.
+        PatchError: the changes conflict.
     """
     merged = merge_data(ours, base, theirs)
     if merged is None:
@@ -166,7 +166,7 @@ def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
 
 
 def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
-    """The diff between two sets of files, as an export writes it."""
+    """Return the diff between two sets of files, as an export writes it."""
     changed = {path: data for path, data in after.items() if before[path] != data}
     if not changed:
         return ()
@@ -178,11 +178,11 @@ def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
 
 
 def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple[Exported, ...]:
-    """The exported patches; what another version has line for line stays that version's.
+    """Return the exported patches; a patch equal to another version's patch refers to it.
 
     Args:
         exported: patches as the export writes them.
-        known: patches of other versions, ``home`` says of which.
+        known: patches of all versions; the ``home`` of a patch names its version.
     """
     others = {patch.name: patch for patch in known if patch.home}
 
@@ -193,35 +193,36 @@ def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple
     return tuple(shared(item) for item in exported)
 
 
-def _same(one: Patch, other: Patch) -> bool:
-    heads = ((patch.author, patch.date, patch.message) for patch in (one, other))
-    return one.effect == other.effect and len(set(heads)) == 1
+def _same(first: Patch, other: Patch) -> bool:
+    """Return True when two patches have the same author, date, message and changed lines."""
+    heads = ((patch.author, patch.date, patch.message) for patch in (first, other))
+    return first.effect == other.effect and len(set(heads)) == 1
 
 
 def keep_files(
     fork: Fork, upstream: Upstream, exported: Iterable[Exported], known: Iterable[Patch]
 ) -> tuple[Exported, ...]:
-    """The exported patches; one that says what its file says already keeps the file's bytes.
+    """Return the exported patches; a file that says the same already keeps its bytes.
 
-    Another tool may have written it: with a commit's id, a signature, or shortened ids.
+    Another tool may have written the file: with a commit id, a signature, or shortened ids.
     """
-    own = {patch.name: patch for patch in known if not patch.home}
+    own_patches = {patch.name: patch for patch in known if not patch.home}
 
     def kept(item: Exported) -> Exported:
-        if item.shared or item.name not in own:
+        if item.shared or item.name not in own_patches:
             return item
-        data = patch_bytes(fork.patch_file(upstream, own[item.name]))
+        data = patch_bytes(fork.patch_file(upstream, own_patches[item.name]))
         return replace(item, data=data) if says_same(item, data) else item
 
     return tuple(map(kept, exported))
 
 
 def says_same(item: Exported, data: bytes) -> bool:
-    """True when a patch file does the same at the same lines as an exported one, and has its head.
+    """Return True when a patch file equals an exported patch, blob ids and layout aside.
 
-    Blob ids may be shortened, but not be those of other contents.
+    Blob ids may be shortened, but must name the same contents.
     """
-    one, other = item.parse(), parse_patch(data, item.name)
+    exported, other = item.parse(), parse_patch(data, item.name)
     ids = (_INDEX.findall(split_patch(text, item.name)[1]) for text in (item.data, data))
     pairs = zip_longest(*ids, fillvalue=(b"", b"-"))
     shortened = all(
@@ -229,13 +230,13 @@ def says_same(item: Exported, data: bytes) -> bool:
         for full, other_ids in pairs
         for whole, short in zip(full, other_ids, strict=True)
     )
-    return shortened and _same(one, other) and one.positions == other.positions
+    return shortened and _same(exported, other) and exported.positions == other.positions
 
 
 def changed_messages(
     fork: Fork, upstream: Upstream, exported: Iterable[Exported], known: Iterable[Patch]
 ) -> dict[str, tuple[Patch, bytes]]:
-    """The patches of other versions of which the message alone was changed, with their new text."""
+    """Return the patches of other versions with only a new message, and their new text."""
     others = {patch.name: patch for patch in known if patch.home}
     texts: dict[str, tuple[Patch, bytes]] = {}
     for item in exported:
@@ -249,9 +250,9 @@ def changed_messages(
 
 
 def write_back(fork: Fork, upstream: Upstream, patch: Patch, text: bytes) -> None:
-    """Write the new text of a patch of another version, whose hunks are as they were.
+    """Write the new text of another version's patch with unchanged hunks.
 
-    Its hash is put right in the record of every version that has it.
+    The patch's hash is updated in the record of every version that has the patch.
     """
     atomic_write(fork.patch_file(upstream, patch), text)
     new = parse_patch(text, patch.name)
@@ -267,22 +268,22 @@ def write_back(fork: Fork, upstream: Upstream, patch: Patch, text: bytes) -> Non
 
 
 def borrowers(fork: Fork, upstream: Upstream) -> dict[str, tuple[str, ...]]:
-    """The versions whose series name a patch of this one, by patch."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return the versions whose series name a patch of this version, by patch."""
+    versions: dict[str, tuple[str, ...]] = {}
     for other in fork.lock.versions(upstream.name).values():
         for entry in read_entries(fork.patch_folder(other)):
             if entry.home == upstream.version:
-                found[entry.name] = (*found.get(entry.name, ()), other.version)
-    return found
+                versions[entry.name] = (*versions.get(entry.name, ()), other.version)
+    return versions
 
 
 def check_borrowers(
     fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
 ) -> tuple[str, ...]:
-    """The versions that share a patch of this one which an export changes.
+    """Return the versions that share a patch of this version that an export changes.
 
     Raises:
-        UserError: such a patch would be gone.
+        UserError: the export would remove a shared patch.
     """
     own = {patch.name for patch in patches if patch.shared is None}
     stale: set[str] = set()

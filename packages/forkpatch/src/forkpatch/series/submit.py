@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``submit``: the patches that are meant for upstream, rebased onto one of its commits.
+"""The verb ``submit``: the patches for upstream, rebased onto a commit of upstream.
 
 Each patch is merged file by file onto the commit's tree, with the series' own base as common
-ancestor, and each change has to land where the patch makes it, as in a rebase. Its commit also
+ancestor. Each change must land where the patch makes it, as in a rebase. The patch's commit also
 gets the files that its trailers ``Submit-With`` name. The result is patch files for ``git am`` or
-``git send-email``, or a branch with a commit a patch. Either all of them are written or none.
+``git send-email``, or a branch with one commit per patch. Either all patches are written or none.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SENT = ("Pending", "Submitted")
 
 @dataclass(frozen=True)
 class NewBranch:
-    """A branch to make.
+    """A branch to be made.
 
     Attributes:
-        repository: the repository to make it in; None for the mirror that has the revision.
+        repository: the repository for the branch; None: the mirror that has the revision.
     """
 
     name: str
@@ -45,14 +45,14 @@ class NewBranch:
 
     @property
     def ref(self) -> str:
-        """Its full name."""
+        """Full name of the branch."""
         return f"refs/heads/{self.name}"
 
     def check(self, git: Git) -> None:
-        """Raise when it is not a valid name of a branch, or ``git`` has it.
+        """Check that the name is valid and that ``git`` has no branch of that name.
 
         Raises:
-            UserError: so it is.
+            UserError: the name is invalid, or the branch exists.
         """
         if git.run("check-ref-format", self.ref, ok=(0, 1)).returncode:
             raise UserError(f"{self.name!r} is not a valid name of a branch")
@@ -68,13 +68,13 @@ class Submission:
     """Patches moved to a commit of the upstream.
 
     Attributes:
-        commit: the commit that they apply to.
+        commit: the commit that the patches apply to.
         place: the folder or the branch that was written.
-        patches: the names of the patches in it, in order.
-        left_out: for each patch that is not among them, the reason.
-        conflicts: for each patch that does not merge, the file and the reason; nothing was
-            written when there is one.
-        notes: what could be compared less closely than the rest.
+        patches: the names of the written patches, in order.
+        left_out: the reason for each patch that was left out.
+        conflicts: file and reason for each patch that does not merge; with a conflict, nothing was
+            written.
+        notes: the files and languages that were compared less closely.
     """
 
     upstream: str
@@ -90,11 +90,11 @@ class Submission:
 def submit(
     fork: Fork, upstream: Upstream, revision: str, output: Path | NewBranch, options: SourceOptions
 ) -> Submission:
-    """Write the patches of a series that upstream could take to a new folder or branch.
+    """Write the patches of a series that are meant for upstream to a new folder or branch.
 
     Raises:
         UserError: ``output`` exists and is not empty, no repository has the revision, or a file
-            that goes with a patch is missing.
+            of a trailer ``Submit-With`` is missing.
         ForkError: the series does not apply.
     """
     if isinstance(output, Path):
@@ -140,6 +140,7 @@ def submit(
 
 
 def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
+    """Return why a patch is not submitted; empty when it is submitted."""
     status = patch.trailer("Upstream-Status") or "none"
     if status.split()[0] not in _SENT:
         return f"Upstream-Status is {status}"
@@ -150,10 +151,12 @@ def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
 def find_revision(
     upstream: Upstream, revision: str, places: Sequence[str], repository: Path | None
 ) -> tuple[Git, str]:
-    """The repository that has a revision, and its commit: ``repository``, or the first of places.
+    """Return a repository that has a revision, and the commit's id.
+
+    ``repository`` is searched if given, else each of ``places``.
 
     Raises:
-        UserError: there is none on this machine.
+        UserError: no repository on this machine has the revision.
     """
     for path in [repository] if repository else map(local_path, places):
         try:
@@ -173,11 +176,11 @@ def find_revision(
 
 
 class MergeTarget:
-    """Files of the upstream's commit, with the patches put in so far.
+    """The files of upstream's commit, with the patches merged so far.
 
     Attributes:
-        files: files that patches changed; None for a removed one.
-        compared: path and content of those into which a change was merged.
+        files: the files that patches changed; None for a removed file.
+        compared: path and content of each file that got a merged change.
     """
 
     def __init__(self, git: Git, commit: str) -> None:
@@ -187,10 +190,10 @@ class MergeTarget:
         self.compared: list[tuple[str, bytes]] = []
 
     def merged(self, step: PatchStep) -> Changes:
-        """The files that a patch changes, after it; none when they are so already.
+        """Return the files that a patch changes, with the patch merged, without unchanged files.
 
         Raises:
-            PatchError: it does not merge cleanly.
+            PatchError: the patch does not merge cleanly.
         """
         changes: Changes = {}
         for diff in step.patch.files:
@@ -198,10 +201,10 @@ class MergeTarget:
         return {path: file for path, file in changes.items() if file != self._read(path)}
 
     def added(self, files: Mapping[str, TreeFile]) -> Changes:
-        """Those of the new files that are not there yet.
+        """Return the new files that upstream's commit lacks.
 
         Raises:
-            PatchError: one is there with other content.
+            PatchError: the commit has a file of that path with other content.
         """
         for path, file in files.items():
             if self._read(path) not in (None, file):
@@ -209,26 +212,28 @@ class MergeTarget:
         return {path: file for path, file in files.items() if file != self._read(path)}
 
     def _merged_file(self, diff: FileDiff, step: PatchStep) -> Changes:
+        """Return one file of a patch after the merge, by path."""
         if diff.old is None and diff.new is not None:
             return self.added({diff.new: TreeFile(diff.new_mode or "100644", step.after[diff.new])})
         path = diff.old or ""
-        here = self._read(path)
-        if here is None:
+        current = self._read(path)
+        if current is None:
             raise PatchError(f"{path} is not there")
         if diff.new is None:
-            if here.data != step.before[path]:
+            if current.data != step.before[path]:
                 raise PatchError(f"{path} is removed by the patch, and changed upstream")
             return {path: None}
-        both = step.before[path], step.after[diff.new]
-        data = merge_file(path, here.data, *both)
+        contents = step.before[path], step.after[diff.new]
+        data = merge_file(path, current.data, *contents)
         if diff.hunks:
-            self.compared.append((path, here.data))
-            if wrong := misplaced(diff, both, (here.data, data), path):
+            self.compared.append((path, current.data))
+            if wrong := misplaced(diff, contents, (current.data, data), path):
                 raise PatchError(f"{path}: misplaced: {wrong[0].detail}")
-        file = TreeFile(diff.new_mode or here.mode, data)
+        file = TreeFile(diff.new_mode or current.mode, data)
         return {diff.new: file} if diff.new == path else {path: None, diff.new: file}
 
     def _read(self, path: str) -> TreeFile | None:
+        """Return a file of the merged tree; None if it is missing."""
         if path not in self.files:
             mode, oid = list_tree(self._git, self._commit, path).get(path, ("", ""))
             data = read_blobs(self._git, [oid])[oid] if oid else None
@@ -241,6 +246,7 @@ class MergeTarget:
 def _write_branch(
     output: NewBranch, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
 ) -> tuple[str, ...]:
+    """Write the merged patches as commits of a new branch; return their names."""
     commits = [
         replace(
             patch_commit(patch, changes),
@@ -259,6 +265,7 @@ def _write_branch(
 def _write_files(
     output: Path, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
 ) -> tuple[str, ...]:
+    """Write the merged patches as numbered files; return their names."""
     assert git.git_dir is not None
     base = Commit(b"Base\n", tree=git.text("rev-parse", f"{onto}^{{tree}}"))
     commits = [base, *(patch_commit(patch, changes) for patch, changes in moved)]

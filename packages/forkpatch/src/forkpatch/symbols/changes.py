@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of one file as its lines, and the lines around them that tell similar places apart."""
+"""The changed lines of a file, and the lines around them that tell similar places apart."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from forkpatch.git.merge import ChangedLines, changed_lines
 from forkpatch.model.diffs import FileDiff
 from forkpatch.symbols.outline import Outline, Symbol, places
 
-_LIKE_RUNS = 2000  # copies of changed lines in a file from which its place is not told
-_MOST_AROUND = 1000  # lines that are read up, or down, for one that tells copies apart
+_LIKE_RUNS = 2000  # most copies of the changed lines in a file; above, no place is searched
+_MOST_AROUND = 1000  # most lines read above, or below, to tell copies apart
 
 
 @dataclass(frozen=True)
 class Misplacement:
-    """A change that a merge put elsewhere than the patch makes it.
+    """A change that a merge put at another place than the patch does.
 
     Attributes:
-        symbol: where it is now; where it was, when it got lost.
-        detail: what is wrong.
+        symbol: the symbol that has the change now; for a lost change, the symbol that had it.
+        detail: the message that describes the error.
     """
 
     symbol: str
@@ -31,13 +31,13 @@ class Misplacement:
 
 @dataclass(frozen=True)
 class Group:
-    """Changed lines that stand together.
+    """A run of adjacent changed lines.
 
     Attributes:
-        first: row, from 0, of the first old line; of a change that only adds lines the row above.
-        last: the row behind the last old line; of a change that only adds lines behind the one
-            below them.
-        added: number of the new lines.
+        first: row, from 0, of the first old line; for a change that only adds lines, the row above.
+        last: row after the last old line; for a change that only adds lines, two rows below the row
+            above.
+        added: number of new lines.
     """
 
     first: int
@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True)
 class ChangedLine:
-    """A changed line: ``sign`` is ``-`` or ``+``; ``number`` counts from 1 in ``outline``."""
+    """A changed line; ``sign`` is ``-`` or ``+``, ``number`` is its line in ``outline``, from 1."""
 
     sign: str
     outline: Outline
@@ -56,18 +56,18 @@ class ChangedLine:
 
     @property
     def text(self) -> bytes:
-        """The line without blanks around it."""
+        """The text of the changed line without blanks around it."""
         return self.outline.lines[self.number - 1].strip()
 
     @property
     def symbol(self) -> Symbol:
-        """The innermost symbol around it."""
+        """The innermost symbol around the changed line."""
         return self.outline.at(self.number)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A file before and after a change, and the numbers of the lines that go and come."""
+    """A file before and after a change, with the numbers of its removed and added lines."""
 
     before: Outline
     after: Outline
@@ -76,7 +76,7 @@ class Change:
 
     @classmethod
     def of_diff(cls, diff: FileDiff, before: bytes, after: bytes) -> Change:
-        """The change that a patch makes."""
+        """Return the change that a patch makes to a file."""
         removed: list[int] = []
         added: list[int] = []
         for hunk in diff.hunks:
@@ -93,16 +93,16 @@ class Change:
     def between(
         cls, path: str, before: bytes, after: bytes, lines: ChangedLines | None = None
     ) -> Change:
-        """The change between two contents of a file; ``lines`` if they are known."""
+        """Return the change between two contents of a file; ``lines``: its known changed lines."""
         removed, added = lines or changed_lines([(before, after)])[0]
         return cls(places(path, before), places(path, after), removed, added)
 
     @cached_property
     def lines(self) -> list[ChangedLine]:
-        """The changed lines that say something.
+        """The changed lines that have a letter or a digit.
 
-        A diff may begin a block of lines one line too early or too late when the lines around
-        it read alike. What a symbol has as often before as after is no change of it.
+        Where the lines around a change read alike, a diff may begin one line too early or too late.
+        A line that a symbol has as often before as after therefore counts only when it moves.
         """
         every = [
             ChangedLine(sign, known, number, group)
@@ -110,19 +110,19 @@ class Change:
             for group, *numbers in self._grouped
             for number in numbers[which]
         ]
-        return [one for one in every if says_something(one.text) and self._counts(one)]
+        return [line for line in every if says_something(line.text) and self._counts(line)]
 
     @cached_property
     def groups(self) -> list[Group]:
-        """The changed lines in groups."""
+        """The changed lines in groups of adjacent lines."""
         return [group for group, *_ in self._grouped]
 
     @cached_property
     def _grouped(self) -> list[tuple[Group, range, range]]:
-        """The groups, each with the numbers of its old and its new lines."""
+        """The groups, each with the numbers of its old and of its new lines."""
         removed, added = set(self.removed), set(self.added)
         old = new = 1
-        found: list[tuple[Group, range, range]] = []
+        groups: list[tuple[Group, range, range]] = []
         while removed or added:
             first, grown = old, new
             while old in removed:
@@ -133,10 +133,10 @@ class Change:
                 new += 1
             rows = (first - 1, old - 1) if old > first else (max(old - 2, 0), old)
             if old > first or new > grown:
-                found.append((Group(*rows, new - grown), range(first, old), range(grown, new)))
+                groups.append((Group(*rows, new - grown), range(first, old), range(grown, new)))
             else:
                 old, new = old + 1, new + 1
-        return found
+        return groups
 
     def _counts(self, line: ChangedLine) -> bool:
         name = line.symbol.name
@@ -146,7 +146,7 @@ class Change:
         return len(set(counts)) > 1 or self._moves(line, name)
 
     def _moves(self, line: ChangedLine, name: str) -> bool:
-        """True when the symbol loses the line at one place and gets it at another."""
+        """Return True when the symbol loses the line at one row and gets it at another row."""
         numbers, other = (
             (self.added, self.after) if line.sign == "-" else (self.removed, self.before)
         )
@@ -159,19 +159,19 @@ class Change:
 def among_likes(
     mine: Change, theirs: Change, pairs: Iterable[tuple[Group, Group]]
 ) -> Iterator[Misplacement]:
-    """Changes of lines that have like ones in the file, by the lines around that tell these apart.
+    """Yield the changes that a merge put at another of several places with the same lines.
 
-    From a change up, and from it down, the run of lines to the first one that no copy has there is
-    read. Where that run stands in the new version the change belongs; and the run from what git
-    changed tells which place of the old version that is.
+    The run of lines above a change, and below it, is read up to the first line that tells the
+    copies of its place apart. The change belongs where that run stands in the new version. The run
+    around git's change gives the old place of that change.
     """
-    for own, one in pairs:
+    for patched, merged in pairs:
         unknown: set[bool] = set()
-        size = own.last - own.first
+        size = patched.last - patched.first
         for below in (False, True):
-            run = _told_apart(mine.before, own, mine.before, below=below).lines
+            run = _unique_run(mine.before, patched, mine.before, below=below).lines
             if not run or mine.after.standing(run):
-                continue  # the run stands once: a change that does not break it tells nothing
+                continue  # no proof: the change does not break the run
             then, still = theirs.before.standing(run), theirs.after.standing(run)
             if then and len(still) >= len(then):
                 row = still[0] + (size if below else len(run))
@@ -180,22 +180,22 @@ def among_likes(
                 yield Misplacement(theirs.after.at(row).name, f"{what}, {side} the same lines")
             if not then and len(run) > size:
                 unknown.add(below)
-        name = theirs.before.at(one.last).name
-        told: set[bool] = set()
+        name = theirs.before.at(merged.last).name
+        known: set[bool] = set()
         for below in (False, True):
-            other = _told_apart(theirs.before, one, mine.before, below=below)
-            if other.is_whole:
-                told.add(below)
-            at = other.at, other.at + one.last - one.first
+            run_there = _unique_run(theirs.before, merged, mine.before, below=below)
+            if run_there.is_whole:
+                known.add(below)
+            at = run_there.at, run_there.at + merged.last - merged.first
             # Where lines read alike, a diff may show the same change some lines higher or lower.
-            if other.lines and not any(
+            if run_there.lines and not any(
                 near.first - near.added <= at[1] and at[0] <= near.last + near.added
                 for near in mine.groups
             ):
                 what = f"it changes what stands at line {at[1]} before, another place"
                 yield Misplacement(name, what)
-        if unknown - told:
-            likes = mine.before.standing(theirs.before.lines[one.first : one.last])
+        if unknown - known:
+            likes = mine.before.standing(theirs.before.lines[merged.first : merged.last])
             if len(likes) > len({_named_place(mine.before, row + 1) for row in likes}):
                 what = f"it changes one of {len(likes)} like places"
                 what += ", and the lines that told them apart changed"
@@ -203,7 +203,7 @@ def among_likes(
 
 
 def _named_place(known: Outline, line: int) -> tuple[object, ...]:
-    """Symbol and blocks of a line as far as names tell; where nothing is parsed, nothing."""
+    """Return symbol and blocks of a line without counters; empty for a file without a grammar."""
     if not known.is_parsed:
         return ()
     return re.sub(r"#\d+$", "", known.at(line).name), known.blocks(line)
@@ -211,12 +211,12 @@ def _named_place(known: Outline, line: int) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class _Run:
-    """Lines that stand at one place of a file alone; none where like places are not told apart.
+    """A run of lines that stands at only one place of a file; empty without such a run.
 
     Attributes:
-        lines: they.
-        at: row of the place that they were read from.
-        is_whole: every line of that place is among them.
+        lines: the lines of the run.
+        at: row of the only place.
+        is_whole: True when the run has every line of that place.
     """
 
     lines: tuple[bytes, ...] = ()
@@ -224,18 +224,18 @@ class _Run:
     is_whole: bool = False
 
 
-def _told_apart(outline: Outline, group: Group, known: Outline, *, below: bool) -> _Run:
-    """The run of lines that tells which place of ``known`` a group of changed lines is at.
+def _unique_run(outline: Outline, group: Group, known: Outline, *, below: bool) -> _Run:
+    """Return the run of lines that tells at which place of ``known`` a group of changes is.
 
-    It goes from there as far above, or below, as it takes. A line that ``known`` lacks is passed
-    over: it was added, or it was put in the place of one, and then the run is not whole. So is an
-    empty one, which may have been added.
+    The run grows above, or below, the group as far as needed. A line that ``known`` lacks is
+    skipped: the change added the line, or replaced a line with it, and then the run is not whole.
+    An empty line may be skipped, too, as an added line.
     """
     lines, start, end = outline.lines, group.first, group.last
     standing = known.standing(lines[start:end])
     if len(standing) > _LIKE_RUNS:
         return _Run()
-    # Row of each copy, the lines by which it is beside the next one read, and whether it is whole.
+    # Of each copy: its row, its drift in lines from the next line read, and whether it is whole.
     copies = {(at, 0, True) for at in standing}
     top, bottom = start, end
     while len({at for at, *_ in copies}) > 1 and bottom - top < end - start + _MOST_AROUND:
@@ -243,7 +243,9 @@ def _told_apart(outline: Outline, group: Group, known: Outline, *, below: bool) 
         if not 0 <= row < len(lines):
             break
         top, bottom = (top, bottom + 1) if below else (top - 1, bottom)
-        kept = {one for one in copies if known.line_at(one[0] + row - start + one[1]) == lines[row]}
+        kept = {
+            item for item in copies if known.line_at(item[0] + row - start + item[1]) == lines[row]
+        }
         is_new = not known.has_line(lines[row])
         if is_new or not lines[row].strip():
             added = -1 if below else 1
@@ -258,5 +260,5 @@ def _told_apart(outline: Outline, group: Group, known: Outline, *, below: bool) 
 
 
 def says_something(line: bytes) -> bool:
-    """True when a line has a letter or a digit."""
+    """Return True when a line has a letter or a digit."""
     return any(chr(sign).isalnum() for sign in line)

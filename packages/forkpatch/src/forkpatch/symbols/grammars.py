@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tree-sitter grammars of the languages whose symbols are parsed, and what a symbol is in each.
+"""Tree-sitter grammars of the languages whose symbols are parsed, with their symbol nodes.
 
 A language is an entry of :data:`_LANGUAGES`: its suffixes, its grammar, and the node types that
-define symbols. A file of another language has no grammar; git's function context names its symbols.
+define symbols. Other languages have no grammar; git's function context names their symbols.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class Grammar:
     Attributes:
         package: the Python package of the grammar.
         scopes: types of nodes that define a symbol, of any length.
-        values: types of nodes that define one when they span several lines, outside of functions.
-        separator: what joins the names of scopes.
+        values: types of nodes that define a symbol if they span several lines, outside of
+            functions.
+        separator: text between the names of nested scopes.
         overloads: True when functions of one scope may share a name.
         preprocessed: True when ``#if`` chooses between definitions.
-        function: the name of the package's function that gives the grammar.
+        function: the name of the package's function that returns the grammar.
     """
 
     package: str
@@ -43,20 +44,20 @@ class Grammar:
         return _loaded(self.package, self.function)
 
     def parse(self, data: bytes) -> Tree:
-        """The syntax tree of a file; a part that is not understood is an ERROR node in it."""
+        """Return the syntax tree of a file; text that does not parse is an ERROR node."""
         return Parser(self.language).parse(data)
 
     def definitions(self, root: Node) -> list[Node]:
-        """The nodes that may define symbols, outer ones before inner ones."""
-        wanted = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
-        found = QueryCursor(_query(self.language, f"[{wanted}]")).captures(root).get("x", [])
-        if not self.holds_functions:  # a value on one line defines nothing, and most are on one
-            found = [
+        """Return the nodes that may define symbols, outer nodes before inner nodes."""
+        patterns = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
+        nodes = QueryCursor(_query(self.language, f"[{patterns}]")).captures(root).get("x", [])
+        if not self.holds_functions:  # most values are on one line, and define nothing
+            nodes = [
                 node
-                for node in found
+                for node in nodes
                 if node.start_point[0] < node.end_point[0] or node.type in self.scopes
             ]
-        return sorted(found, key=lambda node: (node.start_byte, -node.end_byte))
+        return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
 
     @property
     def holds_functions(self) -> bool:
@@ -142,11 +143,11 @@ _LANGUAGES: dict[str, Grammar] = {
         separator="::",
     ),
 }
-_BY_SUFFIX = {suffix: one for suffixes, one in _LANGUAGES.items() for suffix in suffixes.split()}
+_BY_SUFFIX = {suffix: item for suffixes, item in _LANGUAGES.items() for suffix in suffixes.split()}
 
 
 def grammar_of(path: str) -> Grammar | None:
-    """The grammar of a file's language; None without one."""
+    """Return the grammar of a file's language; None for a language without a grammar."""
     return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower())
 
 
@@ -160,7 +161,7 @@ def _query(language: Language, text: str) -> Query:
     return Query(language, text)
 
 
-# Nodes that hold others and whose first line is not the head of a block.
+# Nodes with child nodes, but whose first line is not the head of a block.
 _PLAIN = (
     *("decorated_definition", "template_declaration", "export_statement", "ERROR"),
     "linkage_specification",
@@ -168,12 +169,12 @@ _PLAIN = (
 
 
 def labels(node: Node, outer: Node | None, lines: list[bytes]) -> tuple[str, ...]:
-    """The head lines of the blocks around ``node``, inside of ``outer``, outermost first.
+    """Return the head lines of the blocks around ``node``, inside ``outer``, outermost first.
 
-    The head of a block is the first line of a node that goes on after it: ``if (x) {``,
-    ``case A:``, ``it("adds", () => {``. Preprocessor lines are left to :func:`conditions`.
+    The head of a block is the first line of a node of several lines: ``if (x) {``, ``case A:``,
+    ``it("adds", () => {``. :func:`conditions` reads the preprocessor lines.
     """
-    found: list[str] = []
+    heads: list[str] = []
     first = node.start_point[0]
     stop = outer.id if outer else None
     row = outer.start_point[0] if outer else -1
@@ -183,10 +184,10 @@ def labels(node: Node, outer: Node | None, lines: list[bytes]) -> tuple[str, ...
         if row < start < first and _is_head(parent):
             text = " ".join(lines[start].decode("utf-8", "replace").split())
             if any(sign.isalnum() for sign in text):
-                found.append(text)
+                heads.append(text)
                 first = start
         parent = parent.parent
-    return tuple(reversed(found))
+    return tuple(reversed(heads))
 
 
 def _is_head(node: Node) -> bool:
@@ -197,18 +198,18 @@ def _is_head(node: Node) -> bool:
 
 
 def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
-    """The conditions of the preprocessor around each line of a file, outermost first.
+    """Return the preprocessor conditions around each line of a file, outermost first.
 
-    They are read line by line, so that code which does not parse has them too. The guard around
-    a whole header is none.
+    The preprocessor lines are read without a parser, because the code may not parse. The guard
+    around a whole header is not a condition.
     """
     stack: list[str] = []
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     guard = _guard(lines)
-    here: tuple[str, ...] = ()
-    signs = (row for row, line in enumerate(lines) if b"#" in line)  # few have one at all
+    current: tuple[str, ...] = ()
+    signs = (row for row, line in enumerate(lines) if b"#" in line)  # few lines have a sign
     for row in (row for row in signs if lines[row].lstrip().startswith(b"#")):
-        found += [here] * (row - len(found))
+        result += [current] * (row - len(result))
         line = lines[row]
         word, _, rest = line.strip().lstrip(b"#").strip().partition(b" ")
         text = " ".join(rest.decode("utf-8", "replace").split())
@@ -220,9 +221,9 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
             stack[-1] = text if directive == "elif" else _negated(stack[-1])
         elif directive == "endif" and stack:
             stack.pop()
-        here = tuple(filter(None, stack))
-        found.append(here)
-    return found + [here] * (len(lines) - len(found))
+        current = tuple(filter(None, stack))
+        result.append(current)
+    return result + [current] * (len(lines) - len(result))
 
 
 def _negated(text: str) -> str:
@@ -232,7 +233,7 @@ def _negated(text: str) -> str:
 
 
 def _guard(lines: list[bytes]) -> int:
-    """The row of the ``#ifndef NAME`` that ``#define NAME`` follows at once; -1 without one."""
+    """Return the row of the ``#ifndef NAME`` right before ``#define NAME``; -1 without a guard."""
     directives = ((row, line.split()) for row, line in enumerate(lines) if line.startswith(b"#"))
     for row, words in directives:
         following = next(directives, (0, []))[1]

@@ -23,13 +23,16 @@ class Described:
     """Name and extent of a definition.
 
     Attributes:
-        name: its name without scopes; a C++ one may have scopes of its own (``Pool::take``).
-        signature: types of its parameters, and qualifiers; empty where names are not overloaded,
-            or a macro makes them of its arguments (``TEST(S,Zap)``).
-        conditions: attributes that choose between it and its twins (``cfg(unix)``, ``@x.setter``).
-        first: the node at which it begins: a decorator or attribute, or itself.
-        last: the row of its last line, from 0.
-        is_function: True when what it holds is local to it.
+        name: the definition's name without its scopes; a C++ name may contain scopes
+            (``Pool::take``).
+        signature: types of the parameters, and qualifiers; empty in a language without overloads,
+            and for a function whose name a macro makes from its arguments (``TEST(S,Zap)``).
+        conditions: attributes that choose between definitions of the same name (``cfg(unix)``,
+            ``@x.setter``).
+        first: the node at which the definition begins: its first decorator or attribute, else its
+            own node.
+        last: the row of the definition's last line, from 0.
+        is_function: True when the definitions inside are local to this definition.
     """
 
     name: str
@@ -41,12 +44,12 @@ class Described:
 
 
 def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described | None:
-    """Name and extent of a definition; None when the node is not a definition.
+    """Return name and extent of a definition; None when the node is not a definition.
 
-    A value (a variable, a table) is one when it spans several lines outside of functions, or
-    holds a function.
+    A value (a variable, a table) is a definition when it holds a function, or spans several lines
+    outside of functions.
     """
-    # A grammar may let a node run on to the line after it.
+    # In some grammars a node ends at the beginning of the line after its text.
     last = node.end_point[0] - (node.end_point[1] == 0 and node.end_point[0] > node.start_point[0])
     is_value = node.type in grammar.values
     holds_function = grammar.holds_functions and _holds_function(node)
@@ -77,18 +80,18 @@ def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described |
 
 
 def _makes_name(node: Node, name: str) -> bool:
-    """True for a function without a type that is no constructor: a macro makes its name."""
+    """True when a macro makes the function's name: it has no type and is not a constructor."""
     in_class = node.parent is not None and node.parent.type == "field_declaration_list"
     return node.type == "function_definition" and not in_class and "::" not in name
 
 
 def _is_part(node: Node) -> bool:
-    """True for a value inside of another statement's expression, which has a name of its own."""
+    """True for a value inside the expression of another statement, which has its own name."""
     parent = node.parent
     if node.type == "assignment_expression":
         return parent is None or parent.type != "expression_statement"
     if node.type in ("compound_statement", "expression_statement"):
-        # Of C alone: at the top of a file, under the preprocessor, or in a namespace.
+        # Only C and C++: at the top of a file, under the preprocessor, or in a namespace.
         top = ("translation_unit", "declaration_list", "ERROR")
         return parent is None or not (parent.type in top or parent.type.startswith("preproc"))
     return node.type == "pair" and not _holds_function(node)
@@ -100,7 +103,7 @@ def _holds_function(node: Node) -> bool:
 
 
 def _after_macro(node: Node, last: int) -> Described | None:
-    """A body that follows a macro's call, as in ``SYSCALL_DEFINE1(close, int, fd) {``."""
+    """Describe a body after a call of a macro, as in ``SYSCALL_DEFINE1(close, int, fd) {``."""
     head = node.prev_named_sibling
     if head is None or head.type == "comment" or head.end_point[0] < node.start_point[0] - 1:
         return None
@@ -115,8 +118,8 @@ def _name(node: Node, declarator: Node | None) -> str:
             parts = (_field(node, key) for key in ("trait", "type"))
             name = f"impl {' for '.join(_text(part) for part in parts if part)}"
         case "method_declaration" if receiver := _field(node, "receiver"):
-            own = re.sub(r"^\(\s*(?:\w+\s+)?\*?\s*|\s*\)$", "", _text(receiver))
-            name = f"{own.partition('[')[0]}.{_text(_field(node, 'name'))}"
+            receiver_type = re.sub(r"^\(\s*(?:\w+\s+)?\*?\s*|\s*\)$", "", _text(receiver))
+            name = f"{receiver_type.partition('[')[0]}.{_text(_field(node, 'name'))}"
         case "static_initializer":
             name = "static"
         case "expression_statement" | "macro_invocation":
@@ -131,19 +134,19 @@ def _name(node: Node, declarator: Node | None) -> str:
 
 
 def _named(node: Node) -> str:
-    found = next((part for key in _NAME_FIELDS if (part := _field(node, key))), None)
-    while found is not None and (inner := _field(found, "declarator") or _field(found, "name")):
-        if found.type in ("template_type", "qualified_identifier"):
+    named = next((part for key in _NAME_FIELDS if (part := _field(node, key))), None)
+    while named is not None and (inner := _field(named, "declarator") or _field(named, "name")):
+        if named.type in ("template_type", "qualified_identifier"):
             break
-        found = inner
-    return _anonymous(node) if found is None else _text(found)
+        named = inner
+    return _anonymous(node) if named is None else _text(named)
 
 
 _NAME_FIELDS = ("name", "key", "property", "left", "declarator")
 
 
 def _anonymous(node: Node) -> str:
-    """A type without a name has the name of its variable or typedef; else its kind."""
+    """Return the kind of a type without a name; empty when its variable or typedef names it."""
     if node.type.endswith("_specifier"):
         if node.parent is not None and node.parent.type in ("declaration", "type_definition"):
             return ""  # the parent is the symbol
@@ -152,11 +155,14 @@ def _anonymous(node: Node) -> str:
 
 
 def _function_declarator(node: Node) -> Node | None:
-    """The declarator of a C or C++ function; None of anything else."""
-    found = _field(node, "declarator")
-    while found is not None and found.type not in ("function_declarator", "operator_cast"):
-        found = _field(found, "declarator") or _first_child(found, "declarator")
-    return found
+    """Return the declarator of a C or C++ function; None for any other node."""
+    current = _field(node, "declarator")
+    while current is not None and current.type not in (
+        "function_declarator",
+        "operator_cast",
+    ):
+        current = _field(current, "declarator") or _first_child(current, "declarator")
+    return current
 
 
 def _signature(node: Node, declarator: Node | None) -> str:
@@ -168,9 +174,11 @@ def _signature(node: Node, declarator: Node | None) -> str:
         parameters = _field(value, "parameters")
     if parameters is None:
         return ""
-    types = ",".join(_parameter_type(one) for one in parameters.named_children if not _idle(one))
-    after = _after_parameters(parameters) if declarator else ""
-    return f"{_template(node)}({types}){after}"
+    types = ",".join(
+        _parameter_type(child) for child in parameters.named_children if not _idle(child)
+    )
+    qualifiers = _after_parameters(parameters) if declarator else ""
+    return f"{_template(node)}({types}){qualifiers}"
 
 
 def _idle(node: Node) -> bool:
@@ -178,26 +186,27 @@ def _idle(node: Node) -> bool:
 
 
 def _after_parameters(parameters: Node) -> str:
-    following, found = parameters.next_sibling, []
+    """Return the qualifiers after a function's parameters, each after a blank."""
+    following, qualifiers = parameters.next_sibling, []
     while following is not None:
         if following.type in ("type_qualifier", "ref_qualifier"):
-            found.append(_text(following))
+            qualifiers.append(_text(following))
         following = following.next_sibling
-    return "".join(f" {word}" for word in found)
+    return "".join(f" {word}" for word in qualifiers)
 
 
 def _template(node: Node) -> str:
-    """The parameters of a template with their names taken out."""
+    """Return the parameters of a template without their names."""
     parent = node.parent
     if parent is None or parent.type != "template_declaration":
         return ""
     listed = _field(parent, "parameters")
-    types = [_parameter_type(one) for one in listed.named_children] if listed else []
+    types = [_parameter_type(parameter) for parameter in listed.named_children] if listed else []
     return f"<{','.join(types)}>"
 
 
 def _parameter_type(node: Node) -> str:
-    """A parameter without its name and its default."""
+    """Return the text of a parameter without its name and its default."""
     if not node.is_named or node.type in ("variadic_parameter", "receiver_parameter"):
         return _squeezed(_text(node))
     skipped = set(_parameter_name(node))
@@ -205,7 +214,7 @@ def _parameter_type(node: Node) -> str:
     if default is not None:
         skipped.add(default.id)
     if node.type == "spread_parameter":
-        skipped |= {one.id for one in node.named_children if one.type == "variable_declarator"}
+        skipped |= {part.id for part in node.named_children if part.type == "variable_declarator"}
     if node.type == "type_parameter_declaration":
         return "typename"
     words = [word for word in _leaves(node, skipped) if word not in ("=", "final", ":")]
@@ -213,18 +222,19 @@ def _parameter_type(node: Node) -> str:
 
 
 def _parameter_name(node: Node) -> Iterator[int]:
+    """Yield the id of the node that holds a parameter's name."""
     for key in ("name", "pattern"):
-        if found := _field(node, key):
-            yield found.id
+        if named := _field(node, key):
+            yield named.id
             return
-    found = _field(node, "declarator")
-    while found is not None:
-        inner = _field(found, "declarator") or _first_child(found, "declarator", "identifier")
+    named = _field(node, "declarator")
+    while named is not None:
+        inner = _field(named, "declarator") or _first_child(named, "declarator", "identifier")
         if inner is None:
-            if found.type == "identifier":
-                yield found.id
+            if named.type == "identifier":
+                yield named.id
             return
-        found = inner
+        named = inner
 
 
 def _leaves(node: Node, skipped: set[int]) -> Iterator[str]:
@@ -237,14 +247,14 @@ def _leaves(node: Node, skipped: set[int]) -> Iterator[str]:
 
 
 def _beginning(node: Node) -> tuple[Node, tuple[str, ...]]:
-    """The node at which a definition begins, and the attributes that choose it."""
+    """Return the first node of a definition, and the attributes that choose the definition."""
     parent = node.parent
     wrappers = ("decorated_definition", "template_declaration", "export_statement")
     first, chosen = node, list[str]()
     while parent is not None and parent.type in wrappers:
         first = parent
         if parent.type == "decorated_definition":
-            texts = (_squeezed(_text(one)) for one in parent.named_children[:-1])
+            texts = (_squeezed(_text(decorator)) for decorator in parent.named_children[:-1])
             chosen += [text for text in texts if _ACCESSOR.match(text)]
         parent = parent.parent
     if node.type == "method_definition":
@@ -260,7 +270,7 @@ def _beginning(node: Node) -> tuple[Node, tuple[str, ...]]:
 
 
 def _first_child(node: Node, *endings: str) -> Node | None:
-    return next((one for one in node.named_children if one.type.endswith(endings)), None)
+    return next((child for child in node.named_children if child.type.endswith(endings)), None)
 
 
 def _field(node: Node, name: str) -> Node | None:
@@ -272,5 +282,5 @@ def _text(node: Node | None) -> str:
 
 
 def _squeezed(text: str) -> str:
-    """Text with one blank between words and none beside signs."""
+    """Return a text with one blank between words and none beside signs."""
     return _SPACES_AROUND_SIGNS.sub(r"\1", " ".join(text.split()))

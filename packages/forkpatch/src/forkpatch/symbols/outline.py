@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions, classes and tables of a source file: names, lines, and hashes of their bodies.
 
-A file of a language that has a grammar is parsed (:mod:`forkpatch.symbols.grammars`). Any other
-follows git's own rule for the text after ``@@``: a symbol begins at a line whose first character
-is a letter, ``_`` or ``$``, and ends before the next such line.
+A file of a language with a grammar is parsed (:mod:`forkpatch.symbols.grammars`). Any other file
+follows git's rule for the text after ``@@``: a symbol begins at a line whose first character is a
+letter, ``_`` or ``$``, and ends before the next such line.
 
 The name of a symbol is its identity: the scopes around it, its own name, the types of its
 parameters where a language overloads names, and in brackets the conditions around it, as in
@@ -31,8 +31,8 @@ from forkpatch.symbols.names import described
 
 MODULE = "<file>"
 _HASH_LENGTH = 16
-# Bytes and lines. Longer files are tables that a program wrote; a syntax tree is some ten times
-# as large as its text, Python's own a hundred times.
+# Bytes and lines. Longer files are tables that a program wrote. A syntax tree is some ten
+# times as large as its text; a tree of Python's ``ast`` is a hundred times as large.
 _LARGE = 4 << 20
 _LONG = 50_000
 _LARGE_PYTHON = 1 << 20
@@ -59,13 +59,13 @@ class Symbol:
     """One function, class or table, or the rest of a file.
 
     Attributes:
-        name: the module's docstring describes it; the defining line where there is no grammar;
-            MODULE outside of all.
-        first: its first line, from 1, decorators included.
-        last: its last line.
-        text: gives its normalised text or tree; called only for the hash.
-        family: what it shares with its overloads and with its twins under other conditions.
-        node: its node in the syntax tree; None without one.
+        name: full name as in the module's docstring; the defining line in a file without a grammar;
+            MODULE for the lines outside of all symbols.
+        first: first line, from 1, decorators included.
+        last: last line, from 1.
+        text: function that returns the normalised text or tree; called only for the hash.
+        family: name without signature and conditions, which overloads share.
+        node: node in the syntax tree; None in a file without a grammar.
     """
 
     name: str
@@ -77,45 +77,45 @@ class Symbol:
 
     @cached_property
     def body(self) -> str:
-        """Hash of its normalised text."""
+        """Hash of the symbol's normalised text."""
         return _digest(self.text())
 
 
 class _Outlines:
-    """The outlines used last: the files of a series are asked for again and again."""
+    """Cache of the outlines used last: a series asks for the same files many times."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes, bool], Outline] = {}  # the one used last is the last
+        self._known: dict[tuple[str, bytes, bool], Outline] = {}  # in the order of use
         self._size = 0
 
     def get(self, path: str, data: bytes, *, guess: bool = True) -> Outline:
-        """The outline of a file's content; ``guess`` as :class:`Outline` takes it."""
-        known = self._known.pop((path, data, guess), None)
-        self._known[path, data, guess] = found = known or Outline(path, data, guess=guess)
-        self._size += 0 if known else len(data)
+        """Return the outline of a file's content; ``guess`` as in :class:`Outline`."""
+        cached = self._known.pop((path, data, guess), None)
+        self._known[path, data, guess] = entry = cached or Outline(path, data, guess=guess)
+        self._size += 0 if cached else len(data)
         while self._size > _KEPT and len(self._known) > 1:
             oldest = next(iter(self._known))
             del self._known[oldest]
             self._size -= len(oldest[1])
-        return found
+        return entry
 
 
 _OUTLINES = _Outlines()
 
 
 def outline(path: str, data: bytes) -> Outline:
-    """The outline of a file's content."""
+    """Return the outline of a file's content."""
     return _OUTLINES.get(path, data)
 
 
 def places(path: str, data: bytes) -> Outline:
-    """The outline of a file's content in which guessed symbols do not count: they prove nothing."""
+    """Return the outline of a file's content without guessed symbols, which prove nothing."""
     known = outline(path, data)
     return known if known.is_parsed else _OUTLINES.get(path, data, guess=False)
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
-    """A line for each file, or language, whose places go by git's function context."""
+    """Return a note for each file or language whose changes git's function context places."""
     reasons = dict.fromkeys(outline(*file).why_not_parsed for file in files)
     return tuple(
         f"{why}: its places were compared by git's function context" for why in reasons if why
@@ -123,12 +123,12 @@ def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
 
 
 class Outline:
-    """The symbols of one file's content.
+    """Outline of one file's content: its symbols, lines and blocks.
 
     Args:
-        path: the file.
-        data: its content.
-        guess: take a line as git's function context does for a symbol where there is no grammar.
+        path: path of the file; its suffix chooses the grammar.
+        data: content of the file.
+        guess: True to find symbols by git's function context in a file without a grammar.
     """
 
     def __init__(self, path: str, data: bytes, *, guess: bool = True) -> None:
@@ -143,12 +143,12 @@ class Outline:
 
     @property
     def is_parsed(self) -> bool:
-        """True when the file's language has a grammar, and it is not too large for a parser."""
+        """True when the file's language has a grammar, and a parser accepts the file's size."""
         return self._grammar is not None
 
     @property
     def why_not_parsed(self) -> str:
-        """Reason for which the file's symbols go by git's function context; empty when not."""
+        """Reason why git's function context names the symbols; empty for a parsed file."""
         if self._grammar is not None:
             return ""
         if grammar_of(self.path) is None:
@@ -157,7 +157,7 @@ class Outline:
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
-        """All symbols by name; outer ones before inner ones, MODULE first."""
+        """All symbols by name; outer symbols before inner symbols, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
         if self._grammar is None and not self._guess:
             text = partial(tokens, self._data, suffix)
@@ -165,24 +165,24 @@ class Outline:
         if self._grammar is None:
             return _unique(_line_symbols(self._data, self.lines, suffix))
         nodes = self._grammar.definitions(self._root)
-        found = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
+        parsed = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
         small = len(self._data) <= _LARGE_PYTHON
         if suffix in (".py", ".pyi") and small and (tree := _python_tree(self._data)):
-            found = list(_with_trees(found, tree))
-        rest = self._outside(found, suffix)
-        return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *found])
+            parsed = list(_with_trees(parsed, tree))
+        rest = self._outside(parsed, suffix)
+        return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *parsed])
 
     @cached_property
     def conditions(self) -> list[tuple[str, ...]]:
-        """The preprocessor's conditions around each line, where the language has one."""
+        """Preprocessor conditions around each line; empty tuples in other languages."""
         if self._grammar and self._grammar.preprocessed:
             return conditions(self.lines)
         return [()] * len(self.lines)
 
     @cached_property
     def _nesting(self) -> tuple[list[Symbol], dict[str, Symbol]]:
-        """The innermost symbol of each line; the symbol around each symbol, by name."""
-        symbols = list(self.symbols.values())  # outer ones come first
+        """The innermost symbol of each line; the enclosing symbol of each symbol, by name."""
+        symbols = list(self.symbols.values())  # outer symbols come first
         owners = [symbols[0]] * len(self.lines)
         outer: dict[str, Symbol] = {}
         for symbol in symbols[1:]:
@@ -195,48 +195,49 @@ class Outline:
         return Counter(_COUNTED.sub("", name) for name in self.symbols)
 
     def twins(self, name: str) -> int:
-        """Number of symbols that have this name, but for the number that tells them apart."""
+        """Return the number of symbols with this name, not counting the suffix ``#2``."""
         return self._stems[_COUNTED.sub("", name)]
 
     def own_lines(self, name: str) -> Counter[bytes]:
-        """The lines of a symbol, without those of the symbols inside of it, and their number."""
+        """Count each line of a symbol, except the lines of the symbols inside."""
         if name not in self._own_lines:
             self._own_lines[name] = Counter(self.lines[row].strip() for row in self._rows_of(name))
         return self._own_lines[name]
 
     def heads(self, name: str) -> frozenset[str]:
-        """The heads of all blocks of a symbol, without those of the symbols inside of it."""
+        """Return the heads of all blocks of a symbol, except the blocks of the symbols inside."""
         if name not in self._heads:
             rows = (row for row in self._rows_of(name) if self.lines[row].strip())
             self._heads[name] = frozenset(head for row in rows for head in self.blocks(row + 1))
         return self._heads[name]
 
     def _rows_of(self, name: str) -> Iterator[int]:
-        """The rows, from 0, that are in a symbol and in none inside of it."""
+        """Yield the rows, from 0, whose innermost symbol is ``name``."""
         symbol, owners = self.symbols[name], self._nesting[0]
         return (row for row in range(symbol.first - 1, symbol.last) if owners[row] is symbol)
 
     def at(self, line: int) -> Symbol:
-        """The innermost symbol that line ``line`` (from 1) is in."""
+        """Return the innermost symbol around line ``line`` (from 1)."""
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
 
     @cached_property
     def _rows(self) -> dict[bytes, list[int]]:
-        found: defaultdict[bytes, list[int]] = defaultdict(list)
+        """Rows, from 0, of each distinct line."""
+        rows: defaultdict[bytes, list[int]] = defaultdict(list)
         for row, line in enumerate(self.lines):
-            found[line].append(row)
-        return dict(found)
+            rows[line].append(row)
+        return dict(rows)
 
     def has_line(self, line: bytes) -> bool:
-        """True when the file has a line."""
+        """Return True when the file has the line ``line``."""
         return line in self._rows
 
     def line_at(self, row: int) -> bytes | None:
-        """The line of a row, from 0; None outside of the file."""
+        """Return the line at a row, from 0; None outside of the file."""
         return self.lines[row] if 0 <= row < len(self.lines) else None
 
     def standing(self, run: Sequence[bytes]) -> list[int]:
-        """The rows, from 0, at which a run of lines begins."""
+        """Return the rows, from 0, at which a run of lines begins."""
         counts = [len(self._rows.get(line, ())) for line in run]
         rarest = min(range(len(run)), key=counts.__getitem__)
         starts = (row - rarest for row in self._rows.get(run[rarest], ()))
@@ -244,7 +245,7 @@ class Outline:
         return [at for at in starts if at >= 0 and self.lines[at : at + len(run)] == wanted]
 
     def blocks(self, line: int) -> tuple[str, ...]:
-        """The heads of the blocks around ``line`` inside of its symbol, outermost first."""
+        """Return the heads of the blocks around ``line`` inside its symbol, outermost first."""
         symbol = self.at(line)
         around = self.conditions[line - 1]
         here = around[len(self.conditions[symbol.first - 1]) :] if symbol.node else around
@@ -263,32 +264,32 @@ class Outline:
         return self._grammar.parse(self._data).root_node
 
     def _function_line(self, line: int) -> str:
-        """Text that git writes after ``@@``, for a line of code that does not parse."""
+        """Return the text that git writes after ``@@``, for a line that does not parse."""
         for text in reversed(self.lines[: line - 1]):
             if _FUNCTION_LINE.match(text) and not _LABEL.match(text):
                 return text.decode("utf-8", "replace").strip()
         return ""
 
     def around(self, line: int, known: Container[str]) -> str:
-        """The innermost symbol around ``line`` whose name is among ``known``, else MODULE."""
+        """Return the innermost symbol around ``line`` with a name in ``known``, else MODULE."""
         symbol: Symbol | None = self.at(line)
         while symbol is not None and symbol.name not in known:
             symbol = self._nesting[1].get(symbol.name)
         return symbol.name if symbol else MODULE
 
     def body(self, name: str) -> str | None:
-        """The hash of a symbol's body, None when there is no such symbol."""
+        """Return the hash of a symbol's body; None when the file has no such symbol."""
         symbol = self.symbols.get(name)
         return symbol.body if symbol else None
 
     def _outside(self, symbols: list[Symbol], suffix: str) -> Callable[[], str]:
-        inside = {row for one in symbols for row in range(one.first - 1, one.last)}
+        inside = {row for symbol in symbols for row in range(symbol.first - 1, symbol.last)}
         rest = (line for row, line in enumerate(self.lines) if row not in inside)
         return lambda: tokens(b"\n".join(rest), suffix)
 
 
 def bare_name(symbol: str) -> str:
-    """The name of a symbol without what encloses it, its parameters and its conditions."""
+    """Return the last word of a symbol's name, without scopes, parameters and conditions."""
     if symbol == MODULE:
         return MODULE
     plain, count = re.sub(r"(?: \[.*\])?(?:#\d+)?$", "", symbol), 1
@@ -300,17 +301,17 @@ def bare_name(symbol: str) -> str:
 
 
 def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
-    """By name; the second of a name is called ``name#2``, and so on."""
-    found: dict[str, Symbol] = {}
+    """Return symbols by name; a second symbol of the same name becomes ``name#2``."""
+    named: dict[str, Symbol] = {}
     counts: Counter[str] = Counter()
     for symbol in symbols:
         name = symbol.name
-        while name in found:
+        while name in named:
             counts[symbol.name] += 1
             name = f"{symbol.name}#{counts[symbol.name] + 1}"
         whole = name == symbol.name and symbol.family
-        found[name] = symbol if whole else replace(symbol, name=name, family=symbol.family or name)
-    return found
+        named[name] = symbol if whole else replace(symbol, name=name, family=symbol.family or name)
+    return named
 
 
 def _parsed_symbols(
@@ -322,15 +323,19 @@ def _parsed_symbols(
         while scopes and node.start_byte >= scopes[-1][0].end_byte:
             scopes.pop()
         outer, prefix, outside, in_function = scopes[-1] if scopes else (None, "", (), False)
-        one = described(node, grammar, in_function=in_function)
-        if one is None:
+        entry = described(node, grammar, in_function=in_function)
+        if entry is None:
             continue
-        first, last = one.first.start_point[0], one.last
-        family = f"{prefix}{grammar.separator}{one.name}" if prefix else one.name
-        here = (*around[first][len(outside) :], *labels(node, outer, lines), *one.conditions)
-        where = f" [{'; '.join(here)}]" if here else ""
-        name = f"{family}{one.signature}{where}"
-        scopes.append((node, name, around[first], one.is_function))
+        first, last = entry.first.start_point[0], entry.last
+        family = f"{prefix}{grammar.separator}{entry.name}" if prefix else entry.name
+        marks = (
+            *around[first][len(outside) :],
+            *labels(node, outer, lines),
+            *entry.conditions,
+        )
+        suffixes = f" [{'; '.join(marks)}]" if marks else ""
+        name = f"{family}{entry.signature}{suffixes}"
+        scopes.append((node, name, around[first], entry.is_function))
         text = partial(tokens, b"\n".join(lines[first : last + 1]), suffix)
         yield Symbol(name, first + 1, last + 1, text, family, node)
 
@@ -345,7 +350,7 @@ def _python_tree(data: bytes) -> ast.Module | None:
 
 
 def _with_trees(symbols: Iterable[Symbol], tree: ast.Module) -> Iterator[Symbol]:
-    """The symbols with Python's own trees as their texts, which layout does not touch."""
+    """Yield the symbols with Python's syntax trees as their texts, which layout does not change."""
     known = {
         (node.lineno, type(node) in _PythonNodes): node
         for node in ast.walk(tree)
@@ -359,9 +364,9 @@ def _with_trees(symbols: Iterable[Symbol], tree: ast.Module) -> Iterator[Symbol]
 
 
 def canonical(node: object) -> str:
-    """An AST as text, without positions, and alike in every version of Python.
+    """Return a syntax tree as text, without positions, the same in every version of Python.
 
-    ``ast.dump`` will not do: what it prints for empty fields differs from version to version.
+    ``ast.dump`` is not used: its output for empty fields differs between versions.
     """
     if isinstance(node, ast.AST):
         fields = [
@@ -376,11 +381,11 @@ def canonical(node: object) -> str:
 
 
 def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symbol]:
-    starts, number, at = list[tuple[int, int]](), 1, 0
-    for found in _FUNCTION_LINE.finditer(data):
-        number, at = number + data.count(b"\n", at, found.start()), found.start()
-        if not _LABEL.match(found[0]):
-            starts.append((number, at))
+    starts, number, offset = list[tuple[int, int]](), 1, 0
+    for match in _FUNCTION_LINE.finditer(data):
+        number, offset = number + data.count(b"\n", offset, match.start()), match.start()
+        if not _LABEL.match(match[0]):
+            starts.append((number, offset))
     ends = [*starts, (len(lines) + 1, len(data) + 1)]
 
     def text_of(start: int, end: int) -> Callable[[], str]:
@@ -393,7 +398,7 @@ def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symb
 
 
 def tokens(data: bytes, suffix: str) -> str:
-    """The words and signs of a text, without comments; of a large one a hash of its bytes."""
+    """Return the words and signs of a text, without comments; for a large text a hash."""
     if len(data) > _LARGE:
         return hashlib.sha256(data).hexdigest()
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of where a merge put the changes of a patch with where the patch makes them.
+"""Check that a merge puts the changes of a patch where the patch makes them.
 
-Git merges similar lines, and does not know when they are in another function. Here
-each changed line is compared with the line of the patch that it comes from.
+Git merges similar lines, even in different functions. Here each line that a merge changes is
+compared with the changed line of the patch.
 
-A change is in its place when no other place could be meant: its lines, and those around them as far
-as they are what they were, stand once before and once after, and no symbol lives on elsewhere with
-them. Else it must be
+A place is certain when the changed lines, with their unchanged context, stand exactly once before
+and once after the merge, and no other symbol keeps a copy. Any other place must be
 
-- in the same symbol, by its full name. One whose signature or conditions changed is followed
-  when that is certain: the old one is gone, the new one is new, and neither has a twin;
-- in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
+- in the same symbol, by its full name. A symbol with a new signature or new conditions is followed
+  only when the old name is gone, the new name is new, and neither has a twin;
+- in the same block of the symbol, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
 - between the same lines, in any language, when these lines tell similar places apart.
 
-The rule behind all: while the old place still exists elsewhere, no other place is right. A place in
-another file is found by :mod:`forkpatch.inspect.survivors`.
+While the old place still exists elsewhere, no other place is right.
+:mod:`forkpatch.inspect.survivors` finds a place in another file.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from forkpatch.symbols.changes import (
 )
 from forkpatch.symbols.outline import MODULE, Outline, Symbol
 
-_CONTEXT = 3  # lines around a change that say where it is, as in a patch
-_LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
+_CONTEXT = 3  # lines of context around a change, as in a patch
+_LIKE_LINES = 50  # most equal lines whose symbols and blocks are compared
 
 
 def misplaced(
@@ -46,30 +45,30 @@ def misplaced(
     *,
     whole: bool = True,
 ) -> tuple[Misplacement, ...]:
-    """The changes of one file that a merge put elsewhere than the patch makes them.
+    """Return the changes of one file that a merge put at another place than the patch does.
 
     Args:
-        diff: what the patch does to the file.
-        old: the file before and after the patch on its own base.
+        diff: the patch's diff of the file.
+        old: the file before and after the patch, on the patch's base.
         new: the file before and after the merge.
-        path: its path on the new base.
-        lines: those that the merge changes, if they are known.
-        whole: False when some hunks are known to be left out, for they conflict.
+        path: the file's path on the new base.
+        lines: the lines that the merge changes; None if unknown.
+        whole: False when conflicting hunks are left out.
     """
     if old[0] == new[0] and old[1] == new[1]:
         return ()
-    mine, theirs = Change.of_diff(diff, *old), Change.between(path, *new, lines)
+    patched, merged = Change.of_diff(diff, *old), Change.between(path, *new, lines)
     doubtful: dict[tuple[Group, Group], None] = {}
-    found = dict.fromkeys(_moved(mine, theirs, doubtful))
+    errors = dict.fromkeys(_moved(patched, merged, doubtful))
     if whole:
-        found |= dict.fromkeys(_lost(mine, theirs))
-        if not found:
-            found |= dict.fromkeys(among_likes(mine, theirs, doubtful))
-    return tuple(found)
+        errors |= dict.fromkeys(_lost(patched, merged))
+        if not errors:
+            errors |= dict.fromkeys(among_likes(patched, merged, doubtful))
+    return tuple(errors)
 
 
 def same_symbol(one: Symbol, first: Outline, other: Symbol, second: Outline) -> bool:
-    """True when ``other`` of the outline ``second`` is certainly ``one`` of ``first``."""
+    """Return True when ``other`` of outline ``second`` is certainly symbol ``one`` of ``first``."""
     if one.name == other.name:
         return first.twins(one.name) == second.twins(one.name)
     if one.family != other.family or MODULE in (one.name, other.name):
@@ -79,32 +78,34 @@ def same_symbol(one: Symbol, first: Outline, other: Symbol, second: Outline) -> 
 
 
 def counterpart(one: Symbol, first: Outline, second: Outline) -> Symbol | None:
-    """The symbol of ``second`` that is certainly ``one`` of ``first``; None without one."""
+    """Return the symbol of ``second`` that is certainly ``one`` of ``first``; None without it."""
     known = second.symbols.get(one.name)
     candidates = [known] if known else _family(one, second)
     return next((item for item in candidates if same_symbol(one, first, item, second)), None)
 
 
-def _family(one: Symbol, known: Outline) -> list[Symbol]:
-    return [item for item in known.symbols.values() if item.family == one.family]
+def _family(symbol: Symbol, known: Outline) -> list[Symbol]:
+    """Return the symbols of an outline with the same family as a symbol."""
+    return [item for item in known.symbols.values() if item.family == symbol.family]
 
 
 def _paired(mine: Change, theirs: Change) -> Iterator[tuple[ChangedLine | None, ChangedLine]]:
-    """Each line that the merge changes, with the line of the patch that it is.
+    """Yield the patch's line for each line that the merge changes, and that line.
 
-    Of several that read alike, one of the same symbol and the same block is taken first.
+    The patch's line is None without an equal line. Of several equal lines, a line of the same
+    symbol and block comes first.
     """
-    left: dict[tuple[str, bytes], list[ChangedLine]] = {}
+    unpaired: dict[tuple[str, bytes], list[ChangedLine]] = {}
     for one in mine.lines:
-        left.setdefault((one.sign, one.text), []).append(one)
+        unpaired.setdefault((one.sign, one.text), []).append(one)
     for line in theirs.lines:
-        same = left.get((line.sign, line.text), [])
-        here = [one for one in same[:_LIKE_LINES] if _same_place(one, line)]
-        alike = next((one for one in here if _blocks(one) == _blocks(line)), None)
-        found = alike or next(iter(here), None) or next(iter(same), None)
-        if found is not None:
-            same.remove(found)
-        yield found, line
+        same = unpaired.get((line.sign, line.text), [])
+        same_symbols = [one for one in same[:_LIKE_LINES] if _same_place(one, line)]
+        alike = next((one for one in same_symbols if _blocks(one) == _blocks(line)), None)
+        match = alike or next(iter(same_symbols), None) or next(iter(same), None)
+        if match is not None:
+            same.remove(match)
+        yield match, line
 
 
 def _same_place(one: ChangedLine, line: ChangedLine) -> bool:
@@ -118,9 +119,9 @@ def _blocks(line: ChangedLine) -> tuple[str, ...]:
 def _moved(
     mine: Change, theirs: Change, doubtful: dict[tuple[Group, Group], None]
 ) -> Iterator[Misplacement]:
-    """Changed lines that are in another symbol or block, where more than one place is like it.
+    """Yield misplacements: lines in another symbol or block, when their place is not certain.
 
-    What is at one of several like places, in whatever symbol, is added to ``doubtful``.
+    Each pair of groups whose place is not certain is added to ``doubtful``.
     """
     for one, line in _paired(mine, theirs):
         if one is None:
@@ -138,12 +139,12 @@ def _moved(
 
 
 def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change) -> bool:
-    """True when no other place, old or new, has the lines that a merge changes and those around.
+    """Return True when only one old and one new place have a merged line and its context.
 
-    The lines around are those of a patch's context, as far as they are what they were. Within a
-    symbol without twins, no place outside of it counts.
+    The context is that of a patch, as far as the lines are unchanged. Within a symbol without
+    twins, only places in that symbol count.
     """
-    known, now, own, group = mine.before, theirs.before, one.group, line.group
+    known, now, patched, group = mine.before, theirs.before, one.group, line.group
     first, last = group.first, group.last
     for _ in range(_CONTEXT):
         if first and known.standing(now.lines[first - 1 : last]):
@@ -161,11 +162,14 @@ def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change)
         )
     if len(new) != 1 or len(old) != 1 or _lives_on(one, line, now.lines[group.first : group.last]):
         return False
-    return own.first - own.added <= old[0] <= own.last + own.added
+    return patched.first - patched.added <= old[0] <= patched.last + patched.added
 
 
 def _lives_on(one: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool:
-    """True when the symbol of one side is another one on the other side, and has the run there."""
+    """Return True when a symbol exists on both sides, and the other side's copy has the run.
+
+    Lines of the same symbol never count.
+    """
     if _same_place(one, line):
         return False
     sides = ((one.symbol, one.outline, line.outline), (line.symbol, line.outline, one.outline))
@@ -178,7 +182,7 @@ def _lives_on(one: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool
 
 
 def _changes(mine: Change, line: ChangedLine) -> bool:
-    """True when the patch changes the symbol of a line, though not by that very line."""
+    """Return True when the patch changes the symbol of a line, though by another line."""
     return any(
         same_symbol(one.symbol, one.outline, line.symbol, line.outline)
         for one in mine.lines
@@ -187,32 +191,32 @@ def _changes(mine: Change, line: ChangedLine) -> bool:
 
 
 def _block_moved(one: ChangedLine, other: ChangedLine) -> str | None:
-    """A message when a line is in another block of its symbol than the patch's line is.
+    """Return a message when a line is in another block of its symbol than the patch's line.
 
-    The head of a block that only one side has was changed by upstream. It tells nothing, unless
-    the symbol has the lines around the patch's line in several blocks.
+    Upstream changed a block head that only one side has. Such a head proves nothing, unless the
+    symbol has the lines around the patch's line in several blocks.
     """
     first, second = one.outline.blocks(one.number), other.outline.blocks(other.number)
     if first == second:
         return None
     known, now = (line.outline.heads(line.symbol.name) for line in (one, other))
     kept = [head for head in first if head in now]
-    found = [head for head in second if head in known]
-    if kept == found and not _has_copy(one):
+    heads = [head for head in second if head in known]
+    if kept == heads and not _has_copy(one):
         return None
     place = " > ".join(second) or "no block"
     return f"it changes {other.symbol.name} in {place} now, and in {' > '.join(first)} before"
 
 
 def _has_copy(line: ChangedLine) -> bool:
-    """True when the symbol has the lines above and below a line more than once."""
+    """Return True when the symbol has the lines above and below a line more than once."""
     own, row = line.outline.own_lines(line.symbol.name), line.number - 1
     around = [*line.outline.lines[max(row - 1, 0) : row], *line.outline.lines[row + 1 : row + 2]]
     return all(own[text.strip()] > 1 for text in around)
 
 
 def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
-    """Lines that the patch adds and that are not in its symbol after the merge."""
+    """Yield the lines that the patch adds and its symbol lacks after the merge."""
     counted = Counter(line.text for line in theirs.lines if line.sign == "+")
     for line in mine.lines:
         if line.sign == "-":

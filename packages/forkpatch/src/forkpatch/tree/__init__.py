@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patched trees: planned, recorded, built, swapped in, and variants of them."""
+"""Patched trees: planned, recorded, built, swapped in; and their variants with some patches."""

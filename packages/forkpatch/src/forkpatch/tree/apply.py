@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``apply``: patched trees brought up to date, each atomically."""
+"""The verb ``apply``: bring patched trees up to date, each atomically."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Applied:
     """Result of an apply for one upstream.
 
     Attributes:
-        source: the source that gave the pristine tree when this patched tree was built.
-        path: the patched tree, None when it is missing.
-        inputs: digests of all that it was made from, None when it is missing.
-        left_out: the patches whose condition does not hold, with it.
-        reason: why it is missing: each source that was tried, a line each.
-        remedy: how to supply it.
+        source: the source of the pristine tree when this patched tree was built.
+        path: the patched tree; None when the upstream is missing.
+        inputs: digests of all inputs of the tree; None when the upstream is missing.
+        left_out: name and condition of each patch with a false condition.
+        reason: reason why the upstream is missing: a line for each source that was tried.
+        remedy: how to supply the missing upstream.
     """
 
     name: str
@@ -91,17 +91,17 @@ def apply_release(
 
     Args:
         fork: the fork.
-        release: its name; the default release without one.
+        release: name of the release; None: the default release.
         options: where upstreams may come from.
-        discard: throw away work done inside a patched tree.
-        only: bring this upstream up to date alone.
+        discard: True to throw away work done inside a patched tree.
+        only: name of the only upstream to bring up to date; None: all.
         chosen: options that choose among the patches with conditions.
 
     Returns:
         The release's name, and the outcome for each upstream.
 
     Raises:
-        ForkError: nothing of the tree at fault was changed; trees before it may be up to date.
+        ForkError: a tree could not be built, and is unchanged; earlier trees may be up to date.
     """
     options.check(fork.lock)
     name, upstreams = fork.lock.release(release)
@@ -115,8 +115,10 @@ def apply_release(
 
 
 def _check_options(fork: Fork, upstreams: Sequence[Upstream], chosen: Sequence[str]) -> None:
-    """Raise for an option that no condition names."""
-    entries = [entry for one in upstreams for entry in read_entries(fork.patch_folder(one))]
+    """Raise for an option that is in no condition."""
+    entries = [
+        entry for upstream in upstreams for entry in read_entries(fork.patch_folder(upstream))
+    ]
     known = sorted({option for entry in entries for option in entry.condition.options})
     for option in chosen:
         if option not in (EVERY, *known):
@@ -135,6 +137,7 @@ def _apply_upstream(
     *,
     discard: bool,
 ) -> Applied:
+    """Bring one patched tree up to date; return the outcome."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     try:
@@ -150,14 +153,14 @@ def _apply_upstream(
             f" (after committing it); or throw it away: {typed('apply --discard')}",
         )
     forced = upstream.name in options.forced
-    left = tuple(
-        f"{one.name} {one.condition}"
-        for one in fork.series(upstream)
-        if not one.condition.holds(chosen)
+    left_out = tuple(
+        f"{patch.name} {patch.condition}"
+        for patch in fork.series(upstream)
+        if not patch.condition.holds(chosen)
     )
-    now = fork.inputs(upstream, chosen)
-    if stamp and not changes and not forced and _is_current(stamp, now):
-        return replace(_outcome(stamp, folder, ApplyState.CURRENT), left_out=left)
+    inputs = fork.inputs(upstream, chosen)
+    if stamp and not changes and not forced and _is_current(stamp, inputs):
+        return replace(_outcome(stamp, folder, ApplyState.CURRENT), left_out=left_out)
     try:
         obtained = obtain(upstream, fork.cache, options)
     except MissingUpstreamError as error:
@@ -171,22 +174,22 @@ def _apply_upstream(
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
     plan = chosen_plan(plan, chosen)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
-    return replace(_outcome(built, folder, ApplyState.APPLIED), left_out=left)
+    return replace(_outcome(built, folder, ApplyState.APPLIED), left_out=left_out)
 
 
 def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
-    """The plan with the patches whose conditions hold.
+    """Return the plan with only the patches whose conditions hold.
 
     Raises:
-        PatchError: one needs a patch whose condition does not hold.
+        PatchError: a patch needs a patch whose condition does not hold.
     """
     kept = {patch.name: patch for patch in plan.patches if patch.condition.holds(chosen)}
     for name, patch in kept.items():
         if lacking := sorted(plan.weave.needs(name) - set(kept)):
             needed = next(one for one in plan.patches if one.name == lacking[0])
-            this = f"{name} {patch.condition}".rstrip()
+            label = f"{name} {patch.condition}".rstrip()
             raise PatchError(
-                f"{this} needs {needed.name} {needed.condition}, which is left out with"
+                f"{label} needs {needed.name} {needed.condition}, which is left out with"
                 f" {' '.join(chosen) or 'no option'}",
                 remedy=f"in the series, give {name} a condition that holds only if that of"
                 f" {needed.name} does",
@@ -195,6 +198,7 @@ def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
 
 
 def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
+    """Return True when a tree has these inputs and this version's format."""
     return stamp.format == FORMAT and stamp.inputs == inputs
 
 
@@ -206,14 +210,14 @@ def write_tree(
     builds: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> Stamp:
-    """Write a planned tree beside ``folder`` and swap it in.
+    """Write a planned tree beside ``folder``, and swap it in.
 
-    ``builds`` are patterns of what is built in it, which stays; ``options`` chose its patches.
+    ``builds`` are patterns of build outputs, which stay in the tree; ``options`` chose its patches.
     """
     scratch = scratch_beside(folder)
     try:
         git, ids = build_repository(scratch, plan.pristine, plan.commits)
-        with contextlib.suppress(GitError):  # of a damaged tree nothing can be kept
+        with contextlib.suppress(GitError):  # a damaged tree is not carried over
             carry_over(folder, scratch)
         overlays_at = 1 if plan.overlays else 0
         refs = {BASE_REF: ids[0], OVERLAYS_REF: ids[overlays_at], APPLIED_REF: ids[-1]}
@@ -240,6 +244,7 @@ def write_tree(
 
 
 def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
+    """Return the outcome for a tree that is in place."""
     return Applied(
         name=stamp.upstream,
         version=stamp.version,
@@ -254,6 +259,7 @@ def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
 
 
 def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
+    """Return the outcome for an upstream without a source."""
     reason = "\n".join(str(attempt) for attempt in error.attempts)
     return Applied(
         name=upstream.name,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock file of a fork, which each verb that writes holds, so that two never write at once.
+"""The lock file of a fork, which serializes the verbs that write.
 
-Leftovers of an interrupted run are cleaned up under the same lock: a run that cleaned up
-without it could remove the scratch folders of another run that is at work.
+Leftovers of an interrupted run are removed under the same lock. Without the lock, the scratch
+folders of another running verb could be removed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ class Claim(Enum):
     """Extent to which a verb needs the fork for itself.
 
     Attributes:
-        NONE: it writes nothing in the fork, and puts nothing in order.
-        REPORT: it reads, and waits for nobody; it puts things in order when nobody is at work.
-        READ: it reads what must not change meanwhile, and waits; a fork that cannot be written
-            is read all the same.
-        WRITE: it writes, and waits.
+        NONE: writes nothing in the fork, and removes no leftovers.
+        REPORT: reads without waiting; removes leftovers if no other verb is at work.
+        READ: waits, and reads files that must not change meanwhile; also reads a read-only fork.
+        WRITE: waits, and writes.
     """
 
     NONE = 0
@@ -43,7 +42,10 @@ class Claim(Enum):
 
 @contextmanager
 def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
-    """Hold the fork as a verb claims it, leftovers of interrupted runs cleared away.
+    """Hold the fork as a verb claims it, without leftovers of interrupted runs.
+
+    The git processes started by a verb inherit the lock: they may write for a moment after the verb
+    was killed.
 
     The git processes of this one inherit the lock: one of them may go on writing for a moment
     after this process was killed.
@@ -74,7 +76,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
 @contextmanager
 def _begun(settings: Settings) -> Iterator[None]:
-    """Make the work folder; a fork that could not be begun, and has no lock, is left without."""
+    """Make the work folder; remove the folder at the end if the fork has no lock file."""
     if settings.work.exists() and not settings.work.is_dir():
         raise UserError(
             f"{settings.work} is not a folder; the trees are built there",
@@ -90,14 +92,14 @@ def _begun(settings: Settings) -> Iterator[None]:
 
 
 def _ignore(work: Path) -> None:
-    """Let the fork's own git repository ignore the work folder, whatever its .gitignore says."""
+    """Write a ``.gitignore`` into the work folder, so that the fork's repository ignores it."""
     if not (work / ".gitignore").exists():
         atomic_write(work / ".gitignore", "*\n")
 
 
 def _recover(settings: Settings) -> None:
-    """Put in order every folder in which trees or series are swapped in, or files written."""
-    remove_scratch(settings.root, below="")  # of the lock
+    """Remove leftovers from every folder in which trees, series or files are written."""
+    remove_scratch(settings.root, below="")  # of the lock file
     remove_scratch(settings.patches)
     for below in ("", "rebase/*/"):  # reports, and the plans of rebases
         remove_scratch(settings.work, below)

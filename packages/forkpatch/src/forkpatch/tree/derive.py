@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The derived record of a series, computed from lock, series and overlays."""
+"""The record of a series, computed from lock, series and overlays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forkpatch.tree.fork import Fork, TreePlan
 
 
 def record_of(fork: Fork, plan: TreePlan) -> Record:
-    """The record of a planned tree."""
+    """Return the record of a planned tree."""
     patches: dict[str, tuple[SymbolPlace, ...]] = {}
     for step in plan.steps():
         places: dict[tuple[str, str], SymbolPlace] = {}
@@ -43,20 +43,20 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
 
 
 def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, ...]:
-    """The symbols of ``before`` that the hunks of one file change, in order.
+    """Return the symbols of ``before`` that the hunks of one file change, in order.
 
-    A removed line counts for the symbol it was in; an added line for the innermost symbol
-    around it that was there before, so that a new function counts for what it was put into.
+    A removed line counts for its symbol. An added line counts for the innermost symbol around it
+    that existed before: a new function counts for the symbol around the function.
     """
     return tuple(_symbols_by_hunk(diff, before, after))
 
 
 def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, tuple[int, ...]]:
-    """The symbols of :func:`changed_symbols`, each with the numbers of its hunks, from 1."""
+    """Return the symbols of :func:`changed_symbols`, with the numbers of their hunks, from 1."""
     if diff.old is None:
         return {MODULE: (1,)}
     old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
-    found: dict[str, list[int]] = {}
+    hunk_numbers: dict[str, list[int]] = {}
     for number, hunk in enumerate(diff.hunks, 1):
         old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
         names: dict[str, None] = {}
@@ -68,19 +68,20 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
             old_line += kind != "+"
             new_line += kind != "-"
         for name in names:
-            found.setdefault(name, []).append(number)
-    return {name: tuple(numbers) for name, numbers in found.items()} or {MODULE: (1,)}
+            hunk_numbers.setdefault(name, []).append(number)
+    return {name: tuple(numbers) for name, numbers in hunk_numbers.items()} or {MODULE: (1,)}
 
 
 def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
-    wanted = read_shadows(fork.overlay_folder(plan.upstream))
-    contents = plan.pristine.read(shadow.path for shadow in wanted)
-    for one in wanted:
+    """Yield the symbols that the overlays shadow, with the hashes of their bodies."""
+    shadows = read_shadows(fork.overlay_folder(plan.upstream))
+    contents = plan.pristine.read(shadow.path for shadow in shadows)
+    for one in shadows:
         data = contents.get(one.path)
         body = None if data is None else outline(one.path, data).body(one.symbol)
         yield SymbolPlace(one.path, one.symbol, body or "")
 
 
 def touched_by(patch: Patch, record: Record) -> set[tuple[str, str]]:
-    """Path and symbol of everything that a patch changes."""
+    """Return path and symbol of everything that a patch changes."""
     return {(place.path, place.symbol) for place in record.patches.get(patch.name, ())}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drift: recorded symbols compared with those of another base."""
+"""Drift: comparison of recorded symbols with the symbols of another base."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DriftFinding:
 
     Attributes:
         what: the patch, or ``overlay`` for a shadowed symbol.
-        detail: its new place, or the symbol that was hit instead.
+        detail: the symbol's new place, or the symbols that the patch changed before.
     """
 
     what: str
@@ -49,12 +49,12 @@ class DriftFinding:
 def files_to_compare(
     plan: TreePlan, *records: Record, find: Callable[[str], Iterable[str]] | None = None
 ) -> dict[str, bytes]:
-    """The files of the base that records name, and those where a lost symbol may be now.
+    """Return the base's files that records name, and files that may have a lost symbol.
 
     Args:
         plan: the tree.
         records: the records.
-        find: gives the files that have a word, if not all are to be searched.
+        find: function that returns the files with a word; None: search all files.
     """
     places = [
         place
@@ -62,35 +62,36 @@ def files_to_compare(
         for group in (*record.patches.values(), record.shadows)
         for place in group
     ]
-    found = plan.pristine.read(place.path for place in places)
+    contents = plan.pristine.read(place.path for place in places)
     lost = {
         bare_name(place.symbol)
         for place in places
-        if place.body and outline(place.path, found.get(place.path, b"")).body(place.symbol) is None
+        if place.body
+        and outline(place.path, contents.get(place.path, b"")).body(place.symbol) is None
     }
     if find is not None:
-        return found | plan.pristine.read({path for word in lost for path in find(word)})
+        return contents | plan.pristine.read({path for word in lost for path in find(word)})
     words = [part for word in sorted(lost) for part in ("-e", word)]
     if words:
         out = plan.pristine.git.run(
             "grep", "-l", "-z", "-I", "-w", "-F", *words, plan.pristine.tree, ok=(0, 1)
         )
         listed = out.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-        found |= plan.pristine.read(item.partition(":")[2] for item in listed)
-    return found
+        contents |= plan.pristine.read(item.partition(":")[2] for item in listed)
+    return contents
 
 
 def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftFinding, ...]:
-    """Drift of each recorded symbol.
+    """Return the drift of each recorded symbol.
 
     Args:
-        old: as recorded, perhaps on another base.
-        new: as it is now.
+        old: the record, perhaps of another base.
+        new: the record of the present base.
         base: contents of the files of the new base that either record names.
 
     Returns:
-        A finding for each place; a hunk that landed in a symbol which it did not change
-        before is MISPLACED.
+        A finding for each symbol; MISPLACED when a hunk now changes a symbol that it did not change
+        before.
     """
     outlines = {path: outline(path, data) for path, data in base.items()}
     findings: list[DriftFinding] = []
@@ -99,8 +100,8 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
         expected: dict[tuple[str, str], set[int]] = {}
         for place in places:
             drift, target = _became(place, outlines)
-            for one in ((place.path, place.symbol), target):
-                expected[one] = expected.get(one, set()) | set(place.hunks if same_hunks else ())
+            for key in ((place.path, place.symbol), target):
+                expected[key] = expected.get(key, set()) | set(place.hunks if same_hunks else ())
             detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
             findings.append(DriftFinding(patch, place.path, place.symbol, drift, detail))
         findings += [
@@ -122,35 +123,35 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
 
 
 def _is_expected(place: SymbolPlace, expected: Mapping[tuple[str, str], set[int]]) -> bool:
-    """True when each hunk that changes the symbol now changed it, or what became of it, before."""
+    """Return True when each hunk that changes a symbol now changed the same symbol before."""
     known = expected.get((place.path, place.symbol))
     return known is not None and (not known or known >= set(place.hunks))
 
 
 def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
-    """Drift of a symbol, and its present path and name."""
-    here = (place.path, place.symbol)
+    """Return the drift of a symbol, and its present path and name."""
+    place_key = (place.path, place.symbol)
     if not place.body:
-        return Drift.UNCHANGED, here
-    known = outlines.get(place.path)
-    body = known.body(place.symbol) if known else None
+        return Drift.UNCHANGED, place_key
+    source = outlines.get(place.path)
+    body = source.body(place.symbol) if source else None
     if body == place.body:
-        return Drift.UNCHANGED, here
+        return Drift.UNCHANGED, place_key
     if body is not None:
-        return Drift.CHANGED, here
+        return Drift.CHANGED, place_key
     bare = bare_name(place.symbol)
     for path, other in outlines.items() if bare != MODULE else ():
         for symbol in other.symbols.values():
             if bare_name(symbol.name) == bare or symbol.body == place.body:
                 return Drift.MOVED, (path, symbol.name)
-    return Drift.GONE, here
+    return Drift.GONE, place_key
 
 
 def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
-    """Compare a planned tree with the record beside its series; patches edited since are left out.
+    """Compare a planned tree with the series' record, except patches edited since.
 
     Raises:
-        PatchError: a hunk landed in another symbol than recorded.
+        PatchError: a hunk landed in another symbol than the recorded symbol.
     """
     old = read_record(fork.patch_folder(plan.upstream))
     if old is None or old.base == plan.upstream.tree:

@@ -19,42 +19,41 @@ from forkpatch.model.weave import Weave
 from forkpatch.sources.cache import Cache, Pristine
 from forkpatch.tree.worktree import Inputs, make_inputs, patch_commit
 
-#: Folder, below an upstream's patches, of files that go upstream with a patch and are in no tree.
+#: Folder, below an upstream's patches, of files that are submitted with a patch and are in no tree.
 SUBMIT = "submit"
-#: Trailer of a patch: the path in upstream's tree of a file that goes upstream with it.
+#: Trailer of a patch: path in upstream's tree of a file that is submitted with the patch.
 SUBMIT_WITH = "Submit-With"
 
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork: its settings, its lock, and the cache it uses."""
+    """A fork: its settings, its lock, and its cache."""
 
     settings: Settings
     lock: Lock
     cache: Cache
 
     def patch_folder(self, upstream: Upstream) -> Path:
-        """Folder of the series for this version of the upstream."""
+        """Return the folder of the series for an upstream version."""
         return self.settings.patches / upstream.name / upstream.version
 
     def overlay_folder(self, upstream: Upstream) -> Path:
-        """Folder of the upstream's overlays, which all of its versions share."""
+        """Return the folder of an upstream's overlays, which all versions share."""
         return self.settings.overlays / upstream.name
 
     def tree_folder(self, release: str, upstream: Upstream) -> Path:
-        """Folder of the patched tree."""
+        """Return the folder of the patched tree of an upstream in a release."""
         return self.settings.work / release / upstream.name
 
     def patch_file(self, upstream: Upstream, patch: Patch) -> Path:
-        """The file of a patch of this upstream version's series."""
+        """Return the file of a patch in the series of an upstream version."""
         return self.settings.patches / upstream.name / (patch.home or upstream.version) / patch.name
 
     def series(self, upstream: Upstream) -> tuple[Patch, ...]:
-        """The upstream's patches, in order, each at its lines on this version's base.
+        """Return the upstream's patches, in order, each at its lines on this version's base.
 
         Raises:
-            PatchError: one cannot be read, or lies with another version and its lines here are
-                not recorded.
+            PatchError: a patch cannot be read, or the record lacks the lines of a shared patch.
         """
         folder = self.patch_folder(upstream)
         patches = load_series(folder)
@@ -67,20 +66,20 @@ class Fork:
         )
 
     def overlays(self, upstream: Upstream) -> dict[str, TreeFile]:
-        """The upstream's overlay files, by path in its tree."""
+        """Return the upstream's overlay files, by path in its tree."""
         return read_overlays(self.overlay_folder(upstream))
 
     def upstream_only(self, name: str) -> dict[str, TreeFile]:
-        """The files of ``patches/<upstream>/submit``, by path: for upstream's tree alone."""
+        """Return the files of ``patches/<upstream>/submit``, by path, for upstream's tree alone."""
         return read_overlays(self.settings.patches / name / SUBMIT)
 
     def submitted_with(self, upstream: Upstream, patch: Patch) -> dict[str, TreeFile]:
-        """The files that go upstream in a patch's commit, by path.
+        """Return the files that are submitted in a patch's commit, by path.
 
-        Its trailers ``Submit-With`` name them; each is an overlay, or for upstream alone.
+        The patch's trailers ``Submit-With`` name overlays or files for upstream alone.
 
         Raises:
-            UserError: there is no such file, or the patch itself has it.
+            UserError: a named file does not exist, or the patch itself changes the file.
         """
         paths = patch.all_trailers(SUBMIT_WITH)
         known = self.overlays(upstream) | self.upstream_only(upstream.name) if paths else {}
@@ -95,20 +94,20 @@ class Fork:
         return {path: known[path] for path in paths}
 
     def inputs(self, upstream: Upstream, options: Collection[str] = ()) -> Inputs:
-        """Present inputs of the patched tree with these options."""
-        patches = [one for one in self.series(upstream) if one.condition.holds(options)]
+        """Return the present inputs of the patched tree with these options."""
+        patches = [patch for patch in self.series(upstream) if patch.condition.holds(options)]
         return make_inputs(upstream.tree, patches, self.overlays(upstream))
 
 
 def open_fork(settings: Settings, *, new: bool = False) -> Fork:
-    """Read the lock of the fork that ``settings`` describe; a new one has none."""
+    """Read the lock of the fork that ``settings`` describe; a new fork gets an empty lock."""
     lock = Lock(settings.lock, "", {}, {}) if new else read_lock(settings.lock)
     return Fork(settings, lock, Cache(settings.cache))
 
 
 @dataclass(frozen=True)
 class PatchStep:
-    """A patch of a planned tree, its commit, and the base's files before and after it, by path."""
+    """A patch of a planned tree, its commit, and the files before and after the patch, by path."""
 
     patch: Patch
     commit: Commit
@@ -121,7 +120,7 @@ class TreePlan:
     """A patched tree that is checked and ready to be written.
 
     Attributes:
-        commits: base, overlays (when there are any), then one a patch.
+        commits: base, overlays (if there are any), then a commit for each patch.
         weave: all patches on the base.
         base: contents of the base's files that patches touch.
     """
@@ -136,26 +135,26 @@ class TreePlan:
 
     @property
     def patch_commits(self) -> tuple[Commit, ...]:
-        """The commits of the patches alone."""
+        """The commits of the patches, without base and overlays."""
         return self.commits[len(self.commits) - len(self.patches) :]
 
     def with_patches(self, kept: Collection[str]) -> TreePlan:
-        """The plan of the tree with these patches only, as the weave has them.
+        """Return the plan of the tree with only the patches ``kept``.
 
         Raises:
-            PatchError: one needs a patch that is left out.
+            PatchError: a kept patch needs a patch that is left out.
         """
         patches = tuple(patch for patch in self.patches if patch.name in kept)
         commits = list(self.commits[: len(self.commits) - len(self.patches)])
-        there: set[str] = set()
+        names: set[str] = set()
         for patch in patches:
-            there.add(patch.name)
-            after = self.weave.changes(there, paths=patch.paths)
+            names.add(patch.name)
+            after = self.weave.changes(names, paths=patch.paths)
             commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
         return replace(self, patches=patches, commits=tuple(commits))
 
     def steps(self) -> Iterator[PatchStep]:
-        """The patches, each with the files before and after it; a removed one is empty."""
+        """Yield the patches, with the files before and after each; a removed file is empty."""
         state = dict(self.base)
         for patch, commit in zip(self.patches, self.patch_commits, strict=True):
             before = dict(state)
@@ -171,8 +170,8 @@ def plan_tree(
     Args:
         fork: the fork.
         upstream: the upstream version.
-        pristine: its tree.
-        patches: other patches than those of the series.
+        pristine: pristine tree of the version.
+        patches: patches instead of the patches of the series; None: the series.
 
     Raises:
         ForkError: a patch does not apply exactly, an overlay collides, or a path is unsafe.
@@ -198,7 +197,7 @@ def plan_tree(
 
 
 def _apply_patch(weave: Weave, patch: Patch, upstream: Upstream) -> None:
-    """Put a patch in; of one that lies with another version, say that its lines are recorded."""
+    """Apply a patch; if a shared patch fails, say that the record gives its lines."""
     try:
         weave.apply(patch)
     except PatchError as error:
@@ -211,6 +210,7 @@ def _apply_patch(weave: Weave, patch: Patch, upstream: Upstream) -> None:
 
 
 def _base_commit(upstream: Upstream) -> Commit:
+    """Return the commit of the pristine tree, whose message names its source."""
     where = f"{upstream.url} commit {upstream.commit}"
     if upstream.wheel and not upstream.commit:
         where = f"wheel {upstream.wheel.package} {upstream.wheel.version}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fork as another commit of its own repository has it."""
+"""The fork at another commit of its own repository."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from forkpatch.tree.fork import Fork, open_fork
 
 @contextmanager
 def fork_at(fork: Fork, revision: str) -> Iterator[Fork]:
-    """The fork of another commit, written to a temporary folder during the block.
+    """Yield the fork of another commit, in a temporary folder during the block.
 
     Raises:
-        UserError: the fork is not in a git repository, or that has no such commit with a fork.
+        UserError: the fork is not in a git repository, or the commit is missing or has no fork.
     """
     git, commit, prefix = _find(fork, revision)
     settings = fork.settings
@@ -39,30 +39,30 @@ def fork_at(fork: Fork, revision: str) -> Iterator[Fork]:
                 target.chmod(int(mode, 8) & 0o777)
         try:
             yield open_fork(load_settings(root))
-        except UserError as error:  # a path below the temporary folder says nothing
+        except UserError as error:  # replace paths below the temporary folder
             what = error.what.replace(f"{root}/", f"{revision}:").replace(str(root), revision)
             raise UserError(what, remedy=error.remedy) from error
 
 
 def merge_base(fork: Fork, revision: str) -> str:
-    """The commit at which another one parted from the fork's HEAD.
+    """Return the merge base of a revision and the fork's HEAD.
 
     Raises:
-        UserError: there is none.
+        UserError: the revision is missing, or has no commit in common with HEAD.
     """
     git, commit, _ = _find(fork, revision)
-    found = git.run("merge-base", "HEAD", commit, ok=(0, 1)).stdout.decode("ascii").split()
-    if not found:
+    bases = git.run("merge-base", "HEAD", commit, ok=(0, 1)).stdout.decode("ascii").split()
+    if not bases:
         raise UserError(f"{revision} and HEAD have no commit in common", remedy="fetch the history")
-    return found[0]
+    return bases[0]
 
 
 def _find(fork: Fork, revision: str) -> tuple[Git, str, str]:
-    """The repository of the fork, the commit, and the path of the fork's root in it."""
+    """Return the repository of the fork, the commit, and the path of the fork's root in it."""
     root = fork.settings.root
     try:
-        where = Git().text("-C", str(root), "rev-parse", "--absolute-git-dir", "--show-prefix")
-        folder, _, prefix = where.partition("\n")
+        output = Git().text("-C", str(root), "rev-parse", "--absolute-git-dir", "--show-prefix")
+        folder, _, prefix = output.partition("\n")
         git = Git(Path(folder))
         name = f"{revision}^{{commit}}"
         return git, git.text("rev-parse", "--verify", "--end-of-options", name), prefix
@@ -74,4 +74,5 @@ def _find(fork: Fork, revision: str) -> tuple[Git, str, str]:
 
 
 def _name(fork: Fork, path: Path) -> str:
+    """Return a path relative to the fork's root."""
     return path.relative_to(fork.settings.root).as_posix()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``status``: state of each patched tree, with reasons."""
+"""The verb ``status``: the state of each patched tree, with reasons."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class TreeCondition(StrEnum):
 
 @dataclass(frozen=True)
 class TreeStatus:
-    """State of one upstream of a release.
+    """State of the patched tree of one upstream of a release.
 
     Attributes:
-        source: the source its pristine tree came from; empty while it is missing.
+        source: the source of the pristine tree; empty while the patched tree is missing.
         base: tree id of the pristine upstream.
-        commit: the upstream commit that is pinned.
-        patches: names that the series lists now.
-        overlays: paths of the overlays there are now.
-        reasons: why it is not simply applied.
+        commit: the pinned upstream commit.
+        patches: names of the patches in the series now.
+        overlays: paths of the present overlays.
+        reasons: reasons why the state is not simply APPLIED.
     """
 
     name: str
@@ -50,12 +50,13 @@ class TreeStatus:
 
 
 def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStatus, ...]]:
-    """The state of every tree of a release."""
+    """Return the name of a release and the state of every tree."""
     name, upstreams = fork.lock.release(release)
     return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
 
 
 def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
+    """Return the state of the patched tree of an upstream."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     try:
@@ -82,13 +83,13 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
 def _judge(
     folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
 ) -> tuple[TreeCondition, tuple[str, ...]]:
-    """State of a tree, and the reasons for it.
+    """Return the state of a tree, and the reasons.
 
     Args:
-        folder: its folder.
-        stamp: its stamp, None when it has none.
-        inputs: its present inputs, None when they cannot be read.
-        problems: reasons for which they cannot be read.
+        folder: folder of the tree.
+        stamp: stamp of the tree; None without a stamp.
+        inputs: present inputs of the tree; None when they cannot be read.
+        problems: reasons why the inputs cannot be read.
     """
     if not folder.exists():
         return TreeCondition.MISSING, ("it was never applied", *problems)

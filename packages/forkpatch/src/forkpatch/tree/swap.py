@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Atomic replacement of folders.
 
-A new tree is built beside the old one and changes places with it. Linux does this in one call
-(``renameat2`` with ``RENAME_EXCHANGE``). Elsewhere it takes two renames, and a run that is
-killed between them leaves a missing tree and a whole one put aside, which :func:`recover`
-puts back.
+A new tree is built beside the old tree and exchanged with it. Linux exchanges in one call
+(``renameat2`` with ``RENAME_EXCHANGE``). Other systems need two renames. A run that is killed
+between the renames leaves no tree and the old tree set aside; :func:`recover` puts it back.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _RENAME_EXCHANGE = 2
 
 
 def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
-    """A new empty folder on the file system of ``final``."""
+    """Make a new empty folder on the file system of ``final``."""
     final.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
     # mkdtemp makes private folders; a tree gets the permissions of its surroundings.
@@ -41,10 +40,10 @@ def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
 
 
 def check_new(final: Path) -> None:
-    """Raise unless :func:`new_folder` may write ``final``; clear away what killed runs left.
+    """Check that :func:`new_folder` may write ``final``; remove leftovers of killed runs.
 
     Raises:
-        UserError: it exists and is not empty.
+        UserError: ``final`` exists and is not empty.
     """
     for left in final.parent.glob(f"{_scratch_of(final)}*"):
         with contextlib.suppress(OSError), folder_locked(left):
@@ -55,20 +54,21 @@ def check_new(final: Path) -> None:
 
 
 def _scratch_of(final: Path) -> str:
+    """Return the prefix of the scratch folders for ``final``."""
     return f"{_SCRATCH}{hashlib.sha256(os.fsencode(final.name)).hexdigest()[:12]}-"
 
 
 @contextmanager
 def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A scratch folder that becomes ``final``, absent or empty until then, when the block ends.
+    """Yield a scratch folder that becomes ``final`` when the block ends.
 
-    ``final`` may lie anywhere, so that no lock of the fork guards it. The scratch folder itself is
-    locked: what a killed run left of the same ``final`` is removed first, and what a living one
-    writes is left alone. ``final`` is on the disk when this returns, unless it need not be
-    ``durable``; after a failure the scratch folder is gone.
+    ``final`` must be absent or empty. It may lie outside the fork, so that no lock of the fork
+    guards it. Therefore the scratch folder itself is locked: leftovers of a killed run are removed
+    first, and a running process keeps its folder. If ``durable``, ``final`` is on the disk when the
+    block ends. After a failure the scratch folder is removed.
 
     Raises:
-        UserError: it exists and is not empty.
+        UserError: ``final`` exists and is not empty.
     """
     check_new(final)
     with ExitStack() as stack:
@@ -89,10 +89,10 @@ def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = None) -> None:
-    """Put ``new`` in the place of ``final``, which may be absent, and remove the old one.
+    """Replace ``final``, which may be absent, by ``new``, and remove the old folder.
 
-    It is on the disk when this returns. ``keep`` is called with the old folder and the new one,
-    which is in its place, before the old one is removed.
+    The new folder is on the disk on return. ``keep`` is called with the old and the new folder,
+    which is in place, before the old folder is removed.
     """
     sync_tree(new)
     if not final.exists():
@@ -111,7 +111,7 @@ def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = 
 
 
 def recover(parent: Path) -> None:
-    """Clean up what an interrupted run left in ``parent``. To be called under its lock."""
+    """Remove or put back the leftovers of an interrupted run in ``parent``, under its lock."""
     for aside in parent.glob(f"{_ASIDE}*"):
         final = parent / aside.name.removeprefix(_ASIDE)
         if final.exists():
@@ -123,14 +123,14 @@ def recover(parent: Path) -> None:
             try:
                 stack.enter_context(folder_locked(scratch))
             except BlockingIOError:
-                continue  # of a run that is at work, see new_folder()
+                continue  # a running process holds it, see new_folder()
             except OSError:
                 pass
             remove_tree(scratch)
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of ours, which an interruption may leave half removed as scratch."""
+    """Remove a folder; it is renamed to scratch first, in case of an interruption."""
     doomed = folder
     if not folder.name.startswith((_SCRATCH, _ASIDE)):
         doomed = scratch_beside(folder)
@@ -142,23 +142,25 @@ def remove_tree(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a scratch folder after a failure, which is what is to be told; see :func:`recover`."""
+    """Remove a scratch folder after a failure; ignore errors, which :func:`recover` handles."""
     with contextlib.suppress(OSError):
         remove_tree(folder)
 
 
 def _remove_deep(folder: Path) -> None:
-    """Remove a folder however deep it is: each folder in it comes to the top, then goes.
+    """Remove a folder of any depth: each inner folder is moved to the top, then removed.
+
+    ``shutil.rmtree`` recurses at each level, and the system limits the length of a path.
 
     ``shutil.rmtree`` needs a call of itself for each level, and a path that the system takes.
 
     Raises:
-        OSError: something in it cannot be removed.
+        OSError: a file or folder cannot be removed.
     """
     first = Path(tempfile.mkdtemp(dir=folder))
     for entry in list(os.scandir(folder)):
         if entry.name != first.name:
-            os.rename(entry.path, first / entry.name)  # noqa: PTH104 - of the shorter path
+            os.rename(entry.path, first / entry.name)  # noqa: PTH104 - for shorter paths
     pending, count = [first], 0
     while pending:
         current = pending.pop()
@@ -174,7 +176,7 @@ def _remove_deep(folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False where the system cannot."""
+    """Exchange two names in one step; return False on a system without such a call."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

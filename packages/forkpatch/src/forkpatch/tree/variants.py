@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants of a patched tree, with some of the patches."""
+"""Variants of a patched tree, with some of its patches."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def write_variant(
     """Write the tree with only the patches ``kept`` to the new folder ``output``.
 
     Args:
-        plan: the whole tree.
-        kept: names of patches.
-        output: absent, or empty.
-        with_overlays: put the overlays in too.
-        durable: return when it is on the disk, which takes long beside other programs that write.
+        plan: plan of the whole tree.
+        kept: names of the patches to apply.
+        output: folder that is absent or empty.
+        with_overlays: True to include the overlays.
+        durable: True to return only when the tree is on the disk, which may take long.
 
     Raises:
         UserError: ``output`` exists and is not empty.
-        PatchError: a kept patch needs one that is left out.
+        PatchError: a kept patch needs a patch that is left out.
     """
     check_new(output)
     changes = dict(plan.weave.changes(kept))
@@ -54,13 +54,13 @@ def choose_patches(
     upto: str | None = None,
     pristine: bool = False,
 ) -> tuple[str, ...]:
-    """The patches that a variant keeps, in order.
+    """Return the names of the patches that a variant keeps, in order.
 
-    Names may lack their ``.patch``.
+    Names may be given without ``.patch``.
 
     Raises:
         UserError: the series has no patch of that name.
-        UserError: a patch that is kept needs one that is left out.
+        UserError: a kept patch needs a patch that is left out.
     """
     every = plan.weave.patches
     if pristine:
@@ -74,7 +74,7 @@ def choose_patches(
     lost = [name for name in plan.weave.dependents(set(every) - set(kept)) if name in kept]
     if lost and only_names:
         needed = set(kept)
-        for name in reversed(every):  # a patch needs earlier ones alone
+        for name in reversed(every):  # a patch needs only earlier patches
             needed |= plan.weave.needs(name) if name in needed else set()
         raise UserError(
             f"{', '.join(lost)} cannot be without a patch that is left out",
@@ -89,7 +89,7 @@ def choose_patches(
 
 
 def patch_name(names: Collection[str], wanted: str) -> str:
-    """Full name of the patch ``wanted``, given with or without its suffix."""
+    """Return the full name of the patch ``wanted``, given with or without suffix."""
     for name in (wanted, f"{wanted}.patch"):
         if name in names:
             return name

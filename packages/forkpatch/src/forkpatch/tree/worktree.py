@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A patched tree: a git repository with a base commit, the overlays, and a commit a patch."""
+"""A patched tree: a git repository with the base, the overlays, and a commit for each patch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.sources.cache import Pristine
 from groundwork.files import atomic_write_json
 
-FORMAT = 1  # part of every stamp: another way of building trees makes the old ones stale
+FORMAT = 1  # part of every stamp: after a change of the tree format, old trees are stale
 BASE_REF = "refs/forkpatch/base"
 OVERLAYS_REF = "refs/forkpatch/overlays"
 APPLIED_REF = "refs/forkpatch/applied"
@@ -37,8 +37,8 @@ class Inputs:
         base: tree id of the pristine upstream.
         patches: name and sha256 of each patch, in order.
         overlays: path, mode and blob id of each overlay file.
-        placed: hash of the lines at which patches of other versions stand; empty without any.
-        conditions: the condition of each patch that has one.
+        placed: hash of the lines at which shared patches stand; empty without shared patches.
+        conditions: name and condition of each patch with a condition.
     """
 
     base: str
@@ -48,20 +48,20 @@ class Inputs:
     conditions: tuple[tuple[str, str], ...] = ()
 
     def differences(self, old: Inputs) -> tuple[str, ...]:
-        """Differences from ``old``, in words."""
-        found = [] if self.base == old.base else ["the base is another"]
-        found += _differences("patch", dict(self.patches), dict(old.patches))
-        found += _differences(
+        """Return the differences from ``old``, in words."""
+        messages = [] if self.base == old.base else ["the base is another"]
+        messages += _differences("patch", dict(self.patches), dict(old.patches))
+        messages += _differences(
             "overlay",
             {path: (mode, blob) for path, mode, blob in self.overlays},
             {path: (mode, blob) for path, mode, blob in old.overlays},
         )
-        found += _differences("condition of", dict(self.conditions), dict(old.conditions))
-        if not found and self.patches != old.patches:
-            found.append("the order of the series changed")
-        if not found and self.placed != old.placed:
-            found.append("a patch of another version stands at other lines")
-        return tuple(found)
+        messages += _differences("condition of", dict(self.conditions), dict(old.conditions))
+        if not messages and self.patches != old.patches:
+            messages.append("the order of the series changed")
+        if not messages and self.placed != old.placed:
+            messages.append("a patch of another version stands at other lines")
+        return tuple(messages)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Stamp:
     """Description of a patched tree, stored in its repository.
 
     Attributes:
-        options: those that chose among the patches with conditions.
+        options: options that chose among the patches with conditions.
     """
 
     format: int
@@ -84,7 +84,7 @@ class Stamp:
 
 
 def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, TreeFile]) -> Inputs:
-    """The inputs of a tree."""
+    """Return the inputs of a tree."""
     moved = {patch.name: patch.positions for patch in patches if patch.home}
     placed = hashlib.sha256(json.dumps(moved).encode()).hexdigest() if moved else ""
     return Inputs(
@@ -106,10 +106,10 @@ def build_repository(
     """Make a git repository in the empty ``folder`` with these commits.
 
     Args:
-        folder: its ``.git`` holds every object and uses no other repository.
+        folder: empty folder; its ``.git`` gets every object and uses no other repository.
         pristine: the base tree's repository.
-        commits: the chain to write, the base first.
-        checkout: False to leave the files of the last one unwritten.
+        commits: the chain of commits to write, the base first.
+        checkout: False to write no files of the last commit.
 
     Returns:
         The repository and the commit ids.
@@ -124,7 +124,7 @@ def build_repository(
 
 
 def write_excludes(folder: Path, patterns: Sequence[str] = ()) -> None:
-    """Let git ignore in a tree what running it leaves, and what builds make there."""
+    """Let git ignore caches of Python in a tree, and build outputs that match ``patterns``."""
     text = _EXCLUDES + "".join(f"{pattern}\n" for pattern in patterns)
     (folder / ".git" / "info" / "exclude").write_text(text, encoding="utf-8")
 
@@ -140,9 +140,9 @@ def add_objects(git: Git, pristine: Pristine) -> None:
 
 
 def carry_over(old: Path, new: Path) -> None:
-    """Keep a user's work in the tree that is to be replaced: objects, branches, settings.
+    """Keep a user's work in a tree that will be replaced: objects, branches, settings.
 
-    Its last commit stays under PREVIOUS_REF, so that work which was dropped can be found.
+    The tree's last commit stays under PREVIOUS_REF, so that dropped work can be found.
     """
     source, target = old / ".git", new / ".git"
     if not (source / "objects").is_dir():
@@ -165,19 +165,19 @@ def carry_over(old: Path, new: Path) -> None:
 
 
 def keep_builds(old: Path, new: Path) -> None:
-    """Move what was built in the old tree, which git ignores there, to the new one.
+    """Move the build outputs of the old tree, which git ignores, to the new tree.
 
-    Files that did not change keep their times, so that a build in the tree goes on from there.
+    Unchanged files keep their times, so that a build in the tree continues incrementally.
     """
     git, after = Git(old / ".git", old), Git(new / ".git", new)
-    with contextlib.suppress(GitError, OSError):  # of a damaged tree nothing can be kept
+    with contextlib.suppress(GitError, OSError):  # a damaged tree keeps nothing
         command = ("ls-files", "-z", "--others", "--ignored", "--directory", "--exclude-standard")
         ignored = os.fsdecode(git.run(*command).stdout).split("\0")[:-1]
         built = [name.rstrip("/") for name in ignored if not _is_trace(name)]
         if not built:
             return
-        before, now = (list_tree(one, "HEAD") for one in (git, after))
-        same = [path for path, entry in now.items() if before.get(path) == entry]
+        before, current = (list_tree(repository, "HEAD") for repository in (git, after))
+        same = [path for path, entry in current.items() if before.get(path) == entry]
         for path in same:
             state = (old / path).lstat()
             times = (state.st_atime_ns, state.st_mtime_ns)
@@ -189,13 +189,13 @@ def keep_builds(old: Path, new: Path) -> None:
 
 
 def _is_trace(name: str) -> bool:
-    """True for what running Python in the tree leaves: it is made again when it is needed."""
+    """Return True for a cache file of Python, which Python writes again when needed."""
     parts = name.rstrip("/").split("/")
     return name.endswith(".pyc") or any(f"{part}/\n" in _EXCLUDES for part in parts)
 
 
 def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit:
-    """The commit of one patch; its file name and its condition ride along as a trailer."""
+    """Return the commit of a patch; a trailer holds its file name and its condition."""
     return Commit(
         message=with_name(
             patch.message,
@@ -209,18 +209,18 @@ def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit
 
 
 def with_name(message: str, name: str, *, has_trailers: bool) -> str:
-    """``message`` with the patch's file name as its last trailer."""
+    """Return ``message`` with the patch's file name as its last trailer."""
     gap = "" if has_trailers else "\n"
     return f"{message.rstrip()}\n{gap}{NAME_TRAILER}: {name}\n"
 
 
 def write_stamp(folder: Path, stamp: Stamp) -> None:
-    """Put the stamp into the tree's repository."""
+    """Write the stamp into the tree's repository."""
     atomic_write_json(folder / ".git" / _STAMP, asdict(stamp))
 
 
 def read_stamp(folder: Path) -> Stamp | None:
-    """The stamp of the tree in ``folder``; None without one that can be read."""
+    """Return the stamp of the tree in ``folder``; None without a readable stamp."""
     try:
         raw: dict[str, Any] = json.loads((folder / ".git" / _STAMP).read_text("utf-8"))
         inputs, options = raw.pop("inputs"), raw.pop("options", ())
@@ -232,7 +232,9 @@ def read_stamp(folder: Path) -> Stamp | None:
                 patches=tuple((name, sha) for name, sha in inputs["patches"]),
                 overlays=tuple((path, mode, blob) for path, mode, blob in inputs["overlays"]),
                 placed=inputs.get("placed", ""),
-                conditions=tuple((name, one) for name, one in inputs.get("conditions", ())),
+                conditions=tuple(
+                    (name, condition) for name, condition in inputs.get("conditions", ())
+                ),
             ),
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -240,24 +242,25 @@ def read_stamp(folder: Path) -> Stamp | None:
 
 
 def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
-    """Changes to the tree since it was built, in words; empty when it is as stamped.
+    """Return the changes to the tree since it was built, in words; empty for none.
 
     Raises:
-        GitError: its repository cannot be read.
+        GitError: the tree's repository cannot be read.
     """
     git = Git(folder / ".git", folder)
     head = git.text("rev-parse", "--verify", "HEAD^{commit}")
     out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
-    found = [] if head == stamp.head else ["it has other commits than the series"]
+    changes = [] if head == stamp.head else ["it has other commits than the series"]
     for record in out.stdout.split(b"\0")[:-1]:
         kind, path = record[:2], os.fsdecode(record[3:])
         word = "new file" if kind == b"??" else "deleted" if b"D" in kind else "changed"
-        found.append(f"{word}: {path}")
-    return tuple(found)
+        changes.append(f"{word}: {path}")
+    return tuple(changes)
 
 
 def _differences(what: str, new: Mapping[str, object], old: Mapping[str, object]) -> list[str]:
-    found = [f"new {what} {name}" for name in new if name not in old]
-    found += [f"{what} {name} is gone" for name in old if name not in new]
-    found += [f"{what} {name} changed" for name in new if name in old and new[name] != old[name]]
-    return found
+    """Return the new, removed and changed names of two mappings, in words."""
+    messages = [f"new {what} {name}" for name in new if name not in old]
+    messages += [f"{what} {name} is gone" for name in old if name not in new]
+    messages += [f"{what} {name} changed" for name in new if name in old and new[name] != old[name]]
+    return messages
