@@ -7,19 +7,19 @@ import os
 import sys
 from pathlib import Path
 
-#: Environment variable in which a program that runs forkpatch says how its users type it.
+#: Environment variable with the command that the users of a calling program type.
 VARIABLE = "FORKPATCH_COMMAND"
 
 
 def typed(words: str) -> str:
-    """The command that runs a verb, for messages.
+    """Return the command that runs a verb, for messages.
 
     Args:
         words: the verb and its options, as in ``export calc``.
 
     Returns:
-        It begins with FORKPATCH_COMMAND if that is set (``nox -s patches --``), with
-        ``uv run forkpatch`` or ``python -m forkpatch`` if it was typed so, else with ``forkpatch``.
+        FORKPATCH_COMMAND if set (``nox -s patches --``), else ``uv run forkpatch`` or
+        ``python -m forkpatch`` if typed so, else ``forkpatch``; followed by ``words``.
     """
     program = os.environ.get(VARIABLE, "")
     if not program and "UV_RUN_RECURSION_DEPTH" in os.environ:  # uv run sets it

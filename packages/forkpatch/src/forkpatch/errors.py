@@ -9,14 +9,14 @@ from groundwork.errors import USER_MISTAKE, CommandError
 class ForkError(CommandError):
     """A failure that ends a verb.
 
-    The exit code is 2 for a mistake in what the user gave: options, and the fork's own files,
-    which are lock, settings, series, patches and overlays. It is 1 for a failure of an upstream,
-    of this machine or of forkpatch, and for findings that a verb was asked to look for.
+    The exit code is 2 for a mistake in the user's input: options, and the fork's own files (lock,
+    settings, series, patches, overlays). It is 1 for a failure of an upstream, of this machine or
+    of forkpatch, and for findings of a check.
     """
 
 
 class UserError(ForkError):
-    """A mistake in what was given: an unknown name, a bad option, a file that cannot be used."""
+    """A mistake in the input: an unknown name, a bad option, an unusable file."""
 
     exit_code = USER_MISTAKE
 
@@ -34,4 +34,4 @@ class SourceError(ForkError):
 
 
 class IntegrityError(ForkError):
-    """Content that does not have the hash it was pinned by. Nothing goes on after this."""
+    """Content with another hash than pinned, after which the verb stops."""

@@ -14,14 +14,14 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from groundwork.errors import remedy_for
 
-#: Older ones ignore GIT_CONFIG_GLOBAL: the user's settings would change what is built.
+#: Older versions ignore GIT_CONFIG_GLOBAL: the user's settings would change the built trees.
 OLDEST_GIT = (2, 32)
-#: Bytes; git gives up before the last block is taken.
+#: Free bytes below which a disk is full; git fails before the last block is used.
 FULL = 64 << 10
 
 
 def require_git() -> None:
-    """Check that git is there and recent enough.
+    """Check that git is installed and recent enough.
 
     Raises:
         UserError: git is missing or too old.
@@ -34,20 +34,20 @@ def require_git() -> None:
         raise UserError(
             f"git cannot be run: {os.strerror(error.errno or 0)}", remedy=remedy
         ) from error
-    found = re.search(rb"(\d+)\.(\d+)[.\d]*", done.stdout)
-    if done.returncode or not found:
+    version = re.search(rb"(\d+)\.(\d+)[.\d]*", done.stdout)
+    if done.returncode or not version:
         raise UserError("git does not print its version", remedy=remedy)
-    if (int(found[1]), int(found[2])) < OLDEST_GIT:
-        raise UserError(f"git is version {found[0].decode()}, too old", remedy=remedy)
+    if (int(version[1]), int(version[2])) < OLDEST_GIT:
+        raise UserError(f"git is version {version[0].decode()}, too old", remedy=remedy)
 
 
 def full(folders: Iterable[Path]) -> str:
-    """Remedy that names the first folder without free space; empty when all have some.
+    """Return a remedy that names the first folder without free space; empty without one.
 
     Git itself does not always report a full disk.
     """
     for folder in folders:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if shutil.disk_usage(there).free < FULL:
-            return f"{there}: No space left on device; {remedy_for(errno.ENOSPC)}"
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if shutil.disk_usage(existing).free < FULL:
+            return f"{existing}: No space left on device; {remedy_for(errno.ENOSPC)}"
     return ""

@@ -32,11 +32,11 @@ _STYLES = {
 
 
 def console() -> Console:
-    """Console on which tables are printed; only a terminal's lines have an end."""
+    """Return the console for tables; only a terminal limits the width of its lines."""
     from rich.console import Console  # noqa: PLC0415 - for tables only: it takes 40 ms
 
-    whole = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(highlight=False, soft_wrap=False, width=whole)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, soft_wrap=False, width=width)
 
 
 def say(*lines: str) -> None:
@@ -52,7 +52,7 @@ def warn(*lines: str) -> None:
 
 
 def counted(count: int, word: str) -> str:
-    """``1 patch``, ``2 patches``."""
+    """Return a number and its noun: ``1 patch``, ``2 patches``."""
     plural = f"{word}es" if word.endswith("ch") else f"{word}s"
     return f"{count} {word if count == 1 else plural}"
 
@@ -78,7 +78,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def write_report(target: str | None, value: object) -> None:
-    """Write ``value`` as JSON to the file ``target``, to standard output for ``-``."""
+    """Write ``value`` as JSON to the file ``target``, or to standard output for ``-``."""
     if target is None:
         return
     plain = plain_value(value)
@@ -90,7 +90,7 @@ def write_report(target: str | None, value: object) -> None:
 
 
 def plain_value(value: object) -> Any:
-    """``value`` in JSON's types: dataclasses as objects, paths and enums as strings."""
+    """Return ``value`` in JSON's types: dataclasses as objects, paths and enums as strings."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain_value(asdict(value))
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run of one pytest test, with its outcome as exit code.
+"""Run one pytest test, with its outcome as exit code.
 
-pytest exits with 0 when its one test was skipped, so that a test which cannot run would
-count as one that passes; and with 1 when the test's setup failed, which proves nothing.
+pytest exits with 0 when its only test was skipped, so that a test that cannot run would count as
+passed. It exits with 1 when the test's setup failed, which proves nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NOT_RUN = 77  # automake's code for a skipped test
 
 
 class _Outcomes:
-    """A pytest plugin that counts."""
+    """A pytest plugin that collects outcomes and reasons."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -31,8 +31,8 @@ class _Outcomes:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the test; returns PASSED, FAILED or NOT_RUN."""
-    import pytest  # noqa: PLC0415 - a fork with another test command needs none
+    """Run the test; return PASSED, FAILED or NOT_RUN."""
+    import pytest  # noqa: PLC0415 - a fork with another test command needs no pytest
 
     outcomes = _Outcomes()
     code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *arguments], plugins=[outcomes])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of names and paths from files that others wrote, before git or the disk sees them."""
+"""Checks of names and paths from foreign files, before git or the disk uses them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from forkpatch.errors import UnsafePathError, UserError
 SYMLINK_MODE = "120000"
 GITLINK_MODE = "160000"
 FILE_MODES = ("100644", "100755")
-#: Modes of what a patch may make or change.
+#: Modes of files that a patch may make or change.
 TREE_MODES = (*FILE_MODES, SYMLINK_MODE)
 
-#: Bytes. Linux takes 4,096, of which the folder of the tree needs some, and 255.
+#: Bytes. Linux allows 4,096, which include the path of the tree's folder, and 255.
 LONGEST_PATH = 2048
 LONGEST_NAME = 255
 
@@ -26,7 +26,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return ``name`` when it can be a folder's name and no option, else raise."""
+    """Return ``name`` if it can name a folder and cannot be an option, else raise."""
     if not _NAME.fullmatch(name) or ".." in name or name.endswith(".lock"):
         raise UserError(
             f"{what} {name!r} is not a plain name",
@@ -36,9 +36,9 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_regular(path: Path) -> Path:
-    """Return ``path`` unless it exists and is not a regular file, else raise.
+    """Return ``path`` if it is a regular file or does not exist, else raise.
 
-    To read a pipe or a device might never end.
+    Reading a pipe or a device might never end.
     """
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
@@ -47,7 +47,7 @@ def check_regular(path: Path) -> Path:
 
 
 def check_object_id(value: str, what: str) -> str:
-    """Return ``value`` when it is a full hexadecimal object id, else raise."""
+    """Return ``value`` if it is a full hexadecimal object id, else raise."""
     if not _COMMIT.fullmatch(value):
         raise UserError(
             f"{what}: {value!r} is not a full object id (40 hexadecimal digits)",
@@ -57,14 +57,14 @@ def check_object_id(value: str, what: str) -> str:
 
 
 def check_path(path: str, where: str) -> str:
-    """Return ``path`` when it names a file inside a tree, else raise.
+    """Return ``path`` if it names a file inside a tree, else raise.
 
     Args:
-        path: slash-separated, relative to the tree's root.
-        where: the file that named it, for the message.
+        path: slash-separated path relative to the tree's root.
+        where: the file that contains the path, for messages.
 
     Raises:
-        UnsafePathError: it is absolute, leaves the tree, or reaches into ``.git``.
+        UnsafePathError: the path is absolute, too long, leaves the tree, or reaches into ``.git``.
     """
     reason = _unsafe(path) or _too_long(path)
     if reason:
@@ -77,9 +77,9 @@ def check_path(path: str, where: str) -> str:
 
 
 def alike(paths: Iterable[str]) -> dict[str, list[str]]:
-    """The paths that differ in case only, by the path in lower case.
+    """Return the paths that differ in case only, by the path in lower case.
 
-    A file system that ignores case holds one file of such a group.
+    A file system that ignores case holds only one file of such a group.
     """
     groups: dict[str, list[str]] = {}
     for path in paths:
@@ -88,6 +88,7 @@ def alike(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _unsafe(path: str) -> str:
+    """Return why a path is unsafe; empty for a safe path."""
     if not path or path.endswith("/"):
         return "it names no file"
     if path.startswith("/") or re.match(r"[A-Za-z]:", path):
@@ -105,6 +106,7 @@ def _unsafe(path: str) -> str:
 
 
 def _too_long(path: str) -> str:
+    """Return why a path is too long; empty for a shorter path."""
     names = os.fsencode(path).split(b"/")
     if sum(map(len, names)) + len(names) <= LONGEST_PATH and max(map(len, names)) <= LONGEST_NAME:
         return ""
@@ -116,7 +118,7 @@ def check_no_symlink(
 ) -> None:
     """Raise when a folder above ``path`` is a symbolic link or submodule in ``modes``.
 
-    With ``itself``, ``path`` may be none either.
+    With ``itself``, ``path`` must not be a link or submodule either.
     """
     parents = PurePosixPath(path).parents
     for candidate in (PurePosixPath(path), *parents) if itself else parents:
@@ -127,13 +129,13 @@ def check_no_symlink(
 
 
 def check_link(path: str, target: bytes, where: str) -> None:
-    """Raise unless the symbolic link ``path`` leads to a place inside the tree."""
+    """Raise unless the symbolic link ``path`` leads to a target inside the tree."""
     text = os.fsdecode(target)
     reason = "" if text and "\n" not in text else "its target is empty or has several lines"
-    place = posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
-    if text.startswith("/") or place.split("/")[0] == "..":
+    resolved = posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
+    if text.startswith("/") or resolved.split("/")[0] == "..":
         reason = "it leads out of the tree"
-    elif ".git" in place.lower().split("/"):
+    elif ".git" in resolved.lower().split("/"):
         reason = "it leads into .git"
     if reason:
         raise UnsafePathError(f"{where}: refused the symbolic link {path!r} to {text!r}: {reason}")

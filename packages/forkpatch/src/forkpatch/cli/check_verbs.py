@@ -34,7 +34,7 @@ from groundwork.files import atomic_write
 
 
 def register(verbs: Registry) -> None:
-    """Add these verbs to the command line."""
+    """Add the verbs of this module to the command line."""
     verb = verbs.add("check", run_check)
     verb.add_argument(
         "--together",
@@ -78,6 +78,7 @@ def register(verbs: Registry) -> None:
 
 
 def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
+    """Return the planned tree of an upstream version."""
     chosen = known_sources(fork, options)
     return plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
 
@@ -92,14 +93,15 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(str(finding) for finding in report.findings))
         say(*(f"not checked: {note}" for note in report.notes))
-        found = counted(len(report.findings), "finding") if report.findings else "no findings"
-        left = f" in what was checked; not checked: {', '.join(report.unchecked)}"
-        say(f"{found}{left if report.unchecked else ''}")
+        count = counted(len(report.findings), "finding") if report.findings else "no findings"
+        unchecked = f" in what was checked; not checked: {', '.join(report.unchecked)}"
+        say(f"{count}{unchecked if report.unchecked else ''}")
     write_report(options.json, report)
     return 1 if report.findings else 0
 
 
 def _check_together(fork: Fork, branch: str, target: str | None) -> int:
+    """Check whether the changes of a branch and the changes here apply together."""
     from forkpatch.inspect.together import check_together  # noqa: PLC0415 - for this option only
 
     report = check_together(fork, branch, SourceOptions())
@@ -121,14 +123,14 @@ def _check_together(fork: Fork, branch: str, target: str | None) -> int:
 
 def run_record(fork: Fork, options: argparse.Namespace) -> int:
     """Write derived.json beside each series, or check that it is up to date."""
-    every = [one for versions in fork.lock.upstreams.values() for one in versions.values()]
+    pins = [pin for versions in fork.lock.upstreams.values() for pin in versions.values()]
     if options.upstream:
         versions = fork.lock.versions(options.upstream)
-        every = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
-        every = every or list(versions.values())
+        pins = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
+        pins = pins or list(versions.values())
     elif options.version:
-        every = [one for one in every if one.version == options.version]
-        if not every:
+        pins = [pin for pin in pins if pin.version == options.version]
+        if not pins:
             raise UserError(
                 f"no upstream has a version {options.version!r}",
                 remedy=f"name one of {fork.lock.path.name}, or add it: {typed('lock --add')}",
@@ -136,12 +138,12 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
     chosen = known_sources(fork, options)
     result = []
     wrong = False
-    for upstream in homes_first(fork, every):
+    for upstream in homes_first(fork, pins):
         try:
             done = record_version(
                 fork,
                 upstream,
-                lambda one: obtain(one, fork.cache, chosen).pristine,
+                lambda pin: obtain(pin, fork.cache, chosen).pristine,
                 check=options.check,
             )
         except MissingUpstreamError as error:
@@ -205,29 +207,30 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
             ("upstream", "patch", "verdict", "left out with it", "noticed by upstream's tests"),
             [
                 (
-                    one.upstream,
-                    one.patch,
-                    one.verdict,
-                    ", ".join(one.along) or "-",
-                    "-" if one.noticed is None else str(len(one.noticed)),
+                    item.upstream,
+                    item.patch,
+                    item.verdict,
+                    ", ".join(item.along) or "-",
+                    "-" if item.noticed is None else str(len(item.noticed)),
                 )
-                for one in judgements
+                for item in judgements
             ],
         )
     write_report(options.json, judgements)
-    needed = all(one.verdict is Verdict.NEEDED for one in judgements)
-    # Upstream's tests of one patch may need what this machine lacks; those of every patch may not.
-    silent = incomparable and all(one.noticed is None for one in judgements)
+    needed = all(item.verdict is Verdict.NEEDED for item in judgements)
+    # The tests of one patch may need a tool that this machine lacks; the tests of all may not.
+    silent = incomparable and all(item.noticed is None for item in judgements)
     return 0 if needed and not silent else 1
 
 
 def _wanted(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
-    every = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
+    """Return upstream and patch of each patch to test."""
+    pairs = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
     if not names:
-        return every
-    known = [patch.name for _, patch in every]
+        return pairs
+    known = [patch.name for _, patch in pairs]
     chosen = {patch_name(known, name) for name in names}
-    found = [pair for pair in every if pair[1].name in chosen]
-    if len({patch.name for _, patch in found}) != len(found):
+    selected = [pair for pair in pairs if pair[1].name in chosen]
+    if len({patch.name for _, patch in selected}) != len(selected):
         raise UserError("two upstreams have a patch of that name", remedy="rename one of them")
-    return found
+    return selected

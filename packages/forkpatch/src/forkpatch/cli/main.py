@@ -25,9 +25,9 @@ from forkpatch.tree.fork import open_fork
 from groundwork.command_line import Parser
 from groundwork.errors import exit_code_of
 
-#: New objects between two searches for cycles: the lines of a large patch are in none.
+#: New objects between two searches for cycles; the lines of a large patch have no cycles.
 _OBJECTS = 5_000_000
-#: The modules of the verbs; that of the verb that runs is loaded alone.
+#: The verbs of each module; only the module of the typed verb is loaded.
 _VERBS = {
     "start_verbs": ("init", "adopt"),
     "tree_verbs": ("apply", "status", "lock", "tree"),
@@ -43,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb.
 
     Returns:
-        0 when all is well, 1 for a failure or a finding, 2 for a mistake in the input.
+        0 for success, 1 for a failure or a finding, 2 for a mistake in the input.
     """
     gc.set_threshold(_OBJECTS)
     _open_streams()
     words = sys.argv[1:] if argv is None else argv
     options = _parser(_modules(words)).parse_args(words)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
+        if isinstance(stream, io.TextIOWrapper):  # file names may be invalid text
             stream.reconfigure(errors="backslashreplace")
     drop_variables()
     command = f"forkpatch {options.verb}"
@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Run the verb of parsed options on the fork."""
     require_git()
     root = options.root or (Path() if options.begins else find_root(Path()))
     settings = load_settings(root, new=options.begins)
@@ -68,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_report(target: str | None, root: Path) -> None:
-    """Raise when a report is to be written to a folder that is not there, outside of the fork."""
+    """Raise when the folder of a report outside the fork does not exist."""
     folder = Path(target or "").absolute().parent
     if target not in (None, "-") and not (folder.is_dir() or folder.is_relative_to(root)):
         raise UserError(
@@ -78,29 +79,30 @@ def _check_report(target: str | None, root: Path) -> None:
 
 
 def _open_streams() -> None:
-    """Open the standard streams that the caller closed: what is printed there goes nowhere.
+    """Open the standard streams that the caller closed, with their output discarded.
 
-    Else the next files that are opened would take their numbers.
+    Otherwise the next opened files would get the numbers of the streams.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is ``number``
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w"))
 
 
 def _modules(words: Sequence[str]) -> tuple[str, ...]:
-    """The module of the verb that is the first word, after ``--root DIR``; else all of them."""
+    """Return the module of the verb in the first word, after ``--root DIR``; else all modules."""
     start = 2 if words[:1] == ["--root"] else 0
     verb = "".join(words[start : start + 1])
     return tuple(name for name, verbs in _VERBS.items() if verb in verbs) or tuple(_VERBS)
 
 
-@functools.cache  # a program may run many verbs, and the parser costs a third of a quick one
+@functools.cache  # a program may run many verbs, and the parser takes a third of a quick verb
 def _parser(modules: tuple[str, ...]) -> Parser:
+    """Return the command line's parser with the verbs of these modules."""
     parser = Parser(
         prog="forkpatch",
         description=forkpatch.__doc__,
@@ -118,15 +120,15 @@ def _parser(modules: tuple[str, ...]) -> Parser:
 
 
 class _Version(argparse.Action):
-    """Print the version of the installed package, or of the checkout that this runs from."""
+    """Print the version of the installed package, or of the checkout that runs."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - it takes as long as a quick verb
+        from importlib.metadata import version  # noqa: PLC0415 - takes as long as a quick verb
 
         project = Path(forkpatch.__file__).parent / "pyproject.toml"
         if project.is_file():
-            found = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
+            number = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
         else:
-            found = version("forkpatch")
-        print(f"forkpatch {found}")
+            number = version("forkpatch")
+        print(f"forkpatch {number}")
         parser.exit()

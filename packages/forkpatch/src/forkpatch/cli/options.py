@@ -21,7 +21,7 @@ Verb = Callable[[Fork, argparse.Namespace], int]
 
 @dataclass(frozen=True)
 class Registry:
-    """Registry to which modules add their verbs."""
+    """Parser to which each module adds its verbs."""
 
     parsers: Any
 
@@ -37,11 +37,11 @@ class Registry:
         """Add a verb; the first line of ``run``'s docstring is its help.
 
         Args:
-            name: its name.
-            run: its function.
-            claim: its claim to the fork.
-            reads: name of the option with which a verb that writes only reads.
-            begins: it needs no fork: it makes one.
+            name: name of the verb.
+            run: function of the verb.
+            claim: claim of the verb to the fork.
+            reads: name of the option that makes a writing verb only read.
+            begins: True for a verb that makes the fork.
         """
         line = (run.__doc__ or "").splitlines()[0]
         verb: argparse.ArgumentParser = self.parsers.add_parser(name, help=line, description=line)
@@ -51,7 +51,7 @@ class Registry:
 
 
 def claim_of(options: argparse.Namespace) -> Claim:
-    """The claim of a verb with its options to the fork."""
+    """Return a verb's claim to the fork, given the verb's options."""
     claim: Claim = options.claim
     reads = claim is Claim.WRITE and options.reads and getattr(options, options.reads)
     return Claim.READ if reads else claim
@@ -75,7 +75,7 @@ def add_source_options(verb: argparse.ArgumentParser) -> None:
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
-    """Source options of a verb, parsed."""
+    """Return the source options of a verb, parsed."""
     return SourceOptions(
         mirrors={n: _from_anywhere(p) for n, p in _pairs("--mirror", options.mirror).items()},
         forced=_pairs("--source", options.source),
@@ -85,16 +85,16 @@ def source_options(options: argparse.Namespace) -> SourceOptions:
 
 
 def _from_anywhere(place: str) -> str:
-    """A mirror's place that is the same from every folder: it is remembered."""
+    """Return a mirror's place as an absolute path or URL, which can be remembered."""
     path = None if place.startswith(("file:", "-")) else local_path(place)
     return str(path.absolute()) if path else place
 
 
 def known_sources(fork: Fork, options: argparse.Namespace) -> SourceOptions:
-    """Source options of a verb, which name upstreams of the fork; mirrors are remembered.
+    """Return the checked source options of a verb; remember its mirrors.
 
     Raises:
-        UserError: an option names an upstream that the lock does not have.
+        UserError: an option names an upstream that the lock lacks.
     """
     chosen = source_options(options)
     chosen.check(fork.lock)
@@ -103,6 +103,7 @@ def known_sources(fork: Fork, options: argparse.Namespace) -> SourceOptions:
 
 
 def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+    """Return the values ``NAME=VALUE`` of an option as a mapping."""
     pairs = {}
     for value in values:
         name, equals, rest = value.partition("=")
@@ -113,26 +114,26 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def version_of(fork: Fork, options: argparse.Namespace) -> Upstream:
-    """The upstream that a verb names, in the version that it names or the default release's."""
+    """Return the upstream that a verb names, in the named or the default release's version."""
     if options.version:
         return fork.lock.upstream(options.upstream, options.version)
     return upstream_of(fork, None, options.upstream)[1]
 
 
 def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:
-    """Name of the release, and its version of the upstream ``name``."""
+    """Return the name of a release, and its version of the upstream ``name``."""
     chosen, upstreams = fork.lock.release(release)
     for upstream in upstreams:
         if upstream.name == name:
             return chosen, upstream
     raise UserError(
         f"release {chosen} has no upstream {name!r}",
-        remedy=f"upstreams: {', '.join(one.name for one in upstreams)}",
+        remedy=f"upstreams: {', '.join(item.name for item in upstreams)}",
     )
 
 
 def plans_of_release(fork: Fork, options: argparse.Namespace) -> dict[str, TreePlan]:
-    """The planned tree of each upstream of a release; an optional one may be missing."""
+    """Return the planned trees of a release by upstream, without missing optional upstreams."""
     chosen = known_sources(fork, options)
     plans: dict[str, TreePlan] = {}
     for upstream in fork.lock.release(options.release)[1]:

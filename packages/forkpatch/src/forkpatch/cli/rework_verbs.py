@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Registry) -> None:
-    """Add these verbs to the command line."""
+    """Add the verbs of this module to the command line."""
     verb = verbs.add("range-diff", run_range_diff)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -88,9 +88,9 @@ def run_range_diff(fork: Fork, options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         for text in (options.old, options.new):
             revision, _, version = text.rpartition(":")
-            one = stack.enter_context(fork_at(fork, revision)) if revision else fork
-            upstream = one.lock.upstream(options.upstream, version)
-            plans.append(plan_tree(one, upstream, obtain(upstream, fork.cache, chosen).pristine))
+            source = stack.enter_context(fork_at(fork, revision)) if revision else fork
+            upstream = source.lock.upstream(options.upstream, version)
+            plans.append(plan_tree(source, upstream, obtain(upstream, fork.cache, chosen).pristine))
     pairs = compare_series(*plans)
     if options.json != "-":
         for pair in pairs:
@@ -107,13 +107,13 @@ def run_absorb(fork: Fork, options: argparse.Namespace) -> int:
 
     release, upstream = upstream_of(fork, options.release, options.upstream)
     tree = open_work_tree(fork, release, upstream, loose=True)
-    found = absorb(tree)
-    left = [one for one in found if not one.patch]
+    changes = absorb(tree)
+    left = [change for change in changes if not change.patch]
     if options.json != "-":
-        for one in found:
-            place = f"{one.path}:{one.line}" if one.line else one.path
-            say(f"{place}: {f'into {one.patch}' if one.patch else f'left: {one.reason}'}")
-        if not found:
+        for change in changes:
+            place = f"{change.path}:{change.line}" if change.line else change.path
+            say(f"{place}: {f'into {change.patch}' if change.patch else f'left: {change.reason}'}")
+        if not changes:
             say(f"{tree.folder} has no change that is in no commit")
         elif left:
             say(
@@ -122,7 +122,7 @@ def run_absorb(fork: Fork, options: argparse.Namespace) -> int:
             )
         else:
             say(f"look at the commits, then type: {typed(f'export {upstream.name}')}")
-    write_report(options.json, found)
+    write_report(options.json, changes)
     return 1 if left else 0
 
 
@@ -155,26 +155,26 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
         raise UserError(f"{upstream} is missing", remedy=how_to_supply(upstream))
     patches = plans[upstream.name].weave.patches
 
-    def told(trial: Trial) -> None:
+    def report_trial(trial: Trial) -> None:
         last = f", up to {patches[trial.count - 1]}" if trial.count else ""
         count = f"{trial.count} of {counted(len(patches), 'patch')}{last}"
         if options.json != "-":
             print(f"with {count}: the command {trial.outcome}", flush=True)
 
-    found = bisect(fork, plans, upstream.name, options.command, told)
+    result = bisect(fork, plans, upstream.name, options.command, report_trial)
     if options.json != "-":
-        say(f"{upstream}: {_found(found)}")
-    write_report(options.json, found)
-    return 0 if len(found.suspects) == 1 else 1
+        say(f"{upstream}: {_found(result)}")
+    write_report(options.json, result)
+    return 0 if len(result.suspects) == 1 else 1
 
 
-def _found(found: Bisection) -> str:
-    """The result of a bisection in words."""
-    if found.suspects:
-        first, *more = found.suspects
-        others = f", or one of the {len(more)} after it: {', '.join(more)}" if more else ""
+def _found(result: Bisection) -> str:
+    """Return the result of a bisection in words."""
+    if result.suspects:
+        first, *later = result.suspects
+        others = f", or one of the {len(later)} after it: {', '.join(later)}" if later else ""
         return f"it fails since {first}{others}"
-    last = found.trials[-1]
+    last = result.trials[-1]
     return f"no patch breaks it: it {last.outcome} with {'every' if last.count else 'no'} patch"
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Registry) -> None:
-    """Add these verbs to the command line."""
+    """Add the verbs of this module to the command line."""
     verb = verbs.add("edit", run_edit, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -193,18 +193,18 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
     if options.upstream:
         upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
     else:
-        upstreams = tuple(one for one in upstreams if fork.tree_folder(release, one).exists())
+        upstreams = tuple(item for item in upstreams if fork.tree_folder(release, item).exists())
     reports = [
         export_upstream(
             fork,
             release,
-            one,
+            item,
             check=options.check,
             force=options.force,
             own=options.own,
-            also=_also(fork, one, options.also),
+            also=_also(fork, item, options.also),
         )
-        for one in upstreams
+        for item in upstreams
     ]
     if options.json != "-":
         for report in reports:
@@ -218,12 +218,13 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _also(fork: Fork, upstream: Upstream, releases: Sequence[str]) -> tuple[Upstream, ...]:
-    """The other versions of an upstream in these releases."""
-    found = [upstream_of(fork, release, upstream.name)[1] for release in releases]
-    return tuple({one.version: one for one in found if one != upstream}.values())
+    """Return the other versions of an upstream in these releases."""
+    upstreams = [upstream_of(fork, release, upstream.name)[1] for release in releases]
+    return tuple({item.version: item for item in upstreams if item != upstream}.values())
 
 
 def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
+    """Write a series in the format of another tool."""
     from forkpatch.foreign.outlet import ExportFormat, export_foreign  # noqa: PLC0415
     from forkpatch.sources.obtain import SourceOptions, obtain  # noqa: PLC0415
     from forkpatch.tree.fork import plan_tree  # noqa: PLC0415
@@ -341,7 +342,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     if current.plan.conflicts:
         _say_stopped(current, options.json)
         return 1
-    release = _released(fork, current.new)  # before the plan goes: a killed run is continued
+    release = _released(fork, current.new)  # before the plan's removal, for a killed run
     report = result.finish(current)
     write_report(
         str(fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"), report
@@ -351,10 +352,10 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: SourceOptions) -> Fork:
-    """The fork with a version that its lock may lack as yet."""
+    """Return the fork with the new version in its lock; look the version up if missing."""
     named = options.tag or options.commit
     known = fork.lock.versions(old.name).values()
-    if not named and any(options.version in (one.version, one.tag) for one in known):
+    if not named and any(options.version in (version.version, version.tag) for version in known):
         return fork
     from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - rarely needed
 
@@ -366,7 +367,7 @@ def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: Sour
 
 
 def _released(fork: Fork, new: Upstream) -> str:
-    """The release that has a version, which the lock names if no other does."""
+    """Return the release that has a version; add a release to the lock without one."""
     from forkpatch.pins.lockfile import with_release  # noqa: PLC0415 - for this verb only
 
     path = fork.settings.lock
@@ -378,20 +379,21 @@ def _released(fork: Fork, new: Upstream) -> str:
 
 
 def _route(fork: Fork, old: Upstream, new: Upstream, *, chosen: bool) -> str:
-    """Both versions of a rebase; of one whose first was not named, which others have a series."""
+    """Return the versions of a rebase in words, and other possible versions to start from."""
     text = f"{old.name}: from {old.version} to {new.version}"
     if chosen:
         return text
     others = [
         version
-        for version, one in fork.lock.versions(old.name).items()
-        if version not in (old.version, new.version) and (fork.patch_folder(one) / SERIES).exists()
+        for version, pin in fork.lock.versions(old.name).items()
+        if version not in (old.version, new.version) and (fork.patch_folder(pin) / SERIES).exists()
     ]
     text = f"{text}; {old.version} is the one of release {fork.lock.default_release}"
     return f"{text}; from another: --from {' | '.join(others)}" if others else text
 
 
 def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
+    """Print the progress of an upstream's rebase."""
     from forkpatch.rebase.plan import read_plan  # noqa: PLC0415 - for this verb only
     from forkpatch.rebase.workspace import rebase_folder  # noqa: PLC0415
 
@@ -405,12 +407,13 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
                 f" {counted(len(plan.done), 'patch')} done, {len(plan.pending)} to come"
             )
             say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in plan.done))
-            say(*(f"  {one.patch}: {one.path}: {one.kind}" for one in plan.conflicts))
+            say(*(f"  {item.patch}: {item.path}: {item.kind}" for item in plan.conflicts))
     write_report(target, plan)
     return 0
 
 
 def _say_stopped(current: Rebase, target: str | None) -> None:
+    """Print why a rebase stopped, and how to continue."""
     from forkpatch.rebase.conflicts import backported  # noqa: PLC0415 - for this verb only
 
     again = typed(f"rebase {current.plan.upstream}")
@@ -423,12 +426,12 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
             f"resolve it in {current.tree}, then: {again} --continue",
             *(
                 [f"or in your merge tool: {again} --mergetool"]
-                if any(one.lines for one in current.plan.conflicts)
+                if any(conflict.lines for conflict in current.plan.conflicts)
                 else []
             ),
             *(
                 [f"or leave it there:   {again} --accept 'REASON'"]
-                if any(one.kind == "misplaced" for one in current.plan.conflicts)
+                if any(conflict.kind == "misplaced" for conflict in current.plan.conflicts)
                 else []
             ),
             f"or drop the patch:   {again} --skip 'REASON'",
@@ -438,11 +441,12 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
 
 
 def _say_rebased(report: RebaseReport, release: str, target: str | None) -> None:
+    """Print the result of a rebase."""
     if target != "-":
-        for one in (*report.existing, *report.patches):
-            lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
-            say(f"{one.patch}: {one.outcome}{f': {one.reason}' if one.reason else ''}{lines}")
-            say(*(f"    {line}" for line in one.diff.splitlines()))
+        for item in (*report.existing, *report.patches):
+            lines = f" ({counted(item.by_hand, 'line')})" if item.by_hand else ""
+            say(f"{item.patch}: {item.outcome}{f': {item.reason}' if item.reason else ''}{lines}")
+            say(*(f"    {line}" for line in item.diff.splitlines()))
         say(*(str(finding) for finding in report.symbols), *report.notes)
         say(
             f"{report.upstream} {report.new}: the series is in {report.folder}",

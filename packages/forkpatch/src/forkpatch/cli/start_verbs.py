@@ -18,7 +18,7 @@ from groundwork.files import atomic_write
 
 
 def register(verbs: Registry) -> None:
-    """Add these verbs to the command line."""
+    """Add the verbs of this module to the command line."""
     verb = verbs.add("init", run_init, Claim.WRITE, begins=True)
     verb.add_argument("url", metavar="URL", help="the upstream's repository: a URL or a folder")
     verb.add_argument("--name", default="", help="the upstream's name (default: the URL's end)")

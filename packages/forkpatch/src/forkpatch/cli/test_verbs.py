@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb upstream-tests: upstream's own tests on the pristine tree and on ours."""
+"""The verb ``upstream-tests``: upstream's own tests on the pristine trees and on our trees."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 
 RESULTS = "out/upstream-tests"
-_REASON = 110  # characters of a reason that a table shows
+_REASON = 110  # characters of a reason in a table
 
 
 @dataclass(frozen=True)
 class TestPlan:
-    """Upstream's tests of one release, ready to be run.
+    """Upstream's tests of one release, ready to run.
 
     Attributes:
-        plans: the planned tree of each upstream that is there.
-        suites: the tests of each upstream whose tests are there, with the choice among them.
+        plans: the planned tree of each available upstream.
+        suites: tests of each upstream with available tests, and the choice among them.
     """
 
     release: str
@@ -47,7 +47,7 @@ class TestPlan:
 
 
 def register(verbs: Registry) -> None:
-    """Add this verb to the command line."""
+    """Add the verb of this module to the command line."""
     verb = verbs.add("upstream-tests", run_upstream_tests)
     add_source_options(verb)
     add_run_options(verb)
@@ -95,18 +95,18 @@ def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
         if options.json != "-":
             _print(planned, compared)
         write_report(options.json, {"release": planned.release, "tests": compared})
-        wrong += [f"worse: {_name(one)}" for one in compared if one.change is TestChange.WORSE]
-        if not any(one.before.outcome is Outcome.PASSED for one in compared):
+        wrong += [f"worse: {_name(test)}" for test in compared if test.change is TestChange.WORSE]
+        if not any(test.before.outcome is Outcome.PASSED for test in compared):
             wrong.append("no test passes on the pristine trees: nothing was compared")
     warn(*wrong)
     return 1 if wrong else 0
 
 
 def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
-    """Plan the trees of a release, and lay out the tests that are to be had.
+    """Plan the trees of a release, and write out the available tests.
 
     Raises:
-        NoSuiteError: no upstream's tests are.
+        NoSuiteError: no upstream's tests are available.
     """
     chosen = known_sources(fork, options)
     plans = plans_of_release(fork, options)
@@ -124,7 +124,7 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
             warn(f"not run: {error}")
             missing.append(error)
             continue
-        places = [one for group in record_of(fork, plan).patches.values() for one in group]
+        places = [item for group in record_of(fork, plan).patches.values() for item in group]
         choice = choose(table, touched_by_fork(fork, plan, places, table), suite.files)
         suites[name] = suite, choice
     if missing and not suites:
@@ -140,20 +140,21 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
 def _compare(
     fork: Fork, options: argparse.Namespace, planned: TestPlan
 ) -> tuple[ComparedTest, ...]:
+    """Run the chosen test files on both sides, and compare their results."""
     sides = [make_side(fork, planned.plans, name, {}) for name in (PRISTINE, OURS)]
     files = _wanted(planned, options.files)
     jobs = [[TestFile(suite, side, path) for suite, path in files] for side in sides]
     runner = make_runner(fork, options, planned.release)
     with progress("upstream's tests", sum(map(len, jobs)), quiet=options.json == "-") as step:
-        found = runner.run([job for both in zip(*jobs, strict=True) for job in both], step)
-    before, after = ({job: found[job] for job in one} for one in jobs)
+        results = runner.run([job for both in zip(*jobs, strict=True) for job in both], step)
+    before, after = ({job: results[job] for job in side_jobs} for side_jobs in jobs)
     return compare_files(before, after)
 
 
 def noticing(
     fork: Fork, options: argparse.Namespace
 ) -> Callable[[str, str], tuple[str, ...] | None]:
-    """Gives for an upstream and its patch the tests of upstream's that are worse without it."""
+    """Return a function of upstream and patch that lists the tests worse without the patch."""
     planned = plan_tests(fork, options)
     suites = {name: suite for name, (suite, _) in planned.suites.items()}
     runner = make_runner(fork, options, planned.release)
@@ -167,32 +168,32 @@ def noticing(
 
 
 def make_runner(fork: Fork, options: argparse.Namespace, release: str) -> TestRunner:
-    """The runner that a verb's options ask for."""
+    """Return the runner for a verb's options."""
     folder = fork.settings.root / RESULTS / release
     only: str = getattr(options, "only", "")
     return TestRunner(folder, options.test_timeout, options.jobs, only)
 
 
 def _wanted(planned: TestPlan, names: Sequence[str]) -> list[tuple[Suite, str]]:
-    """The test files to run, of each suite those that this version has."""
-    found = []
+    """Return the test files to run that this version has."""
+    files = []
     for suite, choice in planned.suites.values():
         for path in suite.table.run:
             if path in suite.absent:
                 warn(f"not run: {path}: the mirror of {suite.upstream.name} does not have it")
             elif path not in choice.lost and (not names or any(name in path for name in names)):
-                found.append((suite, path))
-    if not found:
+                files.append((suite, path))
+    if not files:
         raise UserError(
             f"no test file on the lists has {' or '.join(names) or 'a name'}",
             remedy=f"lists: patches/UPSTREAM/{TABLE}",
         )
-    return found
+    return files
 
 
 @contextmanager
 def progress(text: str, total: int, *, quiet: bool) -> Iterator[Callable[[TestFile], None]]:
-    """Progress over test files; gives what is to be called after each."""
+    """Show progress over test files; yield the function to call after each file."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     bar = Progress(*columns, TimeElapsedColumn(), console=console(), disable=quiet)
     with bar:
@@ -204,29 +205,30 @@ def progress(text: str, total: int, *, quiet: bool) -> Iterator[Callable[[TestFi
         yield step
 
 
-def _name(one: ComparedTest) -> str:
-    """A test and what became of it."""
-    test = one.test if one.test.startswith(one.path) else f"{one.path}: {one.test}"
-    reason = " ".join(one.after.reason.split())[:_REASON]
-    return f"{test}: {one.before.outcome} -> {one.after.outcome}: {reason}"
+def _name(item: ComparedTest) -> str:
+    """Return a test and the change of its outcome in words."""
+    test = item.test if item.test.startswith(item.path) else f"{item.path}: {item.test}"
+    reason = " ".join(item.after.reason.split())[:_REASON]
+    return f"{test}: {item.before.outcome} -> {item.after.outcome}: {reason}"
 
 
 def _print(planned: TestPlan, compared: tuple[ComparedTest, ...]) -> None:
+    """Print the changed tests and a table of outcomes."""
     for change in (TestChange.FAILS_ON_BOTH, TestChange.BETTER, TestChange.WORSE):
-        those = [one for one in compared if one.change is change]
-        if those:
-            say(f"{change}:", *(f"  {_name(one)}" for one in those))
-    met = {one.before.outcome for one in compared} | {one.after.outcome for one in compared}
-    shown = [outcome for outcome in Outcome if outcome in met]
+        changed = [test for test in compared if test.change is change]
+        if changed:
+            say(f"{change}:", *(f"  {_name(test)}" for test in changed))
+    kinds = {test.before.outcome for test in compared} | {test.after.outcome for test in compared}
+    shown = [outcome for outcome in Outcome if outcome in kinds]
     rows = []
     for name, (before, after) in counts(compared).items():
-        changes = [one.change for one in compared if one.upstream == name]
-        for side, found in ((PRISTINE, before), (OURS, after)):
+        changes = [test.change for test in compared if test.upstream == name]
+        for side, numbers in ((PRISTINE, before), (OURS, after)):
             rows.append(
                 (
                     str(planned.suites[name][0].upstream),
                     side,
-                    *(str(found[outcome]) for outcome in shown),
+                    *(str(numbers[outcome]) for outcome in shown),
                     str(changes.count(TestChange.WORSE)) if side == OURS else "",
                 )
             )

@@ -29,7 +29,7 @@ from groundwork.files import atomic_write
 
 
 def register(verbs: Registry) -> None:
-    """Add these verbs to the command line."""
+    """Add the verbs of this module to the command line."""
     verb = verbs.add("apply", run_apply, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
@@ -69,6 +69,7 @@ def register(verbs: Registry) -> None:
 
 
 def _add_tree(verbs: Registry) -> None:
+    """Add the verb ``tree`` to the command line."""
     verb = verbs.add("tree", run_tree)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -102,46 +103,51 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     for upstream in fork.lock.release(release)[1]:
         for path in unlisted(fork.patch_folder(upstream)):
             warn(f"{path} is not applied: {SERIES} does not list it; add it there, or delete it")
-    for one in applied:
-        here = one.state is ApplyState.CURRENT or one.source.startswith(SourceKind.CACHE)
-        if one.name in chosen.mirrors and here:
+    for tree in applied:
+        unused = tree.state is ApplyState.CURRENT or tree.source.startswith(SourceKind.CACHE)
+        if tree.name in chosen.mirrors and unused:
             warn(
-                f"--mirror {one.name}: remembered, but not used now: {one.version} is in the cache"
+                f"--mirror {tree.name}: remembered, but not used now:"
+                f" {tree.version} is in the cache"
             )
     if options.json != "-":
-        for one in applied:
-            if one.state is ApplyState.MISSING:
-                _say_missing(one, fork)
+        for tree in applied:
+            if tree.state is ApplyState.MISSING:
+                _say_missing(tree, fork)
         print_table(
             ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
             [
                 (
-                    one.name,
-                    one.version,
-                    one.source or "-",
-                    str(len(one.patches)),
-                    str(len(one.overlays)),
-                    one.state,
-                    _short(one.path, fork) if one.path else "-",
+                    tree.name,
+                    tree.version,
+                    tree.source or "-",
+                    str(len(tree.patches)),
+                    str(len(tree.overlays)),
+                    tree.state,
+                    _short(tree.path, fork) if tree.path else "-",
                 )
-                for one in applied
+                for tree in applied
             ],
             title=f"release {release}",
         )
         say(
-            *(f"{one.name}: left out: {', '.join(one.left_out)}" for one in applied if one.left_out)
+            *(
+                f"{tree.name}: left out: {', '.join(tree.left_out)}"
+                for tree in applied
+                if tree.left_out
+            )
         )
-        if all(one.state is ApplyState.CURRENT for one in applied):
+        if all(tree.state is ApplyState.CURRENT for tree in applied):
             say("nothing changed, nothing done")
     write_report(options.json, value)
     return 0
 
 
-def _say_missing(one: Applied, fork: Fork) -> None:
-    """Print one line; what each source answered, which may be long, is in a file."""
-    why = fork.settings.work / f"{one.name}-{one.version}.missing"
-    atomic_write(why, f"{one.reason}\n{one.remedy}\n")
-    say(f"{one.name} {one.version} was left out ({_short(why, fork)} says why): {one.remedy}")
+def _say_missing(item: Applied, fork: Fork) -> None:
+    """Print a line about a missing upstream; write the sources' answers to a file."""
+    report = fork.settings.work / f"{item.name}-{item.version}.missing"
+    atomic_write(report, f"{item.reason}\n{item.remedy}\n")
+    say(f"{item.name} {item.version} was left out ({_short(report, fork)} says why): {item.remedy}")
 
 
 def run_status(fork: Fork, options: argparse.Namespace) -> int:
@@ -229,5 +235,6 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _short(path: Path, fork: Fork) -> str:
+    """Return a path relative to the fork's root if possible."""
     root = fork.settings.root
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Registry) -> None:
-    """Add these verbs to the command line."""
+    """Add the verbs of this module to the command line."""
     verb = verbs.add("probe", run_probe)
     add_source_options(verb)
     verb.add_argument(
@@ -56,15 +56,15 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
         return _run_map(fork, options)
     chosen = known_sources(fork, options)
     upstream = version_of(fork, options)
-    found = map_upstream(fork, upstream, chosen, options.versions or (), options.to)
+    result = map_upstream(fork, upstream, chosen, options.versions or (), options.to)
     if options.json != "-":
-        _say_probe(found)
-    write_report(options.json, found)
+        _say_probe(result)
+    write_report(options.json, result)
     return 0
 
 
 def _run_map(fork: Fork, options: argparse.Namespace) -> int:
-    """Write the map of all series, or compare it with the one in the repository."""
+    """Write the map of all series, or compare it with the map in the repository."""
     from forkpatch.inspect.applicability import map_fork  # noqa: PLC0415 - for this verb only
     from forkpatch.inspect.mapmodel import table_path  # noqa: PLC0415
     from forkpatch.inspect.maptable import page  # noqa: PLC0415
@@ -76,28 +76,29 @@ def _run_map(fork: Fork, options: argparse.Namespace) -> int:
         raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
     fork.cache.remember(chosen.mirrors)
     path = table_path(fork)
-    found = map_fork(fork, chosen)
-    text = page(found)
+    result = map_fork(fork, chosen)
+    text = page(result)
     same = path.is_file() and path.read_text("utf-8") == text
     if not options.check and not same:
         atomic_write(path, text)
     if options.json != "-":
-        sets = ", ".join(f"{one.upstream} {one.set}" for one in found.sets)
-        say(f"{counted(len(found.rows), 'cell')} of {sets}")
+        sets = ", ".join(f"{series.upstream} {series.set}" for series in result.sets)
+        say(f"{counted(len(result.rows), 'cell')} of {sets}")
         say(f"{path.name}: {'up to date' if same else 'differs' if options.check else 'written'}")
-    write_report(options.json, found)
+    write_report(options.json, result)
     return 1 if options.check and not same else 0
 
 
-def _say_probe(found: ApplicabilityMap) -> None:
-    (one,) = found.sets
-    versions = dict.fromkeys(row.version for row in found.rows)
-    fits = {(row.patch, row.version): row.outcome for row in found.rows}
-    rows = [[patch, *(fits[patch, version] for version in versions)] for patch in one.patches]
+def _say_probe(result: ApplicabilityMap) -> None:
+    """Print the fits of the patches on each version, and the commits that changed a fit."""
+    (series,) = result.sets
+    versions = dict.fromkeys(row.version for row in result.rows)
+    fits = {(row.patch, row.version): row.outcome for row in result.rows}
+    rows = [[patch, *(fits[patch, version] for version in versions)] for patch in series.patches]
     print_table(("patch", *versions), rows)
-    commits = counted(one.commits, "upstream commit")
-    say(f"{commits} since {one.set} changed these files; each was probed")
-    for turn in one.turns:
+    commits = counted(series.commits, "upstream commit")
+    say(f"{commits} since {series.set} changed these files; each was probed")
+    for turn in series.turns:
         again = "; it applies again later" if turn.again else ""
         say(f"{turn.patch}: {turn.fit} since {turn.commit[:12]} {turn.subject}{again}")
 
@@ -118,15 +119,16 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> int:
             ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),
             [
                 (
-                    one.upstream,
-                    one.version,
-                    ", ".join(one.tags) or ("-" if one.tags_understood else "tags not understood"),
-                    ", ".join(one.wheels) or "-",
-                    one.head[:12] or "-",
+                    item.upstream,
+                    item.version,
+                    ", ".join(item.tags)
+                    or ("-" if item.tags_understood else "tags not understood"),
+                    ", ".join(item.wheels) or "-",
+                    item.head[:12] or "-",
                 )
-                for one in news
+                for item in news
             ],
         )
-        say(*(f"{one.upstream}: not asked: {note}" for one in news for note in one.notes))
+        say(*(f"{item.upstream}: not asked: {note}" for item in news for note in item.notes))
     write_report(options.json, news)
     return 0

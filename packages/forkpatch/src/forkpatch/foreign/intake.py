@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``import-series``: import of a series of another tool.
+"""The verb ``import-series``: import a series of another tool.
 
-A hunk is accepted at the line that it states, else where its lines occur only once
-in the file. Otherwise the import stops and writes nothing, unless ``--nearest`` asks for the place
-that patch(1) takes, which is the nearest. The result is in forkpatch's own format, and applies
-exactly.
+A hunk is accepted at its stated line, or where its lines occur only once in the file. Otherwise the
+import stops and writes nothing, unless ``--nearest`` asks for the nearest place, as patch(1)
+chooses. The result is in forkpatch's own format, and applies exactly.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _NUMBER = re.compile(r"^\d+[-_.]+")
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Result of an import.
+    """The result of an import.
 
     Attributes:
-        patches: the names, in order.
-        shifted: the hunks that were not at the lines they state, and where they are.
-        left_out: the files that became no patch, each with the reason.
-        pending: the patches that said nothing of upstream, and are marked as pending now.
+        patches: the names of the patches, in order.
+        shifted: the hunks that were not at their stated lines, with their lines.
+        left_out: the files that became no patch, with reasons.
+        pending: the patches that had no upstream status, and are now marked as pending.
     """
 
     upstream: str
@@ -59,13 +58,13 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class Woven:
-    """A foreign series on a base.
+    """A foreign series applied to a base.
 
     Attributes:
-        patches: the patches in the engine's form, exact, each with the file it was made of.
-        changes: what all of them together change in the base.
-        steps: what each changes.
-        skipped: the files that became no patch, each with the reason.
+        patches: the exact patches in forkpatch's form, each with its foreign file.
+        changes: changes of all patches together to the base.
+        steps: the files that each patch changes, after the patch.
+        skipped: the files that became no patch, with reasons.
     """
 
     patches: tuple[tuple[ForeignPatch, Patch], ...]
@@ -89,14 +88,14 @@ def import_series(
     Args:
         fork: the fork.
         upstream: the upstream version.
-        source: a folder, or a mailbox.
+        source: folder or mailbox of the series.
         options: where the upstream may come from.
-        guards: the chosen guards; None when none was asked for.
-        nearest: of several places for a hunk, take the one that patch(1) takes.
+        guards: the chosen guards; None without a choice.
+        nearest: True to choose the place nearest to the stated line, as patch(1) does.
 
     Raises:
-        UserError: there is no series, or no patch in it; the upstream version has one already.
-        PatchError: a patch cannot be read, or its place is not certain.
+        UserError: ``source`` has no series or no patch, or the upstream version has a series.
+        PatchError: a patch cannot be read, or the place of a hunk is not certain.
     """
     target = fork.patch_folder(upstream)
     if target.exists():
@@ -142,37 +141,39 @@ def import_series(
 
 
 def _got_pending(file: ForeignPatch, patch: Patch) -> bool:
+    """Return True if the import marked a patch as pending."""
     return f"{STATUS}: Pending" in patch.message and STATUS.encode() not in file.data
 
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:
-    made = {source.file: one for (source, _), one in zip(woven.patches, exported, strict=True)}
+    """Return the origin of an imported series."""
+    exports = {source.file: item for (source, _), item in zip(woven.patches, exported, strict=True)}
     entries, data = [], {name: kept for name, kept in foreign.unlisted.items() if kept is not None}
     for patch in foreign.patches:
-        one = made.get(patch.file)
-        if one is None or one.data != patch.data:
+        item = exports.get(patch.file)
+        if item is None or item.data != patch.data:
             data[patch.file] = patch.data
-        if one is None:
+        if item is None:
             entries.append(OriginEntry(patch.file, why=woven.skipped[patch.file]))
             continue
-        hashes = (hash_it(one.data, one.name) for hash_it in (hash_diff, hash_head))
-        entries.append(OriginEntry(patch.file, one.name, *hashes))
+        hashes = (hash_it(item.data, item.name) for hash_it in (hash_diff, hash_head))
+        entries.append(OriginEntry(patch.file, item.name, *hashes))
     return Origin(foreign.format, foreign.list_name, foreign.list_data, tuple(entries), data)
 
 
 def weave_foreign(
     foreign: ForeignSeries, pristine: Pristine, where: str, *, nearest: bool = False
 ) -> Woven:
-    """Put a foreign series onto a base, in memory.
+    """Apply a foreign series to a base, in memory.
 
     Args:
-        foreign: the series.
-        pristine: the base.
-        where: the place of the series, for messages.
-        nearest: of several places for a hunk, take the one that patch(1) takes.
+        foreign: the foreign series.
+        pristine: tree of the base.
+        where: path of the series, for messages.
+        nearest: True to choose the place nearest to the stated line, as patch(1) does.
 
     Raises:
-        PatchError: a patch cannot be read, or its place is not certain.
+        PatchError: a patch cannot be read, or the place of a hunk is not certain.
     """
     listed = list_tree(pristine.git, pristine.tree)
     contents: dict[str, bytes] = {}
@@ -199,23 +200,23 @@ def weave_foreign(
         if item.skipped:
             skipped[item.file] = item.skipped
             continue
-        place = f"{where}/{item.file}"
-        with _naming(place):
+        source = f"{where}/{item.file}"
+        with _naming(source):
             data = decoded(item.data)
-        diffs = tuple(read_unified(data, place, item.strip))
+        diffs = tuple(read_unified(data, source, item.strip))
         if not diffs:
             skipped[item.file] = "it holds no diff"
             continue
         stem = _stem(item.file)
-        with _naming(place):
+        with _naming(source):
             patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
         files: list[FileDiff] = []
         weave.begin(patch.name)
-        for one in diffs:
-            diff = settled(one, lambda path: state(path) is not None)
+        for file_diff in diffs:
+            diff = settled(file_diff, lambda path: state(path) is not None)
             diff = reverse(diff, item.file) if item.reverse else diff
             placing = _Placing(item.file, shifted, nearest)
-            for part in [diff] if one.binary else _settle(diff, state, placing):
+            for part in [diff] if file_diff.binary else _settle(diff, state, placing):
                 weave.apply_file(patch.name, part)
                 files.append(part)
         patch = replace(patch, files=tuple(files))
@@ -229,7 +230,7 @@ def weave_foreign(
 
 @contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Name the file in an error about the head of a patch."""
+    """Add the file's path to an error about the head of its patch."""
     try:
         yield
     except PatchError as error:
@@ -237,7 +238,7 @@ def _naming(place: str) -> Iterator[None]:
 
 
 def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:
-    """Raise when the order of patches without an order would matter."""
+    """Raise when two patches without an order change the same file."""
     owner: dict[str, str] = {}
     for source, patch in patches:
         for path in patch.paths:
@@ -251,19 +252,21 @@ def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:
 
 
 def _stem(file: str) -> str:
+    """Return a foreign file's name without number and suffix."""
     path = PurePosixPath(file)
     stem = path.stem if path.suffix in (".patch", ".diff") else path.name
     return _NUMBER.sub("", stem) or stem
 
 
 def _words(data: bytes, stem: str) -> str:
-    """Words for the file name: the foreign name's; a mail's subject, which has only a number."""
+    """Return the words for a file name: the foreign name, or the subject of a numbered mail."""
     if re.fullmatch(r"\d+", stem):
         return read_head(data, stem).message.partition("\n")[0]
     return stem
 
 
 def _named(head: Head, name: str) -> Patch:
+    """Return a patch without files from its head and name."""
     return Patch(
         name=name,
         author=head.author,
@@ -277,7 +280,7 @@ def _named(head: Head, name: str) -> Patch:
 
 @dataclass(frozen=True)
 class _Placing:
-    """The patch whose hunks are placed, the hunks that were moved, the rule in doubt."""
+    """The patch whose hunks are placed, its moved hunks, and the choice of the nearest place."""
 
     name: str
     shifted: list[str]
@@ -287,10 +290,10 @@ class _Placing:
 def _settle(
     diff: FileDiff, state: Callable[[str], TreeFile | None], placing: _Placing
 ) -> Iterator[FileDiff]:
-    """The diff with every hunk at the lines where it certainly belongs.
+    """Yield the diff with every hunk at the lines where it certainly belongs.
 
-    A copy becomes a new file, for the engine's own form has no copies; a file of which patch(1)
-    would leave nothing is removed, as quilt and dpkg-source have it.
+    A copy becomes a new file, because forkpatch's form has no copies. A file that patch(1) would
+    leave empty is removed, as quilt and dpkg-source do.
     """
     name = placing.name
     if diff.old is None:
@@ -312,8 +315,8 @@ def _settle(
         new = tuple(HunkLine("+", line) for line in after)
         hunk = Hunk(0, 0, 1, len(new), new, diff.patch_line)
         mode = diff.new_mode or before.mode
-        made = replace(diff, old=None, new_mode=mode, old_mode=None, copied=False)
-        yield replace(made, hunks=(hunk,) if new else ())
+        new_diff = replace(diff, old=None, new_mode=mode, old_mode=None, copied=False)
+        yield replace(new_diff, hunks=(hunk,) if new else ())
         return
     plain = diff.old_mode is None and diff.new_mode is None
     if diff.new is not None and not after and lines and plain and diff.new == diff.old:
@@ -322,25 +325,25 @@ def _settle(
 
 
 def _place(diff: FileDiff, lines: list[bytes], placing: _Placing) -> tuple[list[Hunk], list[bytes]]:
-    """The hunks at their lines, and the lines after them."""
+    """Return the hunks at their lines, and the file's lines after the hunks."""
     hunks: list[Hunk] = []
     after: list[bytes] = []
     delta = end = offset = 0
     for hunk in diff.hunks:
         size = hunk.old_count
-        at = hunk.first
-        # After a hunk that was moved, patch(1) looks where this one would have moved along.
-        if offset or at < end or lines[at : at + size] != list(hunk.old):
-            at = _search(diff, hunk, lines, end, hunk.first + offset, placing)
-        if at != hunk.first:
-            moved = f"{placing.name}: {diff.old}:{hunk.old_start} is at line {at + 1}"
-            placing.shifted.append(moved)
-        offset = at - hunk.first
-        after += lines[end:at]
+        index = hunk.first
+        # After a moved hunk, patch(1) expects the next hunk to be moved by the same offset.
+        if offset or index < end or lines[index : index + size] != list(hunk.old):
+            index = _search(diff, hunk, lines, end, hunk.first + offset, placing)
+        if index != hunk.first:
+            message = f"{placing.name}: {diff.old}:{hunk.old_start} is at line {index + 1}"
+            placing.shifted.append(message)
+        offset = index - hunk.first
+        after += lines[end:index]
         after += [line.data for line in hunk.lines if line.kind != "-"]
-        end = at + size
-        old_start = at + (hunk.old_count > 0)
-        new_start = at + delta + (hunk.new_count > 0)
+        end = index + size
+        old_start = index + (hunk.old_count > 0)
+        new_start = index + delta + (hunk.new_count > 0)
         hunks.append(replace(hunk, old_start=old_start, new_start=new_start))
         delta += hunk.new_count - hunk.old_count
     return hunks, after + lines[end:]
@@ -349,21 +352,21 @@ def _place(diff: FileDiff, lines: list[bytes], placing: _Placing) -> tuple[list[
 def _search(
     diff: FileDiff, hunk: Hunk, lines: list[bytes], first: int, guess: int, placing: _Placing
 ) -> int:
-    """The index from ``first`` on at which a hunk's old lines are."""
+    """Return the index, at least ``first``, at which a hunk's old lines are."""
     old = list(hunk.old)
     last = len(lines) - len(old)
-    found = [n for n in range(first, last + 1) if lines[n : n + len(old)] == old]
-    if not old:  # it states no line: it can be anywhere
-        found = [guess] if first <= guess <= len(lines) else []
-    if found and (placing.nearest or len(found) == 1):
-        return min(found, key=lambda at: (abs(at - guess), at < guess))
+    indexes = [n for n in range(first, last + 1) if lines[n : n + len(old)] == old]
+    if not old:  # without old lines, any place fits
+        indexes = [guess] if first <= guess <= len(lines) else []
+    if indexes and (placing.nearest or len(indexes) == 1):
+        return min(indexes, key=lambda index: (abs(index - guess), index < guess))
     where = f"{placing.name}:{hunk.patch_line}: the hunk at line {hunk.old_start} of {diff.old}"
-    if not found:
+    if not indexes:
         raise PatchError(
             f"{where}: its lines are not there",
             remedy="refresh the patch against this version (quilt refresh), then import",
         )
     raise PatchError(
-        f"{where}: there are {len(found)} places",
+        f"{where}: there are {len(indexes)} places",
         remedy="refresh the patch (quilt refresh), or take the one that patch(1) takes: --nearest",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists of patches: quilt's ``series`` with options and guards, and the plain ``.patches``.
 
-Guards are those of the kernel packagers' tool guards(1), ``+x -y NAME``, and of Mercurial's queues,
-``NAME #+x #-y``.
+Guards have the form of the kernel packagers' tool guards(1), ``+x -y NAME``, or of Mercurial's
+queues, ``NAME #+x #-y``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ListLine:
     """One line of a list of patches.
 
     Attributes:
-        text: the line as it is, with its end.
+        text: the unchanged line, with its line end.
         file: path of the patch from the list's folder; empty for a comment or an empty line.
-        strip: leading parts of each path in the patch that do not count (``-p``).
-        reverse: the patch is taken backwards (``-R``).
-        before: guards in front of the name.
-        after: guards behind it.
+        strip: number of leading parts to remove from each path in the patch (``-p``).
+        reverse: True when the patch is applied in reverse (``-R``).
+        before: guards before the name.
+        after: guards after the name.
     """
 
     text: str
@@ -40,33 +40,33 @@ class ListLine:
 
     @property
     def guarded(self) -> bool:
-        """True when it depends on a choice whether the patch belongs to the series."""
+        """True when guards decide whether the patch belongs to the series."""
         return bool(self.before or self.after)
 
     def chosen(self, names: Collection[str]) -> bool:
-        """True when the patch belongs to the series for a choice of guards."""
+        """Return True when the patch belongs to the series for a choice of guards."""
         included = not self.before or self.before[0].startswith("-")
-        for guard in self.before:  # the last one that is about the choice decides
+        for guard in self.before:  # the last guard that matches the choice decides
             negated = guard[1] == "!"
             if (guard[1:].removeprefix("!") in names) != negated:
                 included = guard[0] == "+"
-        wanted = [guard[1:] for guard in self.after if guard[0] == "+"]
+        required = [guard[1:] for guard in self.after if guard[0] == "+"]
         refused = [guard[1:] for guard in self.after if guard[0] == "-"]
         if any(name in names for name in refused):
             return False
-        return included and (not wanted or any(name in names for name in wanted))
+        return included and (not required or any(name in names for name in required))
 
 
 def parse_list(text: str, where: str, *, quilt: bool = True) -> tuple[ListLine, ...]:
-    """The lines of a list.
+    """Return the lines of a list of patches.
 
     Args:
-        text: the list.
-        where: its name, for messages.
-        quilt: lines may have comments, options and guards; else each is a name.
+        text: text of the list.
+        where: name of the list, for messages.
+        quilt: True for a list with comments, options and guards; False for one name per line.
 
     Raises:
-        UserError: a line is not understood.
+        UserError: a line is malformed.
     """
     lines = text.splitlines(keepends=True)
     return tuple(
@@ -75,6 +75,7 @@ def parse_list(text: str, where: str, *, quilt: bool = True) -> tuple[ListLine, 
 
 
 def _parse_line(text: str, where: str, *, quilt: bool) -> ListLine:
+    """Return a parsed line of a list."""
     if not quilt:
         name = text.strip()
         return ListLine(text, check_path(name, where) if name else "")
@@ -94,7 +95,7 @@ def _parse_line(text: str, where: str, *, quilt: bool) -> ListLine:
 
 
 def _options(words: Sequence[str], where: str) -> tuple[int, bool]:
-    """Number of leading parts that do not count, and the direction."""
+    """Return the number of path parts to remove, and True for a reversed patch."""
     strip, reverse, rest = 1, False, list(words)
     while rest:
         word = rest.pop(0)

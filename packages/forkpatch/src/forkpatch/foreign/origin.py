@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The origin of an imported series: the facts that forkpatch's own format does not hold.
+"""The origin of an imported series: facts that forkpatch's own format does not hold.
 
-``origin/`` in the folder of a series holds ``origin.json``, which names the foreign file of each
-patch, and those foreign files that an export could not write again byte for byte. With it, an
-export gives back a patch as it was imported, as long as the patch is unchanged.
+The folder ``origin/`` of a series holds ``origin.json``, which names the foreign file of each
+patch, and the foreign files that an export could not reproduce byte for byte. With the origin, an
+export returns an unchanged patch exactly as imported.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ _FILES = "files"
 
 @dataclass(frozen=True)
 class OriginEntry:
-    """One foreign patch.
+    """A foreign patch file, and the patch made from it.
 
     Attributes:
-        file: its path from the foreign folder.
-        name: the patch that it became; empty when it became none.
-        diff: hash of that patch's diff as it was imported, blob ids left aside: they follow from
-            the patches before it.
-        head: hash of author, date and message of that patch.
-        why: reason for which it became none.
+        file: path from the foreign folder.
+        name: name of the patch made from the file; empty without a patch.
+        diff: hash of the imported patch's diff without blob ids, which depend on earlier patches.
+        head: hash of the imported patch's author, date and message.
+        why: reason why the file became no patch.
     """
 
     file: str
@@ -49,10 +48,10 @@ class OriginEntry:
 
 @dataclass(frozen=True)
 class Origin:
-    """The foreign series that a series was made of.
+    """The foreign series that a series was made from.
 
     Attributes:
-        data: the foreign files that are kept, by path.
+        data: the kept foreign files, by path.
     """
 
     format: ForeignFormat
@@ -63,57 +62,57 @@ class Origin:
 
     @property
     def beside(self) -> Mapping[str, bytes]:
-        """The kept files that became no patch: left out by the list, or not named in it."""
-        made = {self.list_name, *(entry.file for entry in self.entries if entry.name)}
-        return {name: data for name, data in self.data.items() if name not in made}
+        """The kept files that became no patch: left out by the list, or not in the list."""
+        used = {self.list_name, *(entry.file for entry in self.entries if entry.name)}
+        return {name: data for name, data in self.data.items() if name not in used}
 
     def of(self, name: str) -> OriginEntry | None:
-        """The foreign patch that a patch was made of."""
+        """Return the foreign patch file that a patch was made from; None without a file."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """The origin of the series in ``folder``; None when it was not imported.
+    """Return the origin of the series in ``folder``; None for a series without an origin.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the origin cannot be read.
     """
-    place = folder / ORIGIN
-    path = place / _INDEX
+    store = folder / ORIGIN
+    path = store / _INDEX
     if not path.is_file():
         return None
     try:
         raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
         list_name = raw["list"]
-        files = place / _FILES
+        files = store / _FILES
         return Origin(
             format=ForeignFormat(raw["format"]),
             list_name=list_name,
             list_data=(files / list_name).read_bytes() if list_name else b"",
             entries=tuple(OriginEntry(**entry) for entry in raw["patches"]),
             data={
-                found.relative_to(files).as_posix(): found.read_bytes()
-                for found in sorted(files.rglob("*"))
-                if found.is_file()
+                kept.relative_to(files).as_posix(): kept.read_bytes()
+                for kept in sorted(files.rglob("*"))
+                if kept.is_file()
             },
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: {error!r}",
-            remedy=f"restore it from git; or remove {place}: then all patches are written again",
+            remedy=f"restore it from git; or remove {store}: then all patches are written again",
         ) from error
 
 
 def write_origin(folder: Path, origin: Origin) -> None:
-    """Write the origin into a folder of a series that is being made."""
-    place = folder / ORIGIN
+    """Write the origin into the folder of a new series."""
+    store = folder / ORIGIN
     files = dict(origin.data)
     if origin.list_name:
         files[origin.list_name] = origin.list_data
     for name, data in files.items():
-        (place / _FILES / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / _FILES / name).write_bytes(data)
-    place.mkdir(parents=True, exist_ok=True)
+        (store / _FILES / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / _FILES / name).write_bytes(data)
+    store.mkdir(parents=True, exist_ok=True)
     value = {
         "format": origin.format,
         "list": origin.list_name,
@@ -122,22 +121,22 @@ def write_origin(folder: Path, origin: Origin) -> None:
             for entry in origin.entries
         ],
     }
-    (place / _INDEX).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    (store / _INDEX).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def hash_head(data: bytes, name: str) -> str:
-    """Hash of author, date and message of a patch file."""
+    """Return a hash of author, date and message of a patch file."""
     head = "\0".join(parse_head(split_patch(data, name)[0], name))
     return hashlib.sha256(head.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def hash_diff(data: bytes, name: str) -> str:
-    """Hash of the diff of a patch file, without its blob ids."""
+    """Return a hash of a patch file's diff without blob ids."""
     diff = split_patch(data, name)[1]
     return hashlib.sha256(re.sub(rb"(?m)^index [^\n]*\n", b"", diff)).hexdigest()
 
 
 def copy_origin(old: Path, new: Path) -> None:
-    """Copy the origin of the series in ``old``, when there is one, to the folder ``new``."""
+    """Copy the origin of the series in ``old``, if it has one, to the folder ``new``."""
     if (old / ORIGIN).is_dir():
         shutil.copytree(old / ORIGIN, new / ORIGIN)

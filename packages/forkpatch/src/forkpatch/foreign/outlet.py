@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``export --format``: a series written for another tool.
+"""The verb ``export --format``: write a series for another tool.
 
-An imported patch that has not changed since is written as it was, byte for byte. If it changed,
-its head is written as it was when author, date and message are unchanged. The written series
-is read as an import reads it, and must give the same tree.
+An imported patch that is unchanged is written as imported, byte for byte. A changed patch keeps its
+foreign head if author, date and message are unchanged. The written series is read as an import
+reads it, and must give the same tree.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ForeignExport:
     """Result of an export for another tool.
 
     Attributes:
-        kept: the files that are as they were imported.
-        written: the files that were made again.
+        kept: the files that are written as imported.
+        written: the files that are written again.
     """
 
     upstream: str
@@ -64,7 +64,7 @@ class ForeignExport:
 
 @dataclass(frozen=True)
 class _Item:
-    """A patch, its foreign file, and what is known of where it comes from."""
+    """A patch, its file, and its origin: entry, foreign file, and equality with that file."""
 
     patch: Patch
     data: bytes
@@ -80,9 +80,9 @@ def export_foreign(
     """Write the series of an upstream version to the new folder ``output``.
 
     Raises:
-        UserError: the folder is not empty or among the patched trees, or the tool cannot apply a
+        UserError: ``output`` is not empty or in the work folder, or the tool cannot apply a
             patch.
-        IntegrityError: what was written does not give the same tree.
+        IntegrityError: the foreign series does not give the same tree.
     """
     if output.resolve().is_relative_to(fork.settings.work.resolve()):
         raise UserError(
@@ -122,18 +122,19 @@ def export_foreign(
 
 
 def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _Item:
+    """Return a patch with its file and its origin."""
     data = fork.patch_file(plan.upstream, patch).read_bytes()
     entry = origin.of(patch.name) if origin else None
     if origin is None or entry is None:
         return _Item(patch, data, None, b"", unchanged=False, same_head=False)
     same_head = hash_head(data, patch.name) == entry.head
     same = same_head and hash_diff(data, patch.name) == entry.diff
-    original = origin.data.get(entry.file, data)  # else it was what the engine writes
+    original = origin.data.get(entry.file, data)  # a missing file equals the export
     return _Item(patch, data, entry, original, unchanged=same, same_head=same_head)
 
 
 def _check_plain(patch: Patch) -> None:
-    """Raise for what patch(1) cannot apply, which quilt and dpkg-source call."""
+    """Raise for a diff that patch(1), which quilt and dpkg-source call, cannot apply."""
     for diff in patch.files:
         link = SYMLINK_MODE in (diff.old_mode, diff.new_mode, diff.mode)
         if diff.binary or link:
@@ -146,10 +147,10 @@ def _check_plain(patch: Patch) -> None:
 
 
 def _text(item: _Item, format_: ExportFormat) -> bytes:
-    """The bytes of a foreign patch."""
+    """Return the bytes of a foreign patch file."""
     if item.unchanged:
         return item.original
-    # A shared patch states the lines of its own version.
+    # The file of a shared patch has the lines of its home version.
     data = item.data
     if item.patch.home:
         data = _at_lines(item.patch, data)
@@ -162,7 +163,7 @@ def _text(item: _Item, format_: ExportFormat) -> bytes:
 
 
 def _at_lines(patch: Patch, data: bytes) -> bytes:
-    """A patch file with its hunks at the lines where they stand in this version."""
+    """Return a patch file with its hunks at their lines in this version."""
     hunks = {hunk.patch_line: hunk for diff in patch.files for hunk in diff.hunks}
     lines = data.split(b"\n")
     for number, hunk in hunks.items():
@@ -174,7 +175,7 @@ def _at_lines(patch: Patch, data: bytes) -> bytes:
 
 
 def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin | None) -> list[str]:
-    """The foreign file names; those that they had where possible."""
+    """Return the foreign file names, which stay the same if possible."""
     numbered = [
         f"{number:04d}-{PurePosixPath(item.patch.name).stem}.patch"
         for number, item in enumerate(items, 1)
@@ -202,7 +203,7 @@ def _series(
     names: Sequence[str],
     files: dict[str, bytes],
 ) -> ForeignSeries:
-    """The series as it is to be written, in the form in which an import reads it."""
+    """Return the foreign series to write, in the form in which an import reads it."""
     plain = tuple(ForeignPatch(name, files[name]) for name in names)
     listed = bool(origin and origin.list_name)
     if format_ is ExportFormat.FORMAT_PATCH and not listed:
@@ -220,7 +221,7 @@ def _series(
 def _list_text(
     old: str, items: Sequence[_Item], names: Sequence[str], *, quilt: bool
 ) -> tuple[str, dict[str, tuple[int, bool]]]:
-    """The list: a comment, and what is left out, stay above the patch that they stood above."""
+    """Return the text of a list, and options by patch; comments stay above the same patch."""
     above: dict[str, str] = {}
     line_of: dict[str, str] = {}
     options: dict[str, tuple[int, bool]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A series of another tool as it is on the disk: its format, its patches in order, their bytes."""
+"""A series of another tool on disk: its format, its patches in order, their bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NUMBERED = re.compile(r"\d+[-_.]")
 
 
 class ForeignFormat(StrEnum):
-    """Layout of a series.
+    """Layout of a foreign series.
 
     Attributes:
-        QUILT: a file ``series``, as quilt, Debian and ungoogled-chromium have it.
-        LISTED: a file ``.patches`` with a name a line, as Electron has it.
-        NUMBERED: files in the order of their numbers, as ``git format-patch`` writes them.
-        LOOSE: files in no order, of which no two change the same file, as Brave has them.
+        QUILT: a file ``series``, as in quilt, Debian and ungoogled-chromium.
+        LISTED: a file ``.patches`` with a name per line, as in Electron.
+        NUMBERED: numbered files, as ``git format-patch`` writes them.
+        LOOSE: files without an order, no two of which change the same file, as in Brave.
         MAILBOX: one file of mails.
     """
 
@@ -41,11 +41,11 @@ class ForeignFormat(StrEnum):
 
 @dataclass(frozen=True)
 class ForeignPatch:
-    """One patch as it is.
+    """A patch file of another tool.
 
     Attributes:
-        file: its path from the folder of the series.
-        skipped: reason for which it does not belong to the series; empty when it does.
+        file: path from the folder of the series.
+        skipped: reason why the patch does not belong to the series; empty if it belongs.
     """
 
     file: str
@@ -57,12 +57,12 @@ class ForeignPatch:
 
 @dataclass(frozen=True)
 class ForeignSeries:
-    """A series as it is.
+    """A series of another tool.
 
     Attributes:
-        list_name: name of the file that lists the patches; empty without one.
-        list_data: that file.
-        unlisted: the other files of its folder, which it does not name; None is a link.
+        list_name: name of the file that lists the patches; empty without a list.
+        list_data: content of the list.
+        unlisted: other files of the folder, which the list does not name; None for a link.
     """
 
     format: ForeignFormat
@@ -73,15 +73,15 @@ class ForeignSeries:
 
 
 def read_foreign(source: Path, guards: Collection[str] | None = None) -> ForeignSeries:
-    """Read a series: a folder, or a mailbox.
+    """Return the series in a folder or a mailbox.
 
     Args:
-        source: the folder or file; a folder may also be that of a Debian source package.
-        guards: the chosen guards; None when none was asked for.
+        source: the folder or file; a folder may be a Debian source package.
+        guards: the chosen guards; None without a choice.
 
     Raises:
-        UserError: there is no series, or it has guards and none were chosen.
-        PatchError: a patch that is listed cannot be read.
+        UserError: ``source`` has no series, or the series has guards and no choice was made.
+        PatchError: a listed patch cannot be read.
     """
     if source.is_file():
         return ForeignSeries(ForeignFormat.MAILBOX, _split_mailbox(source))
@@ -92,14 +92,14 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
             data = path.read_bytes()
             listed = _listed(folder, list_name, data, layout)
             files = {name: _read(folder / name) for name in listed}
-            found = assemble(layout, list_name, data, files, guards, where=str(path))
-            every = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+            foreign = assemble(layout, list_name, data, files, guards, where=str(path))
+            paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
             unlisted = {
                 name: None if path.is_symlink() else _read(path)
-                for name, path in sorted(every.items())
+                for name, path in sorted(paths.items())
                 if name not in {list_name, *files} and not path.is_dir()
             }
-            return replace(found, unlisted=unlisted)
+            return replace(foreign, unlisted=unlisted)
     names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not names:
         raise UserError(
@@ -120,21 +120,21 @@ def assemble(
     *,
     where: str = "",
 ) -> ForeignSeries:
-    """The series that a list and its files are.
+    """Return the series of a list and its patch files.
 
     Raises:
-        UserError: the list has guards and none were chosen, or names a patch twice.
+        UserError: the list has guards and no choice was made, or it names a patch twice.
     """
     lines = _lines(list_data, layout, where or list_name)
     guarded = next((line for line in lines if line.file and line.guarded), None)
-    every = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
-    if unknown := sorted(set(guards or ()) - set(every)):
-        has = f"its guards: {', '.join(every)}" if every else "it has no guards"
+    names = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
+    if unknown := sorted(set(guards or ()) - set(names)):
+        has = f"its guards: {', '.join(names)}" if names else "it has no guards"
         raise UserError(f"--guard {unknown[0]}: {where or list_name} has no such guard", remedy=has)
     if guarded and guards is None:
         raise UserError(
             f"{where or list_name}: {guarded.text.strip()!r} has guards: they choose patches",
-            remedy=f"choose with --guard NAME, of {', '.join(every)}; or choose none: --no-guards",
+            remedy=f"choose with --guard NAME, of {', '.join(names)}; or choose none: --no-guards",
         )
     patches: dict[str, ForeignPatch] = {}
     for line in lines:
@@ -149,15 +149,18 @@ def assemble(
 
 
 def _lines(data: bytes, layout: ForeignFormat, where: str) -> tuple[ListLine, ...]:
+    """Return the parsed lines of a list."""
     text = data.decode("utf-8", "surrogateescape")
     return parse_list(text, where, quilt=layout is ForeignFormat.QUILT)
 
 
 def _listed(folder: Path, name: str, data: bytes, layout: ForeignFormat) -> list[str]:
+    """Return the patch files that a list names."""
     return [line.file for line in _lines(data, layout, f"{folder / name}") if line.file]
 
 
 def _read(path: Path) -> bytes:
+    """Return the content of a regular file."""
     try:
         return check_regular(path).read_bytes()
     except OSError as error:
@@ -165,6 +168,7 @@ def _read(path: Path) -> bytes:
 
 
 def _split_mailbox(path: Path) -> tuple[ForeignPatch, ...]:
+    """Return the mails of a mailbox as patches."""
     data = _read(path)
     if not data.startswith(b"From "):
         raise UserError(

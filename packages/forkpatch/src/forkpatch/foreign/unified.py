@@ -2,8 +2,8 @@
 """Unified diffs of any tool, read as patch(1) reads them.
 
 Tools write different lines around the hunks: git's extended headers, ``Index:`` lines, times,
-rulers, remarks, any prefix before the paths. A hunk is as long as it says, whatever its lines look
-like; lines between the files are skipped.
+rulers, remarks, any prefix before the paths. The header of a hunk states its number of lines. Lines
+between the files are skipped.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _START = re.compile(
 
 
 def diff_offset(data: bytes) -> int:
-    """Offset at which the first file's diff starts, with what stands before its names."""
+    """Return the offset of the first file's diff, including the lines before its names."""
     start = _START.search(data)
     return start.start() if start else len(data)
 
 
 def read_unified(data: bytes, where: str, strip: int = 1) -> Iterator[FileDiff]:
-    """The files of a diff; :func:`settled` chooses the path of one that is not certain.
+    """Yield the files of a diff; :func:`settled` chooses the path of an ambiguous file.
 
     Args:
-        data: the patch, with or without its head.
-        where: its name, for messages.
-        strip: leading parts of each path that do not count.
+        data: content of the patch, with or without a head.
+        where: name of the patch, for messages.
+        strip: number of leading parts to remove from each path.
 
     Raises:
-        PatchError: a hunk is cut off, or something cannot be kept: a binary file of which the
-            patch only says that it differs, a context diff, a submodule.
-        UnsafePathError: it names a path outside the tree.
+        PatchError: a hunk is incomplete, or the diff is unsupported: a binary file without
+            content, a context diff, a submodule.
+        UnsafePathError: a path is outside the tree.
     """
     data = data if data.endswith(b"\n") else data + b"\n"
     reader = DiffReader(data, diff_offset(data), where, strip)
@@ -59,29 +59,30 @@ def read_unified(data: bytes, where: str, strip: int = 1) -> Iterator[FileDiff]:
 
 
 def settled(diff: FileDiff, exists: Callable[[str], bool]) -> FileDiff:
-    """The diff with its path, chosen as patch(1) chooses it.
+    """Return the diff with its path, chosen as patch(1) chooses it.
 
     Args:
-        diff: one file's diff.
-        exists: True when the tree has a file.
+        diff: the diff of one file.
+        exists: returns True when the tree has a file.
     """
     if diff.named:
         return diff
-    there = [path for path in diff.paths if exists(path)]
+    existing = [path for path in diff.paths if exists(path)]
     adds = len(diff.hunks) == 1 and diff.hunks[0].old_count == 0
-    path = min(there or diff.paths, key=_rank)
-    return replace(diff, old=None if adds and not there else path, new=path)
+    path = min(existing or diff.paths, key=_rank)
+    return replace(diff, old=None if adds and not existing else path, new=path)
 
 
 def _rank(path: str) -> tuple[int, int, int]:
+    """Return the order of a path in patch(1)'s choice: fewest parts, then shortest names."""
     return path.count("/"), len(path.rpartition("/")[2]), len(path)
 
 
 def reverse(diff: FileDiff, where: str) -> FileDiff:
-    """The diff that undoes a diff.
+    """Return the diff that reverses a diff.
 
     Raises:
-        PatchError: it cannot be undone from what it says.
+        PatchError: the diff is of a binary file or a copy.
     """
     if diff.binary or diff.copied:
         raise PatchError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applicability of patches: a series, or all of them, against versions of the upstream."""
+"""Applicability of patches: probes of one series, or of all series, on upstream versions."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class ProbeScope:
     """Versions and commits on which a series is probed.
 
     Attributes:
-        history: the upstream's history; None when there are only wheels to probe.
-        versions: label and commit of each version.
-        wheels: versions of the wheel.
-        since: the commits after this one and before the base are scanned; empty: none.
-        until: the commits after the base up to this one are scanned; empty: none.
-        paths: the files to read.
+        history: the upstream's history; None when only wheels are probed.
+        versions: label and commit of each version to probe.
+        wheels: versions of the wheel to probe.
+        since: first commit of the scan before the base; empty: no scan there.
+        until: last commit of the scan after the base; empty: no scan there.
+        paths: paths of the files to read.
     """
 
     history: History | None
@@ -66,18 +66,18 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
     rows: list[MapCell] = []
     for name, settings in map_settings(fork.settings.map).items():
         history = _full_history(fork, name, settings, options)
-        every = [
+        prepared = [
             _prepared(fork, upstream, options)
             for upstream in fork.lock.versions(name).values()
             if fork.series(upstream)
         ]
         until = settings.until or history.resolve("HEAD") or ""
         versions = (*_tags(history, settings), (until[:_SHORT], until))
-        paths = tuple(sorted({path for series in every for path in _paths(series)}))
+        paths = tuple(sorted({path for series in prepared for path in _paths(series)}))
         scope = ProbeScope(history, versions, settings.wheels, versions[0][1], until, paths)
-        for series in every:
-            one, cells = _map_series(fork, series, scope, options)
-            sets.append(one)
+        for series in prepared:
+            result, cells = _map_series(fork, series, scope, options)
+            sets.append(result)
             rows += cells
     return ApplicabilityMap(tuple(sets), tuple(rows))
 
@@ -91,11 +91,11 @@ def map_upstream(
         fork: the fork.
         upstream: the version whose series is probed.
         options: sources of the upstream.
-        wanted: tags, commits or versions of the wheel; empty: the tags from its own on.
+        wanted: tags, commits or versions of the wheel; empty: the tags from the version's own on.
         tip: the newest commit to scan.
 
     Raises:
-        UserError: there is no history, or a version is not available.
+        UserError: no mirror has the history, or a version is not available.
     """
     series = _prepared(fork, upstream, options)
     places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
@@ -107,18 +107,18 @@ def map_upstream(
             remedy=f"name one: --mirror {upstream.name}=PATH; or wheels: --versions V",
         )
     versions = _versions(upstream, history, wanted) if history else ()
-    known = {label for label, _ in versions}
-    wheels = tuple(name for name in wanted if name not in known)
+    labels = {label for label, _ in versions}
+    wheels = tuple(name for name in wanted if name not in labels)
     until = (history.resolve(tip) or "") if history and upstream.commit else ""
     scope = ProbeScope(history, versions, wheels, "", until, _paths(series))
-    one, cells = _map_series(fork, series, scope, options)
-    return ApplicabilityMap((one,), tuple(cells))
+    result, cells = _map_series(fork, series, scope, options)
+    return ApplicabilityMap((result,), tuple(cells))
 
 
 def _versions(
     upstream: Upstream, history: History, wanted: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Label and commit of the versions that the history has."""
+    """Return label and commit of the wanted versions that the history has."""
     if not wanted:
         pinned = version_of(upstream.tag or upstream.version)
         tags = tags_of(str(history.git.git_dir))
@@ -128,52 +128,56 @@ def _versions(
             for tag in tags
             if tag.version and pinned and tag.version >= pinned and tag.series == series
         ]
-        found = tuple((tag.name, tag.commit) for tag in newer)
-        return found or ((upstream.version, upstream.commit),)
+        versions = tuple((tag.name, tag.commit) for tag in newer)
+        return versions or ((upstream.version, upstream.commit),)
     return tuple((name, commit) for name in wanted if (commit := _commit_of_version(history, name)))
 
 
 def _commit_of_version(history: History, name: str) -> str | None:
+    """Return the commit of a tag, branch or commit name; None for an unknown name."""
     candidates = (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name)
     return next(filter(None, map(history.resolve, candidates)), None)
 
 
 def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
+    """Return the series of an upstream version, prepared for probing."""
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
     return ProbedSeries(plan, record_of(fork, plan), tuple(plan.steps()))
 
 
 def _paths(series: ProbedSeries) -> tuple[str, ...]:
-    """The upstream files that a series changes or that an overlay of it shadows."""
+    """Return the upstream files that a series changes or its overlays shadow."""
     return tuple(sorted({*series.paths, *(place.path for place in series.record.shadows)}))
 
 
 def _map_series(
     fork: Fork, series: ProbedSeries, scope: ProbeScope, options: SourceOptions
 ) -> tuple[SeriesMap, list[MapCell]]:
+    """Return the map of one series, and its cells."""
     upstream = series.plan.upstream
     names = tuple(patch.name for patch in series.plan.patches)
-    one = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
+    result = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
     blank = MapCell(upstream.name, "", "", "git", upstream.version, "", "", "")
     cells: list[MapCell] = []
     if scope.history is not None:
         git = scope.history.git
-        looked = snapshots(git, scope.versions, scope.paths)
+        probed = snapshots(git, scope.versions, scope.paths)
         scan = _scan(scope, scope.history, upstream, _paths(series))
-        prober = Prober(series, git, [*looked, *scan.before, *scan.after])
+        prober = Prober(series, git, [*probed, *scan.before, *scan.after])
         turns = tuple(_turning_points(prober, scan, names))
-        one = replace(one, commits=len(scan.commits), turns=turns)
-        for snapshot in looked:
+        result = replace(result, commits=len(scan.commits), turns=turns)
+        for snapshot in probed:
             cell = replace(blank, version=snapshot.label, commit=snapshot.commit)
             cells += _cells(cell, series, prober.contents(snapshot), prober.fits(snapshot))
     for version in scope.wheels:
         contents = _wheel_contents(fork, upstream, version, scope.paths, options)
         cell = replace(blank, version=version, source="wheel")
         cells += _cells(cell, series, contents, probe(series, contents))
-    return one, [_attributed(cell, one, scope.history) for cell in cells]
+    return result, [_attributed(cell, result, scope.history) for cell in cells]
 
 
 def _full_history(fork: Fork, name: str, settings: MapSettings, options: SourceOptions) -> History:
+    """Return an upstream's history up to the configured commit."""
     upstream = next(iter(fork.lock.versions(name).values()))
     places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
     history = History.find(places, *([settings.until] if settings.until else []))
@@ -187,7 +191,7 @@ def _full_history(fork: Fork, name: str, settings: MapSettings, options: SourceO
 
 
 def _tags(history: History, settings: MapSettings) -> list[tuple[str, str]]:
-    """Name and commit of the tags from the first version on, no younger than ``until``."""
+    """Return name and commit of the tags from the first version on, up to ``until``."""
     first = version_of(settings.first)
     tags = [
         tag
@@ -205,9 +209,9 @@ class _Scan:
     """Upstream commits that change a series' files, oldest first.
 
     Attributes:
-        before: those before the series' base; the commit ``since`` itself comes first.
-        after: those after the base.
-        commits: all of them, by id.
+        before: commits before the series' base; the commit ``since`` itself comes first.
+        after: commits after the base.
+        commits: all scanned commits, by id.
     """
 
     before: tuple[Snapshot, ...]
@@ -216,22 +220,23 @@ class _Scan:
 
 
 def _scan(scope: ProbeScope, history: History, upstream: Upstream, paths: Sequence[str]) -> _Scan:
+    """Return the commits of the scan before and after the series' base."""
     base = upstream.commit
     if not base or history.resolve(base) is None:
         return _Scan((), (), {})
     before = list(history.commits(scope.since, base, *paths)) if scope.since else []
     after = list(history.commits(base, scope.until, *paths)) if scope.until else []
     first = [scope.since] if scope.since else []
-    ids = [*first, *(one.commit for one in (*before, *after))]
+    ids = [*first, *(c.commit for c in (*before, *after))]
     taken = snapshots(history.git, [(oid, oid) for oid in ids], scope.paths)
     split = len(first) + len(before)
-    return _Scan(taken[:split], taken[split:], {one.commit: one for one in (*before, *after)})
+    return _Scan(taken[:split], taken[split:], {c.commit: c for c in (*before, *after)})
 
 
 def _turning_points(prober: Prober, scan: _Scan, patches: Sequence[str]) -> Iterator[TurningPoint]:
-    """Commits at which each patch starts to apply before the base, and stops after it."""
-    before = [(one.commit, prober.fits(one)) for one in scan.before]
-    after = [(one.commit, prober.fits(one)) for one in scan.after]
+    """Yield the commits at which each patch starts to apply before the base, or stops after it."""
+    before = [(snapshot.commit, prober.fits(snapshot)) for snapshot in scan.before]
+    after = [(snapshot.commit, prober.fits(snapshot)) for snapshot in scan.after]
     for index, patch in enumerate(patches):
         bad = [at for at, (_, fits) in enumerate(before) if fits[index].fit not in FITTING]
         if bad and bad[-1] + 1 < len(before):
@@ -247,26 +252,26 @@ def _turning_points(prober: Prober, scan: _Scan, patches: Sequence[str]) -> Iter
                 break
 
 
-def _attributed(cell: MapCell, one: SeriesMap, history: History | None) -> MapCell:
-    """The cell with the commit since which, or until which, the patch does not apply."""
+def _attributed(cell: MapCell, series_map: SeriesMap, history: History | None) -> MapCell:
+    """Return the cell with the commit that broke the patch, or made it apply."""
     if cell.outcome in ("", *FITTING, Fit.UNKNOWN):
         return cell
-    newer = _is_newer(cell, one, history)
-    for turn in one.turns:
+    newer = _is_newer(cell, series_map, history)
+    for turn in series_map.turns:
         if turn.patch == cell.patch and turn.broke == newer:
             field = "first_bad_commit" if newer else "first_good_commit"
             return replace(cell, **{field: turn.commit})
     return cell
 
 
-def _is_newer(cell: MapCell, one: SeriesMap, history: History | None) -> bool:
-    """Order of a version and the series' base: by their numbers, else by the history."""
+def _is_newer(cell: MapCell, series_map: SeriesMap, history: History | None) -> bool:
+    """Return True if a version is newer than the series' base, by number or by history."""
     order, base = version_of(cell.version), version_of(cell.set)
-    if order and base and cell.commit != one.until:
+    if order and base and cell.commit != series_map.until:
         return order > base
-    if not (one.base and cell.commit and history):
+    if not (series_map.base and cell.commit and history):
         return False
-    ask = ("merge-base", "--is-ancestor", cell.commit, one.base)
+    ask = ("merge-base", "--is-ancestor", cell.commit, series_map.base)
     return history.git.run(*ask, ok=(0, 1)).returncode == 1
 
 
@@ -276,15 +281,16 @@ def _cells(
     contents: Mapping[str, bytes | None],
     fits: Sequence[PatchFit],
 ) -> Iterator[MapCell]:
-    for one in fits:
-        places = series.record.patches[one.patch]
+    """Yield a cell for each patch and for each shadowed symbol on one version."""
+    for patch_fit in fits:
+        places = series.record.patches[patch_fit.patch]
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")
         yield replace(
             cell,
-            patch=one.patch,
-            outcome=str(one.fit),
+            patch=patch_fit.patch,
+            outcome=str(patch_fit.fit),
             symbol_drift=drift,
-            detail=one.detail,
+            detail=patch_fit.detail,
         )
     for place in series.record.shadows:
         detail = f"{place.path}: {place.symbol}"
@@ -296,7 +302,7 @@ _ORDER = ("", Drift.UNCHANGED, Drift.MOVED, Drift.CHANGED, Drift.GONE)
 
 
 def _drift(place: SymbolPlace, contents: Mapping[str, bytes | None]) -> str:
-    """Drift of a symbol; a lost one is looked for in the other files of the series too."""
+    """Return the drift of a symbol; a lost symbol is searched in the series' other files."""
     if place.path not in contents:
         return ""
     data = contents[place.path]
@@ -312,23 +318,24 @@ def _drift(place: SymbolPlace, contents: Mapping[str, bytes | None]) -> str:
 def _wheel_contents(
     fork: Fork, upstream: Upstream, version: str, paths: Sequence[str], options: SourceOptions
 ) -> dict[str, bytes | None]:
-    """Files of a version of the wheel; the tree of a downloaded wheel stays in the cache."""
-    every = fork.lock.versions(upstream.name)
-    pinned = every.get(version)
-    like = next((one for one in (upstream, *every.values()) if one.wheel), None)
+    """Return files of a version of the wheel; a downloaded wheel's tree stays in the cache."""
+    versions = fork.lock.versions(upstream.name)
+    pinned = versions.get(version)
+    like = next((item for item in (upstream, *versions.values()) if item.wheel), None)
     if like is None or like.wheel is None:
         raise UserError(
             f"{upstream.name} has no version {version!r}, and the lock pins no wheel of it"
         )
-    known = fork.cache.find(pinned.tree) if pinned and pinned.wheel else None
-    known = known or fork.cache.find(fork.cache.seen(f"{like.wheel.package}=={version}"))
-    if known is None:
-        known = fork.cache.find(_fetch(fork, like, like.wheel, version, options))
-    assert known is not None, "it has just been stored"
-    return dict.fromkeys(paths) | known.read(paths)
+    tree = fork.cache.find(pinned.tree) if pinned and pinned.wheel else None
+    tree = tree or fork.cache.find(fork.cache.seen(f"{like.wheel.package}=={version}"))
+    if tree is None:
+        tree = fork.cache.find(_fetch(fork, like, like.wheel, version, options))
+    assert tree is not None, "it has just been stored"
+    return dict.fromkeys(paths) | tree.read(paths)
 
 
 def _fetch(fork: Fork, like: Upstream, wheel: Wheel, version: str, options: SourceOptions) -> str:
+    """Download a wheel into the cache; return the id of its tree."""
     name = f"{wheel.package}=={version}"
     if options.offline:
         raise UserError(f"the wheel {name} is not in the cache, and this run is offline")

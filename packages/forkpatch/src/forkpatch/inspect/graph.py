@@ -16,8 +16,9 @@ class Edge:
     """Dependency of ``patch`` on the earlier patch ``on``.
 
     Attributes:
-        hard: it cannot be applied without it; else both only change the same symbol.
-        symbols: the symbols that both change.
+        hard: True when ``patch`` cannot be applied without ``on``; else both change the same
+            symbol.
+        symbols: the symbols that both patches change.
     """
 
     patch: str
@@ -35,15 +36,15 @@ class Graph:
 
 
 def graph_of(plan: TreePlan, record: Record) -> Graph:
-    """The graph of a planned series."""
+    """Return the graph of a planned series."""
     touched: Mapping[str, set[tuple[str, str]]] = {
         patch.name: touched_by(patch, record) for patch in plan.patches
     }
     names = plan.weave.patches
     edges = []
-    for at, patch in enumerate(names):
+    for index, patch in enumerate(names):
         hard = plan.weave.needs(patch)
-        for on in names[:at]:
+        for on in names[:index]:
             shared = tuple(sorted(symbol for _, symbol in touched[patch] & touched[on]))
             if on in hard or shared:
                 edges.append(Edge(patch, on, on in hard, shared))
@@ -51,7 +52,7 @@ def graph_of(plan: TreePlan, record: Record) -> Graph:
 
 
 def as_text(graph: Graph) -> str:
-    """One patch a line, with its dependencies below it."""
+    """Return the graph as text: one patch a line, with its dependencies below."""
     lines = []
     for patch in graph.patches:
         lines.append(patch)
@@ -62,6 +63,7 @@ def as_text(graph: Graph) -> str:
 
 
 def _describe(edge: Edge) -> str:
+    """Return a dependency in words."""
     shared = f": {', '.join(edge.symbols)}" if edge.symbols else ""
     if edge.hard:
         return f"needs {edge.on}" + (f" (both change{shared[1:]})" if shared else "")
@@ -69,7 +71,7 @@ def _describe(edge: Edge) -> str:
 
 
 def as_dot(graph: Graph) -> str:
-    """The graph for Graphviz."""
+    """Return the graph for Graphviz."""
     lines = ["digraph series {", "  rankdir=BT;", "  node [shape=box, fontname=monospace];"]
     lines += [f'  "{patch}";' for patch in graph.patches]
     for edge in graph.edges:

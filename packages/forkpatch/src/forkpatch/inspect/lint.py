@@ -47,7 +47,7 @@ class LintFinding:
     """A mistake, its place and its fix.
 
     Attributes:
-        where: ``file:line``, the file relative to the fork's root.
+        where: ``file:line``; the file is relative to the fork's root.
     """
 
     where: str
@@ -60,10 +60,10 @@ class LintFinding:
 
 @dataclass(frozen=True)
 class LintReport:
-    """All findings, and notes on checks that could not be made.
+    """All findings, and notes on skipped checks.
 
     Attributes:
-        unchecked: the upstream versions whose patches could not be applied to their trees.
+        unchecked: the upstream versions whose trees were not available for the check.
     """
 
     findings: tuple[LintFinding, ...]
@@ -79,13 +79,13 @@ def check_fork(fork: Fork) -> LintReport:
     for name, versions in fork.lock.upstreams.items():
         findings += _check_upstream_only(fork, name)
         for upstream in versions.values():
-            found = list(_check_files(fork, upstream))
-            findings += found
-            # A tree that cannot be put together for a reason named above is named once.
-            if not any(finding.fix == _READ for finding in found):
-                faulty = {finding.where.partition(":")[0] for finding in found}
+            file_findings = list(_check_files(fork, upstream))
+            findings += file_findings
+            # A file that cannot be read is reported once, not again for the tree.
+            if not any(finding.fix == _READ for finding in file_findings):
+                faulty = {finding.where.partition(":")[0] for finding in file_findings}
                 findings += _check_tree(fork, upstream, faulty, notes, unchecked)
-    # A mistake in what versions share is found in each of them.
+    # A mistake in a file that versions share is found once per version.
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
 
 
@@ -93,7 +93,7 @@ _READ = "correct the file so that it can be read"
 
 
 def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:
-    """Files that go upstream with a patch, and that no patch names."""
+    """Find files for submission with a patch that no patch names."""
     folder = fork.settings.patches / name
     texts = [path.read_bytes() for path in folder.glob(f"*/*{SUFFIX}") if path.is_file()]
     for path in fork.upstream_only(name):
@@ -107,6 +107,7 @@ def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:
 
 
 def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
+    """Find mistakes in the series and patch files of an upstream version."""
     folder = fork.patch_folder(upstream)
     if not folder.is_dir():
         return
@@ -140,22 +141,24 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         except ForkError as error:
             line = _line_of(data, SUBMIT_WITH)
             yield LintFinding(f"{where}:{line}", error.what, error.remedy or _READ)
-        # Line by line: a line may be of a hundred megabytes, and one copy of it is enough.
+        # Line by line: a line may have a hundred megabytes, and should be copied only once.
         empty = {number for number, text in enumerate(BytesIO(data), 1) if text == b"\n"}
         for diff in patch.files:
             yield from _check_diff(where, diff, empty, in_wheel=upstream.wheel is not None)
 
 
 def _export() -> str:
+    """Return the fix that writes a patch file again."""
     return f"write it again from its commit: {typed('export')}"
 
 
 def _relative(path: Path, root: Path) -> str:
+    """Return a path relative to the fork's root if possible."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFinding:
-    """Finding of an error about a file; its place is named once, with the line if there is one."""
+    """Return the finding of an error about a file, with the file named only once."""
     place = re.match(rf"{re.escape(str(path))}(:\d+)?: ?", error.what)
     line = place[1] or "" if place else ""
     what = error.what[place.end() :] if place else error.what
@@ -163,6 +166,7 @@ def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFindi
 
 
 def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
+    """Find mistakes in the message of a patch."""
     subject_line = _line_of(data, "Subject")
     if len(patch.subject) > 72:
         yield LintFinding(
@@ -188,6 +192,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
 
 
 def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterator[LintFinding]:
+    """Find mistakes in the trailers of a patch."""
     end = data[: data.index(b"diff --git ")].count(b"\n")
     status = patch.trailer("Upstream-Status")
     if status is None:
@@ -220,13 +225,13 @@ def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterat
 
 
 def _line_of(data: bytes, header: str) -> int:
-    """The line, from 1, on which a header or trailer begins."""
+    """Return the line, from 1, on which a header or trailer begins."""
     match = re.search(rb"^" + header.encode() + rb":", data, re.MULTILINE | re.IGNORECASE)
     return data[: match.start()].count(b"\n") + 1 if match else 1
 
 
 def _missing_test(test: str, root: Path) -> str:
-    """Reason for which there is no such test; empty when there is one."""
+    """Return why the test of an id does not exist; empty when it exists."""
     file, *names = test.partition("[")[0].split("::")
     path = root / file
     if not path.is_file():
@@ -253,6 +258,7 @@ def _missing_test(test: str, root: Path) -> str:
 def _check_diff(
     where: str, diff: FileDiff, empty: Set[int], *, in_wheel: bool
 ) -> Iterator[LintFinding]:
+    """Find mistakes in the diff of one file."""
     path = diff.new or diff.old
     if diff.binary and diff.old is None:
         yield LintFinding(
@@ -290,9 +296,9 @@ def _check_diff(
 def _check_tree(
     fork: Fork, upstream: Upstream, faulty: Set[str], notes: list[str], unchecked: list[str]
 ) -> Iterator[LintFinding]:
-    """Run the checks that need upstream files: exact application, bytes, overlays, record.
+    """Find mistakes that need upstream files: application, bytes, overlays, record.
 
-    A file in ``faulty`` has a finding already, and its bytes are not compared.
+    Bytes of a file in ``faulty``, which has a finding already, are not compared.
     """
     folder, root = fork.patch_folder(upstream), fork.settings.root
     try:
@@ -314,8 +320,8 @@ def _check_tree(
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
     notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
     yield from _check_combinations(fork, done.plan, notes)
-    for one in mismatches(fork, done.plan):
-        yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
+    for item in mismatches(fork, done.plan):
+        yield LintFinding(f"{_relative(item.file, root)}:{item.line}", item.what, item.fix)
     yield from _check_case(fork, done.plan)
     if not done.same:
         yield LintFinding(
@@ -326,18 +332,18 @@ def _check_tree(
 
 
 def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
-    """Files of the fork whose paths differ from another in case only."""
+    """Find files of the fork whose paths differ from another path in case only."""
     listed = list_tree(plan.pristine.git, plan.pristine.tree)
     changed = plan.weave.changes()
-    made = {path: plan.overlays.get(path) or changed[path] for path in (*plan.overlays, *changed)}
-    there = dict.fromkeys((*listed, *made))
-    groups = alike(path for path in there if path not in made or made[path])
-    for path in (one for group in groups.values() for one in group if one not in listed):
-        other = next(one for one in groups[path.casefold()] if one != path)
+    files = {path: plan.overlays.get(path) or changed[path] for path in (*plan.overlays, *changed)}
+    paths = dict.fromkeys((*listed, *files))
+    groups = alike(path for path in paths if path not in files or files[path])
+    for path in (item for group in groups.values() for item in group if item not in listed):
+        other = next(item for item in groups[path.casefold()] if item != path)
         if path in plan.overlays:
             file = fork.overlay_folder(plan.upstream) / path
         else:
-            patch = next(one for one in plan.patches if path in one.paths)
+            patch = next(item for item in plan.patches if path in item.paths)
             file = fork.patch_file(plan.upstream, patch)
         yield LintFinding(
             _relative(file, fork.settings.root),
@@ -347,16 +353,16 @@ def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
 
 
 def _check_combinations(fork: Fork, plan: TreePlan, notes: list[str]) -> Iterator[LintFinding]:
-    """Choose the patches of each combination of options; note what was not tried."""
+    """Find combinations of options whose patches do not apply; note untested combinations."""
     series = fork.patch_folder(plan.upstream) / SERIES
-    named = [one.split() for one in fork.settings.combinations]
-    options = sorted({one for patch in plan.patches for one in patch.condition.options})
+    named = [item.split() for item in fork.settings.combinations]
+    options = sorted({item for patch in plan.patches for item in patch.condition.options})
     if len(options) > 1 and not named:
         notes.append(
             f"{plan.upstream}: each of {', '.join(options)} was tried by itself, and no"
             ' combination; name those that you build: with = ["ONE OTHER"] of [tool.forkpatch]'
         )
-    for chosen in named or [[], *([one] for one in options)]:
+    for chosen in named or [[], *([item] for item in options)]:
         try:
             chosen_plan(plan, chosen)
         except PatchError as error:
@@ -364,10 +370,10 @@ def _check_combinations(fork: Fork, plan: TreePlan, notes: list[str]) -> Iterato
 
 
 def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintFinding]:
-    """Compare the patch files with what an export of their commits writes.
+    """Find patch files that differ from an export of their commits.
 
-    They differ after an edit by hand. The next export would then change files that its user did
-    not touch.
+    They differ after an edit by hand. The next export would then change files that its user did not
+    touch.
     """
     assert plan.pristine.git.git_dir is not None
     objects = plan.pristine.git.git_dir / "objects"

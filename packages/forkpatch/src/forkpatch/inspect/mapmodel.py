@@ -45,17 +45,17 @@ class MapCell:
 
     Attributes:
         version: tag, commit or version of the wheel.
-        commit: empty for a wheel.
+        commit: commit of the version; empty for a wheel.
         source: ``git`` or ``wheel``.
-        set: the version that the patch's series is for.
-        patch: its file; ``overlay`` for a symbol that an overlay replaces.
+        set: the version of the patch's series.
+        patch: file name of the patch; ``overlay`` for a symbol that an overlay replaces.
         outcome: a ``probe.Fit``; empty for an overlay.
-        symbol_drift: the worst ``drift.Drift`` of the symbols it changes, against the series'
-            own base; empty when they cannot be read.
-        detail: the file or symbol that decides.
-        first_bad_commit: the upstream commit since which it does not apply, when the version is
-            newer than the series' base; empty when it applies or the history is not known.
-        first_good_commit: for an older version, the upstream commit since which it applies.
+        symbol_drift: the worst ``drift.Drift`` of the patch's symbols, against the series' own
+            base; empty when they cannot be read.
+        detail: the file or symbol that decides the outcome.
+        first_bad_commit: for a version newer than the base, the upstream commit since which the
+            patch does not apply; empty when it applies or the history is unknown.
+        first_good_commit: for an older version, the upstream commit since which the patch applies.
     """
 
     upstream: str
@@ -73,11 +73,11 @@ class MapCell:
 
 @dataclass(frozen=True)
 class TurningPoint:
-    """Upstream commit at which a patch stops, or starts, to apply.
+    """An upstream commit at which a patch starts, or stops, to apply.
 
     Attributes:
-        broke: True when it stops there, False when it starts.
-        again: True when it stops there and applies again at a later commit.
+        broke: True when the patch stops to apply, False when it starts.
+        again: True when the patch stops here and applies again at a later commit.
     """
 
     patch: str
@@ -93,9 +93,9 @@ class SeriesMap:
     """One series and the upstream commits that were probed for it.
 
     Attributes:
-        set: the version that the series is for.
-        patches: in the order of the series.
-        commits: number of upstream commits that changed its files; all were probed. 0 when its
+        set: the version of the series.
+        patches: names of the patches, in the order of the series.
+        commits: number of upstream commits that changed the series' files, all probed; 0 when the
             base is not a commit of the history.
     """
 
@@ -117,29 +117,29 @@ class ApplicabilityMap:
 
 
 def map_settings(table: Mapping[str, Any]) -> dict[str, MapSettings]:
-    """Settings of the map by upstream, from ``[tool.forkpatch.map]``.
+    """Return the settings of the map by upstream, from ``[tool.forkpatch.map]``.
 
     Raises:
         UserError: no upstream is configured, or a key or value is wrong.
     """
-    found = {}
+    settings = {}
     for name, entry in table.get("upstreams", {}).items():
         if unknown := sorted(set(entry) - {"from", "until", "wheels"}):
             raise UserError(f"[tool.forkpatch.map.upstreams.{name}]: unknown: {', '.join(unknown)}")
         until = entry.get("until", "")
         if until:
             check_object_id(until, f"[tool.forkpatch.map.upstreams.{name}]: until")
-        found[name] = MapSettings(entry.get("from", "0"), until, tuple(entry.get("wheels", ())))
-    if not found:
+        settings[name] = MapSettings(entry.get("from", "0"), until, tuple(entry.get("wheels", ())))
+    if not settings:
         raise UserError(
             "pyproject.toml configures no upstream for the map",
             remedy="name a patch series to probe, or add [tool.forkpatch.map.upstreams.NAME]",
         )
-    return found
+    return settings
 
 
 def table_path(fork: Fork) -> Path:
-    """Path of the map's table."""
+    """Return the path of the map's table."""
     return fork.settings.root / check_path(
         fork.settings.map.get("table", "docs/applicability.md"), "[tool.forkpatch.map]: table"
     )

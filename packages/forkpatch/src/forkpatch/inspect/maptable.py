@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The applicability map as a page: for each series a table of versions against patches."""
+"""The applicability map as a page: for each series, a table of versions and patches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SHORT = 12
 
 
 def page(found: ApplicabilityMap) -> str:
-    """The map as Markdown."""
+    """Return the map as Markdown."""
     lines = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
         "# Applicability of patches",
@@ -56,61 +56,68 @@ def page(found: ApplicabilityMap) -> str:
         *(f"`{_DRIFTS[drift]}` {text}," for drift, text in _DRIFT_MEANINGS.items()),
         "nothing when it is unchanged.",
     ]
-    for one in found.sets:
-        rows = [row for row in found.rows if (row.upstream, row.set) == (one.upstream, one.set)]
-        lines += ["", *_set(one, rows)]
+    for series in found.sets:
+        rows = [
+            row for row in found.rows if (row.upstream, row.set) == (series.upstream, series.set)
+        ]
+        lines += ["", *_set(series, rows)]
     return "\n".join(lines) + "\n"
 
 
-def _set(one: SeriesMap, rows: Sequence[MapCell]) -> Iterator[str]:
-    yield f"## {one.upstream}: the series for {one.set}"
+def _set(series: SeriesMap, rows: Sequence[MapCell]) -> Iterator[str]:
+    """Yield the lines of one series."""
+    yield f"## {series.upstream}: the series for {series.set}"
     yield ""
-    base = f"commit {one.base[:_SHORT]}" if one.base else "a wheel"
-    yield f"Base: {base}. Probed up to commit {one.until[:_SHORT]}: {one.commits}"
+    base = f"commit {series.base[:_SHORT]}" if series.base else "a wheel"
+    yield f"Base: {base}. Probed up to commit {series.until[:_SHORT]}: {series.commits}"
     yield "commits changed these files, and each was probed."
     yield ""
-    yield from (f"{number}. {name}" for number, name in enumerate(one.patches, 1))
+    yield from (f"{number}. {name}" for number, name in enumerate(series.patches, 1))
     yield ""
     shadowed = list(dict.fromkeys(row.detail for row in rows if row.patch == SHADOW))
     if shadowed:
         yield "Replaced by an overlay:"
         yield ""
-        yield from (f"- {_letter(at)}: `{detail}`" for at, detail in enumerate(shadowed))
+        yield from (f"- {_letter(index)}: `{detail}`" for index, detail in enumerate(shadowed))
         yield ""
-    heads = [str(number + 1) for number in range(len(one.patches))]
-    heads += [_letter(at) for at in range(len(shadowed))]
+    heads = [str(number + 1) for number in range(len(series.patches))]
+    heads += [_letter(index) for index in range(len(shadowed))]
     yield f"| version | source | {' | '.join(heads)} |"
     yield f"|---|---|{'---|' * len(heads)}"
     for (version, source), cells in groupby(rows, key=lambda row: (row.version, row.source)):
         yield f"| {version} | {source} | {' | '.join(_cell(cell) for cell in cells)} |"
     yield ""
-    yield from _turns(one)
+    yield from _turns(series)
 
 
-def _letter(at: int) -> str:
-    return chr(ord("A") + at)
+def _letter(index: int) -> str:
+    """Return the letter of a shadowed symbol's column."""
+    return chr(ord("A") + index)
 
 
 def _cell(cell: MapCell) -> str:
+    """Return the text of a table cell: fit and drift."""
     drift = _DRIFTS.get(Drift(cell.symbol_drift), "") if cell.symbol_drift else ""
     sign = _FITS[Fit(cell.outcome)][0] if cell.outcome else ""
     return f"`{sign}{drift}`" if sign or drift else ""
 
 
 def _turn_key(turn: TurningPoint) -> tuple[bool, str, str]:
-    # Commits are grouped by fit where a patch stops to apply, not where it starts to.
+    """Return the key by which turning points are grouped."""
+    # Only commits that stop a patch are also grouped by fit.
     return turn.broke, turn.commit, turn.fit if turn.broke else ""
 
 
-def _turns(one: SeriesMap) -> Iterator[str]:
-    if not one.turns:
+def _turns(series: SeriesMap) -> Iterator[str]:
+    """Yield the lines of a series' turning points."""
+    if not series.turns:
         yield "No probed commit makes a patch start or stop to apply."
         return
     yield "| commit | change | patches |"
     yield "|---|---|---|"
-    for (broke, commit, fit), turns in groupby(sorted(one.turns, key=_turn_key), key=_turn_key):
+    for (broke, commit, fit), turns in groupby(sorted(series.turns, key=_turn_key), key=_turn_key):
         same = list(turns)
-        numbers = ", ".join(str(one.patches.index(turn.patch) + 1) for turn in same)
+        numbers = ", ".join(str(series.patches.index(turn.patch) + 1) for turn in same)
         what = f"from here on: {fit}" if broke else "from here on it applies"
         subject = same[0].subject.replace("|", "\\|")
         yield f"| {commit[:_SHORT]} {subject} | {what} | {numbers} |"

@@ -31,7 +31,7 @@ class Fit(StrEnum):
     UNKNOWN = "not known"
 
 
-#: Fits with which the patch applies as it is.
+#: Fits of a patch that applies unchanged.
 FITTING = (Fit.APPLIES, Fit.CHANGED)
 
 
@@ -54,17 +54,17 @@ class ProbedSeries:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every upstream file that the series touches."""
+        """The upstream files that the series touches."""
         return tuple(sorted(self.plan.base))
 
 
 def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
-    """Fit of each patch on a version, with the patches before it that fit applied.
+    """Return the fit of each patch on a version, with all earlier fitting patches applied.
 
     Args:
         series: the series.
-        contents: the version's files by path; None for a file that it lacks, no entry for
-            one whose content is not available.
+        contents: the version's files by path; None for a missing file, no entry for a file with
+            unavailable content.
     """
     state = dict(contents)
     fits = []
@@ -78,7 +78,7 @@ def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
 def _fit(
     series: ProbedSeries, step: PatchStep, contents: Contents, state: Contents
 ) -> tuple[PatchFit, dict[str, bytes | None]]:
-    """Fit of one patch, and the files as it changes them."""
+    """Return the fit of one patch, and the files that it changes."""
     patch = step.patch
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
@@ -88,8 +88,8 @@ def _fit(
     for diff in patch.files:
         fit, detail, files = _fit_file(diff, step, state)
         if fit is not Fit.APPLIES:
-            if there := already_there(patch, step.before, step.after, base):
-                return PatchFit(patch.name, Fit.UPSTREAM, "; ".join(there)), {}
+            if places := already_there(patch, step.before, step.after, base):
+                return PatchFit(patch.name, Fit.UPSTREAM, "; ".join(places)), {}
             return PatchFit(patch.name, fit, detail), {}
         changed |= files
     if all(state.get(path) == data for path, data in changed.items()):
@@ -98,7 +98,7 @@ def _fit(
 
 
 def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> PatchFit:
-    """APPLIES when the symbols of a patch are as on its own base, else CHANGED."""
+    """Return the fit APPLIES when the patch's symbols are as on its own base, else CHANGED."""
     for place in series.record.patches[patch.name]:
         data = contents.get(place.path)
         if not place.body or data is None:
@@ -111,21 +111,21 @@ def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> Patc
 def _fit_file(
     diff: FileDiff, step: PatchStep, state: Contents
 ) -> tuple[Fit, str, dict[str, bytes | None]]:
-    """Merge what a patch does to one file, as a rebase does; the fit, its place, and the files."""
+    """Merge a patch's change of one file, as a rebase does; return fit, detail and files."""
     path = diff.new or diff.old or ""
-    made = step.after.get(diff.new or "", b"")
+    patched = step.after.get(diff.new or "", b"")
     if diff.old is None:
-        if state.get(path) not in (None, made):
+        if state.get(path) not in (None, patched):
             return Fit.CONFLICT, f"{path} is there already", {}
-        return Fit.APPLIES, "", {path: made}
+        return Fit.APPLIES, "", {path: patched}
     data = state.get(diff.old)
     if data is None:
         return Fit.MISSING, diff.old, {}
     before = step.before[diff.old]
-    merged = merge_data(data, before, made)
+    merged = merge_data(data, before, patched)
     if merged is None or (diff.new is None and data != before):
         return Fit.CONFLICT, diff.old, {}
-    wrong = misplaced(diff, (before, made), (data, merged), diff.old)
+    wrong = misplaced(diff, (before, patched), (data, merged), diff.old)
     if wrong and diff.new is not None:
         return Fit.MISPLACED, f"{diff.old}: {wrong[0].detail}", {}
     gone = {diff.old: None} if diff.new != diff.old else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements that ``check`` looks at: shadowed functions, changed signatures, changed imports."""
+"""Replacements that ``check`` inspects: shadowed functions, changed signatures and imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Mismatch:
     """A replacement that upstream's callers cannot call as before.
 
     Attributes:
-        file: where to mend it, an absolute path.
+        file: absolute path of the file to correct.
     """
 
     file: Path
@@ -30,7 +30,7 @@ class Mismatch:
 
 
 def mismatches(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
-    """All mismatches of a planned tree."""
+    """Yield all mismatches of a planned tree."""
     folder = fork.overlay_folder(plan.upstream)
     shadows = read_shadows(folder)
     yield from _shadowed(fork, plan, shadows)
@@ -39,30 +39,30 @@ def mismatches(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
 
 
 def not_compared(plan: TreePlan) -> Iterator[str]:
-    """A note for each patched file of Python that is too large for :func:`mismatches`."""
+    """Yield a note for each patched Python file that is too large for :func:`mismatches`."""
     for path, base in plan.base.items():
         if path.endswith(".py") and (why := outline(path, base).why_not_parsed):
             yield f"{why}: its functions and imports were not compared with upstream's"
 
 
 def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterator[Mismatch]:
-    """Shadowed functions whose replacement has another signature."""
+    """Yield the shadowed functions whose replacement has another signature."""
     table = fork.overlay_folder(plan.upstream) / SHADOWS
     paths = {shadow.path for shadow in shadows if shadow.path.endswith(".py")}
-    here = plan.pristine.read(paths)
+    contents_here = plan.pristine.read(paths)
     versions = fork.lock.versions(plan.upstream.name).values()
     trees = [fork.cache.find(other.tree) for other in versions if other != plan.upstream]
     elsewhere = [tree.read(paths) for tree in trees if tree]
-    lacking = len(elsewhere) < len(trees)  # as check says of each
+    lacking = len(elsewhere) < len(trees)  # check notes each missing tree
     for shadow in shadows:
         file = plan.overlays.get(shadow.by)
         if file is None:
             what = f"{shadow.symbol}: there is no overlay {shadow.by}"
             yield Mismatch(table, shadow.line, what, "name the overlay that takes its place")
             continue
-        theirs = signatures(here.get(shadow.path, b"")).get(shadow.symbol)
+        theirs = signatures(contents_here.get(shadow.path, b"")).get(shadow.symbol)
         if theirs is None:
-            continue  # no function of Python; that it is gone is a matter of the record
+            continue  # not a Python function, or removed, which the record reports
         ours = signatures(file.data)
         name = shadow.instead or shadow.symbol
         if name not in ours:
@@ -71,17 +71,17 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
             yield Mismatch(table, shadow.line, what, fix)
             continue
         if shadow.instead:
-            continue  # upstream's callers cannot meet it: it has a name of its own
+            continue  # upstream's callers never call the other name
         others = tuple(
-            found
+            signature_there
             for contents in elsewhere
-            if (found := signatures(contents.get(shadow.path, b"")).get(shadow.symbol))
+            if (signature_there := signatures(contents.get(shadow.path, b"")).get(shadow.symbol))
         )
         for excused in shadow.defaults:
-            if not lacking and not any(excused in one.defaults for one in (theirs, *others)):
+            if not lacking and not any(excused in item.defaults for item in (theirs, *others)):
                 what = f"{shadow.symbol}: no version of upstream has a default of {excused}"
                 yield Mismatch(table, shadow.line, what, "take it out of defaults")
-        if lacking and shadow.defaults:  # they may be those of a version that is not here
+        if lacking and shadow.defaults:  # a missing version may have these defaults
             others += (ours[name],)
         path = fork.overlay_folder(plan.upstream) / shadow.by
         for departure in departures(theirs, ours[name], others, frozenset(shadow.defaults)):
@@ -90,7 +90,7 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
 
 
 def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
-    """Functions whose signature a patch changes so that upstream's callers no longer fit."""
+    """Yield the functions whose patched signature no longer fits upstream's callers."""
     for step in plan.steps():
         patch = step.patch
         folder = fork.settings.patches / plan.upstream.name / (patch.home or plan.upstream.version)
@@ -109,7 +109,7 @@ def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
 
 
 def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Iterator[Mismatch]:
-    """Names that a patched file takes from an overlay, and on the base took from upstream."""
+    """Yield names that a patched file imports from an overlay instead of from upstream."""
     listed = {(shadow.path, shadow.symbol, shadow.by) for shadow in shadows}
     modules = [path for path, base in plan.base.items() if _is_module(path, base)]
     final = plan.weave.changes(paths=modules) if modules else {}
@@ -132,21 +132,25 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
 
 
 def _is_module(path: str, data: bytes) -> bool:
-    """True for a module of Python that is not too large for a parser."""
+    """Return True for a Python module that is not too large for a parser."""
     return path.endswith(".py") and outline(path, data).is_parsed
 
 
 def _ending_with(paths: Mapping[str, object], tail: str) -> str:
+    """Return the first path that is ``tail`` or ends with it; empty without such a path."""
     return next((path for path in paths if path == tail or path.endswith(f"/{tail}")), "")
 
 
 def _nearest(known: Mapping[str, Signature]) -> str:
+    """Return a function name to suggest, public if possible."""
     public = [name for name in known if not name.startswith("_")]
     return (public or list(known) or ["NAME"])[0]
 
 
 def _line(data: bytes, name: str) -> int:
-    """The line, from 1, on which a function's definition stands."""
-    wanted = f"def {name.rpartition('.')[2]}(".encode()
+    """Return the line, from 1, of a function's definition; 1 without one."""
+    start = f"def {name.rpartition('.')[2]}(".encode()
     lines = data.splitlines()
-    return next((at for at, line in enumerate(lines, 1) if line.strip().startswith(wanted)), 1)
+    return next(
+        (number for number, line in enumerate(lines, 1) if line.strip().startswith(start)), 1
+    )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signatures of Python functions that overlays replace or patches change, against upstream's.
 
-Upstream's callers and upstream's tests use upstream's signature. A replacement of a
-function keeps it: the same parameters in the same order, with the same defaults. A new parameter
-is keyword-only and has a default, so that upstream may add parameters of its own later.
+Upstream's callers and tests use upstream's signature. A replacement keeps the parameters, their
+order and their defaults. A new parameter is keyword-only and has a default, so that upstream may
+add parameters later.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _BINDINGS = {"staticmethod", "classmethod", "property", "cached_property"}
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of one function, as it is written.
+    """The signature of one function, as written in the source.
 
     Attributes:
-        positional: names of the parameters that can be given by position, in order.
-        nameless: how many of these cannot be given by name.
-        keyword: names of those that are given by name alone.
+        positional: names of the parameters that accept a position, in order.
+        nameless: number of positional-only parameters.
+        keyword: names of the keyword-only parameters.
         defaults: source text of each default, by parameter.
         rest: names of ``*args`` and ``**kwargs`` with their stars.
-        binding: decorators that decide how it is called, and ``async``.
+        binding: decorators that decide how the function is called, and ``async``.
     """
 
     positional: tuple[str, ...]
@@ -41,16 +41,17 @@ class Signature:
 
 
 def signatures(data: bytes) -> dict[str, Signature]:
-    """Signatures of a module's functions and methods by dotted name; empty for no Python.
+    """Return signatures of a module's functions and methods, by dotted name.
 
-    Functions inside of functions are left out: nothing calls them from elsewhere.
+    The result is empty if the module does not parse. Functions inside functions are left out: they
+    have no callers elsewhere.
     """
     return _parsed(data)[0]
 
 
 @lru_cache(maxsize=256)
 def _parsed(data: bytes) -> tuple[dict[str, Signature], tuple[ast.ImportFrom, ...]]:
-    """Signatures of a module, and the imports of names at its top; none for no Python."""
+    """Return a module's signatures and top-level ``from`` imports; empty if it does not parse."""
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError):
@@ -60,6 +61,7 @@ def _parsed(data: bytes) -> tuple[dict[str, Signature], tuple[ast.ImportFrom, ..
 
 
 def _of_block(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Signature]]:
+    """Yield name and signature of the functions in a block of statements."""
     for node in body:
         if isinstance(node, _Function):
             yield f"{prefix}{node.name}", _signature(node)
@@ -68,24 +70,25 @@ def _of_block(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Signatur
         elif isinstance(node, ast.If | ast.With):
             yield from _of_block([*node.body, *getattr(node, "orelse", [])], prefix)
         elif isinstance(node, ast.Try):
-            inner = [one for handler in node.handlers for one in handler.body]
+            inner = [statement for handler in node.handlers for statement in handler.body]
             yield from _of_block([*node.body, *inner, *node.orelse, *node.finalbody], prefix)
 
 
 def _signature(node: _Function) -> Signature:
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    last = positional[len(positional) - len(given.defaults) :]
+    """Return the signature of a function's node."""
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    last = positional[len(positional) - len(arguments.defaults) :]
     pairs = [
-        *zip(last, given.defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        *zip(last, arguments.defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
     names = {ast.unparse(item).rpartition(".")[2] for item in node.decorator_list}
-    stars = [("*", given.vararg), ("**", given.kwarg)]
+    stars = [("*", arguments.vararg), ("**", arguments.kwarg)]
     return Signature(
         positional=tuple(arg.arg for arg in positional),
-        nameless=len(given.posonlyargs),
-        keyword=tuple(arg.arg for arg in given.kwonlyargs),
+        nameless=len(arguments.posonlyargs),
+        keyword=tuple(arg.arg for arg in arguments.kwonlyargs),
         defaults={arg.arg: ast.unparse(value) for arg, value in pairs if value is not None},
         rest=frozenset(f"{star}{arg.arg}" for star, arg in stars if arg is not None),
         binding=frozenset(names & _BINDINGS)
@@ -99,14 +102,14 @@ def departures(
     others: tuple[Signature, ...] = (),
     excused: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """The ways in which a call that upstream's signature takes is not taken, or means another.
+    """Return why calls that fit upstream's signature fail, or mean something else, with ours.
 
     Args:
         theirs: upstream's signature.
-        ours: that of the replacement.
-        others: upstream's signatures in other versions that have the same replacement; a
-            parameter of theirs may have the position that it has there.
-        excused: parameters of which the default may be another.
+        ours: the replacement's signature.
+        others: upstream's signatures in other versions with the same replacement; their parameters
+            may keep their positions.
+        excused: parameters whose default may differ.
     """
     return (
         *_by_position(theirs, ours),
@@ -117,6 +120,7 @@ def departures(
 
 
 def _by_position(theirs: Signature, ours: Signature) -> Iterator[str]:
+    """Yield parameters that callers can no longer give by position or by name."""
     if ours.positional[: len(theirs.positional)] != theirs.positional:
         yield (
             f"it takes ({', '.join(ours.positional) or 'nothing'}) by position,"
@@ -137,29 +141,32 @@ def _by_position(theirs: Signature, ours: Signature) -> Iterator[str]:
 
 
 def _defaults(theirs: Signature, ours: Signature, excused: frozenset[str]) -> Iterator[str]:
+    """Yield parameters whose defaults differ."""
     for name, value in theirs.defaults.items():
         if name not in (*ours.positional, *ours.keyword) or name in excused:
             continue
-        mine = ours.defaults.get(name)
-        if mine is None:
+        our_value = ours.defaults.get(name)
+        if our_value is None:
             yield f"{name} has no default, upstream's has {value}"
-        elif mine != value:
-            yield f"the default of {name} is {mine}, upstream's {value}"
+        elif our_value != value:
+            yield f"the default of {name} is {our_value}, upstream's {value}"
 
 
 def _additions(theirs: Signature, ours: Signature, others: tuple[Signature, ...]) -> Iterator[str]:
+    """Yield new parameters without default, or with a position."""
     for name in (*ours.positional, *ours.keyword):
         if name in (*theirs.positional, *theirs.keyword):
             continue
         if name not in ours.defaults:
             yield f"{name} is new and has no default"
         elif name in ours.positional:
-            at = ours.positional.index(name)
-            if not any(other.positional[at : at + 1] == (name,) for other in others):
+            index = ours.positional.index(name)
+            if not any(other.positional[index : index + 1] == (name,) for other in others):
                 yield f"{name} is new and can be given by position"
 
 
 def _binding(theirs: Signature, ours: Signature) -> Iterator[str]:
+    """Yield a difference in decorators or ``async``."""
     if theirs.binding != ours.binding:
         yield (
             f"it is {', '.join(sorted(ours.binding)) or 'a plain function'},"
@@ -168,19 +175,19 @@ def _binding(theirs: Signature, ours: Signature) -> Iterator[str]:
 
 
 def imported_names(path: str, data: bytes) -> dict[str, str]:
-    """The file that each name at a module's top is imported from, as far as that is written.
+    """Return the file that each ``from`` import at a module's top names, by imported name.
 
     Returns:
         for ``from .core import add`` in ``a/b.py``: ``{"add": "a/core.py"}``; for an absolute
-        import the path that its name gives, without the folder that packages lie in.
+        import, the path of its dotted name, without the folder of the packages.
     """
     folder = PurePosixPath(path).parent
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for node in _parsed(data)[1]:
         parts = [*(node.module or "").split(".")] if node.module else []
         if node.level:
             above = folder.parts[: len(folder.parts) - (node.level - 1)]
             parts = [*above, *parts]
         for name in node.names:
-            found[name.asname or name.name] = "/".join(parts) + ".py"
-    return found
+            files[name.asname or name.name] = "/".join(parts) + ".py"
+    return files

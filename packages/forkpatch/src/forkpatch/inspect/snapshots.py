@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """File contents of many upstream versions, read from the history without a checkout.
 
-Blobs are read by id, each once. Versions whose files are the same are probed once.
+Each blob is read once, by id. Versions with the same files are probed once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forkpatch.safety import SYMLINK_MODE
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Blob ids of one version's files, by path; empty for a file that it lacks."""
+    """Blob ids of one version's files, by path; empty for a missing file."""
 
     label: str
     commit: str
@@ -27,22 +27,22 @@ class Snapshot:
 def snapshots(
     git: Git, versions: Sequence[tuple[str, str]], paths: Sequence[str]
 ) -> tuple[Snapshot, ...]:
-    """The blob ids of ``paths`` at many commits, in one call.
+    """Return the blob ids of ``paths`` at many commits, with one call of git.
 
     Args:
         git: the repository.
-        versions: label and commit of each.
-        paths: the files.
+        versions: label and commit of each version.
+        paths: paths of the files.
     """
     folders = {path: path.rpartition("/")[0] for path in paths}
-    asked = [(commit, folder) for _, commit in versions for folder in set(folders.values())]
-    text = "".join(f"{commit}:{folder}\n" for commit, folder in asked)
+    keys = [(commit, folder) for _, commit in versions for folder in set(folders.values())]
+    text = "".join(f"{commit}:{folder}\n" for commit, folder in keys)
     command = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
     out = git.run(*command, stdin=text.encode("utf-8", "surrogateescape")).stdout
-    # A tree is asked, not the file itself: a partial mirror has every tree, but not every file.
+    # Trees are read, not files: a partial mirror has every tree, but not every file.
     trees = {
         place: line.split(b" ")[0].decode("ascii") if line.endswith(b" tree") else ""
-        for place, line in zip(asked, out.split(b"\n")[:-1], strict=True)
+        for place, line in zip(keys, out.split(b"\n")[:-1], strict=True)
     }
     raw = read_blobs(git, filter(None, trees.values()))
     entries = {oid: dict(_entries(data or b"", len(oid) // 2)) for oid, data in raw.items()}
@@ -60,47 +60,48 @@ def snapshots(
 
 
 def _entries(tree: bytes, size: int) -> Iterator[tuple[str, str]]:
-    """Name and id of the files and links in a raw tree object; an id has ``size`` bytes."""
-    at = 0
-    while at < len(tree):
-        end = tree.index(b"\0", at)
-        mode, _, name = tree[at:end].partition(b" ")
-        at = end + 1 + size
+    """Yield name and id of the files and links in a raw tree object with ids of ``size`` bytes."""
+    offset = 0
+    while offset < len(tree):
+        end = tree.index(b"\0", offset)
+        mode, _, name = tree[offset:end].partition(b" ")
+        offset = end + 1 + size
         if mode.startswith(b"100") or mode == SYMLINK_MODE.encode():
-            yield name.decode("utf-8", "surrogateescape"), tree[end + 1 : at].hex()
+            yield name.decode("utf-8", "surrogateescape"), tree[end + 1 : offset].hex()
 
 
 def read_available(git: Git, oids: Iterable[str]) -> dict[str, bytes | None]:
-    """Contents of blobs; None for one that a partial mirror would have to fetch."""
-    wanted = set(oids)
+    """Return contents of blobs; None for a blob that a partial mirror lacks."""
+    ids = set(oids)
     try:
-        return read_blobs(git, wanted)
+        return read_blobs(git, ids)
     except GitError:
         listed = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
-        here = wanted & set(listed.decode("ascii").split())
-        return dict.fromkeys(wanted) | read_blobs(git, here)
+        local_ids = ids & set(listed.decode("ascii").split())
+        return dict.fromkeys(ids) | read_blobs(git, local_ids)
 
 
 class Prober:
-    """Prober of many versions; each combination of file contents is probed once."""
+    """Prober of one series on many versions; equal file contents are probed once."""
 
     def __init__(self, series: ProbedSeries, git: Git, versions: Sequence[Snapshot]) -> None:
         self._series = series
-        ids = (oid for one in versions for _, oid in one.blobs if oid)
+        ids = (oid for version in versions for _, oid in version.blobs if oid)
         self._blobs = read_available(git, ids)
         self._known: dict[tuple[tuple[str, str], ...], tuple[PatchFit, ...]] = {}
 
     def fits(self, version: Snapshot) -> tuple[PatchFit, ...]:
-        """Fit of each patch on a version."""
+        """Return the fit of each patch on a version."""
         if version.blobs not in self._known:
             self._known[version.blobs] = probe(self._series, self.contents(version))
         return self._known[version.blobs]
 
     def contents(self, version: Snapshot) -> dict[str, bytes | None]:
-        """Contents of a version's files that are available; None for a file that it lacks."""
+        """Return a version's available file contents; None for a missing file."""
         return dict(self._contents(version))
 
     def _contents(self, version: Snapshot) -> Iterator[tuple[str, bytes | None]]:
+        """Yield path and content of a version's available files; None for a missing file."""
         for path, oid in version.blobs:
             if not oid:
                 yield path, None

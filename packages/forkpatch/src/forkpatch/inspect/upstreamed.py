@@ -19,13 +19,13 @@ Find = Callable[..., tuple[str, ...]]
 
 @dataclass(frozen=True)
 class NewBase:
-    """Files and renames of the other version of the upstream.
+    """Files and renames of another version of the upstream.
 
     Attributes:
-        read: the content of a file, None when it has none of that path.
-        find: the paths of the files that contain all words, and are not as on the patch's own base.
-        was: the content of a file on the patch's own base, None when that has none.
-        find_renames: gives the new path by old path of the files that were renamed.
+        read: returns the content of a file; None for a missing file.
+        find: returns the paths of the changed or new files that contain all given words.
+        was: returns the content of a file on the patch's own base; None for a missing file.
+        find_renames: returns the new path of each renamed file, by old path.
     """
 
     read: Read
@@ -35,52 +35,52 @@ class NewBase:
 
     @cached_property
     def renames(self) -> Mapping[str, str]:
-        """New path by old path of the files that were renamed."""
+        """The new path of each renamed file, by old path."""
         return self.find_renames()
 
     def path_of(self, path: str) -> str:
-        """Path of a file of the old version in the new one."""
+        """Return the path in the new version of a file of the old version."""
         return path if self.read(path) is not None else self.renames.get(path, path)
 
 
 def places_of(base: NewBase, path: str, symbol: str) -> tuple[tuple[str, Symbol], ...]:
-    """Places of ``symbol`` of the old file ``path`` in the new version, likeliest first."""
-    wanted = bare_name(symbol)
-    here = base.path_of(path)
-    if wanted == MODULE:
-        data = base.read(here)
-        return ((here, outline(here, data).symbols[MODULE]),) if data is not None else ()
-    found: list[tuple[str, Symbol]] = []
-    for candidate in dict.fromkeys([here, *base.find(wanted)]):
+    """Return path and symbol of ``symbol``'s places in the new version, likeliest first."""
+    name = bare_name(symbol)
+    new_path = base.path_of(path)
+    if name == MODULE:
+        data = base.read(new_path)
+        return ((new_path, outline(new_path, data).symbols[MODULE]),) if data is not None else ()
+    places: list[tuple[str, Symbol]] = []
+    for candidate in dict.fromkeys([new_path, *base.find(name)]):
         data = base.read(candidate)
-        if data is None or (candidate != here and _suffix(candidate) != _suffix(path)):
+        if data is None or (candidate != new_path and _suffix(candidate) != _suffix(path)):
             continue
         symbols = outline(candidate, data).symbols
         exact = [symbols[symbol]] if symbol in symbols else []
         others = [
             item
             for item in symbols.values()
-            if bare_name(item.name) == wanted and item.name != symbol
+            if bare_name(item.name) == name and item.name != symbol
         ]
-        found += [(candidate, item) for item in (*exact, *others)]
-    return tuple(found)
+        places += [(candidate, item) for item in (*exact, *others)]
+    return tuple(places)
 
 
 def already_there(
     patch: Patch, before: Mapping[str, bytes], after: Mapping[str, bytes], base: NewBase
 ) -> tuple[str, ...]:
-    """Places at which the new version contains all of ``patch``; empty when it does not.
+    """Return where the new version contains all of ``patch``; empty when it does not.
 
     Args:
         patch: the patch.
-        before: the files it changes, as they were before it on its own base.
-        after: the same files after it.
+        before: the patch's files before the patch, on its own base.
+        after: the same files after the patch.
         base: the new version.
 
     Returns:
-        ``path: symbol`` for each of its hunks.
+        ``path: symbol`` for each hunk.
     """
-    found: list[str] = []
+    places: list[str] = []
     for diff in patch.files:
         if diff.old is None or diff.new is None or not diff.hunks:
             return ()
@@ -88,64 +88,67 @@ def already_there(
             place = _hunk_there(diff, hunk, before[diff.old], after[diff.new], base)
             if not place:
                 return ()
-            found.append(place)
-    return tuple(dict.fromkeys(found))
+            places.append(place)
+    return tuple(dict.fromkeys(places))
 
 
 def _hunk_there(diff: FileDiff, hunk: Hunk, before: bytes, after: bytes, base: NewBase) -> str:
-    """The places of a hunk in the new version; empty unless all that it changes is there."""
+    """Return a hunk's places in the new version; empty unless all its changes are there."""
     known, changed = outline(diff.old or "", before), outline(diff.new or "", after)
-    found: list[str] = []
+    places: list[str] = []
     for name in changed_symbols(replace(diff, hunks=(hunk,)), before, after):
         symbol = known.symbols[name]
         old = _block(hunk, "-", symbol, hunk.old_start)
         new = _block(hunk, "+", changed.symbols.get(name), hunk.new_start)
         if _contains(_lines(known, symbol), new):
-            return ""  # it said the same elsewhere before: that it still does proves nothing
+            return ""  # the base has the new lines elsewhere in the symbol, so they prove nothing
         place = _symbol_there(known, symbol, old, new, base)
         if not place:
             return ""
-        found.append(place)
-    return "; ".join(found)
+        places.append(place)
+    return "; ".join(places)
 
 
 def _symbol_there(
     known: Outline, symbol: Symbol, old: list[bytes], new: list[bytes], base: NewBase
 ) -> str:
-    """The place at which ``symbol`` says ``new`` in the new version; empty without one.
+    """Return where ``symbol`` has the lines ``new`` in the new version; empty without a place.
 
-    While the symbol is in its file, no other is it: it must say so there, and the old lines must
-    not stand there any more. Only when it is gone is it looked for by its full name elsewhere,
-    and what another symbol of that name said on the patch's own base already proves nothing.
+    A symbol that is still in its file must have the new lines there, and no longer the old lines.
+    Only a removed symbol is searched by full name in other files. There, a symbol that had the new
+    lines already on the patch's own base proves nothing.
     """
-    here = base.path_of(known.path)
-    data = base.read(here)
+    new_path = base.path_of(known.path)
+    data = base.read(new_path)
     if data is not None:
-        now = outline(here, data)
-        if own := counterpart(symbol, known, now):
-            lines = _lines(now, own)
-            there = _contains(lines, new) and not _contains(lines, old)
-            return f"{here}: {own.name}" if there else ""
+        outlined = outline(new_path, data)
+        if same_symbol := counterpart(symbol, known, outlined):
+            lines = _lines(outlined, same_symbol)
+            has_lines = _contains(lines, new) and not _contains(lines, old)
+            return f"{new_path}: {same_symbol.name}" if has_lines else ""
     for candidate in base.find(bare_name(symbol.name)):
-        if candidate == here or _suffix(candidate) != _suffix(known.path):
+        if candidate == new_path or _suffix(candidate) != _suffix(known.path):
             continue
-        now = outline(candidate, base.read(candidate) or b"")
+        outlined = outline(candidate, base.read(candidate) or b"")
         was = outline(candidate, base.was(candidate) or b"")
-        if symbol.name not in now.symbols:
+        if symbol.name not in outlined.symbols:
             continue
-        lines = _lines(now, now.symbols[symbol.name])
-        said = symbol.name in was.symbols and _contains(_lines(was, was.symbols[symbol.name]), new)
-        if _contains(lines, new) and not _contains(lines, old) and not said:
+        lines = _lines(outlined, outlined.symbols[symbol.name])
+        had_lines = symbol.name in was.symbols and _contains(
+            _lines(was, was.symbols[symbol.name]), new
+        )
+        if _contains(lines, new) and not _contains(lines, old) and not had_lines:
             return f"{candidate}: {symbol.name}"
     return ""
 
 
 def _lines(known: Outline, symbol: Symbol) -> list[bytes]:
+    """Return the lines of a symbol."""
     return known.lines[symbol.first - 1 : symbol.last]
 
 
 def _block(hunk: Hunk, sign: str, symbol: Symbol | None, start: int) -> list[bytes]:
-    """The lines of one side of a hunk, of those inside the symbol."""
+    """Return the lines of one side of a hunk that are inside the symbol."""
     lines = [line.data for line in hunk.lines if line.kind in (" ", sign)]
     if symbol is None or symbol.name == MODULE:
         return lines
@@ -155,14 +158,15 @@ def _block(hunk: Hunk, sign: str, symbol: Symbol | None, start: int) -> list[byt
 
 
 def _contains(lines: list[bytes], block: list[bytes]) -> bool:
-    """True when the lines of ``block`` follow each other in ``lines``, whatever their indent."""
-    wanted = [line.strip() for line in block]
+    """Return True when ``lines`` has the run of lines ``block``, whatever its indent."""
+    block_lines = [line.strip() for line in block]
     have = [line.strip() for line in lines]
-    if not any(wanted):
+    if not any(block_lines):
         return False
-    span = len(wanted)
-    return any(have[at : at + span] == wanted for at in range(len(have) - span + 1))
+    span = len(block_lines)
+    return any(have[row : row + span] == block_lines for row in range(len(have) - span + 1))
 
 
 def _suffix(path: str) -> str:
+    """Return the part of a path after the last dot."""
     return path.rpartition(".")[2]

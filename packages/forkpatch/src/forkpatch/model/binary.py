@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of binary files in a diff, as ``git diff --binary`` writes them.
 
-The format is that of git's ``Documentation/gitformat-pack.txt``: deflated, whole or as a delta.
+Git's ``Documentation/gitformat-pack.txt`` defines the format: deflated, as a whole file or a delta.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _FULL_ID = 40
 
 @dataclass(frozen=True)
 class BinaryChange:
-    """New content of a binary file, whole or as a delta to the old one.
+    """New content of a binary file, as a whole or as a delta to the old content.
 
     Attributes:
         old: blob id of the old content; zeros for a new file.
         new: blob id of the new content; zeros for a removed file.
-        delta: ``data`` is a delta.
-        data: inflated.
+        delta: True when ``data`` is a delta.
+        data: the inflated data.
     """
 
     old: str
@@ -38,14 +38,14 @@ class BinaryChange:
     data: bytes
 
     def apply(self, before: bytes | None, where: str) -> bytes:
-        """The new content.
+        """Return the new content.
 
         Args:
             before: the old content; None for a new file.
-            where: the place in the patch file, for the message.
+            where: place in the patch file, for messages.
 
         Raises:
-            PatchError: old or new content is not the one that the patch states.
+            PatchError: old or new content differs from the patch's blob ids.
         """
         if before is not None and blob_id(before) != self.old:
             raise PatchError(
@@ -59,7 +59,7 @@ class BinaryChange:
 
 
 def read_binary(reader: DiffReader, ids: re.Match[bytes] | None) -> BinaryChange:
-    """A ``GIT binary patch``; what leads back to the old content is passed over."""
+    """Return the change of a ``GIT binary patch``; the reverse change is skipped."""
     if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
         raise reader.error("a binary change without full object ids: use --full-index")
     reader.take()
@@ -70,6 +70,7 @@ def read_binary(reader: DiffReader, ids: re.Match[bytes] | None) -> BinaryChange
 
 
 def _read_deflated(reader: DiffReader) -> tuple[bool, bytes]:
+    """Read a deflated block; return True for a delta, and the inflated data."""
     match = _BINARY.match(reader.peek() or b"")
     if match is None:
         raise reader.error("malformed diff: a binary change is neither literal nor delta")
@@ -98,7 +99,7 @@ def _read_deflated(reader: DiffReader) -> tuple[bool, bytes]:
 
 
 def _patched(base: bytes, delta: bytes, where: str) -> bytes:
-    """The result of a delta: copies from the base, and new bytes."""
+    """Return the result of a delta, which consists of copies from the base and new bytes."""
     from gitdb.fun import apply_delta_data, msb_size  # noqa: PLC0415 - few patches have a delta
 
     result = BytesIO()
@@ -108,7 +109,7 @@ def _patched(base: bytes, delta: bytes, where: str) -> bytes:
         apply_delta_data(base, len(base), delta[at:], len(delta) - at, result.write)
     except (AssertionError, IndexError, ValueError):
         size = result_size = -1
-    # gitdb stops at a copy from behind the base, and ends with what it has.
+    # At a copy from beyond the base, gitdb stops and returns the result so far.
     if size != len(base) or len(result.getvalue()) != result_size:
         raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=REMEDY)
     return result.getvalue()

@@ -2,7 +2,7 @@
 """Conditions of patches: the options with which a patch of a series is applied.
 
 ``NAME.patch [linux bsd]`` is applied with at least one of these options, ``NAME.patch [!windows]``
-without any of them, as Debian's control files write architectures.
+without any of them, as in the architectures of Debian's control files.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from forkpatch.errors import PatchError
 from forkpatch.safety import check_name
 
-#: The option with which every patch is applied, whatever its condition.
+#: The option with which every patch is applied, regardless of conditions.
 EVERY = "all"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition; without an option it always holds.
+    """A condition on the chosen options; without options it always holds.
 
     Attributes:
-        options: the options that it names.
-        negated: it holds without any of them, not with one of them.
+        options: the options in the condition.
+        negated: True if the condition holds without these options, False if it holds with one of
+            them.
     """
 
     options: tuple[str, ...] = ()
@@ -31,23 +32,23 @@ class Condition:
 
     def __str__(self) -> str:
         sign = "!" if self.negated else ""
-        return f"[{' '.join(f'{sign}{one}' for one in self.options)}]" if self.options else ""
+        return f"[{' '.join(f'{sign}{option}' for option in self.options)}]" if self.options else ""
 
     def holds(self, chosen: Collection[str]) -> bool:
-        """True if a patch with this condition is applied with the chosen options."""
+        """Return True if the condition holds with the chosen options."""
         if not self.options or EVERY in chosen:
             return True
-        return self.negated is not any(one in chosen for one in self.options)
+        return self.negated is not any(option in chosen for option in self.options)
 
 
 ALWAYS = Condition()
 
 
 def parse_condition(text: str, where: str) -> Condition:
-    """The condition that is written ``[linux bsd]`` or ``[!windows]``.
+    """Return the condition of a text ``[linux bsd]`` or ``[!windows]``.
 
     Raises:
-        PatchError: it has another form.
+        PatchError: the text is not a condition.
     """
     words = text[1:-1].split() if text.startswith("[") and text.endswith("]") else []
     negated = [word.startswith("!") for word in words]

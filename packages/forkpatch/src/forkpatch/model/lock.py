@@ -28,7 +28,7 @@
     map = { "foo" = "python/foo" }           # wheel prefix -> git path; the longest wins
     files = [{ name = "foo-1.2.0-py3-none-any.whl", sha256 = "<64 hexadecimal digits>" }]
 
-Other tables of the file are not the engine's and stay as they are.
+Other tables of the file do not belong to the engine, and stay unchanged.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.safety import check_name, check_object_id, check_path
 
-#: What ``include`` holds for the whole tree.
+#: The value of ``include`` for the whole tree.
 WHOLE = "."
 _RESTORE = "restore it from git, or correct it"
-#: What the keys of the lock's tables hold.
+#: Type of the value of each key in the lock's tables.
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("default-release", "url", "tag", "commit", "tree", "package", "version"), str),
     **dict.fromkeys(("releases", "upstreams", "versions", "wheel", "map"), dict),
@@ -59,7 +59,7 @@ _WORDS = {str: "a text in quotes", dict: "a table", list: "a list", bool: "true 
 
 @dataclass(frozen=True)
 class WheelFile:
-    """One pinned file of a wheel release."""
+    """A pinned file of a wheel release."""
 
     name: str
     sha256: str
@@ -67,7 +67,7 @@ class WheelFile:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that holds the same files as the git tree, under other paths."""
+    """A wheel with the same files as the git tree, under other paths."""
 
     package: str
     version: str
@@ -76,7 +76,7 @@ class Wheel:
     exclude: tuple[str, ...]
 
     def git_path(self, member: str) -> str | None:
-        """Path in git of the wheel's ``member``; None when git has no such file."""
+        """Return the path in git of the wheel's ``member``; None when git has no such file."""
         for prefix in sorted(self.prefixes, key=len, reverse=True):
             if member == prefix or member.startswith(prefix + "/"):
                 path = self.prefixes[prefix] + member[len(prefix) :]
@@ -86,13 +86,13 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Upstream:
-    """One pinned version of one upstream.
+    """A pinned version of an upstream.
 
     Attributes:
-        commit: the pinned commit; empty when the version is known as a wheel only, or its tag
-            has not been looked up yet.
+        commit: the pinned commit; empty when only the wheel is known, or the tag is not looked up
+            yet.
         submodules: paths of the submodules whose files are part of the tree; ``*`` for all.
-        tree: git tree id of the materialised tree: the included files, and nothing else.
+        tree: git tree id of the materialised tree, which has only the included files.
     """
 
     name: str
@@ -110,23 +110,23 @@ class Upstream:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The included paths; none for the whole tree."""
+        """The included paths; empty for the whole tree."""
         return () if WHOLE in self.include else self.include
 
     def selects(self, path: str) -> bool:
-        """True when the git path belongs to the materialised tree."""
+        """Return True when the git path belongs to the materialised tree."""
         folders = self.folders
         included = any(path == top or path.startswith(top + "/") for top in folders)
         return (included or not folders) and not _matches(path, self.exclude)
 
     def has_submodule(self, path: str) -> bool:
-        """True when the files of the submodule at ``path`` are part of the tree."""
+        """Return True when the files of the submodule at ``path`` are part of the tree."""
         below = any(item.startswith(f"{path}/") for item in self.submodules)
         return below or path in self.submodules or "*" in self.submodules
 
     @property
     def unpinned(self) -> bool:
-        """True for a version whose tag or tree has yet to be looked up."""
+        """True for a version whose tag or tree is not looked up yet."""
         return not self.tree or bool(self.tag and not self.commit)
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class Lock:
     upstreams: Mapping[str, Mapping[str, Upstream]]
 
     def release(self, name: str | None = None) -> tuple[str, tuple[Upstream, ...]]:
-        """The release's name and its upstreams, in the order of the lock."""
+        """Return the release's name and its upstreams, in the order of the lock."""
         chosen = name or self.default_release
         if chosen not in self.releases:
             raise UserError(
@@ -154,18 +154,18 @@ class Lock:
         return chosen, tuple(self.upstream(upstream, version) for upstream, version in pairs)
 
     def upstream(self, name: str, version: str) -> Upstream:
-        """One version of one upstream, by its name or by its tag."""
+        """Return one version of an upstream, by name or tag of the version."""
         versions = self.versions(name)
-        by_tag = {one.tag: one for one in versions.values() if one.tag}
-        if found := versions.get(version) or by_tag.get(version):
-            return found
+        by_tag = {item.tag: item for item in versions.values() if item.tag}
+        if match := versions.get(version) or by_tag.get(version):
+            return match
         raise UserError(
             f"{self.path.name} has no version {version!r} of {name}",
             remedy=f"versions: {', '.join(versions) or 'none'}",
         )
 
     def versions(self, name: str) -> Mapping[str, Upstream]:
-        """All pinned versions of one upstream."""
+        """Return all pinned versions of an upstream."""
         if name not in self.upstreams:
             raise UserError(
                 f"{self.path.name} has no upstream {name!r}",
@@ -187,7 +187,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def parse_lock(text: str, path: Path) -> Lock:
-    """The lock that ``text`` describes, which is or will be in the file ``path``.
+    """Return the lock that ``text`` describes; ``path`` is its present or future file.
 
     Raises:
         UserError: it is no TOML, lacks something, or holds an unsafe name or path.
@@ -207,6 +207,7 @@ def parse_lock(text: str, path: Path) -> Lock:
 
 
 def _parse(document: Mapping[str, Any], path: Path) -> Lock:
+    """Return the lock of a parsed TOML document."""
     _check_kinds(document, path.name)
     upstreams: dict[str, dict[str, Upstream]] = {}
     for name, table in _tables(document["upstreams"], f"{path.name}: upstreams"):
@@ -227,7 +228,7 @@ def _parse(document: Mapping[str, Any], path: Path) -> Lock:
 
 
 def _tables(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables of a table, by name."""
+    """Yield the tables of a table, with their names."""
     for name, entry in table.items():
         if not isinstance(entry, dict):
             raise UserError(f"{where}: {name} = {entry!r}: it must be a table", remedy=_RESTORE)
@@ -235,6 +236,7 @@ def _tables(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping
 
 
 def _check_kinds(table: Mapping[str, Any], where: str) -> None:
+    """Raise when a value has another type than its key allows."""
     for key, value in table.items():
         kind = _KINDS.get(key)
         if kind is not None and not isinstance(value, kind):
@@ -246,7 +248,7 @@ def _check_kinds(table: Mapping[str, Any], where: str) -> None:
 
 
 def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
-    """A table's entries, each of which is a text."""
+    """Return a table's entries, after a check that each entry is a text."""
     for key, value in table.items():
         if not isinstance(value, str):
             raise UserError(f"{where}: {key}: {value!r} is not a text in quotes", remedy=_RESTORE)
@@ -256,6 +258,7 @@ def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
 def _upstream(
     name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any], where: str
 ) -> Upstream:
+    """Return an upstream version from its tables."""
     _check_kinds(entry, where)
     include = entry.get("include", [WHOLE])
     if not include:
@@ -286,12 +289,14 @@ def _upstream(
 
 
 def _check_url(url: str, where: str) -> str:
+    """Return a URL unless git could take it for an option or a remote helper."""
     if url.startswith("-") or "::" in url:
         raise UserError(f"{where}: url = {url!r} is not a plain URL", remedy=_RESTORE)
     return url
 
 
 def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
+    """Return a wheel from its table."""
     _check_kinds(entry, where)
     for item in entry["files"]:
         if not isinstance(item, dict):
@@ -307,4 +312,5 @@ def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
 
 
 def _matches(path: str, globs: tuple[str, ...]) -> bool:
+    """Return True when a path matches a glob."""
     return any(fnmatchcase(path, glob) for glob in globs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overlays: whole new files laid into an upstream's tree, never over a file of its own."""
+"""Overlays: whole new files in an upstream's tree, which never replace an upstream file."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _IGNORED_SUFFIXES = {".pyc", ".orig", ".rej", ".swp"}
 
 @dataclass(frozen=True)
 class Shadow:
-    """One ``[[shadow]]`` of an overlay folder.
+    """A ``[[shadow]]`` entry: an upstream function that an overlay replaces.
 
     Attributes:
         path: upstream's file.
-        symbol: upstream's function in it.
-        by: the overlay that takes its place.
-        instead: the overlay's function under another name, for which upstream's callers are
-            changed as well; empty where it has upstream's name.
-        defaults: why the default of a parameter is written otherwise, by parameter.
-        line: where it stands in the file, from 1.
+        symbol: upstream's function in that file.
+        by: path of the overlay with the replacement.
+        instead: name of the overlay's function, if patches make upstream's callers use another
+            name; empty for upstream's name.
+        defaults: reason why a parameter's default differs, by parameter.
+        line: line of the entry in the file, from 1.
     """
 
     path: str
@@ -44,16 +44,16 @@ class Shadow:
 
 
 def read_overlays(folder: Path) -> dict[str, TreeFile]:
-    """All overlay files of one upstream, by their path in its tree.
+    """Return all overlay files of one upstream, by their path in its tree.
 
     Raises:
         UnsafePathError: a file is a symbolic link, or its name is not allowed in a tree.
     """
     files = {}
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - _IGNORED_FOLDERS)
-        for name in sorted([*names, *(f for f in folders if (Path(place) / f).is_symlink())]):
-            path = Path(place, name)
+        for name in sorted([*names, *(f for f in folders if (Path(parent) / f).is_symlink())]):
+            path = Path(parent, name)
             relative = path.relative_to(folder).as_posix()
             if path.suffix in _IGNORED_SUFFIXES or relative == SHADOWS:
                 continue
@@ -72,18 +72,18 @@ def check_collisions(
     folder: Path,
     upstream: str,
 ) -> None:
-    """Raise when an overlay takes the place of an upstream file, or a patch touches one.
+    """Check that no overlay has the path of an upstream file or of a patched file.
 
     Args:
         overlays: the overlay files by path.
-        modes: mode by path of the upstream's files.
-        patches: the series.
+        modes: mode of each upstream file, by path.
+        patches: the patches of the series.
         folder: the overlays' folder, for the message.
         upstream: name and version, for the message.
     """
     if not overlays:
         return
-    # The folders of thousands of files are few, and each has its parents once.
+    # Thousands of files have few folders, so parents are computed once per folder.
     nearest = {path.rpartition("/")[0] for path in modes}
     folders = nearest | {
         parent.as_posix() for path in nearest for parent in PurePosixPath(path).parents
@@ -100,16 +100,16 @@ def check_collisions(
                 remedy="an overlay is a new file: give it another name, or turn it into a patch",
             )
         above = (parent.as_posix() for parent in PurePosixPath(path).parents)
-        hit = next((one for one in (path, *above) if one in touched), below.get(path))
-        if hit:
+        collision = next((item for item in (path, *above) if item in touched), below.get(path))
+        if collision:
             raise UserError(
-                f"{where} collides with the patch {touched[hit]}, which touches {hit}",
+                f"{where} collides with the patch {touched[collision]}, which touches {collision}",
                 remedy="change the overlay itself, and take the file out of the patch",
             )
 
 
 def _blocker(path: str, files: Collection[str], folders: Collection[str]) -> str:
-    """The upstream file or folder that excludes a new file at ``path``; empty without one."""
+    """Return the upstream file or folder at the place of a new file ``path``; empty without one."""
     if path in files:
         return f"the file {path}"
     if path in folders:
@@ -119,7 +119,7 @@ def _blocker(path: str, files: Collection[str], folders: Collection[str]) -> str
 
 
 def read_shadows(folder: Path) -> tuple[Shadow, ...]:
-    """The shadows of an overlay folder; none when it has no such file.
+    """Return the shadows of an overlay folder; empty without a file of shadows.
 
     Raises:
         UserError: the file is malformed.
@@ -129,21 +129,21 @@ def read_shadows(folder: Path) -> tuple[Shadow, ...]:
         return ()
     try:
         text = path.read_text("utf-8")
-        lines = [at for at, line in enumerate(text.splitlines(), 1) if line.strip() == "[[shadow]]"]
+        lines = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == "[[shadow]]"]
         entries: list[dict[str, Any]] = tomllib.loads(text).get("shadow", [])
-        found = tuple(
+        shadows = tuple(
             Shadow(
-                path=one["path"],
-                symbol=one["symbol"],
-                by=one["by"],
-                instead=one.get("instead", ""),
-                defaults=dict(one.get("defaults", {})),
-                line=lines[at] if at < len(lines) else 1,
+                path=entry["path"],
+                symbol=entry["symbol"],
+                by=entry["by"],
+                instead=entry.get("instead", ""),
+                defaults=dict(entry.get("defaults", {})),
+                line=lines[n] if n < len(lines) else 1,
             )
-            for at, one in enumerate(entries)
+            for n, entry in enumerate(entries)
         )
-        for one in found:  # a TypeError where one is not a string
-            "".join((one.path, one.symbol, one.by, one.instead, *one.defaults.values()))
+        for entry in shadows:  # a TypeError where one is not a string
+            "".join((entry.path, entry.symbol, entry.by, entry.instead, *entry.defaults.values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy=SHADOW_FORM) from error
-    return found
+    return shadows

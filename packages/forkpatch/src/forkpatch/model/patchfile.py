@@ -16,11 +16,11 @@ from forkpatch.model.mailhead import parse_head, parse_trailers
 from forkpatch.safety import check_name, check_regular
 
 SERIES = "series"
-#: Names in a series' folder that are no patches.
+#: Names in a series' folder that are not patches.
 RESERVED = frozenset({SERIES, "derived.json", "origin"})
 SUFFIX = ".patch"
 
-#: First old line of each hunk, as a patch writes it, by path.
+#: First old line of each hunk, as in the patch file, by path.
 Positions = Mapping[str, tuple[int, ...]]
 
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
@@ -32,15 +32,15 @@ class Patch:
     """A parsed patch file.
 
     Attributes:
-        name: its file name, as the series has it.
+        name: file name, as in the series.
         author: ``Name <email>``.
         date: ``<seconds since 1970> <+hhmm>``, as git stores it.
-        message: subject, blank line, body: the commit's message.
+        message: the commit's message: subject, blank line, body.
         trailers: the ``Key: value`` pairs of the last paragraph.
         sha256: hash of the file.
-        home: the version of its upstream in whose folder it lies; empty for the version whose
-            series lists it.
-        condition: the options with which it is applied, as the series has it.
+        home: version whose folder holds the file; empty for the version whose series lists the
+            patch.
+        condition: condition on options from the series.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Patch:
 
     @property
     def positions(self) -> dict[str, tuple[int, ...]]:
-        """First old line of each hunk, by path; new files have none."""
+        """First old line of each hunk, by path; without new files."""
         return {
             file.old: tuple(hunk.old_start for hunk in file.hunks)
             for file in self.files
@@ -64,7 +64,7 @@ class Patch:
 
     @property
     def effect(self) -> tuple[object, ...]:
-        """All that it does, without line numbers and blob ids: paths, modes, lines of hunks."""
+        """The change without line numbers and blob ids: paths, modes, lines of hunks."""
         return tuple(
             (
                 *(file.old, file.new, file.old_mode, file.new_mode, file.change, file.copied),
@@ -74,10 +74,10 @@ class Patch:
         )
 
     def at(self, positions: Positions) -> Patch:
-        """The same patch with its hunks at other lines.
+        """Return the same patch with its hunks at other lines.
 
         Raises:
-            PatchError: ``positions`` is not about the same files, or as many hunks.
+            PatchError: ``positions`` has other files, or other numbers of hunks.
         """
         counts = {path: len(lines) for path, lines in self.positions.items()}
         if counts != {path: len(lines) for path, lines in positions.items()}:
@@ -92,16 +92,16 @@ class Patch:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every path it reads or writes, sorted."""
+        """Every path that the patch reads or writes, sorted."""
         return tuple(sorted({path for file in self.files for path in file.paths}))
 
     def trailer(self, key: str) -> str | None:
-        """The value of the last trailer ``key``, None without one."""
+        """Return the value of the last trailer ``key``; None without such a trailer."""
         values = self.all_trailers(key)
         return values[-1] if values else None
 
     def all_trailers(self, key: str) -> tuple[str, ...]:
-        """The values of all trailers ``key``, in order."""
+        """Return the values of all trailers ``key``, in order."""
         return tuple(value for name, value in self.trailers if name.lower() == key.lower())
 
 
@@ -110,25 +110,25 @@ _parsed: dict[tuple[str, str, str], Patch] = {}
 
 
 def moved(file: FileDiff, starts: Sequence[int]) -> FileDiff:
-    """A file's diff with its hunks at other lines; a new file's hunk stays where it is."""
+    """Return a file's diff with its hunks at other lines; a new file's hunk does not move."""
     if not starts:
         return file
     hunks, shift = [], 0
     for hunk, start in zip(file.hunks, starts, strict=True):
-        there = replace(hunk, old_start=start)
-        hunks.append(replace(there, new_start=there.first + shift + (hunk.new_count > 0)))
+        placed = replace(hunk, old_start=start)
+        hunks.append(replace(placed, new_start=placed.first + shift + (hunk.new_count > 0)))
         shift += hunk.new_count - hunk.old_count
     return replace(file, hunks=tuple(hunks))
 
 
 @dataclass(frozen=True)
 class SeriesEntry:
-    """One line of a series: a patch of its own folder, or ``../VERSION/NAME`` of a sibling's.
+    """A line of a series: ``NAME`` of its own folder, or ``../VERSION/NAME`` of another version.
 
     Attributes:
-        name: the patch's file name.
-        home: the version in whose folder it lies; empty for the series' own.
-        condition: the options with which it is applied: ``NAME [linux]``.
+        name: file name of the patch.
+        home: version whose folder holds the patch; empty for the series' own folder.
+        condition: condition on options: ``NAME [linux]``.
     """
 
     name: str
@@ -136,21 +136,21 @@ class SeriesEntry:
     condition: Condition = field(default=ALWAYS, compare=False)
 
     def __str__(self) -> str:
-        place = f"../{self.home}/{self.name}" if self.home else self.name
-        return f"{place} {self.condition}".rstrip()
+        path = f"../{self.home}/{self.name}" if self.home else self.name
+        return f"{path} {self.condition}".rstrip()
 
 
 def read_series(folder: Path) -> tuple[str, ...]:
-    """The patch names of ``folder/series``, in order; none when there is no series."""
+    """Return the patch names of ``folder/series``, in order; empty without a series."""
     return tuple(entry.name for entry in read_entries(folder))
 
 
 def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
-    """The lines of ``folder/series``, in order; none when there is no series.
+    """Return the entries of ``folder/series``, in order; empty without a series.
 
     Raises:
-        PatchError: a name is unsafe or twice there.
-        UserError: it is not a regular file.
+        PatchError: a name is unsafe or listed twice.
+        UserError: the series is not a regular file.
     """
     path = check_regular(folder / SERIES)
     if not path.exists():
@@ -174,19 +174,19 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
 
 
 def unlisted(folder: Path) -> tuple[Path, ...]:
-    """The patch files of ``folder`` that its series does not list."""
+    """Return the patch files of ``folder`` that its series does not list."""
     names = {entry.name for entry in read_entries(folder) if not entry.home}
     return tuple(path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.name not in names)
 
 
 def parse_entry(text: str, where: str) -> SeriesEntry:
-    """The entry of ``NAME`` or ``../VERSION/NAME``, and of its condition.
+    """Return the entry of ``NAME`` or ``../VERSION/NAME`` with an optional condition.
 
     ``where`` is for messages.
     """
-    place, bracket, rest = text.partition(" [")
+    path, bracket, rest = text.partition(" [")
     condition = parse_condition(bracket[1:] + rest, where) if bracket else ALWAYS
-    home, name = "", place.rstrip()
+    home, name = "", path.rstrip()
     if name.startswith("../"):
         home, _, name = name.removeprefix("../").partition("/")
         check_name(home, f"{where}: version")
@@ -194,7 +194,7 @@ def parse_entry(text: str, where: str) -> SeriesEntry:
 
 
 def check_patch_name(name: str, what: str) -> str:
-    """Return ``name`` when it can be a patch file's, else raise."""
+    """Return ``name`` if a patch file may have it, else raise."""
     if name in RESERVED:
         raise UserError(
             f"{what} {name!r} has the name of another file of its folder",
@@ -204,11 +204,11 @@ def check_patch_name(name: str, what: str) -> str:
 
 
 def load_series(folder: Path) -> tuple[Patch, ...]:
-    """Read every patch that the series of ``folder`` lists, as it lies in its folder.
+    """Return every patch that the series of ``folder`` lists, at the lines of its file.
 
     Raises:
-        PatchError: one cannot be read, or lies with a version that does not have it itself; or
-            there are patches, and no series.
+        PatchError: a patch cannot be read, or the other version's series lacks the patch; or the
+            folder has patches but no series.
     """
     if not (folder / SERIES).exists() and (lost := unlisted(folder)):
         raise PatchError(
@@ -230,23 +230,23 @@ def load_series(folder: Path) -> tuple[Patch, ...]:
 
 
 def read_patch(path: Path) -> Patch:
-    """Read one patch file.
+    """Return the patch of a file.
 
     Raises:
-        PatchError: it is missing or malformed.
-        UnsafePathError: it names a path outside the tree.
+        PatchError: the file is missing or malformed.
+        UnsafePathError: a path is outside the tree.
     """
     return parse_patch(patch_bytes(path), path.name, str(path))
 
 
 def patch_bytes(path: Path) -> bytes:
-    """The bytes of a patch file.
+    """Return the bytes of a patch file.
 
     Raises:
-        PatchError: it is missing, or cannot be read.
-        UserError: it is not a regular file.
+        PatchError: the file is missing or cannot be read.
+        UserError: the path is not a regular file.
     """
-    if path.is_symlink():  # what it leads to is not in the fork's history
+    if path.is_symlink():  # its target is not in the fork's history
         raise UserError(f"{path} is a symbolic link, not a file", remedy="put a file in its place")
     try:
         return check_regular(path).read_bytes()
@@ -257,10 +257,10 @@ def patch_bytes(path: Path) -> bytes:
 
 
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
-    """Parse the bytes of a patch file called ``name``; ``where`` is for messages.
+    """Return the patch of the bytes of a file ``name``; ``where`` is for messages.
 
-    One run asks for the same patch again: to look at its form, to apply it, to compare versions.
-    What was parsed is kept by the hash of the bytes, which may be many.
+    One run parses the same patch several times: to check its form, to apply it, to compare
+    versions. Parsed patches are therefore cached by the hash of the bytes.
     """
     key = (hashlib.sha256(data).hexdigest(), name, where or name)
     if key not in _parsed:
@@ -279,6 +279,7 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
 
 
 def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
+    """Return the patch of a file's bytes."""
     start = diff_start(data, where)
     author, date, message = parse_head(data[:start], where)
     return Patch(
@@ -293,20 +294,20 @@ def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
 
 
 def split_patch(data: bytes, where: str) -> tuple[bytes, bytes]:
-    """The mail's head with its message, and the diff.
+    """Return the mail's head with its message, and the diff.
 
     Raises:
-        PatchError: there is no diff.
+        PatchError: the file has no diff.
     """
     start = diff_start(data, where)
     return data[:start], data[start:]
 
 
 def diff_start(data: bytes, where: str) -> int:
-    """Offset of the diff in a patch file.
+    """Return the offset of the diff in a patch file.
 
     Raises:
-        PatchError: there is no diff in it.
+        PatchError: the file has no diff.
     """
     start = _DIFF_START.search(data)
     if start is None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The derived record of a series: ``derived.json``, beside the series that it is made from.
+"""The derived record of a series: ``derived.json``, in the folder of the series.
 
-It holds the base's tree id, the git blob id of every upstream file that the series changes, the
-functions and classes that each patch changes, with a hash of each one's body on the base, and the
-same for every upstream symbol that an overlay shadows. For a patch of another version it has the
-sha256, and the line of each hunk on this base. All of it is computed from lock, series and
-overlays; the verb ``record`` writes it, and ``check`` compares it.
+The record holds the base's tree id, and the git blob id of every upstream file that the series
+changes. For each patch it holds the changed functions and classes, each with a hash of its body on
+the base; likewise the upstream symbols that overlays shadow. For a shared patch it holds the
+sha256, and the line of each hunk on this base. All values are computed from lock, series and
+overlays. The verb ``record`` writes the file, and ``check`` compares it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class SymbolPlace:
     """A symbol that a hunk changes, or an overlay shadows.
 
     Attributes:
-        body: its hash on the base; empty when the base has no such symbol.
-        hunks: which hunks of the file change it, from 1; none for a shadow.
+        body: hash of the symbol's body on the base; empty when the base lacks the symbol.
+        hunks: numbers of the hunks of the file that change the symbol, from 1; empty for a shadow.
     """
 
     path: str
@@ -50,8 +50,7 @@ class Record:
         hashes: sha256 of each patch file.
         patches: the places that each patch changes.
         shadows: the places that overlays shadow.
-        positions: for each patch that lies with another version, the first old line of each of
-            its hunks on this base, by path.
+        positions: for each shared patch, the first old line of each hunk on this base, by path.
     """
 
     base: str
@@ -63,15 +62,15 @@ class Record:
 
 
 def is_recorded(folder: Path, record: Record) -> bool:
-    """True when the series in ``folder`` has a record, or needs one: it has patches or shadows."""
+    """Return True when a series has a record, or has patches or shadows to record."""
     return bool(record.patches or record.shadows) or (folder / RECORD).is_file()
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record beside a series; None without one.
+    """Return the record in a series' folder; None without a record.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the record cannot be read.
     """
     path = check_regular(folder / RECORD)
     if not path.exists():
@@ -102,7 +101,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def format_record(record: Record) -> str:
-    """The text of ``derived.json``; one blob and one place a line, so that changes read well."""
+    """Return the text of ``derived.json``, with one blob or place a line for readable diffs."""
     patches = {
         name: {
             "sha256": record.hashes[name],
@@ -117,15 +116,17 @@ def format_record(record: Record) -> str:
 
 
 def _place(hunks: list[int] | None = None, **rest: str) -> SymbolPlace:
+    """Return a place from its JSON values."""
     return SymbolPlace(**rest, hunks=tuple(map(int, hunks or ())))
 
 
 def _written(place: SymbolPlace) -> dict[str, Any]:
+    """Return the JSON values of a place."""
     return {key: value for key, value in vars(place).items() if key != "hunks" or value}
 
 
 def _text(value: Any, indent: str) -> str:
-    """JSON with an entry of an object, and an object of an array, on a line of its own."""
+    """Return JSON with each entry of an object, and each object of an array, on its own line."""
     inner = indent + "  "
     if isinstance(value, dict) and value:
         rows = [f"{inner}{json.dumps(key)}: {_text(item, inner)}" for key, item in value.items()]
@@ -137,22 +138,22 @@ def _text(value: Any, indent: str) -> str:
 
 
 def _line(value: Any) -> str:
-    """JSON on one line; a byte that is no UTF-8 (of a file's name) is an escape, as in a key."""
+    """Return JSON on one line; a byte of a file name that is not UTF-8 is an escape."""
     text = json.dumps(value, ensure_ascii=False)
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def place_patch(patch: Patch, record: Record | None, where: Path, version: str) -> Patch:
-    """A patch of another version, with its hunks at the lines that are recorded for this one.
+    """Return a shared patch with its hunks at the lines recorded for this version.
 
     Args:
-        patch: the patch as it lies with the other version.
-        record: the record beside this version's series.
-        where: the record's file, for the message.
+        patch: the patch as in its home version.
+        record: the record of this version's series; None without a record.
+        where: path of the record, for messages.
         version: upstream and version, as options of the verb ``record``.
 
     Raises:
-        PatchError: nothing is recorded for the patch as it is now.
+        PatchError: the record lacks the patch's lines, or the patch changed since.
     """
     remedy = f"type: {typed(f'record {version}')}, and review what it changes"
     known = record.positions.get(patch.name) if record else None

@@ -31,22 +31,22 @@ _TYPES = {str: "a string", list: "a list of strings", dict: "a table"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The layout of one fork.
+    """The layout and the settings of one fork.
 
     Attributes:
-        root: the fork's root; everything else but the cache lies under it.
+        root: the fork's root, which holds all other folders except the cache.
         lock: the TOML file that pins the upstreams.
         patches: ``<patches>/<upstream>/<version>/series`` and the patch files.
         overlays: ``<overlays>/<upstream>/<path in the upstream tree>``.
-        work: folder of patched trees, ``<work>/<release>/<upstream>``.
-        cache: pristine trees, wheels and remembered mirrors, shared between clones.
-        test: the command that runs one test; the test's id is appended. It exits with 0 when
-            the test passed and with 77 when it did not run, as for automake.
-        builds: patterns, as in ``.gitignore``, of what is built inside of the trees: it does not
-            make an apply refuse, and stays.
-        combinations: the options of each combination that `check` applies, with blanks between;
-            none of them and each by itself when there is none.
-        map: settings of the applicability map; inspect/applicability.py describes them.
+        work: folder of the patched trees, ``<work>/<release>/<upstream>``.
+        cache: folder of pristine trees, wheels and remembered mirrors, shared between clones.
+        test: command that runs one test, whose id is appended; exit code 0: passed, 77: did not
+            run, as in automake.
+        builds: patterns, as in ``.gitignore``, of build outputs in the trees, which an apply keeps
+            and ignores.
+        combinations: options of each combination that `check` applies, separated by blanks; empty:
+            no option, and each option by itself.
+        map: settings of the applicability map, described in inspect/mapmodel.py.
     """
 
     root: Path
@@ -62,9 +62,9 @@ class Settings:
 
 
 def find_root(start: Path) -> Path:
-    """The fork's root: ``start`` or the nearest folder above it that has a lock.
+    """Return the fork's root: ``start`` or the nearest parent folder with a lock.
 
-    Without one it is ``start``, which :func:`load_settings` then refuses.
+    Without a lock, the result is ``start``, which :func:`load_settings` then refuses.
     """
     start = start.resolve()
     for folder in (start, *start.parents):
@@ -74,11 +74,11 @@ def find_root(start: Path) -> Path:
 
 
 def load_settings(root: Path, *, new: bool = False) -> Settings:
-    """Read the settings of the fork at ``root``; of a new one, which has no lock yet.
+    """Return the settings of the fork at ``root``; a new fork needs no lock yet.
 
     Raises:
-        UserError: ``root`` is not a fork, or ``[tool.forkpatch]`` holds something unknown, or
-            of another type, or a path that leaves the fork or endangers its files.
+        UserError: ``root`` is not a fork; or ``[tool.forkpatch]`` has an unknown key, a value of
+            another type, or a path that leaves the fork or endangers its files.
     """
     root = root.resolve()
     table = _table(root / "pyproject.toml")
@@ -109,7 +109,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
 
 
 def _inside(root: Path, key: str, value: str) -> str:
-    """The path of a setting in its plain form, which names a place below the root."""
+    """Return the normalized path of a setting, which must be below the root."""
     plain = posixpath.normpath(value)
     if value and not value.startswith("/") and plain.split("/")[0] not in (".", "..", ".git"):
         return plain
@@ -120,7 +120,7 @@ def _inside(root: Path, key: str, value: str) -> str:
 
 
 def _check_work(root: Path, paths: Mapping[str, str]) -> None:
-    """Raise when the work folder, in which trees are built and removed, holds the fork's files."""
+    """Raise when the work folder, where trees are removed, holds files of the fork."""
     work = PurePosixPath(paths["work"])
     inside = [
         path
@@ -140,7 +140,7 @@ def _check_work(root: Path, paths: Mapping[str, str]) -> None:
 
 
 def _table(pyproject: Path) -> dict[str, Any]:
-    """The table ``[tool.forkpatch]``, with known keys and values of their types."""
+    """Return the table ``[tool.forkpatch]``, after a check of its keys and types."""
     if not check_regular(pyproject).exists():
         return {}
     try:
@@ -159,7 +159,7 @@ def _table(pyproject: Path) -> dict[str, Any]:
         )
     for key, value in table.items():
         items = value if isinstance(value, list) else ()
-        if not isinstance(value, _KEYS[key]) or not all(isinstance(one, str) for one in items):
+        if not isinstance(value, _KEYS[key]) or not all(isinstance(item, str) for item in items):
             raise UserError(
                 f"{where} {key} = {value!r} is not {_TYPES[_KEYS[key]]}", remedy="correct it"
             )

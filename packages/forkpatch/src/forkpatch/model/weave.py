@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree with all patches applied, from which any subset of the patches can be taken out.
+"""A tree with all patches applied, from which any subset of the patches can be removed.
 
 Every file is kept as a weave (the structure of SCCS, M. J. Rochkind, "The Source Code Control
-System", 1975): all lines that ever were in it, each knowing which patch added it and which
-removed it. Putting a patch in is exact: each hunk must find its lines at the very line it
-states. Leaving a patch out afterwards needs no searching and no merging, for the lines of the
-others are known by identity, not by number. The weave also tells which patch needs which.
+System", 1975): all lines that ever were in the file, each with the patch that added it and the
+patch that removed it. A patch is applied exactly: each hunk must find its lines at its stated line.
+To leave a patch out later needs no search and no merge, because the other patches' lines are known
+by identity, not by number. The weave also tells which patch needs which.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ BASE = ""
 
 @dataclass(eq=False, slots=True)
 class _Line:
+    """A line of a file, with the patch that added it and the patch that removed it."""
+
     data: bytes
     added: str
     removed: str | None = None
@@ -39,12 +41,12 @@ class _Line:
 
 @dataclass(eq=False)
 class _FileWeave:
-    """All lines of one file.
+    """All lines that one file ever had.
 
     Attributes:
-        created: the patch that made the file, BASE for the upstream's.
-        deleted: the patch that removed it.
-        modes: the mode, and the patch that set it, in order.
+        created: the patch that made the file; BASE for a file of upstream.
+        deleted: the patch that removed the file.
+        modes: each mode of the file with the patch that set it, in order.
     """
 
     lines: list[_Line]
@@ -55,23 +57,25 @@ class _FileWeave:
 
     @property
     def mode(self) -> str:
+        """The present mode."""
         return self.modes[-1][0]
 
     @property
     def data(self) -> bytes:
+        """The present content."""
         return b"".join(line.data for line in self.lines if line.removed is None)
 
     def visible(self) -> list[int]:
-        """The places of the lines that are there."""
-        return [at for at, line in enumerate(self.lines) if line.removed is None]
+        """Return the indexes of the present lines."""
+        return [index for index, line in enumerate(self.lines) if line.removed is None]
 
 
 class Weave:
     """A base tree with patches applied one after the other.
 
     Args:
-        modes: mode by path of every file of the base tree.
-        read: gives the bytes of a base file.
+        modes: mode of every file of the base tree, by path.
+        read: function that returns the bytes of a base file.
     """
 
     def __init__(self, modes: Mapping[str, str], read: Callable[[str], bytes]) -> None:
@@ -80,7 +84,7 @@ class Weave:
         self._read = read
         self._files: dict[str, list[_FileWeave]] = {}
         self._needs: dict[str, set[str]] = {}
-        # The files that there ever were in each folder; None until a patch makes a file.
+        # All files that each folder ever had; None until a patch makes a file.
         self._folders: dict[str, set[str]] | None = None
 
     @property
@@ -92,9 +96,9 @@ class Weave:
         """Apply ``patch``.
 
         Raises:
-            PatchError: a hunk's lines are not exactly where it states them, or a file would take
-                the place of a folder, or a folder of a file.
-            UnsafePathError: it goes through a symbolic link, or makes one out of the tree.
+            PatchError: a hunk's lines are not exactly at its stated line, or a file and a folder
+                would have the same path.
+            UnsafePathError: a path goes through a symbolic link, or a link leads out of the tree.
         """
         self.begin(patch.name)
         for file in patch.files:
@@ -106,17 +110,17 @@ class Weave:
         self._needs[name] = set()
 
     def finish(self, patch: Patch) -> None:
-        """End a patch: the files that it made must have room; see :meth:`apply`."""
+        """End a patch: check the paths of the files that it made; see :meth:`apply`."""
         for file in patch.files:
             if file.new is not None and file.new != file.old:
                 self._check_room(patch.name, file.new, f"{patch.name}:{file.patch_line}")
 
     def needs(self, name: str) -> frozenset[str]:
-        """The earlier patches that ``name`` needs."""
+        """Return the earlier patches that ``name`` needs."""
         return frozenset(self._needs[name])
 
     def dependents(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The patches that need ``names``, in order, ``names`` not included."""
+        """Return the patches that need ``names``, in order, without ``names``."""
         gone = set(names)
         found = []
         for patch, needed in self._needs.items():
@@ -128,17 +132,17 @@ class Weave:
     def changes(
         self, kept: Collection[str] | None = None, *, paths: Iterable[str] | None = None
     ) -> dict[str, TreeFile | None]:
-        """Changes to the base tree by the patches ``kept`` (all by default).
+        """Return the changes to the base tree by the patches ``kept`` (default: all).
 
         Args:
-            kept: names of patches.
-            paths: give the changes to these files alone.
+            kept: names of the patches.
+            paths: paths of the files to return; None: all files.
 
         Returns:
-            The new content of each file that differs from the base; None for a removed one.
+            The new content of each file that differs from the base; None for a removed file.
 
         Raises:
-            PatchError: a kept patch needs one that is left out.
+            PatchError: a kept patch needs a patch that is left out.
         """
         chosen = set(self.patches if kept is None else kept)
         for patch in chosen:
@@ -159,32 +163,32 @@ class Weave:
         return result
 
     def touched_by(self, path: str, hunk: Hunk) -> frozenset[str]:
-        """The patches whose lines a change of the whole tree touches.
+        """Return the patches whose lines a change of the whole tree touches.
 
-        These are the patches that added or removed the lines which the hunk replaces. For a hunk
-        that touches lines of the base alone, or that only adds, those beside it count.
+        These patches added or removed the lines that the hunk replaces. For a hunk that only adds
+        lines, or touches only lines of the base, the patches of the neighbouring lines count.
         """
         if not self._files.get(path):
             return frozenset()
         file = self._files[path][-1]
-        seen, first, end = file.visible(), hunk.first, hunk.first + hunk.old_count
-        low = seen[first - 1] + 1 if first else 0
-        high = seen[end] if end < len(seen) else len(file.lines)
-        found = _patches_of(file.lines[low:high])
-        if not found or not hunk.old_count:
-            found |= _patches_of(file.lines[max(low - 1, 0) : high + 1])
-        return frozenset(found)
+        visible, first, end = file.visible(), hunk.first, hunk.first + hunk.old_count
+        low = visible[first - 1] + 1 if first else 0
+        high = visible[end] if end < len(visible) else len(file.lines)
+        patches = _patches_of(file.lines[low:high])
+        if not patches or not hunk.old_count:
+            patches |= _patches_of(file.lines[max(low - 1, 0) : high + 1])
+        return frozenset(patches)
 
     def amend(self, path: str, hunks: Mapping[Hunk, str]) -> None:
-        """Make changes of the whole tree to one file a part of the patches that are named."""
+        """Make changes of the whole tree to one file a part of the given patches."""
         file = self._versions(path)[-1]
         for hunk in sorted(hunks, key=lambda one: one.first, reverse=True):
-            seen, end = file.visible(), hunk.first + hunk.old_count
-            for at in seen[hunk.first : end]:
-                file.lines[at].removed = hunks[hunk]
-            place = seen[end - 1] + 1 if end else 0
+            visible, end = file.visible(), hunk.first + hunk.old_count
+            for index in visible[hunk.first : end]:
+                file.lines[index].removed = hunks[hunk]
+            position = visible[end - 1] + 1 if end else 0
             new = [_Line(data, hunks[hunk]) for kind, data in hunk.lines if kind == "+"]
-            file.lines[place:place] = new
+            file.lines[position:position] = new
 
     def apply_file(self, name: str, diff: FileDiff) -> None:
         """Apply the diff of one file; see :meth:`apply`."""
@@ -216,36 +220,38 @@ class Weave:
             file.touched.append(name)
             self._check_link(diff.old, file, where)
             return
-        # A file that goes, goes elsewhere, or is replaced, takes all that was done to it along.
+        # A removed, renamed or replaced file depends on all patches that touched it.
         self._needs[name] |= set(before) | _other(file.created, name)
         mode = diff.new_mode or file.mode
         if diff.change:
             data = diff.change.apply(file.data, where)
-            moved = [_Line(data, name)] if data else []
+            new_lines = [_Line(data, name)] if data else []
         else:
-            moved = [_Line(file.lines[at].data, name) for at in file.visible()]
-        if diff.new is None and moved:
+            new_lines = [_Line(file.lines[at].data, name) for at in file.visible()]
+        if diff.new is None and new_lines:
             raise PatchError(f"{where}: {diff.old} is removed, but lines of it remain")
         file.deleted = name
         file.touched.append(name)
         self._modes.pop(diff.old, None)
         if diff.new is not None:
-            self._create(diff.new, moved, name, mode, where)
+            self._create(diff.new, new_lines, name, mode, where)
 
     def _check_mode(self, file: _FileWeave, diff: FileDiff, where: str) -> None:
-        """Raise unless the file is a link, executable or neither as the patch has it."""
+        """Raise unless the file's kind (link or plain file) is the kind that the patch states."""
         stated = diff.old_mode or diff.mode
         link = SYMLINK_MODE in (file.mode, stated)
         if file.mode == GITLINK_MODE or (link and file.mode != stated):
             raise PatchError(f"{where}: {diff.old} has mode {file.mode}, the patch {stated}")
 
     def _check_link(self, path: str, file: _FileWeave, where: str) -> None:
+        """Raise when a symbolic link leads out of the tree."""
         if file.mode == SYMLINK_MODE:
             check_link(path, file.data, where)
 
     def _create(
         self, path: str, lines: list[_Line], name: str, mode: str | None, where: str
     ) -> None:
+        """Add a new file to the weave."""
         versions = self._versions(path)
         if versions and versions[-1].deleted is None:
             raise PatchError(f"{where}: {path} cannot be created: it exists already")
@@ -257,7 +263,7 @@ class Weave:
         self._modes[path] = file.mode
 
     def _check_room(self, name: str, path: str, where: str) -> None:
-        """Raise unless a new file is in nobody's place; note the patches that made room for it."""
+        """Raise unless a new file's path is free; note the patches that freed the path."""
         for parent in PurePosixPath(path).parents:
             folder = parent.as_posix()
             if self._is_there(folder):
@@ -280,6 +286,7 @@ class Weave:
             self._needs[name] |= self._removers(inside, name)
 
     def _file_in_folders(self, path: str) -> None:
+        """Add a file to each folder above its path."""
         assert self._folders is not None
         folder = path
         while folder:
@@ -287,18 +294,19 @@ class Weave:
             self._folders.setdefault(folder, set()).add(path)
 
     def _is_there(self, path: str) -> bool:
-        """True for a file that the base has, or a patch made, and that none has removed."""
+        """Return True for a file of the base or of a patch that no patch removed."""
         versions = self._files.get(path)
         if versions is None:
             return path in self._base
         return bool(versions) and versions[-1].deleted is None
 
     def _removers(self, path: str, name: str) -> set[str]:
-        """The other patches that removed a file of this path."""
+        """Return the other patches that removed a file of this path."""
         versions = self._files.get(path, ())
         return {file.deleted for file in versions if file.deleted not in (None, name)}
 
     def _versions(self, path: str) -> list[_FileWeave]:
+        """Return the weaves of a path: of the base's file, and of each file made later."""
         if path not in self._files:
             self._files[path] = []
             if path in self._base:
@@ -307,6 +315,7 @@ class Weave:
         return self._files[path]
 
     def _open(self, path: str, where: str) -> _FileWeave:
+        """Return the present file at a path."""
         versions = self._versions(path)
         if not versions or versions[-1].deleted is not None:
             raise PatchError(
@@ -319,18 +328,18 @@ class Weave:
         """Apply all hunks of one file."""
         if not diff.hunks:
             return
-        seen = file.visible()
-        every = file.lines
-        check_hunks([every[at].data for at in seen], diff, name)
+        visible = file.visible()
+        all_lines = file.lines
+        check_hunks([all_lines[start].data for start in visible], diff, name)
         inserted: list[tuple[int, _Line]] = []
         for hunk in diff.hunks:
-            self._needs[name] |= _weave_hunk(file, seen, hunk, name, inserted)
-        lines, at = list[_Line](), 0
-        for place, line in inserted:
-            lines += file.lines[at:place]
+            self._needs[name] |= _weave_hunk(file, visible, hunk, name, inserted)
+        lines, start = list[_Line](), 0
+        for index, line in inserted:
+            lines += file.lines[start:index]
             lines.append(line)
-            at = place
-        file.lines = lines + file.lines[at:]
+            start = index
+        file.lines = lines + file.lines[start:]
 
 
 def _weave_hunk(
@@ -340,17 +349,17 @@ def _weave_hunk(
     name: str,
     inserted: list[tuple[int, _Line]],
 ) -> set[str]:
-    """Mark the lines that a checked hunk removes, and note those that it inserts.
+    """Mark the lines that a checked hunk removes, and note the lines that it inserts.
 
     Args:
-        file: the file, whose lines keep their places.
-        seen: places of the lines that are there before the patch.
+        file: the file, whose lines keep their indexes.
+        seen: indexes of the lines that are present before the patch.
         hunk: the hunk.
-        name: the patch.
-        inserted: gets each new line, and the place before which it goes.
+        name: name of the patch.
+        inserted: gets each new line, and the index before which the line is inserted.
 
     Returns:
-        The patches that it needs.
+        The patches that the patch needs.
     """
     needs: set[str] = set()
     at = hunk.first  # index into seen
@@ -372,10 +381,10 @@ def _weave_hunk(
 
 
 def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[str]:
-    """The patches that added or removed lines beside the gap before ``seen[at]``.
+    """Return the patches that added or removed lines beside the gap before ``seen[at]``.
 
-    A line put between two lines has its place for certain only while both are there and
-    nothing else comes back between them.
+    The place of an inserted line is certain only while both neighbours are present and no line
+    comes back between them.
     """
     low = seen[at - 1] if at else 0
     high = seen[at] + 1 if at < len(seen) else len(file.lines)
@@ -383,15 +392,17 @@ def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[st
 
 
 def _patches_of(lines: Iterable[_Line]) -> set[str]:
-    """The patches that added or removed lines."""
+    """Return the patches that added or removed lines."""
     return {by for line in lines for by in (line.added, line.removed) if by} - {BASE}
 
 
 def _other(patch: str, name: str) -> set[str]:
+    """Return a patch as a set; empty for BASE or the patch ``name`` itself."""
     return set() if patch in (BASE, name) else {patch}
 
 
 def _alive(versions: list[_FileWeave], chosen: set[str]) -> _FileWeave | None:
+    """Return the version of a file that exists with the chosen patches; None without one."""
     for file in reversed(versions):
         if file.created in chosen or file.created == BASE:
             return None if file.deleted in chosen else file
@@ -399,9 +410,10 @@ def _alive(versions: list[_FileWeave], chosen: set[str]) -> _FileWeave | None:
 
 
 def _render(file: _FileWeave, chosen: set[str]) -> TreeFile:
-    there = {*chosen, BASE}
+    """Return a file's content and mode with the chosen patches."""
+    present = {*chosen, BASE}
     data = b"".join(
-        [line.data for line in file.lines if line.added in there and line.removed not in chosen]
+        [line.data for line in file.lines if line.added in present and line.removed not in chosen]
     )
     mode = next(mode for mode, by in reversed(file.modes) if by in chosen or by == BASE)
     return TreeFile(mode, data)

@@ -18,7 +18,7 @@ from forkpatch.pins.versions import head_of, tags_of
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.sources.repository import local_path
 
-#: Tags that are named in place of one that is not there.
+#: Number of tags in a message about a missing tag.
 _NAMED = 5
 
 
@@ -32,19 +32,19 @@ def first_lock(
     submodules: Sequence[str],
     places: Sequence[str],
 ) -> str:
-    """The text of a new fork's lock, whose tree is still to be looked up.
+    """Return the text of a new fork's lock, whose tree is not looked up yet.
 
     Args:
         url: the upstream's repository, a URL or a folder.
         name: the upstream's name; empty: the last part of the URL.
-        tag: the tag to pin; empty: the newest version, unless ``commit`` is given.
-        commit: the commit to pin.
-        include: files and folders to take; none for the whole tree.
-        submodules: submodules to take.
-        places: repositories to look for tags in.
+        tag: tag to pin; empty: the newest version, unless ``commit`` is given.
+        commit: commit to pin; empty: the tag's.
+        include: files and folders to include; empty for the whole tree.
+        submodules: submodules to include.
+        places: repositories that are searched for tags.
 
     Raises:
-        UserError: there is no name for it, or no version, or no such tag.
+        UserError: the upstream has no valid name, or no version or tag was found.
     """
     name = name or re.sub(r"\.git/*$", "", url.rstrip("/")).rpartition("/")[2].rpartition(":")[2]
     check_name(name, "upstream")
@@ -72,7 +72,7 @@ def first_lock(
 
 
 def _tag(places: Sequence[str], name: str, wanted: str) -> str:
-    """The tag ``wanted``, or that of the newest version; a pre-release's only in want of others."""
+    """Return the tag ``wanted``, or the tag of the newest version, preferably not a pre-release."""
     reasons, newest = list[str](), list[str]()
     for place in places:
         try:
@@ -107,10 +107,10 @@ def _tag(places: Sequence[str], name: str, wanted: str) -> str:
 
 
 def is_new(lock: Path) -> None:
-    """Raise when there is a fork already.
+    """Check that the folder is not a fork yet.
 
     Raises:
-        UserError: the lock is there.
+        UserError: the lock exists.
     """
     if lock.exists():
         raise UserError(

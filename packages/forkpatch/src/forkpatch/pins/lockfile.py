@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to the lock's text: renewed pins, an added version; all else is unchanged.
+"""Changes to the lock's text: renewed pins, an added version; the rest is unchanged.
 
-Nothing is written here: the lock is written once, when every pin is known.
+These functions write no file: the lock is written once, when every pin is known.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ def add_version(
     wheel_only: bool,
     places: Sequence[str],
 ) -> str:
-    """Append a version of an upstream to a lock, laid out like another one.
+    """Append a version of an upstream to a lock, with the layout of another version.
 
     Args:
-        text: the lock as it is.
-        lock: what it says.
-        like: the version whose paths, globs and wheel layout are taken over.
+        text: present text of the lock.
+        lock: present content of the lock.
+        like: version whose paths, globs and wheel layout are copied.
         version: the new version's name. A whole tag of the other version's scheme is shortened to
             its version, as :func:`forkpatch.pins.begin.first_lock` does.
-        tag: its tag; without one, it is found by the version, as the other version's tag has it.
-        commit: its commit, when it has no tag.
-        wheel_only: the commit of its wheel is not known.
-        places: repositories to look the tag up in.
+        tag: tag of the new version; empty: found by the version and the other version's prefix.
+        commit: commit of the new version, if it has no tag.
+        wheel_only: True when the commit of the wheel is unknown.
+        places: repositories that are searched for the tag.
 
     Returns:
-        The text with the new version, whose tree is still to be looked up.
+        The text with the new version, whose tree is not looked up yet.
 
     Raises:
-        UserError: the version is there already, or no repository has such a tag, or there is
-            no wheel to pin alone.
+        UserError: the lock has the version already, no repository has the tag, or the upstream
+            has no wheel for ``wheel_only``.
     """
     if not (tag or commit) and like.tag and prefix_of(version) == prefix_of(like.tag):
         version = name_of_version(version)
@@ -70,7 +70,7 @@ def add_version(
     entry |= {"commit": commit} if commit else {}
     chosen = {"include": like.folders, "exclude": like.exclude, "submodules": like.submodules}
     entry |= {key: list(value) for key, value in chosen.items() if value}
-    if wheel_only:  # git is not there to tell, and a wheel forgets it
+    if wheel_only:  # without git; a wheel does not store executable bits
         entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
     added = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
@@ -89,24 +89,24 @@ def add_version(
 
 
 def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) -> tuple[str, str]:
-    """Name and commit of the tag ``tag``, or of the one that names the version."""
+    """Return name and commit of the tag ``tag``, or of a tag that names the version."""
     named = (f"{prefix_of(like.tag)}{version}", f"v{version}", version)
     wanted = version_of(version)
     errors = []
     for place in places:
         try:
-            known = {one.name: one for one in tags_of(place)}
+            known = {item.name: item for item in tags_of(place)}
         except SourceError as error:
             errors.append(error.what)
             continue
         same = [
-            one.name
-            for one in known.values()
-            if wanted and one.version == wanted and one.series == series_of(like.tag)
+            item.name
+            for item in known.values()
+            if wanted and item.version == wanted and item.series == series_of(like.tag)
         ]
-        found = next((name for name in ([tag] if tag else (*named, *same)) if name in known), "")
-        if found:
-            return found, known[found].commit
+        match = next((name for name in ([tag] if tag else (*named, *same)) if name in known), "")
+        if match:
+            return match, known[match].commit
         errors.append(f"{place} has none")
     names = tag or " or ".join(dict.fromkeys(named))
     remedy = f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH"
@@ -117,11 +117,12 @@ def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) ->
 
 
 def _key(name: str) -> str:
+    """Return a name as a key of TOML."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
-    """The text of a lock with the pins of ``upstreams``; all else in it is unchanged."""
+    """Return the text of a lock with the pins of ``upstreams``; the rest is unchanged."""
     document = tomlkit.parse(text)
     tables: Any = document["upstreams"]
     for upstream in upstreams:
@@ -141,15 +142,15 @@ def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
 
 
 def with_release(text: str, lock: Lock, upstream: Upstream) -> tuple[str, str]:
-    """The text of a lock in which a release has this version of an upstream, and the release.
+    """Return a lock's text with a release that has this upstream version, and the release.
 
-    A new release has the other upstreams as the default one has them.
+    A new release has the other upstreams' versions of the default release.
     """
     named = (
-        name for name, one in lock.releases.items() if one.get(upstream.name) == upstream.version
+        name for name, pins in lock.releases.items() if pins.get(upstream.name) == upstream.version
     )
-    if found := next(named, ""):
-        return text, found
+    if match := next(named, ""):
+        return text, match
     taken = upstream.version in lock.releases
     name = f"{upstream.name}-{upstream.version}" if taken else upstream.version
     document = tomlkit.parse(text)
@@ -168,6 +169,7 @@ def _set(entry: Any, key: str, value: Any) -> None:
 
 
 def _array(values: list[str]) -> Any:
+    """Return an array of TOML."""
     array = tomlkit.array().multiline(len(values) > 1)
     array.extend(values)
     return array

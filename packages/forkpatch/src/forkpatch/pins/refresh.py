@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``lock``: every pin looked up again."""
+"""The verb ``lock``: look up every pin again."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class _Notes:
 
 @dataclass(frozen=True)
 class Relocked:
-    """Result of looking up the pins.
+    """The result of a look-up of pins.
 
     Attributes:
-        upstreams: every upstream version with its pins looked up.
-        differences: pins that differ from the lock, a line each.
-        notes: pins that could not be looked up, a line each; they are unchanged.
+        upstreams: every upstream version with renewed pins.
+        differences: a line for each pin that differs from the lock.
+        notes: a line for each pin that could not be looked up, which is unchanged.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -66,9 +66,9 @@ def with_version(
     commit: str = "",
     wheel_only: bool = False,
 ) -> tuple[Fork, str]:
-    """The fork with one more version of an upstream in its lock, and the lock's text.
+    """Return the fork with another version of an upstream in its lock, and the lock's text.
 
-    Its tree is still to be looked up; nothing is written. See :func:`add_version`.
+    The version's tree is not looked up yet, and nothing is written. See :func:`add_version`.
     """
     path = fork.settings.lock
     text = add_version(
@@ -93,10 +93,10 @@ def pin_version(
     tag: str = "",
     commit: str = "",
 ) -> Fork:
-    """The fork with one more version of an upstream in its lock, looked up and written.
+    """Add another version of an upstream, with its pins, to the lock; return the fork.
 
     Raises:
-        ForkError: it could not be looked up; the lock is as before.
+        ForkError: a pin could not be looked up; the lock is unchanged.
     """
     fork, text = with_version(fork, like, version, options, tag=tag, commit=commit)
     path, new = fork.settings.lock, fork.lock.upstream(like.name, version)
@@ -106,28 +106,29 @@ def pin_version(
 
 
 def relock(fork: Fork, options: SourceOptions, only: Sequence[Upstream] = ()) -> Relocked:
-    """Look up every pin of the upstream part of the lock, or of some versions.
+    """Look up the pins of all upstream versions in the lock, or of the versions ``only``.
 
     Raises:
         IntegrityError: wheel and git give different trees.
-        UserError: an overlay takes the place of a file of the upstream's whole git tree.
+        UserError: an overlay has the path of a file in the upstream's whole git tree.
     """
     notes = _Notes()
-    every = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
-    old = list(only) or every
+    entries = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
+    old = list(only) or entries
     new = [_look_up(fork, upstream, options, notes) for upstream in old]
     differences = [line for pair in zip(old, new, strict=True) for line in _differences(*pair)]
     return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
 
 
 def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
+    """Return an upstream version with its pins looked up."""
     places = list(places_of(pinned, fork.cache, options))
     upstream = replace(pinned, commit=_commit(pinned, places, notes))
     from_git = _from_git(fork, upstream, options, notes) if upstream.commit else None
     if from_git:
         listed = list_tree(from_git.git, from_git.tree)
         upstream = replace(upstream, tree=from_git.tree)
-        if upstream.wheel:  # it forgets what git has as executable
+        if upstream.wheel:  # a wheel does not store git's executable bits
             runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
             upstream = replace(upstream, executable=runs)
     pristine = from_git
@@ -158,6 +159,7 @@ def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes
 
 
 def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
+    """Return the commit of an upstream's tag, or the pinned commit if no place has the tag."""
     if not upstream.tag:
         return upstream.commit
     errors = []
@@ -174,26 +176,26 @@ def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
 def _from_git(
     fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes
 ) -> Pristine | None:
-    """The tree of the pinned commit; one that is in the cache is not read again."""
+    """Return the tree of the pinned commit, from the cache if possible; None if unavailable."""
     errors = []
     selection = (upstream.include, upstream.exclude, upstream.submodules)
     name = f"commit {upstream.commit} {digest(repr(selection))}"
-    if (kept := fork.cache.known(fork.cache.seen(name))) is not None:
-        return kept
+    if (cached := fork.cache.known(fork.cache.seen(name))) is not None:
+        return cached
     for place in places_of(upstream, fork.cache, options):
         source = SourceKind.GIT if place == upstream.url else SourceKind.MIRROR
         try:
             with ExitStack() as stack:
-                found = find_tree(
+                found_tree = find_tree(
                     stack,
                     upstream,
                     place,
                     fork.cache,
                     lambda inner: places_of(inner, fork.cache, options),
                 )
-                notes.left_out(upstream, found.left_out)
-                tree = found.tree_id(fork.cache)
-                pristine = fork.cache.store(found.files(), source, tree)
+                notes.left_out(upstream, found_tree.left_out)
+                tree = found_tree.tree_id(fork.cache)
+                pristine = fork.cache.store(found_tree.files(), source, tree)
         except SourceError as error:
             errors.append(error)
             continue
@@ -207,7 +209,7 @@ def _from_git(
 def _from_wheels(
     fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: _Notes
 ) -> tuple[Wheel, Pristine | None]:
-    """The wheel with the hashes of its files, and the tree of the last file looked up."""
+    """Return the wheel with the hashes of its files, and the tree of the last file looked up."""
     files: list[WheelFile] = []
     pristine = None
     for pinned, platforms in _wanted(fork, upstream, wheel):
@@ -222,18 +224,18 @@ def _from_wheels(
             sha256 = sha256_of(path)
             layout = (wheel.prefixes, wheel.exclude, upstream.include, upstream.exclude)
             name = f"wheel {sha256} {digest(repr(layout), *sorted(upstream.executable))}"
-            found = fork.cache.known(fork.cache.seen(name))
-            if found is None:
+            stored = fork.cache.known(fork.cache.seen(name))
+            if stored is None:
                 members = wheel_files(upstream, wheel, path)
-                found = fork.cache.store(members, SourceKind.WHEEL, "")
-                fork.cache.note(name, found.tree)
-            if pristine and pristine.tree != found.tree:
-                differing = _tree_differences(pristine, found, files[-1].name, path.name)
+                stored = fork.cache.store(members, SourceKind.WHEEL, "")
+                fork.cache.note(name, stored.tree)
+            if pristine and pristine.tree != stored.tree:
+                differing = _tree_differences(pristine, stored, files[-1].name, path.name)
                 raise IntegrityError(
                     f"{upstream}: two wheels give different trees: {'; '.join(differing[:10])}",
                     remedy="correct exclude and map of the wheel in the lock",
                 )
-            pristine = found
+            pristine = stored
             files.append(WheelFile(path.name, sha256))
             if path.is_relative_to(scratch):
                 fork.cache.keep_wheel(path, files[-1].sha256)
@@ -243,18 +245,19 @@ def _from_wheels(
 def _wanted(
     fork: Fork, upstream: Upstream, wheel: Wheel
 ) -> list[tuple[WheelFile, tuple[str, ...]]]:
-    """The wheel's files to look up, and the platforms of each; none means this machine.
+    """Return the wheel's files to look up, with their platforms; none means this machine.
 
-    A version without files, just added, gets one for each platform another version has one for.
+    A new version without files gets a file for each platform of the other versions' files.
     """
     if wheel.files:
         return [(file, _platforms(file)) for file in wheel.files]
     others = fork.lock.versions(upstream.name).values()
-    known = [_platforms(file) for one in others if one.wheel for file in one.wheel.files]
-    return [(WheelFile("", ""), platforms) for platforms in dict.fromkeys(known or [()])]
+    groups = [_platforms(file) for item in others if item.wheel for file in item.wheel.files]
+    return [(WheelFile("", ""), platforms) for platforms in dict.fromkeys(groups or [()])]
 
 
 def _platforms(file: WheelFile) -> tuple[str, ...]:
+    """Return the platforms in the name of a wheel's file."""
     tags = parse_wheel_filename(file.name)[3]
     return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
 
@@ -267,9 +270,10 @@ def _wheel_file(
     options: SourceOptions,
     scratch: Path,
 ) -> Path:
-    kept = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
-    if kept:
-        return kept
+    """Return the path of a wheel's file, from the cache or downloaded."""
+    cached = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
+    if cached:
+        return cached
     if options.offline:
         raise SourceError("it is not in the cache, and this run is offline")
     return download_wheel(wheel.package, wheel.version, scratch, *platforms)
@@ -278,15 +282,16 @@ def _wheel_file(
 def _tree_differences(
     one: Pristine, other: Pristine, first: str = "git", second: str = "the wheel"
 ) -> list[str]:
+    """Return the differences between two trees, in words."""
     left, right = (list_tree(tree.git, tree.tree) for tree in (one, other))
-    found = [f"only {first} has {path}" for path in left if path not in right]
-    found += [f"only {second} has {path}" for path in right if path not in left]
-    found += [f"{path} differs" for path in left if path in right and left[path] != right[path]]
-    return found
+    messages = [f"only {first} has {path}" for path in left if path not in right]
+    messages += [f"only {second} has {path}" for path in right if path not in left]
+    messages += [f"{path} differs" for path in left if path in right and left[path] != right[path]]
+    return messages
 
 
 def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
-    """Compare overlays with all of the upstream's files, also those outside the tree."""
+    """Raise when an overlay has the path of a file of upstream, inside or outside the tree."""
     overlays = fork.overlays(upstream)
     for place in places if upstream.commit else ():
         path = local_path(place)
@@ -306,6 +311,7 @@ def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
 
 
 def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
+    """Yield the changed pins of an upstream version, in words."""
     for name in ("commit", "tree"):
         had, has = getattr(old, name), getattr(new, name)
         if had != has:
@@ -314,8 +320,8 @@ def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
         had, has = sorted(old.executable), sorted(new.executable)
         yield f"{old}: executable {has}; the lock had {had}"
     pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
-    found = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
-    for name in sorted({*pinned, *found}):
-        if pinned.get(name) != found.get(name):
-            had, has = pinned.get(name, "none"), found.get(name, "not needed")
+    renewed = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
+    for name in sorted({*pinned, *renewed}):
+        if pinned.get(name) != renewed.get(name):
+            had, has = pinned.get(name, "none"), renewed.get(name, "not needed")
             yield f"{old}: wheel {name} {has}; the lock had {had}"

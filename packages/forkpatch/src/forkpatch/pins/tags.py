@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions that tags name: ``v1.2.3``, ``curl-8_16_0``, ``REL_16_1``, ``jdk-21+35``.
+"""Versions in the names of tags: ``v1.2.3``, ``curl-8_16_0``, ``REL_16_1``, ``jdk-21+35``.
 
-A tag is a prefix and a version: numbers, with any of ``. _ -`` between them, and perhaps a word for
-a pre-release. One repository may have several series of tags, of a program and of its parts; tags
-with the same prefix are of the same series.
+A tag is a prefix and a version: numbers, joined by any of ``. _ -``, and perhaps a word for a
+pre-release. A repository may have several series of tags, for a program and its parts. Tags with
+the same prefix belong to the same series.
 """
 
 from __future__ import annotations
@@ -36,66 +36,67 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag of the upstream: its name, and its commit."""
+    """A tag of the upstream: name and commit."""
 
     name: str
     commit: str
 
     @property
     def version(self) -> Version | None:
-        """The version that the tag names; None when it names none."""
+        """The version in the tag's name; None without a version."""
         return version_of(self.name)
 
     @property
     def series(self) -> str:
-        """What precedes the version: tags that share it are of one series."""
+        """The series of the tag: its prefix before the version."""
         return series_of(self.name)
 
 
 def prefix_of(name: str) -> str:
-    """What precedes the version in a tag's name; empty where nothing does."""
+    """Return the part of a tag's name before the version; empty without such a part."""
     return next((name[:end] for end in _starts(name) if _version(name[end:])), "")
 
 
 def name_of_version(tag: str) -> str:
-    """The name of a tag's version in a lock: ``8_16_0`` for ``curl-8_16_0``."""
+    """Return the name of a tag's version in a lock: ``8_16_0`` for ``curl-8_16_0``."""
     return tag.removeprefix(prefix_of(tag)).replace("/", "-")
 
 
 def series_of(name: str) -> str:
-    """The prefix of a tag as far as it tells series apart: a ``v`` may come and go."""
+    """Return the prefix of a tag without a final ``v``, which may come and go."""
     return re.sub(r"(?<![a-z])v$", "", prefix_of(name).lower())
 
 
 def version_of(name: str) -> Version | None:
-    """The version of a tag or of a version's name; None for another name."""
+    """Return the version in a tag's name or a version's name; None without a version."""
     return next(filter(None, (_version(name[end:]) for end in _starts(name))), None)
 
 
 def usual_series(tags: Iterable[Tag]) -> str:
-    """The series of most tags that name a version."""
+    """Return the series of most tags that name a version."""
     counts = Counter(tag.series for tag in tags if tag.version)
     return max(counts, key=counts.__getitem__, default="")
 
 
 def _starts(name: str) -> Iterable[int]:
-    """The places at which a version may begin, the first of them first."""
-    places = (found.start() for found in re.finditer(r"(?<!\d)\d", name))
-    return (at for at in places if _PREFIX.fullmatch(name[:at]))
+    """Return the offsets at which a version may begin in a name, in order."""
+    offsets = (match.start() for match in re.finditer(r"(?<!\d)\d", name))
+    return (offset for offset in offsets if _PREFIX.fullmatch(name[:offset]))
 
 
 def _version(text: str) -> Version | None:
-    found = _VERSION.fullmatch(text)
+    """Return the version that a text names; None if it names no version."""
+    match = _VERSION.fullmatch(text)
     try:
-        if found is None:
+        if match is None:
             return Version(text)
-        version = ".".join(re.split(r"[._-]", found["numbers"]))
-        word = (found["word"] or "").lower()
-        letter = found["letter"] or (word if len(word) == 1 and not found["count"] else "")
+        version = ".".join(re.split(r"[._-]", match["numbers"]))
+        word = (match["word"] or "").lower()
+        letter = match["letter"] or (word if len(word) == 1 and not match["count"] else "")
         if letter:  # 1.1.1b follows 1.1.1a, which follows 1.1.1
             version += f".post{ord(letter.lower()) - ord('a') + 1}"
         elif word:
-            version += f"{_WORDS[word]}{found['count'] or 0}"
-        return Version(version + (f"+{found['build']}" if found["build"] else ""))
+            version += f"{_WORDS[word]}{match['count'] or 0}"
+        return Version(version + (f"+{match['build']}" if match["build"] else ""))
     except InvalidVersion:
         return None

@@ -21,7 +21,7 @@ _PIP_TIMEOUT = 60.0
 
 
 def tags_of(place: str) -> tuple[Tag, ...]:
-    """All tags of the repository at ``place``, a folder or a URL, oldest version first.
+    """Return all tags of the repository at ``place``, a folder or a URL, oldest version first.
 
     Raises:
         SourceError: it cannot be asked.
@@ -35,18 +35,18 @@ def tags_of(place: str) -> tuple[Tag, ...]:
             rows = [line.split(" ") for line in out.splitlines()]
             tags = {ref: peeled or oid for oid, peeled, ref in rows}
         else:
-            ask = ("ls-remote", "--tags", "--", place)
-            out = Git().run(*ask, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
+            call = ("ls-remote", "--tags", "--", place)
+            out = Git().run(*call, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
             pairs = [line.split("\t") for line in out.splitlines()]
-            tags = {ref.removesuffix("^{}"): oid for oid, ref in pairs}  # ^{} comes second
+            tags = {ref.removesuffix("^{}"): oid for oid, ref in pairs}  # ^{} lines come second
     except GitError as error:
         raise SourceError(f"{place}: {error}") from error
-    found = [Tag(ref.removeprefix("refs/tags/"), oid) for ref, oid in tags.items()]
-    return tuple(sorted(found, key=lambda tag: (tag.version or Version("0"), tag.name)))
+    tag_list = [Tag(ref.removeprefix("refs/tags/"), oid) for ref, oid in tags.items()]
+    return tuple(sorted(tag_list, key=lambda tag: (tag.version or Version("0"), tag.name)))
 
 
 def head_of(place: str) -> str:
-    """The commit that the repository at ``place`` calls HEAD.
+    """Return the commit of HEAD of the repository at ``place``.
 
     Raises:
         SourceError: it cannot be asked.
@@ -63,10 +63,10 @@ def head_of(place: str) -> str:
 
 
 def index_versions(package: str) -> tuple[Version, ...]:
-    """The versions of a package that pip's index offers for this machine, oldest first.
+    """Return the versions of a package in pip's index for this machine, oldest first.
 
     Raises:
-        SourceError: the index cannot be asked, or knows no such package.
+        SourceError: the index does not answer, or lacks the package.
     """
     command = [*pip_command(), "index", "versions", "--pre", "--disable-pip-version-check", package]
     try:
@@ -84,20 +84,20 @@ def index_versions(package: str) -> tuple[Version, ...]:
     if done.returncode or not listed:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
         raise SourceError(f"pip: {lines[-1].removeprefix('ERROR: ')}")
-    found = (version_of(item.strip()) for item in listed.group(1).split(","))
-    return tuple(sorted(version for version in found if version))
+    versions = (version_of(item.strip()) for item in listed.group(1).split(","))
+    return tuple(sorted(version for version in versions if version))
 
 
 @dataclass(frozen=True)
 class News:
-    """Versions newer than a pinned one.
+    """Versions newer than the pinned version.
 
     Attributes:
-        tags: newer tags, of the series of the pinned one.
+        tags: newer tags of the pinned tag's series.
         wheels: newer versions in the package index.
-        head: the newest commit, when it is not the pinned one and no tag is followed.
-        notes: repositories and indexes that could not be asked, with the reason.
-        tags_understood: False when the pinned tag names no version, so that none is newer.
+        head: newest commit, if it differs from the pinned commit and no tag is followed.
+        notes: repositories and indexes that did not answer, with reasons.
+        tags_understood: False when the pinned tag names no version, so that newer tags are unknown.
     """
 
     upstream: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conflicts of a patch with a new base: their class, place and the upstream commit behind them."""
+"""Conflicts of a patch with a new base: class, place, and the upstream commit behind them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from forkpatch.symbols.placement import misplaced
 
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
-    """Conflicts of the patch whose merge has just failed."""
+    """Return the conflicts of the patch whose merge has just failed."""
     unmerged = {path: held for path, held in read_index(rebase.git).items() if "0" not in held}
     return tuple(_conflict(rebase, name, path, held) for path, held in sorted(unmerged.items()))
 
 
 def _conflict(rebase: Rebase, name: str, path: str, stages: Container[str]) -> Conflict:
+    """Return the conflict of one file, with its class and the upstream commit behind it."""
     old_path = next((old for old, new in rebase.base.renames.items() if new == path), path)
     lines: tuple[tuple[int, int], ...] = ()
     if "2" in stages:
@@ -42,7 +43,7 @@ def _conflict(rebase: Rebase, name: str, path: str, stages: Container[str]) -> C
 
 
 def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
-    """First and last line of each of git's conflicts."""
+    """Yield first and last line of each of git's conflicts in a file."""
     file = rebase.tree / path
     first = 0
     for number, line in enumerate(split_lines(file.read_bytes()) if file.is_file() else [], 1):
@@ -54,30 +55,30 @@ def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
 
 
 def _moved(rebase: Rebase, name: str, path: str) -> str:
-    """New places of the symbols of ``path`` that the patch changes, of those that moved."""
-    found = []
+    """Return the new places of the symbols of ``path`` that the patch changes and that moved."""
+    messages = []
     for place in rebase.record.patches[name]:
         if place.path != path or place.symbol == MODULE:
             continue
-        here = rebase.base.read(rebase.base.path_of(path))
-        names = outline(path, here).symbols if here is not None else ()
+        content = rebase.base.read(rebase.base.path_of(path))
+        names = outline(path, content).symbols if content is not None else ()
         if any(bare_name(known) == bare_name(place.symbol) for known in names):
             continue
-        for now, symbol in places_of(rebase.base, path, place.symbol)[:1]:
-            found.append(f"{place.symbol} is now in {now}: {symbol.name}")
-    return "; ".join(found)
+        for new_path, symbol in places_of(rebase.base, path, place.symbol)[:1]:
+            messages.append(f"{place.symbol} is now in {new_path}: {symbol.name}")
+    return "; ".join(messages)
 
 
 def history_of(rebase: Rebase) -> History | None:
-    """The upstream's history between both versions; None when no mirror on this machine has it."""
+    """Return upstream's history between both versions; None without a mirror of it here."""
     old, new = rebase.old.upstream, rebase.new
     mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]
-    known = [one.commit for one in (old, new) if one.commit]
+    known = [version.commit for version in (old, new) if version.commit]
     return History.find(mirrors, *known) if old.commit else None
 
 
 def backported(rebase: Rebase, name: str) -> str:
-    """The upstream commit that a patch is a backport of, if only the new version has it."""
+    """Return the upstream commit that a patch backports if only the new version has it."""
     named = re.fullmatch(
         r"Backport \[([0-9a-f]+)\]", rebase.patch(name).trailer("Upstream-Status") or ""
     )
@@ -90,29 +91,29 @@ def backported(rebase: Rebase, name: str) -> str:
 
 
 def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:
-    """First upstream commit after which the patch's old lines are no longer there."""
+    """Return the first upstream commit that removed old lines of the patch."""
     old, new = rebase.old.upstream, rebase.new
     history = history_of(rebase)
     if history is None:
         return None
-    newest = new.commit or "HEAD"  # of a wheel, whose commit is not known, it is a guess
+    newest = new.commit or "HEAD"  # a guess for a wheel, whose commit is unknown
     base = split_lines(rebase.old.base.get(path, b""))
     for diff in rebase.patch(name).files:
         for hunk in diff.hunks if diff.old == path else ():
             block = _in_base(base, hunk)
-            found = history.broke(old.commit, newest, path, block) if block else None
-            if found:
-                return found
+            commit = history.broke(old.commit, newest, path, block) if block else None
+            if commit:
+                return commit
     return None
 
 
 def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
-    """The longest run of a hunk's old lines that the base has, earlier patches left aside."""
+    """Return the longest run of a hunk's old lines that the base has without earlier patches."""
     old = list(hunk.old)
     for size in range(len(old), 0, -1):
-        for at in range(len(old) - size + 1):
-            block = old[at : at + size]
-            if any(base[place : place + size] == block for place in range(len(base))):
+        for start in range(len(old) - size + 1):
+            block = old[start : start + size]
+            if any(base[row : row + size] == block for row in range(len(base))):
                 return block
     return []
 
@@ -120,67 +121,67 @@ def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
 def placed_wrongly(
     rebase: Rebase, name: str, now: Mapping[str, bytes], *, whole: bool
 ) -> tuple[Conflict, ...]:
-    """Misplacements of a patch that was merged onto the rebase's head.
+    """Return the misplacements of a patch that was merged onto the rebase's head.
 
     Args:
         rebase: the rebase.
-        name: the patch.
-        now: the files that it changes after the merge, by path on the new base.
-        whole: False when some hunks are known to be left out, for they conflict.
+        name: name of the patch.
+        now: the patch's files after the merge, by path on the new base.
+        whole: False when conflicting hunks are left out.
     """
     patch, commits = rebase.patch(name), (f"{rebase.original(name)}^", rebase.original(name))
     before, after = files_at(rebase.git, commits, patch.paths)
     (ours,) = files_at(rebase.git, [rebase.plan.head], sorted(now))
-    found: list[Conflict] = []
+    conflicts: list[Conflict] = []
     for diff in patch.files:
         if diff.old is None or diff.new is None or not diff.hunks:
             continue
         path = rebase.base.path_of(diff.old)
-        here = diff.new if diff.new in now and diff.new != diff.old else path
-        if path not in ours or here not in now:
+        new_path = diff.new if diff.new in now and diff.new != diff.old else path
+        if path not in ours or new_path not in now:
             continue
         old = before[diff.old], after[diff.new]
-        wrong = [*misplaced(diff, old, (ours[path], now[here]), path, whole=whole)]
-        wrong += survivors(diff, old, ours[path], path, rebase.base) if whole else ()
-        found += [
+        errors = [*misplaced(diff, old, (ours[path], now[new_path]), path, whole=whole)]
+        errors += survivors(diff, old, ours[path], path, rebase.base) if whole else ()
+        conflicts += [
             Conflict(
                 name,
-                here,
+                new_path,
                 ConflictKind.MISPLACED,
-                detail=one.detail,
-                symbol=one.symbol,
-                blob=blob_id(now[here]),
+                detail=error.detail,
+                symbol=error.symbol,
+                blob=blob_id(now[new_path]),
             )
-            for one in wrong
+            for error in errors
         ]
-    return tuple(found)
+    return tuple(conflicts)
 
 
 def merged_files(rebase: Rebase, name: str) -> dict[str, bytes]:
-    """The files of a failed merge, those with conflicts with upstream's side of each."""
+    """Return the files of a failed merge; a file with conflicts has upstream's side of each."""
     patch, original = rebase.patch(name), rebase.original(name)
     before, after, head = files_at(
         rebase.git, (f"{original}^", original, rebase.plan.head), _paths(rebase, name)
     )
-    conflicting = {one.path for one in classify(rebase, name)}
-    found = {}
+    conflicting = {conflict.path for conflict in classify(rebase, name)}
+    files = {}
     for diff in patch.files:
         path = rebase.base.path_of(diff.old) if diff.old else diff.new or ""
         file = rebase.tree / path
         if path in conflicting and diff.old in before and diff.new in after and path in head:
             merged = merge_data(head[path], before[diff.old], after[diff.new], "--ours")
-            found[path] = merged or b""
+            files[path] = merged or b""
         elif path not in conflicting and file.is_file() and not file.is_symlink():
-            found[path] = file.read_bytes()
-    return found
+            files[path] = file.read_bytes()
+    return files
 
 
 def files_after(rebase: Rebase, name: str, tree: str) -> dict[str, bytes]:
-    """The files that a patch changes, in a commit or tree."""
+    """Return the files that a patch changes, in a commit or tree."""
     return files_at(rebase.git, [tree], _paths(rebase, name))[0]
 
 
 def _paths(rebase: Rebase, name: str) -> list[str]:
-    """The paths that a patch names, and those at which the new base has them."""
+    """Return the paths that a patch names, and their paths on the new base."""
     paths = rebase.patch(name).paths
     return sorted({*paths, *map(rebase.base.path_of, paths)})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution of a rebase's plan: each patch merged, resolved by a person, or dropped.
+"""Execution of a rebase's plan: each patch is merged, resolved by a person, or dropped.
 
-Git's success is verified: a change that the new version already has is dropped, and one that
-was merged into another function stops the rebase.
+Git's success is checked: a patch whose change the new version already has is dropped, and a change
+that was merged into another function stops the rebase.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MERGED = "refs/forkpatch/merged"
 
 
 def execute(rebase: Rebase) -> Rebase:
-    """Execute the pending steps until one has conflicts, or all are done."""
+    """Execute the pending steps until a step has conflicts, or all steps are done."""
     while rebase.plan.pending and not rebase.plan.conflicts:
         rebase = _merge_clean(rebase)
         if rebase.plan.pending:
@@ -43,11 +43,13 @@ def execute(rebase: Rebase) -> Rebase:
 
 
 def _merge_clean(rebase: Rebase) -> Rebase:
-    """Merge the pending patches in memory up to the first that git has to look at."""
+    """Merge the pending patches in memory, up to the first patch that git must merge."""
     plan = rebase.plan
     steps = {step.patch.name: step for step in rebase.old.steps()}
-    pending = [steps[one.patch] for one in plan.pending]
-    files = HeadFiles(rebase.git, plan.head, {path for one in pending for path in one.patch.paths})
+    pending = [steps[item.patch] for item in plan.pending]
+    files = HeadFiles(
+        rebase.git, plan.head, {path for item in pending for path in item.patch.paths}
+    )
     commits = [
         replace(step.commit, changes=changes, parent=plan.head)
         for step, changes in zip(pending, merge_patches(pending, files, rebase.base), strict=False)
@@ -60,10 +62,11 @@ def _merge_clean(rebase: Rebase) -> Rebase:
 
 
 def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
+    """Execute one step with git: drop the patch, merge it, or stop at its conflicts."""
     git, head = rebase.git, rebase.plan.head
-    there = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
-    if there:
-        reason = f"already upstream: {'; '.join(there)}"
+    symbols = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
+    if symbols:
+        reason = f"already upstream: {'; '.join(symbols)}"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
     if commit := _merged_unseen(rebase, step):
         return rebase.completed(RebaseOutcome.CLEAN, commit=commit)
@@ -89,22 +92,22 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
 
 
 def _merged_unseen(rebase: Rebase, step: RebaseStep) -> str:
-    """The commit of a patch that git merges and nobody has to look at; empty for another."""
+    """Merge a patch with git, without a checkout; return its commit, empty if not clean."""
     head, tree = rebase.plan.head, rebase.try_pick(step.original)
     if not tree or tree == rebase.git.text("rev-parse", f"{head}^{{tree}}"):
         return ""
     if placed_wrongly(rebase, step.patch, files_after(rebase, step.patch, tree), whole=True):
         return ""
     pairs = zip(rebase.old.patches, rebase.old.patch_commits, strict=True)
-    commit = next(one for patch, one in pairs if patch.name == step.patch)
+    commit = next(item for patch, item in pairs if patch.name == step.patch)
     merged = replace(commit, changes={}, tree=tree, parent=head)
     return write_commits(rebase.git, _MERGED, [merged])[0]
 
 
 def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
-    """Drop a patch that conflicts with its own commit upstream; else stop.
+    """Drop a patch that conflicts with its own commit upstream; otherwise stop.
 
-    What git merged without a conflict beside the conflicts may be misplaced too.
+    Changes that git merged beside the conflicts are checked for misplacement, too.
     """
     if commit := _upstream_commit(rebase, step):
         rebase.git.run("cherry-pick", "--abort")
@@ -116,10 +119,10 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     stopped = _stop(rebase, (*conflicts, *wrong))
     if wrong:
         return stopped
-    found = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
-    if found.tree:
-        return complete(stopped, found.tree, "resolved as recorded")
-    warn(*(f"{step.patch}: {reason}" for reason in found.reasons))
+    replayed = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
+    if replayed.tree:
+        return complete(stopped, replayed.tree, "resolved as recorded")
+    warn(*(f"{step.patch}: {reason}" for reason in replayed.reasons))
     if tree := merge_by_syntax(rebase, step):
         trees = (step.original, rebase.plan.head, tree)
         remember(rebase.merged, rebase.resolutions, step.patch, trees)
@@ -128,7 +131,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
 
 
 def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
-    """The upstream commit between both versions that is this very patch."""
+    """Return the upstream commit between both versions with the same change as the patch."""
     history, old, new = history_of(rebase), rebase.old.upstream, rebase.new
     if history is None or not new.commit:
         return None
@@ -142,11 +145,12 @@ def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
 
 
 def _stop(rebase: Rebase, conflicts: tuple[Conflict, ...]) -> Rebase:
+    """Save the conflicts of the first pending step, which stop the rebase."""
     return rebase.saved(replace(rebase.plan, conflicts=conflicts))
 
 
 def _around(rebase: Rebase, step: RebaseStep) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
-    """The files that a patch changes, before and after it in the old series."""
+    """Return a patch's files before and after it in the old series."""
     commits = (f"{step.original}^", step.original)
     before, after = files_at(rebase.git, commits, rebase.patch(step.patch).paths)
     return before, after
@@ -156,7 +160,7 @@ def skip(rebase: Rebase, reason: str) -> Rebase:
     """Drop the patch that has conflicts.
 
     Raises:
-        UserError: there is no reason, or no patch has conflicts.
+        UserError: the reason is empty, or no patch has conflicts.
     """
     if not reason.strip():
         raise UserError("--skip needs a reason", remedy="--skip 'why it is not needed'")

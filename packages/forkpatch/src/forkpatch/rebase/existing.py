@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A series that the new version of a rebase has already: kept and added to, or replaced.
+"""The new version's existing series in a rebase: kept and added to, or replaced.
 
-The result names each of its patches, and each patch of the old version that it replaces.
+The report names each patch of the existing series, and each patch of the old version that the
+existing series replaces.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from forkpatch.tree.fork import Fork
 
 
 def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | None) -> None:
-    """Raise unless a choice was made just when the new version has a series.
+    """Check that a choice is given exactly when the new version has a series.
 
     Raises:
-        UserError: so it is.
+        UserError: the choice is missing, or the new version has no series.
     """
     folder = fork.patch_folder(new)
     if folder.exists() and existing is None:
@@ -42,35 +43,39 @@ def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | 
 
 
 def series_state(fork: Fork, upstream: Upstream) -> str:
-    """Hash of a version's series: names, homes and texts, in order; empty without one."""
+    """Return a hash of a version's series: homes, names, texts; empty without a series."""
     if not fork.patch_folder(upstream).exists():
         return ""
-    return _state((one.home, one.name, one.sha256) for one in fork.series(upstream))
+    return _state((patch.home, patch.name, patch.sha256) for patch in fork.series(upstream))
 
 
 def _state(patches: Iterable[tuple[str, str, str]]) -> str:
+    """Return the hash of a series from home, name and sha256 of each patch."""
     lines = (f"{home}/{name} {sha256}\n" for home, name, sha256 in patches)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> None:
-    """Raise when the new version's series is not the one with which the rebase began.
+    """Check that the new version's series is unchanged since the rebase began.
+
+    It may also equal the result of the rebase, when a run was killed after writing it.
 
     It may also be the one that the rebase is to write: a run was killed after that.
 
     Args:
         fork: the fork.
-        plan: the rebase.
-        patches: the series that it gives.
+        plan: the plan of the rebase.
+        patches: the series that the rebase gives.
 
     Raises:
-        UserError: so it is.
+        UserError: the series changed.
     """
     new = fork.lock.upstream(plan.upstream, plan.new)
     shas = (
-        one.shared.sha256 if one.shared else hashlib.sha256(one.data).hexdigest() for one in patches
+        patch.shared.sha256 if patch.shared else hashlib.sha256(patch.data).hexdigest()
+        for patch in patches
     )
-    named = ((one.entry.home, one.entry.name) for one in patches)
+    named = ((patch.entry.home, patch.entry.name) for patch in patches)
     written = _state((*name, sha256) for name, sha256 in zip(named, shas, strict=True))
     if series_state(fork, new) not in (plan.state, written):
         raise UserError(
@@ -83,12 +88,12 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
 def steps_of(
     kept: Mapping[str, str], series: Mapping[str, str], hashes: Mapping[str, str]
 ) -> tuple[RebaseStep, ...]:
-    """The steps of a rebase.
+    """Return the steps of a rebase.
 
     Args:
-        kept: commits of the new version's patches that are kept, by name, on the new base.
-        series: commits of the old version's, on the old one.
-        hashes: hashes of the old version's patches.
+        kept: commit on the new base of each kept patch of the new version, by name.
+        series: commit on the old base of each patch of the old version, by name.
+        hashes: hash of each patch of the old version, by name.
     """
     return (
         *(
@@ -106,15 +111,17 @@ def steps_of(
 def settled(
     fork: Fork, plan: RebasePlan, exported: Sequence[Exported], series: Sequence[Patch]
 ) -> tuple[Exported, ...]:
-    """The new series: kept patches as their files are, others shared where they may be.
+    """Return the new series: kept patches with their files, other patches shared if possible.
+
+    A patch is not shared with a version whose own series names patches of the new version.
 
     A patch is not shared with a version whose own series names patches of the new one.
 
     Args:
         fork: the fork.
-        plan: the rebase, all steps of which are done.
+        plan: the plan of the rebase, all of whose steps are done.
         exported: the commits of the new series as patch files.
-        series: the patches of the old one.
+        series: the patches of the old series.
     """
     new = fork.lock.upstream(plan.upstream, plan.new)
     names = {step.patch for step in plan.steps if step.outcome is RebaseOutcome.KEPT}
@@ -133,13 +140,14 @@ def settled(
 
 
 def _as_kept(fork: Fork, new: Upstream, item: Exported, patch: Patch) -> Exported:
+    """Return an exported patch with the file of the kept patch."""
     if patch.home:
         return replace(item, shared=patch)
     return replace(item, data=fork.patch_file(new, patch).read_bytes())
 
 
 def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
-    """Give a folder of a new series the origin of the old one, unless it keeps its own."""
+    """Copy the origin of the old series to the new series, unless the new series keeps its own."""
     if plan.existing is Existing.REPLACE and (new / ORIGIN).exists():
         shutil.rmtree(new / ORIGIN)
     if not (new / ORIGIN).exists():
@@ -147,11 +155,11 @@ def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
 
 
 def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[RebaseOutcome, str]:
-    """Outcome of a patch that the new version had, and its reason.
+    """Return the outcome of a patch that the new version had, and the reason.
 
     Args:
-        name: the patch.
-        plan: the rebase.
+        name: name of the patch.
+        plan: the plan of the rebase.
         patches: names of the patches that the new version has now.
     """
     step = next((step for step in plan.steps if step.patch == name), None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges of patches in memory, for those that merge cleanly and stay where they belong.
+"""Merges of patches in memory, for patches that merge cleanly and stay in their places.
 
-A patch that is not merged here is merged by git in the working tree, where a person can see the
-result. Both give the same result; here only the files that the patch changes are read.
+Git merges all other patches in the working tree, where a person can see the result. Both ways give
+the same result; a merge in memory reads only the files that the patch changes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from forkpatch.safety import FILE_MODES
 from forkpatch.symbols.placement import misplaced
 from forkpatch.tree.fork import PatchStep
 
-# Patches that are merged before the places of their changes are looked at: one git compares them,
-# and where one of them is not in its place, those behind it were merged for nothing.
+# Number of patches that are merged before one git call compares the places of their changes.
+# After a misplaced patch, the later merges of the batch are wasted.
 _TOGETHER = 16
 
 
 class HeadFiles:
-    """The files of a commit, and of the commits that are to follow it.
+    """The files of a commit, with the changes of the patches merged onto it.
 
     Args:
         git: the repository.
         commit: the commit.
-        paths: files that will be read, which one call reads in advance.
+        paths: files that will be read; one call of git reads them in advance.
     """
 
     def __init__(self, git: Git, commit: str, paths: Iterable[str] = ()) -> None:
@@ -39,11 +39,11 @@ class HeadFiles:
         self._listed = list_tree(git, commit)
         self._folders = {path.rpartition("/")[0] for path in self._listed}
         self._changed: Changes = {}
-        wanted = {path: self._listed[path][1] for path in paths if path in self._listed}
-        self._blobs = read_blobs(git, wanted.values())
+        blob_ids = {path: self._listed[path][1] for path in paths if path in self._listed}
+        self._blobs = read_blobs(git, blob_ids.values())
 
     def read(self, path: str) -> TreeFile | None:
-        """A file; None without a file at that path."""
+        """Return a file; None if no file has that path."""
         if path not in self._changed:
             if path not in self._listed:
                 return None
@@ -56,11 +56,11 @@ class HeadFiles:
         return self._changed[path]
 
     def update(self, changes: Mapping[str, TreeFile | None]) -> None:
-        """Take in the changes of a patch."""
+        """Apply the changes of a patch to the files."""
         self._changed |= changes
 
     def has_room(self, path: str) -> bool:
-        """True when neither the path, nor a folder of it, is a file, and it is not a folder."""
+        """Return True when a new file ``path`` collides with no file and no folder."""
         parts = path.split("/")
         above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         inside = any(folder.startswith(f"{path}/") for folder in self._folders)
@@ -72,12 +72,12 @@ class HeadFiles:
 
 @dataclass(frozen=True)
 class Merge:
-    """One file of a patch, merged onto others than it was made for.
+    """A merge of one file's changes onto another version of the file.
 
     Attributes:
-        diff: what the patch does to it.
-        here: the file that it is merged onto; None without one.
-        file: the result; None when it is gone.
+        diff: the patch's diff of the file.
+        here: the file before the merge; None for a new file.
+        file: the file after the merge; None for a removed file.
     """
 
     diff: FileDiff
@@ -86,16 +86,16 @@ class Merge:
 
     @property
     def path(self) -> str:
-        """The file."""
+        """The path of the file."""
         return self.diff.new or self.diff.old or ""
 
     @property
     def contents(self) -> tuple[bytes, bytes]:
-        """The contents of the file before and after; twice nothing when it comes or goes."""
+        """The file's contents before and after the merge; both empty if it is new or removed."""
         return (self.here.data, self.file.data) if self.here and self.file else (b"", b"")
 
     def is_in_place(self, step: PatchStep, base: NewBase, lines: ChangedLines) -> bool:
-        """True when every change is in the place where the patch makes it."""
+        """Return True when every change is at the place where the patch makes it."""
         if self.here is None or self.file is None:
             return True
         old = step.before[self.path], step.after[self.path]
@@ -106,60 +106,61 @@ class Merge:
 
 
 def merge_patches(steps: Sequence[PatchStep], files: HeadFiles, base: NewBase) -> list[Changes]:
-    """The files that patches change, merged onto others than they were made for.
+    """Merge patches, up to the first that does not merge, onto the files of a commit.
 
     Args:
         steps: the patches.
-        files: those that they are merged onto, which take in the changes.
-        base: the new version, which they are of.
+        files: the files that the patches are merged onto; they get the changes.
+        base: files and renames of the new version.
 
     Returns:
-        The changes of the first patches: of those before one that does not merge cleanly, of which
-        nothing is left, or that is put in another place than the patch makes it.
+        The changed files of each patch before the first that does not merge cleanly, changes
+        nothing, or is misplaced.
     """
-    found: list[Changes] = []
-    while len(found) < len(steps):
-        some = steps[len(found) : len(found) + _TOGETHER]
-        found += (good := _merge_some(some, files, base))
-        if len(good) < len(some):
+    results: list[Changes] = []
+    while len(results) < len(steps):
+        batch = steps[len(results) : len(results) + _TOGETHER]
+        results += (merged := _merge_some(batch, files, base))
+        if len(merged) < len(batch):
             break
-    return found
+    return results
 
 
 def _merge_some(steps: Iterable[PatchStep], files: HeadFiles, base: NewBase) -> list[Changes]:
-    """The same for a few patches, whose merges one git compares."""
+    """Merge a batch of patches, as :func:`merge_patches` does, with one git to compare them."""
     merged: list[tuple[PatchStep, list[Merge], Changes]] = []
     for step in steps:
         merges = [_merged(diff, step, files) for diff in step.patch.files]
-        whole = [one for one in merges if one]
-        changes = {one.path: one.file for one in whole if one.file != one.here}
-        if len(whole) < len(merges) or not changes:
+        clean = [item for item in merges if item]
+        changes = {item.path: item.file for item in clean if item.file != item.here}
+        if len(clean) < len(merges) or not changes:
             break
         files.update(changes)
-        merged.append((step, whole, changes))
-    lines = iter(changed_lines([one.contents for _, merges, _ in merged for one in merges]))
-    found: list[Changes] = []
-    for step, whole, changes in merged:
-        if not all(one.is_in_place(step, base, next(lines)) for one in whole):
+        merged.append((step, clean, changes))
+    lines = iter(changed_lines([item.contents for _, merges, _ in merged for item in merges]))
+    results: list[Changes] = []
+    for step, clean, changes in merged:
+        if not all(item.is_in_place(step, base, next(lines)) for item in clean):
             break
-        found.append(changes)
-    return found
+        results.append(changes)
+    return results
 
 
 def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles) -> Merge | None:
+    """Return the merge of one file; None when it does not merge cleanly in memory."""
     if diff.binary or diff.copied:
         return None
     if diff.old is None:
         path, mode = diff.new or "", diff.new_mode or FILE_MODES[0]
         is_plain = mode in FILE_MODES and files.has_room(path)
         return Merge(diff, None, TreeFile(mode, step.after[path])) if is_plain else None
-    here, before = files.read(diff.old), step.before[diff.old]
-    if here is None or here.mode not in FILE_MODES or diff.new not in (None, diff.old):
+    current, before = files.read(diff.old), step.before[diff.old]
+    if current is None or current.mode not in FILE_MODES or diff.new not in (None, diff.old):
         return None
     if diff.new is None:
-        return Merge(diff, here, None) if here.data == before else None
-    data = merge_data(here.data, before, step.after[diff.new])
+        return Merge(diff, current, None) if current.data == before else None
+    data = merge_data(current.data, before, step.after[diff.new])
     if data is None:
         return None
-    mode = diff.new_mode if diff.new_mode and diff.new_mode != diff.old_mode else here.mode
-    return Merge(diff, here, TreeFile(mode, data))
+    mode = diff.new_mode if diff.new_mode and diff.new_mode != diff.old_mode else current.mode
+    return Merge(diff, current, TreeFile(mode, data))

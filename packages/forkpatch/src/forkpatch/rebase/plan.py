@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a rebase: one step a patch, kept in a JSON file and completed step by step.
+"""The plan of a rebase: one step per patch, kept in a JSON file.
 
-The plan is made once, when a rebase starts. Each step gets its outcome as it is executed, and
-the file is written after each, so that a rebase that was killed continues where it was.
+The plan is made once, when a rebase starts. Each executed step gets its outcome. The file is
+written after each step, so that a killed rebase can continue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE = "plan.json"
 
 
 class RebaseOutcome(StrEnum):
-    """Outcome of one patch in a rebase; the last three are of the new version's own patches."""
+    """Outcome of a patch in a rebase; the last three are for the new version's own patches."""
 
     CLEAN = "clean"
     ADAPTED = "adapted"
@@ -34,7 +34,7 @@ class RebaseOutcome(StrEnum):
 
 
 class Existing(StrEnum):
-    """Choice of what becomes of the patches that the new version has already."""
+    """Choice for the patches that the new version has already."""
 
     KEEP = "keep"
     REPLACE = "replace"
@@ -52,14 +52,14 @@ class ConflictKind(StrEnum):
 
 @dataclass(frozen=True)
 class Conflict:
-    """Reason in one file for which a patch cannot be moved without a person.
+    """The reason in one file why a patch cannot be moved without a person.
 
     Attributes:
         lines: first and last line of each conflict in the working tree's file, from 1.
-        detail: the new place of the file or symbol, or the symbol that was hit.
+        detail: the new place of the file or symbol, or the symbol that git changed instead.
         breaking_commit: the upstream commit that changed these lines; empty without history.
-        symbol: of a misplacement: the symbol that is changed.
-        blob: of a misplacement: the id of the file as git left it; empty when it has conflicts.
+        symbol: for a misplacement: the symbol that is changed.
+        blob: for a misplacement: the blob id of the file after git's merge; empty with conflicts.
     """
 
     patch: str
@@ -81,16 +81,16 @@ class Conflict:
 
 @dataclass(frozen=True)
 class RebaseStep:
-    """One patch of the series.
+    """The step of one patch.
 
     Attributes:
-        original: its commit on the old base.
-        sha256: hash of its file in the old series; empty for one that this series lacks.
+        original: commit of the patch on the old base.
+        sha256: hash of the patch's file in the old series; empty for a patch not in that series.
         outcome: None until the step is done.
-        commit: its commit on the new base; empty when it was dropped.
-        reason: why it was dropped or adapted.
-        by_hand: lines that a person added or removed, against git's merge with upstream's side
-            taken at each conflict.
+        commit: commit of the patch on the new base; empty for a dropped patch.
+        reason: reason why the patch was dropped or adapted.
+        by_hand: number of lines that a person added or removed, compared with git's merge that
+            takes upstream's side at each conflict.
     """
 
     patch: str
@@ -104,14 +104,14 @@ class RebaseStep:
 
 @dataclass(frozen=True)
 class RebasePlan:
-    """All steps of a rebase, those that are done with their outcomes.
+    """All steps of a rebase, with the outcomes of finished steps.
 
     Attributes:
         base: commit of the new base in the rebase's repository.
         conflicts: conflicts of the first pending step; empty unless the rebase has stopped.
-        steps: first those of the new version's patches that are kept, then those of the old one's.
-        existing: what becomes of the new version's patches; None when it had no series.
-        state: hash of the new version's series when the rebase began; empty without one.
+        steps: kept patches of the new version first, then the patches of the old version.
+        existing: choice for the new version's patches; None when it had no series.
+        state: hash of the new version's series when the rebase began; empty without a series.
     """
 
     upstream: str
@@ -125,21 +125,21 @@ class RebasePlan:
 
     @property
     def done(self) -> tuple[RebaseStep, ...]:
-        """The steps that have an outcome."""
+        """The steps with an outcome."""
         return tuple(step for step in self.steps if step.outcome is not None)
 
     @property
     def pending(self) -> tuple[RebaseStep, ...]:
-        """The steps that have none yet."""
+        """The steps without an outcome."""
         return self.steps[len(self.done) :]
 
     @property
     def head(self) -> str:
-        """The commit on which the first pending step is put."""
+        """The commit that the first pending step is merged onto."""
         return next((step.commit for step in reversed(self.done) if step.commit), self.base)
 
     def completed(self, outcome: RebaseOutcome, **details: Any) -> RebasePlan:
-        """The plan with an outcome for its first pending step."""
+        """Return the plan with an outcome for its first pending step."""
         done, (current, *rest) = self.done, self.pending
         step = replace(current, outcome=outcome, **details)
         return replace(self, steps=(*done, step, *rest), conflicts=())
@@ -151,16 +151,16 @@ def write_plan(folder: Path, plan: RebasePlan) -> None:
 
 
 def read_plan(folder: Path, name: str) -> RebasePlan | None:
-    """The plan of the rebase of upstream ``name`` in ``folder``; None without one.
+    """Return the plan of the rebase of upstream ``name`` in ``folder``; None without a plan.
 
     Raises:
-        ForkError: it cannot be read.
+        ForkError: the plan cannot be read.
     """
     path = folder / _FILE
     try:
         raw = json.loads(path.read_text("utf-8"))
-        steps = tuple(_step(**one) for one in raw.pop("steps"))
-        conflicts = tuple(_conflict(**one) for one in raw.pop("conflicts"))
+        steps = tuple(_step(**row) for row in raw.pop("steps"))
+        conflicts = tuple(_conflict(**row) for row in raw.pop("conflicts"))
         existing = raw.pop("existing", None)
         chosen = Existing(existing) if existing else None
         return RebasePlan(**raw, steps=steps, conflicts=conflicts, existing=chosen)
@@ -173,10 +173,10 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
 
 
 def under_way(work: Path) -> Iterator[RebasePlan]:
-    """The plans of the rebases in a work folder.
+    """Yield the plans of the rebases in a work folder.
 
     Raises:
-        ForkError: one cannot be read.
+        ForkError: a plan cannot be read.
     """
     for folder in sorted((work / REBASES).glob("*/")):
         if plan := read_plan(folder, folder.name):
@@ -184,9 +184,11 @@ def under_way(work: Path) -> Iterator[RebasePlan]:
 
 
 def _step(outcome: str | None, **rest: Any) -> RebaseStep:
+    """Return a step from its JSON values."""
     return RebaseStep(outcome=RebaseOutcome(outcome) if outcome else None, **rest)
 
 
 def _conflict(kind: str, lines: list[list[int]], **rest: Any) -> Conflict:
+    """Return a conflict from its JSON values."""
     spans = tuple((first, last) for first, last in lines)
     return Conflict(kind=ConflictKind(kind), lines=spans, **rest)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolutions of conflicts, each as a whole, kept with the fork for the next time.
+"""Resolutions of conflicts, kept with the fork for reuse.
 
-Each is a folder of ``patches/<upstream>/resolutions``: ``resolution.json`` names the patch
-and every file in which the resolved commit differs from git's merge; ``<n>.preimage`` is file
-``n`` with git's conflicts, ``<n>.postimage`` the file as resolved. A file that merged without a
-conflict counts as much as one that did not: a change that follows its function into another file
-is made there.
+Each resolution is a folder of ``patches/<upstream>/resolutions``. Its ``resolution.json`` names the
+patch and every file in which the resolved commit differs from git's merge. ``<n>.preimage`` is file
+``n`` with git's conflicts; ``<n>.postimage`` is the resolved file. Files that merged without a
+conflict are recorded, too: a change that follows its function into another file is made there.
 
-A resolution is used when the same patch meets the same conflicts, all of its files can be made,
-and the patch that comes out is the recorded one, line for line and in the same functions. A file
-that upstream renamed is known by the content from which the merge began.
+A resolution is used when the same patch meets the same conflicts, all of its files can be made, and
+the resulting patch equals the recorded patch, line for line and in the same functions. A file that
+upstream renamed is recognized by its content before the merge.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ FOLDER = "resolutions"
 _FILE = "resolution.json"
 _STAGES = ("1", "2", "3")
 
-#: Mode and blob id of a file by git's stage: 0 when it merged, 1 to 3 when it has a conflict.
+#: Mode and blob id of a file by git's stage: 0 for a clean merge, 1 to 3 for a conflict.
 Stages = Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class RecordedFile:
-    """One file of a resolution: its stages after git's merge, its mode as resolved.
+    """A file of a resolution: its stages after git's merge, and its mode after the resolution.
 
-    The mode is empty when the file is gone.
+    The mode is empty for a removed file.
     """
 
     path: str
@@ -52,12 +51,12 @@ class RecordedFile:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A resolution as it is kept; ``change`` and ``result`` are hashes of :func:`change_of`.
+    """A kept resolution; ``change`` and ``result`` are hashes of :func:`change_of`.
 
     Attributes:
-        patch: name of the patch when it was resolved, for people.
+        patch: name of the patch when it was resolved, for readers.
         change: the patch on its old base.
-        result: the patch on the new base, as resolved.
+        result: the resolved patch on the new base.
     """
 
     patch: str
@@ -68,25 +67,24 @@ class Resolution:
 
     @property
     def conflicts(self) -> set[str]:
-        """Paths of the files that had conflicts."""
+        """Paths of the files with conflicts."""
         return {file.path for file in self.files if set(file.before) & set(_STAGES)}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The tree that a recorded resolution gives; empty when none can be used, with the reasons."""
+    """The tree that a recorded resolution gives; empty, with reasons, when none can be used."""
 
     tree: str = ""
     reasons: tuple[str, ...] = ()
 
 
 def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = None) -> str:
-    """Hash of the lines that a commit or tree takes from and adds to another, with their symbols.
+    """Return a hash of the lines that change between two commits or trees, with their symbols.
 
-    Context, line numbers and the rest of the files do not count. A file that ``names`` has
-    counts under the name there.
+    Context, line numbers and unchanged lines do not count. ``names`` replaces names of files.
     """
-    found = []
+    rows = []
     for path, (old_mode, new_mode, old_id, new_id) in changed_files(git, old, new).items():
         blobs = read_blobs(git, (old_id, new_id))
         before, after = blobs[old_id] or b"", blobs[new_id] or b""
@@ -95,31 +93,31 @@ def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = No
             [(outline(path, data).at(at).name, data.split(b"\n")[at - 1].hex()) for at in numbers]
             for data, numbers in sides
         ]
-        found.append(((names or {}).get(path, path), old_mode, new_mode, lines))
+        rows.append(((names or {}).get(path, path), old_mode, new_mode, lines))
     if names:
-        found.sort(key=lambda one: os.fsencode(one[0]))  # as git does
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        rows.sort(key=lambda row: os.fsencode(row[0]))  # as git does
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> None:
     """Keep a resolution with the fork.
 
     Args:
-        git: the repository of the rebase, with the index that git's merge left.
+        git: repository of the rebase, with the index that git's merge left.
         kept: folder of the resolutions.
-        patch: the patch's name.
-        trees: its commit on the old base, the one that it was merged onto, the resolved tree.
+        patch: name of the patch.
+        trees: the patch's commit on the old base, the commit it was merged onto, the resolved tree.
     """
     original, head, resolved = trees
     merged, after = read_index(git), list_tree(git, resolved)
-    now: dict[str, Stages] = {path: {"0": entry} for path, entry in after.items()}
-    paths = sorted(path for path in {*merged, *now} if merged.get(path) != now.get(path))
+    final: dict[str, Stages] = {path: {"0": entry} for path, entry in after.items()}
+    paths = sorted(path for path in {*merged, *final} if merged.get(path) != final.get(path))
     files = tuple(
         RecordedFile(path, merged.get(path, {}), after[path][0] if path in after else "")
         for path in paths
     )
     if not any(set(file.before) & set(_STAGES) for file in files):
-        return  # of a rebase that an earlier forkpatch began: the index was not kept
+        return  # an earlier forkpatch began the rebase, and kept no index
     change, result = change_of(git, f"{original}^", original), change_of(git, head, resolved)
     record = Resolution(patch, change, result, files)
     preimages = [_marked(git, file.before) for file in files]
@@ -142,23 +140,23 @@ def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> N
 
 
 def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
-    """Resolve the conflicts in the index as recorded; the working tree is not touched.
+    """Resolve the conflicts in the index as recorded, without changing the working tree.
 
     Args:
         git: the repository of the rebase.
         kept: folder of the resolutions.
-        original: the patch's commit on the old base.
-        head: the commit that it was merged onto.
+        original: commit of the patch on the old base.
+        head: commit that the patch was merged onto.
     """
-    known, reasons = [], []
+    resolutions, reasons = [], []
     for path in sorted(kept.iterdir()) if kept.is_dir() else ():
         try:
-            known.append(_read(path))
+            resolutions.append(_read(path))
         except (OSError, ValueError, KeyError, TypeError, ForkError) as error:
             reasons.append(f"{path} is not used: {error or 'it cannot be read'}; remove it")
-    change = change_of(git, f"{original}^", original) if known else ""
+    change = change_of(git, f"{original}^", original) if resolutions else ""
     trees = set()
-    for record in known:
+    for record in resolutions:
         if record.change != change:
             continue
         tree, reason = _applied(git, record, head)
@@ -170,11 +168,11 @@ def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
 
 
 def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
-    """The tree that a resolution gives; empty when it does not apply, with the reason."""
+    """Return the tree that a resolution gives; if it does not apply, an empty id and the reason."""
     merged = read_index(git)
     unmerged = {path for path, stages in merged.items() if set(stages) & set(_STAGES)}
     moved = _renamed(record, merged, unmerged)
-    files_now = tuple(replace(one, path=moved.get(one.path, one.path)) for one in record.files)
+    files_now = tuple(replace(item, path=moved.get(item.path, item.path)) for item in record.files)
     record = replace(record, files=files_now)
     if unmerged != record.conflicts:
         return "", "the conflicts are in other files"
@@ -197,19 +195,19 @@ def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
 def _renamed(
     record: Resolution, merged: Mapping[str, Stages], unmerged: set[str]
 ) -> dict[str, str]:
-    """The new names of files that had conflicts and now have them under another name."""
+    """Return the new names of conflicting files that upstream renamed, by recorded name."""
     lost, new = record.conflicts - unmerged, unmerged - record.conflicts
-    began = {file.path: file.before.get("1") for file in record.files if file.path in lost}
-    found = {}
-    for path, base in began.items():
+    base_entries = {file.path: file.before.get("1") for file in record.files if file.path in lost}
+    renames = {}
+    for path, base in base_entries.items():
         same = [name for name in new if base and merged[name].get("1") == base]
-        if len(same) == 1 and list(began.values()).count(base) == 1:
-            found[path] = same[0]
-    return found
+        if len(same) == 1 and list(base_entries.values()).count(base) == 1:
+            renames[path] = same[0]
+    return renames
 
 
 def _resolved(git: Git, record: Resolution, number: int, held: Stages) -> bytes | None:
-    """The content of a resolved file; None when it is gone, or cannot be had."""
+    """Return the content of a resolved file; None when it is removed or cannot be made."""
     file = record.files[number]
     if not file.after:
         return None
@@ -218,15 +216,15 @@ def _resolved(git: Git, record: Resolution, number: int, held: Stages) -> bytes 
         return resolved
     if file.path not in record.conflicts:
         return None
-    preimage, here = record.folder / f"{number}.preimage", _marked(git, held)
-    if here is None or not preimage.is_file():
+    preimage, current = record.folder / f"{number}.preimage", _marked(git, held)
+    if current is None or not preimage.is_file():
         return None
-    # The conflict is the same, or this is a conflict itself.
-    return merge_data(here, preimage.read_bytes(), resolved)
+    # The result is the recorded file if the conflict is the same; None if this merge conflicts.
+    return merge_data(current, preimage.read_bytes(), resolved)
 
 
 def _marked(git: Git, held: Stages) -> bytes | None:
-    """A text file with git's conflicts, between markers that do not depend on any commit's id."""
+    """Return a text file with git's conflicts, in markers without commit ids."""
     if set(held) != set(_STAGES) or any(mode not in FILE_MODES for mode, _ in held.values()):
         return None
     blobs = read_blobs(git, (oid for _, oid in held.values()))
@@ -238,7 +236,7 @@ def _read(folder: Path) -> Resolution:
     """Read a kept resolution.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError, ForkError: it is not whole.
+        OSError, ValueError, KeyError, TypeError, ForkError: the resolution is incomplete.
     """
     if not (folder / _FILE).is_file():
         raise ValueError(f"it has no {_FILE}")
@@ -248,6 +246,7 @@ def _read(folder: Path) -> Resolution:
 
 
 def _read_files(folder: Path, rows: list[dict[str, object]]) -> Iterator[RecordedFile]:
+    """Yield the checked files of a resolution from its JSON rows."""
     for number, row in enumerate(rows):
         path, before, after = row["path"], row["before"], row["after"]
         if not (isinstance(path, str) and isinstance(before, dict) and isinstance(after, str)):

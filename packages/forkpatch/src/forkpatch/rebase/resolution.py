@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of a step that has conflicts, with the working tree as a person left it."""
+"""Completion of a step with conflicts, from the working tree that a person resolved."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _DOCUMENTS = (".rst", ".txt", ".md")
 
 
 def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
-    """Complete the step that has conflicts with the working tree as a person left it.
+    """Complete the step with conflicts from the working tree that a person resolved.
 
     Args:
         rebase: the rebase.
-        accepted: why the change is right where git put it; None when it was moved by hand.
+        accepted: reason why the change is right where git put it; None when a person moved it.
 
     Raises:
-        UserError: conflict markers or a misplacement remain, no change does, or a file with
-            conflicts is gone without a word.
+        UserError: conflict markers or a misplacement remain, no change remains, or a file with
+            conflicts was deleted without ``git rm``.
     """
     if not rebase.plan.conflicts:
         return rebase
@@ -58,14 +58,14 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         )
     if not accepted:
         _check_moved(rebase, step, tree)
-    if all(one.kind is not ConflictKind.MISPLACED for one in rebase.plan.conflicts):
+    if all(item.kind is not ConflictKind.MISPLACED for item in rebase.plan.conflicts):
         trees = (step.original, head, tree)
         remember(rebase.merged, rebase.resolutions, step.patch, trees)
     return complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
 
 
 def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
-    """Complete the step that has conflicts with a tree in which they are resolved."""
+    """Complete the step with conflicts by a tree in which the conflicts are resolved."""
     git, head, step = rebase.git, rebase.plan.head, rebase.plan.pending[0]
     header, _, message = git.run("cat-file", "commit", step.original).stdout.partition(b"\n\n")
     kept = [line for line in header.split(b"\n") if not line.startswith((b"tree ", b"parent "))]
@@ -73,62 +73,62 @@ def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
     commit = write_commit(git, b"\n".join([*parents, *kept]), message)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
     done = rebase.completed(RebaseOutcome.ADAPTED, commit=commit, reason=f"{kinds}: {how}")
-    # Counting takes the resolution out of the working tree: by now the plan has it.
+    # Counting resets the working tree, so the plan saves the resolution first.
     return done.counted(step.patch, _lines_by_hand(rebase, step.original, tree))
 
 
 def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
-    """Raise while a change is in the place for which the rebase has stopped."""
-    wrong = [one for one in rebase.plan.conflicts if one.kind is ConflictKind.MISPLACED]
-    if not wrong:
+    """Raise while a misplaced change is still where git put it."""
+    misplacements = [item for item in rebase.plan.conflicts if item.kind is ConflictKind.MISPLACED]
+    if not misplacements:
         return
     files = files_after(rebase, step.patch, tree)
-    found = placed_wrongly(rebase, step.patch, files, whole=False)
-    still = {(one.path, one.symbol) for one in found}
-    for one in wrong:
-        untouched = one.path in files and blob_id(files[one.path]) == one.blob
-        if untouched or (one.path, one.symbol) in still:
+    remaining = placed_wrongly(rebase, step.patch, files, whole=False)
+    keys = {(item.path, item.symbol) for item in remaining}
+    for item in misplacements:
+        untouched = item.path in files and blob_id(files[item.path]) == item.blob
+        if untouched or (item.path, item.symbol) in keys:
             raise UserError(
-                f"{step.patch}: {one.path}: misplaced still: {one.detail}",
-                remedy=f"move the change in {rebase.tree / one.path}; or, when it is right there: "
+                f"{step.patch}: {item.path}: misplaced still: {item.detail}",
+                remedy=f"move the change in {rebase.tree / item.path}; or, when it is right there: "
                 + typed(f"rebase {rebase.plan.upstream} --accept 'REASON'"),
             )
 
 
 def _has_markers(rebase: Rebase, step: RebaseStep, path: str) -> bool:
-    """True when a file has more of git's markers than each of the files that were merged.
+    """Return True when a file has more conflict markers than each merged version of the file.
 
     In a document, seven equal signs below a short title are an underline.
     """
     merged = files_at(rebase.git, [rebase.plan.head, step.original, f"{step.original}^"], [path])
     old = [_markers(path, files.get(path, b"")) for files in merged]
-    now = _markers(path, (rebase.tree / path).read_bytes())
-    return any(count > max(one[kind] for one in old) for kind, count in now.items())
+    current = _markers(path, (rebase.tree / path).read_bytes())
+    return any(count > max(counts[kind] for counts in old) for kind, count in current.items())
 
 
 def _markers(path: str, data: bytes) -> Counter[bytes]:
-    """The number of lines that look like each of git's markers."""
-    found: Counter[bytes] = Counter()
+    """Count the lines that look like each of git's conflict markers."""
+    counts: Counter[bytes] = Counter()
     is_document = PurePosixPath(path).suffix in _DOCUMENTS
     lines = [b"", b"", *data.splitlines()]
     for blank, title, line in zip(lines, lines[1:], lines[2:], strict=False):
         if line == b"=======":
             is_title = not blank.strip() and 0 < len(title.strip()) <= len(line)
-            found[line] += not (is_document and is_title)
+            counts[line] += not (is_document and is_title)
         elif line.startswith(_MARKERS) and line[7:8] == b" ":
-            found[line[:7]] += 1
-    return found
+            counts[line[:7]] += 1
+    return counts
 
 
 def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
-    """Lines by which a resolution differs from a merge that takes upstream's side in conflicts."""
+    """Count the lines that differ from a merge with upstream's side at each conflict."""
     git, head = rebase.git, rebase.plan.head
     rebase.reset(head)
     pick = ("cherry-pick", "--no-commit", "--strategy=ort", "--strategy-option=ours")
     try:
         git.run(*pick, original)
         merged = git.text("write-tree")
-    except GitError:  # not a conflict of lines: a file is gone, say
+    except GitError:  # not a conflict of lines, for example a removed file
         merged = f"{head}^{{tree}}"
     rows = git.text("diff-tree", "-r", "--numstat", "--no-renames", merged, resolved).splitlines()
     counts = [count for row in rows for count in row.split("\t")[:2]]
@@ -136,9 +136,9 @@ def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
 
 
 def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
-    """Raise when a file that upstream has was deleted in place of a resolution.
+    """Raise when a person deleted a conflicting file that upstream has, without ``git rm``.
 
-    A file that ``git rm`` removed has no conflict in git's index any more: it is meant to go.
+    A file removed by ``git rm`` has no conflict left in git's index.
     """
     git = f"git -C {shlex.quote(str(rebase.tree))}"
     unmerged = {path for path, held in read_index(rebase.git).items() if "0" not in held}
@@ -154,10 +154,10 @@ def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
 
 
 def _remove_leftover(rebase: Rebase, step: RebaseStep, conflict: Conflict) -> None:
-    """Remove a file that is gone upstream and that git left for reference, when it is untouched.
+    """Remove an untouched file that upstream removed and git left for reference.
 
-    Otherwise the resolution would add it to the new version, and the patches after this one
-    would find it there and change it.
+    Otherwise the resolution would add the file to the new version, and later patches would change
+    it.
     """
     path = rebase.tree / conflict.path
     if conflict.kind is not ConflictKind.FILE_GONE or not path.is_file():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result of a rebase: the new series, and a report of it."""
+"""The result of a rebase: the new series, and a report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")
 
 @dataclass(frozen=True)
 class PatchResult:
-    """Result for one patch; ``RebaseStep`` describes ``reason`` and ``by_hand``.
+    """The result for one patch; ``reason`` and ``by_hand`` as in ``RebaseStep``.
 
     Attributes:
         diff: unified diff of the two patch files; empty when their added and removed lines are
@@ -49,14 +49,14 @@ class PatchResult:
 
 @dataclass(frozen=True)
 class RebaseReport:
-    """Result of a whole rebase.
+    """The result of a whole rebase.
 
     Attributes:
-        folder: folder of the new series; the old one is unchanged.
+        folder: folder of the new series; the old series is unchanged.
         symbols: drift of the symbols that patches change or overlays shadow.
-        notes: what could be checked less closely than the rest.
-        existing: for each patch that the new version had already, what became of it; ``diff`` is
-            from it to the old version's patch when it was kept, else to the one in its place.
+        notes: files and languages that were compared less closely, and records of other versions.
+        existing: result for each patch that the new version had before; ``diff`` leads from that
+            patch to the old version's patch if it was kept, else to its replacement.
     """
 
     upstream: str
@@ -73,9 +73,9 @@ def finish(rebase: Rebase) -> RebaseReport:
     """Write the new series, and remove the workspace.
 
     Raises:
-        UserError: the new version's series changed meanwhile, or another version names a patch
-            of it that would be gone.
-        ForkError: the new series does not give the tree that the rebase arrived at.
+        UserError: the new version's series changed during the rebase, or another version names a
+            patch that would be removed.
+        ForkError: the new series does not give the tree of the rebase.
     """
     fork, plan = rebase.fork, rebase.plan
     commits = rebase.git.text("rev-list", "--reverse", f"{plan.base}..{plan.head}").split()
@@ -88,13 +88,13 @@ def finish(rebase: Rebase) -> RebaseReport:
     findings = compare(old_record, new_record, files)
     moved = [step for step in plan.done if step.outcome is not RebaseOutcome.KEPT]
     results = tuple(_patch_result(rebase, step, patches) for step in moved)
-    taken = {one.patch for one in results if one.outcome is not RebaseOutcome.DROPPED}
+    taken = {item.patch for item in results if item.outcome is not RebaseOutcome.DROPPED}
     symbols = tuple(
         # A change in another symbol was proven to be in its place, or a person accepted it.
-        replace(one, drift=Drift.FOLLOWED) if one.drift is Drift.MISPLACED else one
-        for one in findings
-        if one.drift is not Drift.UNCHANGED
-        and (one.what in taken or one.what not in old_record.patches)
+        replace(item, drift=Drift.FOLLOWED) if item.drift is Drift.MISPLACED else item
+        for item in findings
+        if item.drift is not Drift.UNCHANGED
+        and (item.what in taken or item.what not in old_record.patches)
     )
     folder, record = fork.patch_folder(rebase.new), format_record(new_record)
     existing = _existing(rebase, patches)
@@ -115,7 +115,7 @@ def finish(rebase: Rebase) -> RebaseReport:
 
 
 def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult, ...]:
-    """Result for each patch that the new version had already."""
+    """Return the result for each patch that the new version had before."""
     fork, plan, old = rebase.fork, rebase.plan, rebase.old.upstream
     if plan.existing is None:
         return ()
@@ -134,8 +134,8 @@ def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult,
 
 
 def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
-    """Notes on files that could be compared less closely than the rest."""
-    diffs = [diff for one in (*rebase.old.patches, *tree.patches) for diff in one.files]
+    """Return notes on files that were compared less closely."""
+    diffs = [diff for patch in (*rebase.old.patches, *tree.patches) for diff in patch.files]
     paths = {path for diff in diffs if diff.hunks for path in diff.paths}
     return context_notes(
         (path, base.get(path, b""))
@@ -145,6 +145,7 @@ def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
 
 
 def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported]) -> PatchResult:
+    """Return the result for the patch of one step."""
     assert step.outcome is not None
     if step.outcome is RebaseOutcome.DROPPED:
         return PatchResult(step.patch, step.outcome, step.reason)
@@ -157,25 +158,26 @@ def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported])
 
 
 def diff_of_diffs(old: bytes, new: bytes) -> str:
-    """Unified diff of two patches; empty when both add and remove the same lines."""
+    """Return a unified diff of two patches; empty when both add and remove the same lines."""
     if _changed_lines(old) == _changed_lines(new):
         return ""
     return _text_diff(old, new, ("old", "new"))
 
 
 def _text_diff(old: bytes, new: bytes, names: tuple[str, str]) -> str:
-    """Unified diff of two patches; empty when they differ by ids and line numbers alone."""
+    """Return a unified diff of two patches; empty when only ids and line numbers differ."""
     before, after = (_comparable(data) for data in (old, new))
     lines = difflib.unified_diff(before, after, *names, n=3, lineterm="")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _changed_lines(data: bytes) -> list[bytes]:
+    """Return the lines of a patch that begin with ``+`` or ``-``."""
     return [line for line in data.split(b"\n") if line[:1] in (b"+", b"-")]
 
 
 def _comparable(data: bytes) -> list[str]:
-    """The lines of a patch without ids and line numbers."""
+    """Return the lines of a patch without ids and line numbers."""
     lines = [line for line in data.split(b"\n") if not _NOISE.match(line)]
     bare = (re.sub(rb"^@@ -[0-9,]+ \+[0-9,]+ @@", b"@@", line) for line in lines)
     return [line.decode("utf-8", "replace") for line in bare]

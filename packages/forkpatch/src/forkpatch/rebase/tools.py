@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge programs of the user at a conflict: ``git mergetool``, and mergiraf, which knows syntax.
+"""Merge programs of the user for conflicts: ``git mergetool``, and the syntax merge mergiraf.
 
-Neither is trusted more than git's own merge: a result goes on only when every change of the patch
-is in its place.
+Their results are checked like git's own merge: every change of the patch must be in its place.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from forkpatch.safety import FILE_MODES
 from forkpatch.symbols.outline import outline
 
 _MERGIRAF = "mergiraf"
-_PATIENCE = 60  # seconds for one file
+_PATIENCE = 60  # seconds per file
 _STAGES = ("1", "2", "3")
 
 
 def run_merge_tool(rebase: Rebase) -> None:
-    """Run ``git mergetool`` with the user's configuration on the files that have conflicts.
+    """Run ``git mergetool`` with the user's configuration on the conflicting files.
 
     Raises:
-        UserError: git's index has no conflict.
-        ForkError: a file has conflicts still.
+        UserError: git's index has no conflicts.
+        ForkError: a file still has conflicts.
     """
     if not _unmerged(rebase):
         raise UserError(
             "no file has a conflict that a merge tool can show",
             remedy=f"resolve it in {rebase.tree}, then go on with --continue",
         )
-    # forkpatch has the file as git left it: a copy would be taken for a new file of the patch.
+    # No backup: forkpatch would add the copy to the patch as a new file.
     command = ("git", "-C", str(rebase.tree), "-c", "mergetool.keepBackup=false", "mergetool")
     subprocess.run(command, check=False)
     if left := sorted(_unmerged(rebase)):
@@ -50,7 +49,7 @@ def run_merge_tool(rebase: Rebase) -> None:
 
 
 def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
-    """The tree in which mergiraf resolved every conflict; empty without one that can be trusted."""
+    """Return the tree in which mergiraf resolved every conflict; empty without a proven merge."""
     program = shutil.which(_MERGIRAF)
     if program is None:
         return ""
@@ -70,7 +69,7 @@ def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
 
 
 def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
-    """Reason not to trust a merge: a change in another place, or a symbol without its change."""
+    """Return why a merge is not proven: a misplaced change, or a symbol without its change."""
     now = files_after(rebase, step.patch, tree)
     if wrong := placed_wrongly(rebase, step.patch, now, whole=False):
         return wrong[0].detail
@@ -84,21 +83,22 @@ def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
 
 
 def _unmerged(rebase: Rebase) -> set[str]:
+    """Return the paths with conflicts in git's index."""
     return {path for path, held in read_index(rebase.git).items() if set(held) & set(_STAGES)}
 
 
 def _merged(
     rebase: Rebase, program: str, path: str, held: Mapping[str, tuple[str, str]]
 ) -> bytes | None:
-    """A file merged by its syntax; None if that leaves conflicts, or a side lacks the file."""
+    """Return a file merged by its syntax; None if conflicts remain or a side lacks the file."""
     if set(held) != set(_STAGES) or any(mode not in FILE_MODES for mode, _ in held.values()):
         return None
     blobs = read_blobs(rebase.git, (oid for _, oid in held.values()))
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
-        places = [Path(folder, f"{stage}{PurePosixPath(path).suffix}") for stage in _STAGES]
-        for place, stage in zip(places, _STAGES, strict=True):
-            place.write_bytes(blobs[held[stage][1]] or b"")
-        command = [program, "merge", *map(str, places), "--path-name", path]
+        inputs = [Path(folder, f"{stage}{PurePosixPath(path).suffix}") for stage in _STAGES]
+        for input_file, stage in zip(inputs, _STAGES, strict=True):
+            input_file.write_bytes(blobs[held[stage][1]] or b"")
+        command = [program, "merge", *map(str, inputs), "--path-name", path]
         try:
             done = subprocess.run(
                 command,

@@ -2,7 +2,7 @@
 """Workspace of a rebase: a repository with the series on its old base, and the new base.
 
 Each commit of the series is merged onto the new base with the old base as common ancestor, as
-``git rebase --onto`` does; a diff is never applied to a tree that it was not made for.
+``git rebase --onto`` does. A diff is never applied to another tree than its own base.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ _SPARSE = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=fals
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
 
-#: Patterns of git for what editors and merge tools leave beside a file that was resolved.
+#: Git patterns of files that editors and merge tools leave beside a resolved file.
 LEFTOVERS = ("*.orig", "*.rej", "*~", ".*.sw?", ".#*")
 
 
 @dataclass(frozen=True)
 class Rebase:
-    """A rebase under way.
+    """An unfinished rebase.
 
     Attributes:
-        git: the repository in which it is carried out.
+        git: the repository of the rebase.
         old: the series on its old base.
-        record: the symbols that its patches change there.
+        record: the symbols that the patches change on the old base.
         new: the new version.
         base: files and renames of the new version.
     """
@@ -93,14 +93,14 @@ class Rebase:
 
     @property
     def resolutions(self) -> Path:
-        """Folder of the resolutions that are kept with the fork."""
+        """Folder of the resolutions kept with the fork."""
         return self.fork.settings.patches / self.plan.upstream / FOLDER
 
     @property
     def merged(self) -> Git:
-        """The repository with the index that git's last merge with conflicts left.
+        """The repository with the index of git's last merge with conflicts.
 
-        The person who resolves them changes the index of the working tree.
+        A person who resolves the conflicts changes the index of the working tree.
         """
         return replace(self.git, environment={"GIT_INDEX_FILE": str(self.folder / _MERGED)})
 
@@ -109,27 +109,27 @@ class Rebase:
         shutil.copyfile(self.tree / ".git/index", self.folder / _MERGED)
 
     def patch(self, name: str) -> Patch:
-        """A patch of the old series, which :func:`_check_series` has found there."""
+        """Return a patch of the old series; :func:`_check_series` made sure that it exists."""
         return next(patch for patch in self.old.patches if patch.name == name)
 
     def original(self, name: str) -> str:
-        """The commit of a patch on the old base."""
+        """Return the commit of a patch on the old base."""
         return next(step.original for step in self.plan.steps if step.patch == name)
 
     def saved(self, plan: RebasePlan) -> Rebase:
-        """The rebase with another plan, which is written first."""
+        """Write a new plan; return the rebase with that plan."""
         write_plan(self.folder, plan)
         return replace(self, plan=plan)
 
     def completed(
         self, outcome: RebaseOutcome, *, commit: str = "", reason: str = "", by_hand: int = 0
     ) -> Rebase:
-        """The rebase with an outcome for its first pending step, which is written first."""
+        """Write an outcome for the first pending step; return the rebase with that outcome."""
         plan = self.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
         return self.saved(plan)
 
     def counted(self, patch: str, by_hand: int) -> Rebase:
-        """The rebase with the number of lines that a person changed in a patch."""
+        """Write the number of lines that a person changed in a patch; return the rebase."""
         steps = tuple(
             replace(step, by_hand=by_hand) if step.patch == patch else step
             for step in self.plan.steps
@@ -137,44 +137,44 @@ class Rebase:
         return self.saved(replace(self.plan, steps=steps))
 
     def reset(self, commit: str) -> None:
-        """Check ``commit`` out, and remove every other file."""
+        """Check out ``commit``, and remove every other file."""
         self.git.run("reset", "-q", "--hard", commit)
         self.git.run("clean", "-fdq")
 
     def try_pick(self, commit: str) -> str:
-        """The tree of a commit of the old series merged onto the plan's head; empty when not clean.
+        """Return the tree of an old commit merged onto the plan's head; empty if not clean.
 
-        No file is checked out, so that a large tree costs nothing.
+        No file is checked out, which keeps the merge fast for a large tree.
         """
-        git_dir, nothing = self.tree / ".git", self.folder / _NOTHING
-        nothing.mkdir(exist_ok=True)
+        git_dir, empty_folder = self.tree / ".git", self.folder / _NOTHING
+        empty_folder.mkdir(exist_ok=True)
         (git_dir / "info/sparse-checkout").write_text("!/*\n", encoding="ascii")
         index = git_dir / _TRIAL
         index.unlink(missing_ok=True)
         git = Git(git_dir, environment={"GIT_INDEX_FILE": str(index)})
-        there = replace(git, work_tree=nothing)
+        trial = replace(git, work_tree=empty_folder)
         git.run("update-ref", "HEAD", self.plan.head)
-        there.run(*_SPARSE, "read-tree", "-m", "-u", self.plan.head)
+        trial.run(*_SPARSE, "read-tree", "-m", "-u", self.plan.head)
         try:
-            there.run(*_SPARSE, *_PICK, "--no-commit", commit, env=COMMITTER)
+            trial.run(*_SPARSE, *_PICK, "--no-commit", commit, env=COMMITTER)
         except GitError:
             return ""
         finally:
-            shutil.rmtree(nothing, ignore_errors=True)  # git itself may have removed it
+            shutil.rmtree(empty_folder, ignore_errors=True)  # git itself may have removed it
             (git_dir / "info/sparse-checkout").unlink()
         return git.text("write-tree")
 
     def pick(self, commit: str) -> None:
-        """Merge a commit of the old series onto the one that is checked out.
+        """Merge a commit of the old series onto the commit that is checked out.
 
         Raises:
-            GitError: it has conflicts, which are in the index and the working tree.
+            GitError: the merge has conflicts, which are in the index and the working tree.
         """
         self.git.run(*_PICK, commit, env=COMMITTER)
 
 
 def rebase_folder(fork: Fork, name: str) -> Path:
-    """Folder of a rebase of the upstream ``name``."""
+    """Return the folder of a rebase of the upstream ``name``."""
     return fork.settings.work / REBASES / name
 
 
@@ -190,12 +190,12 @@ def start(
     Args:
         fork: the fork.
         old: the version whose series is moved.
-        new: the version that it is moved to.
+        new: the version that the series is moved to.
         options: where upstreams come from.
-        existing: what becomes of the series that the new version has already.
+        existing: choice for the series that the new version has already.
 
     Raises:
-        UserError: one is under way already, or the new version has a series and nothing was chosen.
+        UserError: a rebase is under way already, or the choice for an existing series is missing.
         ForkError: the old series does not apply, or an overlay collides with the new version.
     """
     final = rebase_folder(fork, old.name)
@@ -215,7 +215,7 @@ def start(
     try:
         (scratch / _TREE).mkdir()
         commits = [series.commits[0], *series.patch_commits]
-        # Nothing is checked out before a patch has to be looked at.
+        # Files are checked out only when a person must resolve a patch.
         git, ids = build_repository(scratch / _TREE, series.pristine, commits, checkout=False)
         git.run("update-ref", _OLD, ids[-1])
         with (scratch / _TREE / ".git/info/exclude").open("a", encoding="ascii") as exclude:
@@ -228,7 +228,7 @@ def start(
         names = [patch.name for patch in known.patches] if known else []
         steps = steps_of(
             dict(zip(names, kept, strict=True)),
-            {patch.name: one for patch, one in zip(series.patches, ids[1:], strict=True)},
+            {patch.name: commit for patch, commit in zip(series.patches, ids[1:], strict=True)},
             {patch.name: patch.sha256 for patch in series.patches},
         )
         state = series_state(fork, new)
@@ -244,7 +244,7 @@ def start(
 
 
 def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
-    """The rebase that is under way.
+    """Return the unfinished rebase of an upstream.
 
     Raises:
         UserError: no rebase is under way.
@@ -263,20 +263,20 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
 
 
 def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
-    """Raise when the old series is not the one that the rebase began with."""
+    """Raise when the old series differs from the series at the beginning of the rebase."""
     hashes = {patch.name: patch.sha256 for patch in fork.series(old)}
-    now = list(hashes)
+    current = list(hashes)
     steps = [step for step in plan.steps if step.outcome is not RebaseOutcome.KEPT]
-    gone = [step.patch for step in steps if step.patch not in now]
-    added = sorted(set(now) - {step.patch for step in plan.steps})
-    begun = [step.patch for step in steps if step.patch in now]
+    gone = [step.patch for step in steps if step.patch not in current]
+    added = sorted(set(current) - {step.patch for step in plan.steps})
+    begun = [step.patch for step in steps if step.patch in current]
     other = [step.patch for step in steps if step.sha256 not in ("", hashes.get(step.patch))]
     what = ""
     if gone:
         what = f"lacks {', '.join(gone)}"
     elif added:
         what = f"has {', '.join(added)} in addition"
-    elif [name for name in now if name in begun] != begun:
+    elif [name for name in current if name in begun] != begun:
         what = "has its patches in another order"
     elif other:
         what = f"has another {', '.join(other)}"
@@ -290,6 +290,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
 
 
 def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:
+    """Return a rebase from its plan and the repository in its folder."""
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
     base = new_base(git, plan.base, series.upstream.tree)
@@ -298,10 +299,10 @@ def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Re
 
 @contextmanager
 def at_work(rebase: Rebase) -> Iterator[None]:
-    """Mark that forkpatch itself runs git in the rebase's tree during the block.
+    """Mark during the block that forkpatch runs git in the rebase's tree.
 
-    When the mark is there already, that run was killed, and maybe its git: the files with which git
-    locks its own are removed. Without the mark they are of a git of the user's, and stay.
+    If the mark exists already, a run was killed, maybe with its git: git's lock files are removed.
+    Without the mark, lock files belong to the user's git, and stay.
     """
     mark = rebase.folder / _RUNNING
     if mark.exists():
@@ -313,7 +314,7 @@ def at_work(rebase: Rebase) -> Iterator[None]:
 
 
 def abort(fork: Fork, name: str) -> bool:
-    """Abandon a rebase: everything is as before. False when there was none."""
+    """Abandon a rebase, which leaves everything as before; return False if there was none."""
     folder = rebase_folder(fork, name)
     if not folder.exists():
         return False
@@ -322,7 +323,7 @@ def abort(fork: Fork, name: str) -> bool:
 
 
 def new_base(git: Git, base: str, old: str) -> NewBase:
-    """The new base of a rebase from the tree ``old``; both are in the repository."""
+    """Return the new base of a rebase from the tree ``old``; the repository has both."""
     return NewBase(
         _reader(git, base),
         ChangedFiles(git, old, base).find,
@@ -332,6 +333,7 @@ def new_base(git: Git, base: str, old: str) -> NewBase:
 
 
 def _reader(git: Git, tree: str) -> Callable[[str], bytes | None]:
+    """Return a function that reads a file of a tree; it returns None for a missing file or link."""
     listed = list_tree(git, tree)
 
     @cache
@@ -343,21 +345,21 @@ def _reader(git: Git, tree: str) -> Callable[[str], bytes | None]:
 
 
 def _renames(git: Git, old: str, new: str) -> dict[str, str]:
-    """New path by old path of the files that were renamed."""
+    """Return the new path of each renamed file, by old path."""
     command = ("diff-tree", "-r", "-z", "-M40%", "-l0", "--diff-filter=R", "--name-status")
     fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     return dict(zip(fields[1::3], fields[2::3], strict=True))
 
 
 def files_at(git: Git, commits: Sequence[str], paths: Sequence[str]) -> list[dict[str, bytes]]:
-    """Contents of files at each of several commits; a file that one lacks is left out."""
+    """Return contents of files at each of several commits, without missing files."""
     trees = [list_tree(git, commit, *paths) if paths else {} for commit in commits]
-    found = read_blobs(git, (oid for tree in trees for _, oid in tree.values()))
+    blobs = read_blobs(git, (oid for tree in trees for _, oid in tree.values()))
     return [
         {
             path: data
             for path in paths
-            if path in tree and (data := found[tree[path][1]]) is not None
+            if path in tree and (data := blobs[tree[path][1]]) is not None
         }
         for tree in trees
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``bisect``: the patch of a series since which a command fails.
+"""The verb ``bisect``: find the patch of a series since which a command fails.
 
-The command runs in a tree of its own, in which the patches are put in and taken out in the order
-of the series. Files that do not change keep their times and what the command builds stays, so that
-a build goes on from the one before. The maintainer's own tree plays no part.
+The command runs in a separate tree, in which patches are applied and removed in the order of the
+series. Unchanged files keep their times and build outputs stay, so that a build continues
+incrementally. The maintainer's own tree is not used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from forkpatch.tree.variants import write_variant
 from forkpatch.tree.worktree import build_repository
 from groundwork.locks import folder_locked
 
-SKIP = 125  # as for git bisect run
+SKIP = 125  # exit code as for git bisect run
 
 
 class Outcome(StrEnum):
-    """Outcome of the command on the first patches of a series."""
+    """Outcome of the command on a tree with the first patches of a series."""
 
     PASSES = "passes"
     FAILS = "fails"
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the command, with the first ``count`` patches."""
+    """A run of the command with the first ``count`` patches."""
 
     count: int
     outcome: Outcome
@@ -48,8 +48,8 @@ class Bisection:
     """Result of a bisection.
 
     Attributes:
-        suspects: the patch since which the command fails; several if runs were skipped; none if
-            the command passes with all patches or fails without any.
+        suspects: the patch since which the command fails; several patches after skipped runs; empty
+            if the command passes with all patches or fails without any.
         trials: the runs, in order.
     """
 
@@ -70,9 +70,9 @@ def bisect(
     Args:
         fork: the fork.
         plans: the planned tree of each upstream of the release.
-        name: the upstream.
-        command: runs in its tree; exit code 0 passes, 125 cannot tell, any other fails.
-        each: called after each run.
+        name: name of the upstream.
+        command: command to run in the tree; exit code 0 passes, 125 cannot tell, any other fails.
+        each: function called after each run.
 
     Raises:
         UserError: the command cannot be run.
@@ -104,9 +104,9 @@ def bisect(
 def _trees(
     fork: Fork, plans: Mapping[str, TreePlan], name: str
 ) -> Iterator[tuple[Git, Sequence[str]]]:
-    """The trees of a release in a folder that is removed afterwards, by the next verb if need be.
+    """Yield a temporary repository of ``name``, and its commits from no patch to all patches.
 
-    Yields the repository of ``name``, and its commits from the one without any patch on.
+    The other upstreams' trees lie beside it. After a kill, the next verb removes the folder.
     """
     fork.settings.work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def _trees(
 
 
 def _run(command: Sequence[str], tree: Path) -> Outcome:
-    """Run the command in a tree; what it prints goes to standard error."""
+    """Run the command in a tree, with its output on standard error; return the outcome."""
     environment = {**os.environ, "FORKPATCH_TREES": str(tree.parent)}
     try:
         done = subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of upstream's tests on two sides, test by test."""
+"""Comparison of the results of upstream's tests on two sides."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class TestChange(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedTest:
-    """One of upstream's tests on two sides.
+    """Results of one of upstream's tests on two sides.
 
     Attributes:
-        path: its file.
-        test: its pytest id; ``<file>`` for a file that cannot be collected.
-        before: on the first side.
-        after: on the second side.
+        path: path of the test file.
+        test: pytest id of the test; ``<file>`` for a file that cannot be collected.
+        before: result on the first side.
+        after: result on the second side.
     """
 
     upstream: str
@@ -45,47 +45,47 @@ def compare_files(
     before: Mapping[TestFile, Mapping[str, TestResult]],
     after: Mapping[TestFile, Mapping[str, TestResult]],
 ) -> tuple[ComparedTest, ...]:
-    """Compare what the same files gave on two sides.
+    """Compare the results of the same files on two sides, test by test.
 
     Args:
-        before: results by file on the side that is the measure.
+        before: results by file on the reference side.
         after: results of the same files on the other side.
     """
-    others = {(job.suite.upstream.name, job.path): found for job, found in after.items()}
+    sides_after = {(job.suite.upstream.name, job.path): tests for job, tests in after.items()}
     compared: list[ComparedTest] = []
     for job, results in before.items():
         name = job.suite.upstream.name
-        there = others[name, job.path]
-        for test in dict.fromkeys([*results, *there]):
-            if test == FILE and not (test in results and test in there):
-                # Where the file can be collected, its tests are listed one by one.
+        other_results = sides_after[name, job.path]
+        for test in dict.fromkeys([*results, *other_results]):
+            if test == FILE and not (test in results and test in other_results):
+                # A side that collected the file lists each test.
                 continue
-            one = results.get(test, _stand_in(results))
-            other = there.get(test, _stand_in(there))
-            compared.append(ComparedTest(name, job.path, test, change(one, other), one, other))
+            old = results.get(test, _stand_in(results))
+            new = other_results.get(test, _stand_in(other_results))
+            compared.append(ComparedTest(name, job.path, test, change(old, new), old, new))
     return tuple(compared)
 
 
 def _stand_in(results: Mapping[str, TestResult]) -> TestResult:
-    """The outcome of a test that a side does not know: that of its file, if it has one."""
+    """Return the outcome of a test that a side lacks: the outcome of its file, else absent."""
     return results.get(FILE, _ABSENT)
 
 
 def change(before: TestResult, after: TestResult) -> TestChange:
-    """Change of an outcome; a test that is absent on the first side cannot be worse."""
-    one, other = RANKS.get(before.outcome, 0), RANKS.get(after.outcome, 0)
-    if other < one:
+    """Return the change of an outcome; a test absent on the first side cannot become worse."""
+    old_rank, new_rank = RANKS.get(before.outcome, 0), RANKS.get(after.outcome, 0)
+    if new_rank < old_rank:
         return TestChange.WORSE
-    if other > one:
+    if new_rank > old_rank:
         return TestChange.BETTER
-    return TestChange.FAILS_ON_BOTH if one == 0 else TestChange.SAME
+    return TestChange.FAILS_ON_BOTH if old_rank == 0 else TestChange.SAME
 
 
 def counts(compared: Iterable[ComparedTest]) -> dict[str, tuple[Counter[str], Counter[str]]]:
-    """Number of tests by outcome on both sides, by upstream."""
-    found: dict[str, tuple[Counter[str], Counter[str]]] = {}
-    for one in compared:
-        both = found.setdefault(one.upstream, (Counter(), Counter()))
-        both[0][one.before.outcome] += 1
-        both[1][one.after.outcome] += 1
-    return found
+    """Return the number of tests by outcome on both sides, by upstream."""
+    numbers: dict[str, tuple[Counter[str], Counter[str]]] = {}
+    for test in compared:
+        both = numbers.setdefault(test.upstream, (Counter(), Counter()))
+        both[0][test.before.outcome] += 1
+        both[1][test.after.outcome] += 1
+    return numbers

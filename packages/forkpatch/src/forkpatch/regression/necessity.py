@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``necessity``: run each patch's test without the patch.
 
-A patch names the test that fails without it. It is left out, together with the patches that
-need it, and that test is run in trees with it and without it. When the test
-passes without it, the place that the patch changes is made to fail on purpose: a test that
-passes even then does not test that place, and proves nothing about the patch.
+A patch names the test that fails without it. The patch is left out, together with the patches that
+need it, and the test runs in trees with and without the patch. If the test passes without the
+patch, the place that the patch changes is made to fail on purpose. A test that passes even then
+does not test that place, and proves nothing about the patch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 
-_TAIL = 4000  # characters of a test's output that are kept as the reason
+_TAIL = 4000  # characters of a test's output kept as the reason
 
 
 class Verdict(StrEnum):
@@ -50,13 +50,13 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict on one patch, with its reason.
+    """The verdict on one patch, with the reason.
 
     Attributes:
-        along: the patches that were left out with it, since they cannot be without it.
-        reason: why, in words.
-        noticed: upstream's own tests that are worse without the patch; None when they were not
-            run, or none touches what it changes.
+        along: patches that were left out, too, because they need this patch.
+        reason: the reason in words.
+        noticed: upstream's own tests with a worse result without the patch; None when no test ran,
+            or no test touches the patch's changes.
     """
 
     upstream: str
@@ -70,10 +70,10 @@ class Judgement:
 
 @dataclass
 class NecessityTrees:
-    """Complete and reduced trees on which tests are run.
+    """Complete and reduced trees for runs of tests.
 
     Attributes:
-        whole: the folder that holds the complete tree of every upstream.
+        whole: folder with the complete tree of every upstream.
     """
 
     fork: Fork
@@ -84,7 +84,7 @@ class NecessityTrees:
 
     @property
     def whole(self) -> Path:
-        """The complete trees, written when they are first asked for."""
+        """Folder of the complete trees, written at the first use."""
         folder = self.scratch / "whole"
         for name, plan in self.plans.items():
             if not (folder / name).exists():
@@ -92,15 +92,15 @@ class NecessityTrees:
         return folder
 
     def with_all(self, test: str) -> tuple[RunOutcome, str]:
-        """Outcome and output of ``test`` on the complete trees; it is run once."""
+        """Run ``test`` once on the complete trees; return outcome and output."""
         if test not in self._whole:
             self._whole[test] = self.run(test, self.whole)
         return self._whole[test]
 
     def run(self, test: str, trees: Path) -> tuple[RunOutcome, str]:
-        """Run one test on ``trees``; returns its outcome and the end of its output."""
-        ours = str(Path(forkpatch.__file__).parent.parent)
-        path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH", ""))))
+        """Run one test on ``trees``; return its outcome and the end of its output."""
+        package_root = str(Path(forkpatch.__file__).parent.parent)
+        path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
         environment = {**os.environ, "FORKPATCH_TREES": str(trees), "PYTHONPATH": path}
         try:
             done = subprocess.run(
@@ -115,14 +115,14 @@ class NecessityTrees:
             )
         except subprocess.TimeoutExpired:
             return RunOutcome.NOT_RUN, f"no end within {self.timeout:.0f} s"
-        said = done.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
+        output = done.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
         if done.returncode == PASSED:
-            return RunOutcome.PASSED, said
-        return (RunOutcome.NOT_RUN if done.returncode == NOT_RUN else RunOutcome.FAILED), said
+            return RunOutcome.PASSED, output
+        return (RunOutcome.NOT_RUN if done.returncode == NOT_RUN else RunOutcome.FAILED), output
 
     @contextmanager
     def without(self, upstream: str, gone: Sequence[str]) -> Iterator[Path]:
-        """Trees of all upstreams, without the patches ``gone`` of one of them."""
+        """Yield trees of all upstreams, without the patches ``gone`` of one upstream."""
         folder = Path(tempfile.mkdtemp(prefix="without-", dir=self.scratch))
         try:
             for name in self.plans:
@@ -140,7 +140,7 @@ class NecessityTrees:
 def open_trees(
     fork: Fork, plans: Mapping[str, TreePlan], timeout: float
 ) -> Iterator[NecessityTrees]:
-    """Trees that are removed afterwards."""
+    """Yield the trees for a check, and remove them at the end."""
     fork.settings.work.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="necessity-", dir=fork.settings.work))
     try:
@@ -150,42 +150,42 @@ def open_trees(
 
 
 def judge(trees: NecessityTrees, upstream: str, patch: Patch) -> Judgement:
-    """Judge one patch."""
+    """Return the verdict on one patch."""
     along = trees.plans[upstream].weave.dependents([patch.name])
     test = patch.trailer("Test") or ""
     if not test:
         verdict, reason = Verdict.UNKNOWN, "it has no Test trailer"
     else:
-        outcome, said = trees.with_all(test)
+        outcome, text = trees.with_all(test)
         if outcome is RunOutcome.PASSED:
             verdict, reason = _without(trees, upstream, patch.name, along, test)
         else:
-            verdict, reason = Verdict.UNKNOWN, f"with every patch the test {outcome}: {_last(said)}"
+            verdict, reason = Verdict.UNKNOWN, f"with every patch the test {outcome}: {_last(text)}"
     return Judgement(upstream, patch.name, test, verdict, along, reason)
 
 
 def _without(
     trees: NecessityTrees, upstream: str, name: str, along: Sequence[str], test: str
 ) -> tuple[Verdict, str]:
-    """Verdict and reason for a patch with which its test passes."""
+    """Return verdict and reason for a patch whose test passes with the patch."""
     with trees.without(upstream, [name, *along]) as variant:
-        outcome, said = trees.run(test, variant)
+        outcome, output = trees.run(test, variant)
         if outcome is RunOutcome.FAILED:
-            return Verdict.NEEDED, _last(said)
+            return Verdict.NEEDED, _last(output)
         if outcome is RunOutcome.NOT_RUN:
-            return Verdict.UNKNOWN, f"without it the test {outcome}: {_last(said)}"
+            return Verdict.UNKNOWN, f"without it the test {outcome}: {_last(output)}"
         places = record_of(trees.fork, trees.plans[upstream]).patches[name]
         spoiled = spoil(variant / upstream, places)
         if not spoiled:
             return Verdict.UNSEEN, "it passes without the file that the patch makes"
-        outcome, said = trees.run(test, variant)
+        outcome, output = trees.run(test, variant)
     if outcome is RunOutcome.PASSED:
         return Verdict.UNSEEN, f"it passes even with {', '.join(spoiled)} broken"
     return Verdict.NOT_NEEDED, "the test reaches the place and passes without it: drop it"
 
 
 def spoil(tree: Path, places: Sequence[SymbolPlace]) -> tuple[str, ...]:
-    """Make the functions of ``places`` fail when they are reached; returns their names."""
+    """Make the functions of ``places`` fail when they run; return their names."""
     done = []
     for place in places:
         path = tree / place.path
@@ -199,7 +199,7 @@ def spoil(tree: Path, places: Sequence[SymbolPlace]) -> tuple[str, ...]:
 
 
 def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
-    """The file with a ``raise`` as first statement of the symbol; None when it has none."""
+    """Return the file with a ``raise`` as the symbol's first statement; None without the symbol."""
     bomb = b"raise RuntimeError('forkpatch: this place was reached')\n"
     if place.symbol == MODULE:
         futures = [line for line in data.splitlines(True) if line.startswith(b"from __future__")]
@@ -210,27 +210,27 @@ def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
     body = symbol.node.child_by_field_name("body")
     inside = body.named_children[0].start_point if body else None
     lines = data.splitlines(True)
-    row = inside[0] if inside else symbol.first - 1  # a table fails where it is made
+    row = inside[0] if inside else symbol.first - 1  # a table fails at its definition
     column = inside[1] if inside else len(lines[row]) - len(lines[row].lstrip())
     lines.insert(row, b" " * column + bomb)
     return b"".join(lines)
 
 
 def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:
-    """The file with a line that is a syntax error, at the place."""
+    """Return the file with a line that is a syntax error, after the symbol."""
     symbol = outline(place.path, data).symbols.get(place.symbol)
-    at = symbol.last if symbol else 0
+    row = symbol.last if symbol else 0
     lines = data.splitlines(True)
-    lines.insert(at, b"#error forkpatch: this place was reached\n")
+    lines.insert(row, b"#error forkpatch: this place was reached\n")
     return b"".join(lines)
 
 
-def _last(said: str) -> str:
-    """The line of a test's output that shows its error."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last(output: str) -> str:
+    """Return the line of a test's output that shows its error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E ") and line[2:].strip()]
     if len(errors) > 1 and errors[0].endswith(":"):
         return " ".join(errors[:2])
-    # pytest's own errors come before it.
-    told = [line for line in lines if not line.startswith("no tests ran in ")]
-    return (errors or told[-1:] or lines[-1:] or ["it said nothing"])[0]
+    # pytest's own errors come before this line.
+    messages = [line for line in lines if not line.startswith("no tests ran in ")]
+    return (errors or messages[-1:] or lines[-1:] or ["it said nothing"])[0]

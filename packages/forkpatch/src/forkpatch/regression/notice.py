@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches that upstream's own tests notice: what is worse on our trees without the patch."""
+"""Upstream's own tests that notice the lack of a patch on our trees."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from forkpatch.regression.selection import reason_to_run, touched_by_places
 from forkpatch.regression.suite import OURS, Suite, make_side, passing_side
 from forkpatch.tree.fork import Fork, TreePlan
 
-_REASON = 200  # characters of a test's reason that a message has
+_REASON = 200  # characters of a test's reason in a message
 
 
 class NothingComparedError(ForkError):
-    """Upstream's tests can say nothing about a patch: they fail with it, too."""
+    """All upstream tests that touch a patch fail with the patch, too."""
 
 
 def noticing_tests(
@@ -28,20 +28,20 @@ def noticing_tests(
     runner: TestRunner,
     patch: tuple[str, str, tuple[SymbolPlace, ...]],
 ) -> tuple[str, ...] | None:
-    """Upstream's tests that are worse without a patch.
+    """Return the upstream tests with a worse result without a patch.
 
     Args:
         fork: the fork.
         plans: the planned tree of each upstream.
         suites: upstream's tests, by upstream.
-        runner: runs the tests; what is on its record is not run again.
-        patch: its upstream, its name, and the places that it changes.
+        runner: runner of the tests; tests on its record are not run again.
+        patch: the patch's upstream, its name, and the places that it changes.
 
     Returns:
-        the ids of the tests; None when no test on the lists touches what the patch changes.
+        The ids of the tests; None when no listed test touches the patch's changes.
 
     Raises:
-        NothingComparedError: those that do all fail on our trees already.
+        NothingComparedError: all tests that touch the changes fail on our trees already.
     """
     upstream, name, places = patch
     files = []
@@ -56,7 +56,7 @@ def noticing_tests(
     ours = make_side(fork, plans, OURS, {})
     gone = [name, *plans[upstream].weave.dependents([name])]
     whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
-    results = [result for found in whole.values() for result in found.values()]
+    results = [result for file_results in whole.values() for result in file_results.values()]
     if not any(result.outcome is Outcome.PASSED for result in results):
         reason = next((result.reason for result in results if result.reason), "there is no result")
         raise NothingComparedError(
@@ -67,4 +67,4 @@ def noticing_tests(
     with passing_side(fork, plans, upstream, name, gone) as without:
         reduced = runner.run([TestFile(suite, without, path) for suite, path in files])
     compared = compare_files(whole, reduced)
-    return tuple(one.test for one in compared if one.change is TestChange.WORSE)
+    return tuple(item.test for item in compared if item.change is TestChange.WORSE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of upstream's test files, each in a process of its own, test by test on record.
+"""Runs of upstream's test files, each in its own process, with a record of each test.
 
-A test that crashes the interpreter, or runs out of time, affects its own outcome only: the file is
-continued at the next test. So is a file whose run was interrupted.
+A test that crashes the interpreter, or runs out of time, affects only its own outcome: the file
+continues with the next test. An interrupted file continues in the next run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from groundwork.files import atomic_write
 from groundwork.locks import locked
 
 _LOCK = ".lock"
-_LOOK = 0.2  # seconds between two looks at a running test
-_TAIL = 1000  # characters of a process's last words
-FILE = "<file>"  # the id of a test file that cannot be collected
+_LOOK = 0.2  # seconds between two checks of a running test
+_TAIL = 1000  # characters kept from the end of a process's output
+FILE = "<file>"  # test id of a file that cannot be collected
 
 
 class Outcome(StrEnum):
@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     ABSENT = "absent"
 
 
-#: How good an outcome is; one that sinks is worse.
+#: Rank of each outcome, higher is better; 0 for the other outcomes.
 RANKS = {Outcome.PASSED: 2, Outcome.EXPECTED: 1, Outcome.SKIPPED: 1}
 
 
@@ -71,10 +71,10 @@ class TestRunner:
     """Runner of test files.
 
     Attributes:
-        results: folder in which records are kept, from run to run.
-        timeout: seconds that one test may take, and the import of a file.
-        jobs: files that run at the same time.
-        only: a part of the ids of the tests to run; empty for all of a file.
+        results: folder of the records, which is kept between runs.
+        timeout: most seconds for one test, and for the import of a file.
+        jobs: number of files that run at the same time.
+        only: part of the ids of the tests to run; empty for all tests.
     """
 
     results: Path
@@ -86,18 +86,20 @@ class TestRunner:
     def run(
         self, jobs: Sequence[TestFile], ended: Callable[[TestFile], None] = lambda _: None
     ) -> dict[TestFile, dict[str, TestResult]]:
-        """Run files, as many at a time as ``jobs`` says; what is on record is not run again.
+        """Run files in parallel, except the tests that are on record.
+
+        If another run writes the same records, this run waits for its end.
 
         Another run that writes the same records is waited for.
 
         Args:
-            jobs: the files.
-            ended: called after each.
+            jobs: the files to run.
+            ended: function called after each file.
 
         Returns:
-            the results by test; those of a file that cannot be collected under ``<file>``.
+            Results by test for each file; under ``<file>`` for a file that cannot be collected.
         """
-        found = {}
+        results = {}
         self.results.mkdir(parents=True, exist_ok=True)
         with (
             locked(self.results / _LOCK, str(self.results)),
@@ -106,20 +108,21 @@ class TestRunner:
             tasks = {pool.submit(self._run_file, job): job for job in jobs}
             try:
                 for task in as_completed(tasks):
-                    found[tasks[task]] = task.result()
+                    results[tasks[task]] = task.result()
                     ended(tasks[task])
             except BaseException:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
-        return {job: found[job] for job in jobs}
+        return {job: results[job] for job in jobs}
 
     def record_of(self, job: TestFile) -> Path:
-        """The file that a job's outcomes are written to."""
+        """Return the path of the record of a test file."""
         name = job.path.replace("/", ".").removesuffix(".py")
         return self.results / job.side.name / job.suite.upstream.name / f"{name}.jsonl"
 
     def _run_file(self, job: TestFile) -> dict[str, TestResult]:
+        """Run one test file until its end or an interrupt; return the results by test."""
         record = self.record_of(job)
         record.parent.mkdir(parents=True, exist_ok=True)
         key = {"key": suite_key(job.suite, job.side, job.path)}
@@ -131,22 +134,22 @@ class TestRunner:
             if state.ended:
                 break
             _end_line(record)
-            ended, said = self._run_process(job, record)
+            ended, output = self._run_process(job, record)
             after = read_record(record)
             if self._stop.is_set():
-                break  # an interrupt says nothing of a test
+                break  # an interrupt is no outcome of a test
             if ended and not self.only:
                 _append(record, {"ended": True})
             elif not (ended or after.ended) and len(after.results) == len(state.results):
-                _append(record, {"uncollected": Outcome.CRASHED, "reason": said})
-        found = read_record(record).results
-        return {test: one for test, one in found.items() if self.only in test or test == FILE}
+                _append(record, {"uncollected": Outcome.CRASHED, "reason": output})
+        tests = read_record(record).results
+        return {test: item for test, item in tests.items() if self.only in test or test == FILE}
 
     def _run_process(self, job: TestFile, record: Path) -> tuple[bool, str]:
-        """Run pytest until its end, or the end of a test's time.
+        """Run pytest until its end, or until a test's time is up.
 
         Returns:
-            True when it came to its end by itself, with every test; and its last words.
+            True if pytest ended by itself, with every test; and the end of its output.
         """
         suite = job.suite
         pythons = [job.side.trees[name] / suite.table.python for name in _order(job)]
@@ -172,23 +175,23 @@ class TestRunner:
                 reason = self._watch(process, record)
             finally:
                 _kill(process)
-        said = record.with_suffix(".log").read_bytes().decode("utf-8", "replace").strip()[-_TAIL:]
+        output = record.with_suffix(".log").read_bytes().decode("utf-8", "replace").strip()[-_TAIL:]
         begun = read_record(record).begun
         if begun:
             outcome = Outcome.ENDLESS if reason else Outcome.CRASHED
-            why = reason or f"{_ending(process.returncode)}: {said[-300:]}"
+            why = reason or f"{_ending(process.returncode)}: {output[-300:]}"
             if not self._stop.is_set():
                 _append(record, {"test": begun, "outcome": outcome, "reason": why, "seconds": 0})
         ended = not begun and not reason and process.returncode in (0, 1, 5)
-        return ended, reason or f"{_ending(process.returncode)}: {said}"
+        return ended, reason or f"{_ending(process.returncode)}: {output}"
 
     def _watch(self, process: subprocess.Popen[bytes], record: Path) -> str:
-        """Wait; returns why the process has to be ended, empty when it ended by itself."""
+        """Wait for a process; return why it must be ended, empty when it ended by itself."""
         size, since = -1, time.monotonic()
         while process.poll() is None:
-            now = record.stat().st_size
-            if now != size:
-                size, since = now, time.monotonic()
+            current = record.stat().st_size
+            if current != size:
+                size, since = current, time.monotonic()
             if time.monotonic() - since > self.timeout:
                 return f"no end within {self.timeout:.0f} s"
             if self._stop.wait(_LOOK):
@@ -201,9 +204,9 @@ class RecordState:
     """State of a record.
 
     Attributes:
-        results: outcomes by test.
-        begun: the test that began and has no outcome.
-        ended: nothing is left to be run.
+        results: results by test.
+        begun: the test that began but has no outcome.
+        ended: True when no test is left to run.
     """
 
     results: dict[str, TestResult] = field(default_factory=dict)
@@ -212,7 +215,7 @@ class RecordState:
 
 
 def read_record(record: Path) -> RecordState:
-    """Read what a recorder and its runner wrote."""
+    """Return the state of a record that a recorder and its runner wrote."""
     state = RecordState()
     broken: TestResult | None = None
     for line in _lines(record):
@@ -233,7 +236,7 @@ def read_record(record: Path) -> RecordState:
 
 
 def _lines(record: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a record; one that was being written when its process died is not."""
+    """Yield the complete lines of a record; a dying process may leave an incomplete line."""
     if not record.is_file():
         return
     for line in record.read_text("utf-8").split("\n")[:-1]:
@@ -246,32 +249,34 @@ def _lines(record: Path) -> Iterator[dict[str, Any]]:
 
 
 def _append(record: Path, line: Mapping[str, Any]) -> None:
+    """Append a line to a record."""
     _end_line(record)
     with record.open("ab") as file:
         file.write(json.dumps(line).encode() + b"\n")
 
 
 def _end_line(record: Path) -> None:
-    """End the line at which a process died: what follows is a line of its own."""
+    """End an incomplete line of a dead process, so that a new line can follow."""
     if not record.read_bytes().endswith(b"\n"):
         with record.open("ab") as file:
             file.write(b"\n")
 
 
 def _order(job: TestFile) -> list[str]:
-    """The upstreams, that of the test file first."""
-    own = job.suite.upstream.name
-    return [own, *(name for name in job.side.trees if name != own)]
+    """Return the upstreams' names, with the upstream of the test file first."""
+    first = job.suite.upstream.name
+    return [first, *(name for name in job.side.trees if name != first)]
 
 
 def _ending(code: int | None) -> str:
+    """Return how a process ended, in words."""
     if code is not None and code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"exit code {code}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those it started."""
+    """Kill a process and its child processes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of upstream's tests that touch what a fork changes, by imports and symbols.
+"""Selection of upstream's tests that touch a fork's changes, by imports and symbols.
 
-``patches/<upstream>/upstream-tests.toml`` lists the test files that are run, and with a reason
-those that are not; a file that touches what the fork changes and is in neither list is an error,
-so that a new version of upstream, or a new patch, brings its tests along.
+``patches/<upstream>/upstream-tests.toml`` lists the test files to run, and the omitted test files
+with reasons. A file that touches the fork's changes must be in one list. Thus a new version of
+upstream, or a new patch, brings its tests along.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ _IDENTIFIER = re.compile(rb"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class TestTable:
-    """Table of the fork about an upstream's tests.
+    """A fork's table of an upstream's tests.
 
     Attributes:
-        file: the table's file.
+        file: path of the table.
         folder: folder of the tests in upstream's tree.
-        python: folder of upstream's tree that its packages lie in.
-        packages: dotted names; a test that imports one, or what is in it, touches what we change.
-        symbols: names whose mention in a test counts as well.
-        run: test files that are run.
-        left_out: reason by test file that is not.
-        commits: the commit to take the tests from, by version, where it is not the lock's.
-        environment: variables of the tests' processes.
-        folders: more of these, each a folder that the environment's packages have, as ``a/lib``.
-        before: statements of Python to execute before a test file is imported.
+        python: folder of the packages in upstream's tree.
+        packages: dotted names; a test that imports a listed package, or a part of it, counts as
+            touching.
+        symbols: names; a test that mentions a listed name counts as touching.
+        run: test files to run.
+        left_out: reason for each test file that is not run.
+        commits: commit of the tests by version, where it differs from the lock's commit.
+        environment: environment variables of the tests' processes.
+        folders: further variables, each with a folder of the environment's packages, as ``a/lib``.
+        before: Python statements to execute before the import of a test file.
     """
 
     file: Path
@@ -62,23 +63,23 @@ class TestTable:
     before: str
 
     def variables(self) -> dict[str, str]:
-        """Variables of the tests' processes.
+        """Return the environment variables of the tests' processes.
 
         Raises:
-            UserError: no package of this Python has a folder that is asked for.
+            UserError: no package of this Python has a folder of the table.
         """
-        found = dict(self.environment)
+        values = dict(self.environment)
         for name, folder in self.folders.items():
-            place = next(
-                (Path(one, folder) for one in sys.path if Path(one, folder).is_dir()), None
+            path = next(
+                (Path(root, folder) for root in sys.path if Path(root, folder).is_dir()), None
             )
-            if place is None:
+            if path is None:
                 raise UserError(
                     f"{self.file}: {name}: no package of {sys.executable} has a folder {folder}",
                     remedy="install what the tests need",
                 )
-            found[name] = str(place)
-        return found
+            values[name] = str(path)
+        return values
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,12 @@ class Touched:
 
 @dataclass
 class Choice:
-    """Test files that touch what a fork changes, with the reason of each.
+    """The test files that touch a fork's changes, with reasons.
 
     Attributes:
-        reasons: why, by test file.
-        unlisted: those that the table has in neither list.
-        lost: files that the table lists and this version does not have.
+        reasons: reason for each test file.
+        unlisted: chosen files that are in no list of the table.
+        lost: listed files that this version lacks.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -110,10 +111,10 @@ class Choice:
 
 
 def read_table(fork: Fork, upstream: str) -> TestTable | None:
-    """The table of an upstream; None when it has none.
+    """Return the table of an upstream; None without a table.
 
     Raises:
-        UserError: it is malformed.
+        UserError: the table is malformed.
     """
     path = fork.settings.patches / upstream / TABLE
     if not path.is_file():
@@ -135,7 +136,7 @@ def read_table(fork: Fork, upstream: str) -> TestTable | None:
         )
         words = (table.folder, table.python, table.before, *table.packages, *table.symbols)
         tables = (table.left_out, table.commits, table.environment, table.folders)
-        " ".join((*words, *table.run, *(value for one in tables for value in one.values())))
+        " ".join((*words, *table.run, *(value for item in tables for value in item.values())))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy=_FORM) from error
     if both := set(table.run) & set(table.left_out):
@@ -148,22 +149,22 @@ def read_table(fork: Fork, upstream: str) -> TestTable | None:
 def touched_by_fork(
     fork: Fork, plan: TreePlan, places: Iterable[SymbolPlace], table: TestTable
 ) -> Touched:
-    """Everything that series and overlays of a planned tree change.
+    """Return the modules and names that series and overlays of a planned tree change.
 
     Args:
         fork: the fork.
         plan: the planned tree.
-        places: what its patches change.
-        table: says where packages lie.
+        places: places that the patches change.
+        table: table with the folder of the packages.
     """
     shadows = read_shadows(fork.overlay_folder(plan.upstream))
-    shadowed = [SymbolPlace(one.path, one.symbol, "") for one in shadows]
+    shadowed = [SymbolPlace(item.path, item.symbol, "") for item in shadows]
     overlays = [SymbolPlace(path, MODULE, "") for path in plan.overlays]
     return touched_by_places([*places, *shadowed, *overlays], table)
 
 
 def touched_by_places(places: Iterable[SymbolPlace], table: TestTable) -> Touched:
-    """Modules and names of places; whole packages, of which everything is a part, are left out."""
+    """Return modules and names of places; a package's ``__init__`` counts as no module."""
     modules, names = set(), set()
     root = table.python.rstrip("/") + "/"
     for place in places:
@@ -172,40 +173,40 @@ def touched_by_places(places: Iterable[SymbolPlace], table: TestTable) -> Touche
         if not place.path.endswith("/__init__.py"):
             modules.add(place.path.removeprefix(root).removesuffix(".py").replace("/", "."))
         symbol = place.symbol.partition("#")[0]
-        # A name of one word, as main, says nothing where it is met in another file.
+        # A name of one word, such as main, may mean something else in another file.
         if symbol != MODULE and "." not in symbol and "_" in symbol.strip("_"):
             names.add(symbol)
     return Touched(frozenset(modules), frozenset(names))
 
 
 def imports_of(data: bytes) -> frozenset[str]:
-    """Dotted names that a file imports anywhere, members of modules too; empty for no Python."""
+    """Return the dotted names that a file imports anywhere, members included; empty if invalid."""
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError):
         return frozenset()
-    found = set()
+    imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            imported |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
-    return frozenset(found)
+            imported |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return frozenset(imported)
 
 
 def reason_to_run(data: bytes, touched: Touched, table: TestTable, *, wide: bool) -> str:
-    """Reason for which a test file touches what is changed; empty when it does not.
+    """Return why a test file touches the changes; empty when it does not.
 
     Args:
-        data: the test file.
-        touched: what is changed.
-        table: whose packages count.
-        wide: the import of a package of the table is a reason by itself; else only when a changed
-            module is in the package, and in no smaller one of the table.
+        data: content of the test file.
+        touched: changed modules and names.
+        table: table with the packages and symbols that count.
+        wide: True: any import of a package of the table is a reason. False: only an import of the
+            smallest package around a changed module.
     """
     packages = table.packages
     if not wide:
-        packages = tuple({_package_of(one, packages) for one in touched.modules} - {""})
+        packages = tuple({_package_of(item, packages) for item in touched.modules} - {""})
     imported = sorted(imports_of(data))
     for name in imported:
         for module in touched.modules:
@@ -221,21 +222,21 @@ def reason_to_run(data: bytes, touched: Touched, table: TestTable, *, wide: bool
 
 
 def _package_of(module: str, packages: Iterable[str]) -> str:
-    """The smallest of the packages that a module is in; empty when it is in none."""
+    """Return the smallest package that a module is in; empty without such a package."""
     around = (package for package in packages if module.startswith(f"{package}."))
     return max(around, key=len, default="")
 
 
 def choose(table: TestTable, touched: Touched, files: Mapping[str, bytes]) -> Choice:
-    """Choose among the test files of one version.
+    """Return the test files of one version that touch the fork's changes.
 
     Args:
         table: the fork's table.
-        touched: what the fork changes.
-        files: content of upstream's test files.
+        touched: modules and names that the fork changes.
+        files: contents of upstream's test files, by path.
     """
     choice = Choice()
-    # A file that mentions neither need not be parsed: what imports a.b.c says both b and c.
+    # Parse only files with both words: an import of a.b.c has the words b and c.
     pairs = {tuple(name.encode().split(b".")[-2:]) for name in (*touched.modules, *table.packages)}
     words = [word.encode() for word in (*touched.names, *table.symbols)]
     for path, data in sorted(files.items()):

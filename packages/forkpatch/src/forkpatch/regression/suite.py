@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's test suite at the pinned commit, and the trees that it is run on."""
+"""Upstream's test suite at the pinned commit, and the trees for its runs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _HELPERS = ("conftest.py", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """Upstream's tests of one version, laid out in a folder.
+    """Upstream's tests of one version, written to a folder.
 
     Attributes:
-        table: what the fork says about them.
-        commit: the commit that they are taken from.
-        folder: the folder that holds them at upstream's paths.
-        files: their contents by path.
-        absent: files that the mirror does not have.
+        table: the fork's table of the tests.
+        commit: the commit of the tests.
+        folder: folder with the tests at upstream's paths.
+        files: contents of the test files, by path.
+        absent: files that the mirror lacks.
     """
 
     upstream: Upstream
@@ -56,12 +56,12 @@ class Suite:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Trees of all upstreams on which tests are run.
+    """Trees of all upstreams for runs of tests.
 
     Attributes:
         name: ``pristine``, ``ours``, or ``without-`` and a patch.
-        trees: the tree by upstream.
-        key: hash of all that decides what a test does there, the tests themselves aside.
+        trees: folder of the tree, by upstream.
+        key: hash of all inputs of a test run except the tests.
     """
 
     name: str
@@ -76,7 +76,7 @@ class NoSuiteError(SourceError):
 
 
 def open_suite(fork: Fork, upstream: Upstream, table: TestTable, chosen: SourceOptions) -> Suite:
-    """Lay out upstream's tests at the pinned commit.
+    """Write upstream's tests at the pinned commit to a folder.
 
     Raises:
         NoSuiteError: no mirror on this machine has the commit.
@@ -96,10 +96,10 @@ def open_suite(fork: Fork, upstream: Upstream, table: TestTable, chosen: SourceO
     files, absent = _read_tests(history.git, commit, table.folder)
     folder = fork.settings.work / FOLDER / f"{upstream.name}-{commit[:12]}"
     for path, data in files.items():
-        place = folder / check_path(path, f"commit {commit}")
-        if not place.is_file() or place.read_bytes() != data:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(place, data)
+        target = folder / check_path(path, f"commit {commit}")
+        if not target.is_file() or target.read_bytes() != data:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(target, data)
     plugin = folder / ".plugin" / f"{_PLUGIN}.py"
     plugin.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(str(recorder.__file__), plugin)
@@ -108,6 +108,7 @@ def open_suite(fork: Fork, upstream: Upstream, table: TestTable, chosen: SourceO
 
 
 def _read_tests(git: Git, commit: str, folder: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the contents of the test files of a commit, and the files that the mirror lacks."""
     try:
         listed = list_tree(git, commit, folder, *_HELPERS)
     except GitError as error:
@@ -115,12 +116,12 @@ def _read_tests(git: Git, commit: str, folder: str) -> tuple[dict[str, bytes], t
     listed = {path: entry for path, entry in listed.items() if entry[0].startswith("100")}
     blobs = read_available(git, (oid for _, oid in listed.values()))
     contents = {path: blobs[oid] for path, (_, oid) in listed.items()}
-    here = {path: data for path, data in contents.items() if data is not None}
-    return here, tuple(sorted(set(contents) - set(here)))
+    available = {path: data for path, data in contents.items() if data is not None}
+    return available, tuple(sorted(set(contents) - set(available)))
 
 
 def pytest_options(suite: Suite) -> list[str]:
-    """The options of pytest under which upstream's settings count, and nobody else's."""
+    """Return pytest's options that apply upstream's settings and no others."""
     settings = suite.folder / "pyproject.toml"
     if b"[tool.pytest" not in suite.files.get(settings.name, b""):
         settings = plugin_folder(suite) / "pytest.ini"
@@ -130,25 +131,27 @@ def pytest_options(suite: Suite) -> list[str]:
 
 
 def plugin_folder(suite: Suite) -> Path:
-    """The folder that the recorder lies in, and nothing else of ours."""
+    """Return the folder that holds only the recorder."""
     return suite.folder / ".plugin"
 
 
 def make_side(
     fork: Fork, plans: Mapping[str, TreePlan], name: str, without: Mapping[str, Collection[str]]
 ) -> Side:
-    """Write the trees of a side, unless they are there already.
+    """Write the trees of a side, unless they exist already.
 
     Args:
         fork: the fork.
         plans: the planned tree of each upstream.
-        name: ``pristine`` for trees without patches and overlays.
+        name: name of the side; ``pristine`` for trees without patches and overlays.
         without: patches to leave out, by upstream.
     """
     trees, keys = {}, {}
     for upstream, plan in plans.items():
         gone = without.get(upstream, ())
-        kept = [] if name == PRISTINE else [one for one in plan.weave.patches if one not in gone]
+        kept = (
+            [] if name == PRISTINE else [patch for patch in plan.weave.patches if patch not in gone]
+        )
         key = _tree_key(plan, kept, overlays=name != PRISTINE)
         tree = fork.settings.work / FOLDER / "trees" / f"{upstream}-{key}"
         if not tree.is_dir():
@@ -162,7 +165,7 @@ def make_side(
 def passing_side(
     fork: Fork, plans: Mapping[str, TreePlan], upstream: str, patch: str, gone: Sequence[str]
 ) -> Iterator[Side]:
-    """The side without the patches ``gone`` of one upstream; its tree is removed afterwards."""
+    """Yield the side without the patches ``gone`` of one upstream; remove its tree at the end."""
     side = make_side(fork, plans, f"without-{patch.removesuffix('.patch')}", {upstream: gone})
     try:
         yield side
@@ -171,6 +174,7 @@ def passing_side(
 
 
 def _tree_key(plan: TreePlan, kept: Sequence[str], *, overlays: bool) -> str:
+    """Return the hash of a tree's base, patches and overlays."""
     hashes = {patch.name: (patch.sha256, patch.positions) for patch in plan.patches}
     files = {path: file.blob for path, file in plan.overlays.items()} if overlays else {}
     return _digest(
@@ -179,13 +183,13 @@ def _tree_key(plan: TreePlan, kept: Sequence[str], *, overlays: bool) -> str:
 
 
 def _environment_key() -> list[object]:
-    """Python and the packages of this environment, in which tests run too."""
-    packages = {(one.name, one.version) for one in importlib.metadata.distributions()}
+    """Return the versions of Python and the packages in this environment, which runs the tests."""
+    packages = {(package.name, package.version) for package in importlib.metadata.distributions()}
     return [sys.version, sorted(packages)]
 
 
 def suite_key(suite: Suite, side: Side, path: str) -> str:
-    """Hash of all that decides the outcome of one test file on a side."""
+    """Return the hash of all inputs of one test file on a side."""
     table = suite.table
     settings = [sorted(table.variables().items()), table.before, table.python]
     helpers = [
@@ -198,5 +202,6 @@ def suite_key(suite: Suite, side: Side, path: str) -> str:
 
 
 def _digest(value: object) -> str:
+    """Return a short hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

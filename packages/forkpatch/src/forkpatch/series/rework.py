@@ -110,9 +110,7 @@ def absorb(tree: WorkTree) -> tuple[Absorbed, ...]:
         UserError: a patch would no longer change anything.
     """
     changes = list(_sorted_out(tree))
-    absorbed = [
-        (diff, hunk, change.patch) for diff, hunk, change in changes if hunk and change.patch
-    ]
+    absorbed = [(diff, hunk, item.patch) for diff, hunk, item in changes if hunk and item.patch]
     by_path: dict[str, dict[Hunk, str]] = {}
     for diff, hunk, patch in absorbed:
         by_path.setdefault(diff.new or "", {})[hunk] = patch
@@ -120,7 +118,7 @@ def absorb(tree: WorkTree) -> tuple[Absorbed, ...]:
         tree.plan.weave.amend(path, hunks)
     if by_path:
         tree.move_to(_amended_commits(tree.plan), list(by_path))
-    return tuple(change for _, _, change in changes)
+    return tuple(item for _, _, item in changes)
 
 
 def _sorted_out(tree: WorkTree) -> Iterator[tuple[FileDiff, Hunk | None, Absorbed]]:
@@ -253,16 +251,13 @@ def _units(patch: Patch, *, hunks: bool) -> dict[str, tuple[FileDiff, Hunk | Non
 
 def _taken(name: str, units: Collection[str], take: Sequence[str]) -> list[list[str]]:
     """Return the changes that stay in a patch, and the changes for its second part."""
-    out: list[str] = []
+    rest: list[str] = []
     for item in take:
         matches = [unit for unit in units if item in (unit, unit.rpartition(":")[0])]
         if not matches:
             raise UserError(f"{name} does not change {item}", remedy=f"it has {', '.join(units)}")
-        out += matches
-    return [
-        [unit for unit in units if unit not in out],
-        [unit for unit in units if unit in out],
-    ]
+        rest += matches
+    return [[unit for unit in units if unit not in rest], [unit for unit in units if unit in rest]]
 
 
 def _part(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache of pristine trees, wheels and mirrors, shared between runs and clones.
 
-A pristine tree is a bare repository under its tree id, ``trees/<id>.git``. It appears by one
-rename, complete and checked, so that a repository of that name can always be used.
+A pristine tree is a bare repository named by its tree id, ``trees/<id>.git``. One rename puts the
+complete, checked repository there, so that a repository of that name is always usable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from groundwork.hashing import digest
 PRISTINE = "refs/forkpatch/pristine"
 _ORIGINS = "forkpatch-origins.json"
 _VERIFIED = "forkpatch-verified"
-_ABANDONED = 24 * 3600.0  # seconds
+_ABANDONED = 24 * 3600.0  # seconds after which a scratch folder is removed
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Pristine:
     """An upstream's materialised tree in the cache.
 
     Attributes:
-        git: the bare repository that holds it, and nothing else.
-        tree: its tree id.
-        origins: the sources that were seen to give this very tree.
+        git: the bare repository that holds only this tree.
+        tree: tree id.
+        origins: the sources that gave this tree.
     """
 
     git: Git
@@ -45,11 +45,11 @@ class Pristine:
     origins: tuple[str, ...]
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Contents of files by path, of those that it has."""
-        wanted = sorted(set(paths))
-        if not wanted:  # git would list the whole tree
+        """Return contents of files by path, without missing files."""
+        names = sorted(set(paths))
+        if not names:  # git would list the whole tree
             return {}
-        listed = list_tree(self.git, self.tree, *wanted)
+        listed = list_tree(self.git, self.tree, *names)
         blobs = read_blobs(self.git, (oid for _, oid in listed.values()))
         return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 
@@ -59,7 +59,7 @@ class Cache:
     """The cache folder.
 
     Attributes:
-        verified: pristine trees that this run has verified, by id.
+        verified: pristine trees that this run verified, by id.
     """
 
     root: Path
@@ -67,18 +67,18 @@ class Cache:
 
     @property
     def mirrors_file(self) -> Path:
-        """File with the mirrors that a user named."""
+        """File with the mirrors that the user named."""
         return self.root / "mirrors.json"
 
     def known(self, tree: str) -> Pristine | None:
-        """The pristine tree with this id, None when it is not here; its files are not verified."""
+        """Return the pristine tree with this id, with its files unverified; None without it."""
         git = Git(self._folder(tree))
         if not tree or git.run("cat-file", "-e", f"{tree}^{{tree}}", ok=(0, 1, 128)).returncode:
             return None
         return Pristine(git, tree, self._origins(tree))
 
     def find(self, tree: str) -> Pristine | None:
-        """The pristine tree with this id, None when it is not here or is damaged."""
+        """Return the verified pristine tree with this id; None if it is missing or damaged."""
         folder = self._folder(tree)
         if not tree or not folder.is_dir():
             return None
@@ -88,7 +88,7 @@ class Cache:
         try:
             self._verify(git, tree)
         except GitError:
-            # It is made again under the same name, from the next source.
+            # The next source makes the tree again, under the same name.
             print(f"the cached tree {tree} is damaged, and is made again", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             return None
@@ -96,10 +96,10 @@ class Cache:
         return self.verified[tree]
 
     def _verify(self, git: Git, tree: str) -> None:
-        """Verify a tree's packs, unless they are the very files that a run has verified before.
+        """Verify a tree's packs, unless a run has verified the same files before.
 
         Raises:
-            GitError: they are damaged.
+            GitError: the packs are damaged.
         """
         folder = self._folder(tree)
         packs, state = _packs(folder), _state(folder)
@@ -115,11 +115,11 @@ class Cache:
 
         Args:
             files: path and content of every file.
-            origin: the kind of source they come from.
-            expected: the tree id that they must give; empty when it is not known yet.
+            origin: kind of the files' source.
+            expected: tree id that the files must give; empty if unknown.
 
         Raises:
-            IntegrityError: they give another tree.
+            IntegrityError: the files give another tree.
         """
         with self.scratch() as scratch:
             git = init_repository(scratch / "tree.git")
@@ -131,7 +131,7 @@ class Cache:
                     f"the {origin} gives the tree {tree}, but the lock pins {expected}"
                 )
             self._folder(tree).parent.mkdir(parents=True, exist_ok=True)
-            # Another process may have put the same tree there meanwhile: the same bytes.
+            # Another process may have stored the same tree meanwhile, with the same bytes.
             with contextlib.suppress(OSError):
                 # Git has hashed all that it wrote.
                 (scratch / "tree.git" / _VERIFIED).write_text(_state(scratch / "tree.git"))
@@ -142,12 +142,12 @@ class Cache:
         return Pristine(Git(self._folder(tree)), tree, origins)
 
     def mirrors(self) -> dict[str, list[str]]:
-        """The remembered mirrors, by upstream, newest first."""
+        """Return the remembered mirrors, by upstream, newest first."""
         try:
-            found: dict[str, list[str]] = json.loads(self.mirrors_file.read_text("utf-8"))
+            known: dict[str, list[str]] = json.loads(self.mirrors_file.read_text("utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return known
 
     def remember(self, mirrors: Mapping[str, str]) -> None:
         """Remember mirrors for later runs, the newest first."""
@@ -159,31 +159,33 @@ class Cache:
         atomic_write_json(self.mirrors_file, known)
 
     def seen(self, name: str) -> str:
-        """The tree id noted for ``name``; empty without one."""
+        """Return the tree id noted for ``name``; empty without a note."""
         return self._notes().get(name, "")
 
     def note(self, name: str, tree: str) -> None:
-        """Note that ``name``, a version that no lock pins, gave this tree."""
+        """Note that ``name``, a version that no lock pins, has this tree."""
         atomic_write_json(self._notes_file, {**self._notes(), name: tree})
 
     @property
     def _notes_file(self) -> Path:
+        """File with the noted tree ids."""
         return self.root / "seen.json"
 
     def _notes(self) -> dict[str, str]:
+        """Return the noted tree ids, by name."""
         try:
-            found: dict[str, str] = json.loads(self._notes_file.read_text("utf-8"))
+            notes: dict[str, str] = json.loads(self._notes_file.read_text("utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return notes
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder on the cache's file system that is gone afterwards."""
+        """Yield a folder on the cache's file system, which is removed afterwards."""
         parent = self.root / "scratch"
         parent.mkdir(parents=True, exist_ok=True)
         remove_scratch(self.root, below="", age=_ABANDONED)
-        for old in parent.iterdir():  # of runs that were killed
+        for old in parent.iterdir():  # leftovers of killed runs
             if time.time() - old.stat().st_mtime > _ABANDONED:
                 shutil.rmtree(old, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(dir=parent))
@@ -193,16 +195,16 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def wheel(self, sha256: str) -> Path | None:
-        """The wheel file with this hash, None when it is not here. It is not verified here."""
+        """Return the wheel file with this hash, unverified; None without it."""
         folder = self.root / "wheels" / sha256
         return next(iter(folder.glob("*.whl")), None)
 
     def drop_wheel(self, sha256: str) -> None:
-        """Throw away the wheel file that is kept under this hash."""
+        """Remove the wheel file that is kept under this hash."""
         shutil.rmtree(self.root / "wheels" / sha256, ignore_errors=True)
 
     def keep_wheel(self, path: Path, sha256: str) -> Path:
-        """Move a verified wheel file into the cache."""
+        """Move a verified wheel file into the cache; return its new path."""
         folder = self.root / "wheels" / sha256
         folder.parent.mkdir(parents=True, exist_ok=True)
         with self.scratch() as scratch:
@@ -213,9 +215,11 @@ class Cache:
         return folder / path.name
 
     def _folder(self, tree: str) -> Path:
+        """Return the folder of a pristine tree."""
         return self.root / "trees" / f"{tree}.git"
 
     def _origins(self, tree: str) -> tuple[str, ...]:
+        """Return the sources that gave a tree."""
         try:
             return tuple(json.loads((self._folder(tree) / _ORIGINS).read_text("utf-8")))
         except (OSError, ValueError):
@@ -223,14 +227,15 @@ class Cache:
 
 
 def _packs(folder: Path) -> list[Path]:
+    """Return the pack files of a repository."""
     return sorted((folder / "objects/pack").glob("*"))
 
 
 def _state(folder: Path) -> str:
-    """A hash that is another one when a pack of a repository was written, replaced or moved."""
+    """Return a hash that changes when a pack of a repository is written, replaced or moved."""
     facts = [
-        (path.name, one.st_size, one.st_ino, one.st_ctime_ns)
+        (path.name, info.st_size, info.st_ino, info.st_ctime_ns)
         for path in _packs(folder)
-        for one in (path.stat(),)
+        for info in (path.stat(),)
     ]
     return digest(repr(facts))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of an upstream, tried in a fixed order until one works.
 
-The cache; a mirror that the user named (now or earlier, or through git's ``insteadOf``); the
-pinned wheel; the upstream's URL. The tree must always have the id that the lock pins, so every
-source gives the same tree.
+The order is: the cache; a mirror that the user named (now or earlier, or through git's
+``insteadOf``); the pinned wheel; the upstream's URL. The tree must always have the id that the lock
+pins, so that every source gives the same tree.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class SourceOptions:
     """The user's choice of sources.
 
     Attributes:
-        mirrors: ``--mirror NAME=PATH_OR_URL``.
-        forced: ``--source NAME=wheel|git``.
-        offline: stop after the mirrors.
-        required: upstreams that may not be missing, though the lock calls them optional.
+        mirrors: place of each mirror, by upstream: ``--mirror NAME=PATH_OR_URL``.
+        forced: the only allowed source, by upstream: ``--source NAME=wheel|git``.
+        offline: True to use only the cache and mirrors.
+        required: upstreams that must not be missing, even if optional in the lock.
     """
 
     mirrors: Mapping[str, str] = field(default_factory=dict)
@@ -57,14 +57,14 @@ class SourceOptions:
     def check(self, lock: Lock) -> None:
         """Raise when an option names an upstream, source or folder that does not exist."""
         for name in (*self.mirrors, *self.forced, *sorted(self.required)):
-            lock.versions(name.partition("/")[0])  # of a submodule: UPSTREAM/PATH
+            lock.versions(name.partition("/")[0])  # a submodule is UPSTREAM/PATH
         for name, kind in self.forced.items():
             if kind not in _FORCED:
                 raise UserError(
                     f"--source {name}={kind}: no such source", remedy="sources: wheel, git"
                 )
         for name, place in self.mirrors.items():
-            # Looked at though nothing may be asked of it: the mistake would be found much later.
+            # Checked even if unused, because the mistake would otherwise show much later.
             path = local_path(place)
             if path is not None:
                 _check_folder(f"--mirror {name}={place}", path)
@@ -90,7 +90,7 @@ def _check_folder(option: str, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A source that did not work, and the reason."""
+    """A source that failed, and the reason."""
 
     source: SourceKind
     place: str
@@ -118,7 +118,7 @@ class MissingUpstreamError(SourceError):
 
 
 def how_to_supply(upstream: Upstream) -> str:
-    """Advice on supplying a missing upstream."""
+    """Return advice on how to supply a missing upstream."""
     if upstream.wheel and not upstream.commit:
         return f"let pip reach an index that has {upstream.wheel.package} {upstream.wheel.version}"
     return (
@@ -129,18 +129,18 @@ def how_to_supply(upstream: Upstream) -> str:
 
 @dataclass(frozen=True)
 class Obtained:
-    """A pristine tree, and the source that gave it this time."""
+    """A pristine tree, and the source that gave it in this run."""
 
     pristine: Pristine
     source: SourceKind
 
 
 def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained:
-    """Materialise the pinned tree of ``upstream`` from the first source that has it.
+    """Return the pinned tree of ``upstream`` from the first source that has it.
 
     Raises:
-        MissingUpstreamError: none has it.
-        IntegrityError: one gives something else than the lock pins.
+        MissingUpstreamError: no source has the tree.
+        IntegrityError: a source gives another tree than pinned.
     """
     if upstream.unpinned:
         raise UserError(
@@ -149,9 +149,9 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
         )
     allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(SourceKind))
     attempts: list[Attempt] = []
-    kept = cache.find(upstream.tree)
-    if kept and (SourceKind.CACHE in allowed or allowed.intersection(kept.origins)):
-        return Obtained(kept, SourceKind.CACHE)
+    cached = cache.find(upstream.tree)
+    if cached and (SourceKind.CACHE in allowed or allowed.intersection(cached.origins)):
+        return Obtained(cached, SourceKind.CACHE)
     attempts.append(Attempt(SourceKind.CACHE, "", "not in the cache"))
     for source, place, files in _candidates(upstream, cache, options):
         if source not in allowed:
@@ -166,7 +166,7 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
         attempts.insert(1, Attempt(SourceKind.MIRROR, "", "none was named"))
     if upstream.wheel is None and SourceKind.WHEEL in allowed:
         reason = "the lock pins none: this version is available from git only"
-        last = next((at for at, one in enumerate(attempts) if one.source is SourceKind.GIT), None)
+        last = next((i for i, item in enumerate(attempts) if item.source is SourceKind.GIT), None)
         attempts.insert(
             len(attempts) if last is None else last, Attempt(SourceKind.WHEEL, "", reason)
         )
@@ -174,7 +174,7 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
 
 
 def mirrors_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[str, ...]:
-    """The mirrors to try, the one named in this run first."""
+    """Return the mirrors to try, the mirror named in this run first."""
     named = [options.mirrors[upstream.name]] if upstream.name in options.mirrors else []
     rewritten = rewritten_url(upstream.url)
     instead = [rewritten] if rewritten != upstream.url else []
@@ -182,15 +182,15 @@ def mirrors_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tupl
 
 
 def places_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[str, ...]:
-    """The repositories to look in: the mirrors, and the URL unless this run is offline."""
+    """Return the repositories to search: the mirrors, and the URL unless this run is offline."""
     mirrors = mirrors_of(upstream, cache, options)
     return mirrors if options.offline else tuple(dict.fromkeys((*mirrors, upstream.url)))
 
 
 def rewritten_url(url: str) -> str:
-    """``url`` after the ``url.<base>.insteadOf`` rules of the user's git configuration.
+    """Return ``url`` after the ``url.<base>.insteadOf`` rules of the user's git configuration.
 
-    No other setting of the user has an effect; it is read, and nothing of it is run.
+    Other settings of the user have no effect: the configuration is only read.
     """
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"):
@@ -210,6 +210,7 @@ def rewritten_url(url: str) -> str:
 def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
 ) -> Iterator[tuple[SourceKind, str, Callable[[], Files]]]:
+    """Yield each source with its place and a function that returns the files."""
     for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
         yield SourceKind.MIRROR, place, _from_git(upstream, place, cache, options)
     wheel = upstream.wheel
@@ -232,12 +233,15 @@ def _candidates(
 def _from_git(
     upstream: Upstream, place: str, cache: Cache, options: SourceOptions
 ) -> Callable[[], Files]:
+    """Return a function that yields the files of an upstream from the repository at ``place``."""
     return lambda: git_files(upstream, place, cache, lambda inner: places_of(inner, cache, options))
 
 
 def _wheel_only() -> Files:
+    """Raise because the lock pins only a wheel."""
     raise SourceError("not asked: the lock pins a wheel, and no commit that it was made from")
 
 
 def _offline() -> Files:
+    """Raise because this run is offline."""
     raise SourceError("not asked: this run is offline")

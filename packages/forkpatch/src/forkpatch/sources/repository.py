@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An upstream's files from git: a repository on this machine, or one at a URL.
+"""An upstream's files from git: from a repository on this machine, or at a URL.
 
-Both may be incomplete. A repository on this machine is read object by object, so
-a partial clone will do when it has the included paths; from a URL nothing but the pinned
-commit, its folders and the included files are fetched.
+Both may be incomplete. A repository on this machine is read object by object, so that a partial
+clone with the included paths is enough. From a URL only the pinned commit, its folders and the
+included files are fetched.
 
 A submodule that the lock names is part of the tree: its files, at its path, from the commit that
-the upstream's own commit pins. It has a repository of its own, which is an upstream in turn.
+the upstream's own commit pins. Its repository is treated as an upstream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FETCH_TIMEOUT = 1800.0
 
 
 def local_path(place: str) -> Path | None:
-    """The folder that ``place`` names, None when it is a URL of another machine."""
+    """Return the folder that ``place`` names; None for a URL of another machine."""
     if place.startswith("file://"):
         from urllib.parse import unquote, urlsplit  # noqa: PLC0415 - few places are URLs of files
 
@@ -38,18 +38,18 @@ def local_path(place: str) -> Path | None:
 
 
 def _is_scp(place: str) -> bool:
-    """True for ssh's short form, ``host:path``."""
+    """Return True for ssh's short form, ``host:path``."""
     head, colon, _ = place.partition(":")
     return bool(colon) and "/" not in head and not Path(place).exists()
 
 
 def open_repository(path: Path) -> Git:
-    """The git repository at ``path``: bare, or a clone's root."""
+    """Return the git repository at ``path``: bare, or the root of a clone."""
     for folder in (path / ".git", path):
         if (folder / "objects").is_dir() and (folder / "HEAD").is_file():
             return Git(folder.resolve())
     marker = path / ".git"
-    if marker.is_file():  # a worktree or submodule: its .git names the folder
+    if marker.is_file():  # the .git file of a worktree or submodule names the folder
         target = (path / marker.read_text("utf-8").removeprefix("gitdir:").strip()).resolve()
         if target.is_dir():
             return Git(target)
@@ -57,7 +57,7 @@ def open_repository(path: Path) -> Git:
 
 
 def commit_of_tag(place: str, tag: str) -> str:
-    """The commit that ``tag`` names in the repository at ``place``."""
+    """Return the commit that ``tag`` names in the repository at ``place``."""
     path = local_path(place)
     try:
         if path is not None:
@@ -75,10 +75,10 @@ def commit_of_tag(place: str, tag: str) -> str:
 
 @dataclass(frozen=True)
 class GitPart:
-    """Files of a materialised tree that one repository has.
+    """The files of a materialised tree that come from one repository.
 
     Attributes:
-        files: path in the materialised tree -> (mode, object id).
+        files: mode and object id of each file, by path in the materialised tree.
     """
 
     git: Git
@@ -87,27 +87,27 @@ class GitPart:
 
 @dataclass(frozen=True)
 class GitTree:
-    """A materialised tree, found but not read yet.
+    """A materialised tree whose files are not read yet.
 
     Attributes:
-        left_out: paths of the submodules that are not part of it.
+        left_out: paths of the submodules that are not part of the tree.
     """
 
     parts: tuple[GitPart, ...]
     left_out: tuple[str, ...]
 
     def tree_id(self, cache: Cache) -> str:
-        """Its tree id, for which no file is read."""
+        """Return the tree id, without reading a file."""
         files = {path: entry for part in self.parts for path, entry in part.files.items()}
         with cache.scratch() as scratch:
             return tree_id(init_repository(scratch / "index.git"), files)
 
     def files(self) -> Iterator[tuple[str, TreeFile]]:
-        """Path and content of every file, one at a time.
+        """Yield path and content of every file.
 
         Raises:
             SourceError: a repository lacks a file.
-            IntegrityError: a file is not what its id says.
+            IntegrityError: a file's content does not match its id.
         """
         for part in self.parts:
             contents = stream_blobs(part.git, [oid for _, oid in part.files.values()])
@@ -121,29 +121,29 @@ class GitTree:
                             f"{part.git.git_dir}: the file {path} is damaged: it is not {oid}"
                         )
                     yield path, file
-            except (GitError, ValueError) as error:  # of zip: git ended too early
+            except (GitError, ValueError) as error:  # ValueError of zip: git ended too early
                 raise SourceError(f"it is partial and lacks included files: {error}") from error
 
 
-#: The repositories in which a submodule, as an upstream of its own, may be looked for.
+#: Function that returns the repositories to search for a submodule, given as an upstream.
 Places = Callable[[Upstream], Sequence[str]]
 
 
 def find_tree(
     stack: ExitStack, upstream: Upstream, place: str, cache: Cache, places: Places
 ) -> GitTree:
-    """The materialised tree of an upstream in the repository at ``place``.
+    """Return the materialised tree of an upstream in the repository at ``place``.
 
     Args:
-        stack: what is fetched is gone when it closes.
+        stack: stack that removes fetched objects when it closes.
         upstream: the upstream version, or a submodule.
-        place: path or URL.
-        cache: where to fetch to.
-        places: gives the repositories to look for a submodule in.
+        place: path or URL of the repository.
+        cache: cache with the folder to fetch to.
+        places: function that returns the repositories to search for a submodule.
 
     Raises:
-        SourceError: it cannot be reached, lacks the commit or the included paths, or a
-            submodule is in no repository.
+        SourceError: the repository cannot be reached, or lacks the commit or the included paths;
+            or a submodule is in no repository.
     """
     path = local_path(place)
     if path is not None:
@@ -164,13 +164,14 @@ def find_tree(
     named = _gitmodules(upstream, git) if wanted else {}
     for name in sorted(wanted):
         inner = _submodule(upstream, name, links[name], named)
-        found = _find_submodule(stack, inner, cache, places, _inside(git, path, name, named))
-        parts += (_placed(part, name, upstream) for part in found.parts)
-        left_out += (f"{name}/{other}" for other in found.left_out)
+        inner_tree = _find_submodule(stack, inner, cache, places, _inside(git, path, name, named))
+        parts += (_placed(part, name, upstream) for part in inner_tree.parts)
+        left_out += (f"{name}/{other}" for other in inner_tree.left_out)
     return GitTree(tuple(parts), tuple(left_out))
 
 
 def _selected(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
+    """Return mode and object id of the files of a commit that belong to the tree, by path."""
     try:
         listed = list_tree(git, f"{upstream.commit}^{{tree}}", *upstream.folders)
     except GitError as error:
@@ -179,7 +180,7 @@ def _selected(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
 
 
 def _gitmodules(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
-    """Name and URL of each submodule, by path, as the pinned commit has them."""
+    """Return name and URL of each submodule of the pinned commit, by path."""
     try:
         text = git.run("cat-file", "blob", f"{upstream.commit}:.gitmodules").stdout
     except GitError as error:
@@ -191,16 +192,16 @@ def _gitmodules(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
         name, _, what = key.removeprefix("submodule.").rpartition(".")
         sections.setdefault(name, {})[what] = value
     return {
-        one["path"]: (name, one["url"])
-        for name, one in sections.items()
-        if {"path", "url"} <= one.keys()
+        section["path"]: (name, section["url"])
+        for name, section in sections.items()
+        if {"path", "url"} <= section.keys()
     }
 
 
 def _submodule(
     upstream: Upstream, path: str, commit: str, named: Mapping[str, tuple[str, str]]
 ) -> Upstream:
-    """The submodule at ``path`` as an upstream of its own."""
+    """Return the submodule at ``path`` as an upstream."""
     if path not in named:
         raise SourceError(f"the submodule {path} is not in .gitmodules")
     url = named[path][1]
@@ -228,7 +229,7 @@ def _submodule(
 
 
 def _below(include: Sequence[str], path: str) -> tuple[str, ...]:
-    """The included paths as they are below the folder ``path``."""
+    """Return the included paths relative to the folder ``path``."""
     if any(top in (WHOLE, path) or path.startswith(f"{top}/") for top in include):
         return (WHOLE,)
     return tuple(top.removeprefix(f"{path}/") for top in include if top.startswith(f"{path}/"))
@@ -237,16 +238,17 @@ def _below(include: Sequence[str], path: str) -> tuple[str, ...]:
 def _inside(
     git: Git, folder: Path | None, path: str, named: Mapping[str, tuple[str, str]]
 ) -> list[str]:
-    """Repositories of a submodule in a clone that has it."""
+    """Return the repositories of a submodule inside a clone."""
     if folder is None or git.git_dir is None or path not in named:
         return []
-    found = (git.git_dir / "modules" / named[path][0], folder / path)
-    return [str(one) for one in found if (one / "HEAD").is_file() or (one / ".git").exists()]
+    folders = (git.git_dir / "modules" / named[path][0], folder / path)
+    return [str(item) for item in folders if (item / "HEAD").is_file() or (item / ".git").exists()]
 
 
 def _find_submodule(
     stack: ExitStack, upstream: Upstream, cache: Cache, places: Places, first: Sequence[str]
 ) -> GitTree:
+    """Return the materialised tree of a submodule from the first repository that has it."""
     reasons = []
     for place in dict.fromkeys((*first, *places(upstream))):
         try:
@@ -261,15 +263,15 @@ def _find_submodule(
 
 
 def _placed(part: GitPart, folder: str, upstream: Upstream) -> GitPart:
-    """The files of a submodule at their paths in the tree it is part of."""
-    files = {f"{folder}/{path}": entry for path, entry in part.files.items()}
+    """Return the files of a submodule at their paths in the outer tree."""
+    files = {f"{folder}/{path}": item for path, item in part.files.items()}
     return replace(part, files={path: one for path, one in files.items() if upstream.selects(path)})
 
 
 def git_files(
     upstream: Upstream, place: str, cache: Cache, places: Places
 ) -> Iterator[tuple[str, TreeFile]]:
-    """The files of the materialised tree; see :func:`find_tree`."""
+    """Yield the files of the materialised tree; see :func:`find_tree`."""
     with ExitStack() as stack:
         yield from find_tree(stack, upstream, place, cache, places).files()
 
@@ -293,17 +295,19 @@ def fetch(upstream: Upstream, url: str, git: Git) -> None:
 
 
 def _fetch_commit(upstream: Upstream, git: Git) -> None:
+    """Fetch the pinned commit, by its id or by its tag."""
     shallow = ("--depth=1", "--filter=blob:none")
     try:
         _fetch_objects(git, [upstream.commit], *shallow)
     except GitError:
-        # A server may refuse a bare id; what the tag gives is still checked by its id.
+        # A server may refuse a bare id; the commit of the tag is still checked by its id.
         if not upstream.tag:
             raise
         _fetch_objects(git, [f"refs/tags/{upstream.tag}"], *shallow)
 
 
 def _fetch_objects(git: Git, wanted: list[str], *options: str) -> None:
+    """Fetch objects or references without tags and submodules."""
     command = ("-c", "fetch.negotiationAlgorithm=noop", "fetch", "--quiet", "--no-tags")
     plain = ("--no-write-fetch-head", "--recurse-submodules=no", "--stdin", "origin")
     lines = "".join(f"{name}\n" for name in wanted).encode()
@@ -311,6 +315,6 @@ def _fetch_objects(git: Git, wanted: list[str], *options: str) -> None:
 
 
 def _missing(git: Git, wanted: set[str]) -> set[str]:
-    """The objects that are not here yet; asking git about one of them would fetch it."""
-    here = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
-    return wanted - set(here.decode("ascii").split())
+    """Return the objects that are not here yet; a query of one object would fetch it."""
+    local = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
+    return wanted - set(local.decode("ascii").split())

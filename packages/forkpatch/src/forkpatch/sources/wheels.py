@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An upstream's files from the wheel that its packagers publish."""
+"""An upstream's files from the wheel of its packagers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from groundwork.hashing import sha256_of
 
 PIP_TIMEOUT = 900.0
 _SYMLINK = 0o120000
-# How pip prints the hash of a file that is not a pinned one.
+# Pattern of pip's message about a file with another hash than pinned.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 
 def _suspect() -> str:
+    """Return the remedy for a file with another hash than pinned."""
     return f"the file was not used; is the index or the pin wrong? {typed('lock --check')}"
 
 
 def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[str, TreeFile]]:
-    """The files of the materialised tree that the wheel at ``path`` holds.
+    """Yield the files of the materialised tree that the wheel at ``path`` holds.
 
-    Every member's name is checked before the first is read, those that are not used too.
+    The names of all members, even unused members, are checked before a member is read.
 
     Raises:
-        SourceError: it is not a zip file, a member is a symbolic link, is absolute, or leaves its
-            folder.
+        SourceError: the wheel is not a zip file, or a member is a symbolic link, is absolute, or
+            leaves its folder.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -60,35 +61,35 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
 
 
 def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
-    """The path of a wheel file with a pinned hash: from the cache, else through pip.
+    """Return the path of a wheel file with a pinned hash: from the cache, else from pip.
 
-    A damaged file in the cache is removed with a warning, and fetched again.
+    A damaged file in the cache is removed with a warning and fetched again.
 
     Raises:
-        SourceError: the wheel cannot be had.
-        IntegrityError: a file has not the hash that is pinned for it.
+        SourceError: the wheel is not available.
+        IntegrityError: a file has another hash than pinned.
     """
     for file in wheel.files:
-        if kept := cache.wheel(file.sha256):
-            if sha256_of(kept) == file.sha256:
-                return kept
+        if cached := cache.wheel(file.sha256):
+            if sha256_of(cached) == file.sha256:
+                return cached
             cache.drop_wheel(file.sha256)
-            warn(f"{kept.name} is damaged in the cache: it is removed, and fetched again")
+            warn(f"{cached.name} is damaged in the cache: it is removed, and fetched again")
     if offline:
         raise SourceError("the wheel is not in the cache, and this run is offline")
     if not any(_runs_here(file.name) for file in wheel.files):
         raise SourceError(f"no file of {wheel.package} {wheel.version} is pinned for this platform")
     with cache.scratch() as scratch:
         hashes = [file.sha256 for file in wheel.files]
-        found = download_wheel(wheel.package, wheel.version, scratch, hashes=hashes)
-        pinned = next((file for file in wheel.files if file.name == found.name), None)
+        downloaded = download_wheel(wheel.package, wheel.version, scratch, hashes=hashes)
+        pinned = next((file for file in wheel.files if file.name == downloaded.name), None)
         if pinned is None:
-            raise SourceError(f"pip chose {found.name}, for which no hash is pinned")
-        return cache.keep_wheel(verify_wheel(found, pinned), pinned.sha256)
+            raise SourceError(f"pip chose {downloaded.name}, for which no hash is pinned")
+        return cache.keep_wheel(verify_wheel(downloaded, pinned), pinned.sha256)
 
 
 def verify_wheel(path: Path, pinned: WheelFile) -> Path:
-    """Return ``path`` when the file has the pinned hash."""
+    """Return ``path`` if the file has the pinned hash, else raise."""
     actual = sha256_of(path)
     if actual != pinned.sha256:
         raise IntegrityError(
@@ -104,26 +105,26 @@ def download_wheel(
     """Let pip fetch one wheel file into ``folder``, for this machine or for ``platforms``.
 
     Args:
-        package: its name.
-        version: its version.
-        folder: where the file goes.
-        platforms: pip's names of them; this machine's without any.
-        hashes: pip opens no file whose sha256 is not among these; empty: it is not known yet.
+        package: name of the package.
+        version: version of the package.
+        folder: folder for the file.
+        platforms: pip's names of the platforms; without any, this machine's.
+        hashes: sha256 hashes that pip accepts; empty: any file.
 
     Raises:
-        SourceError: pip finds none.
-        IntegrityError: what the index has is not what is pinned.
+        SourceError: pip finds no wheel.
+        IntegrityError: the index has a file with another hash than pinned.
     """
     options = [part for name in platforms for part in ("--platform", name)]
     options += ["--require-hashes"] if hashes else []
-    wanted = folder / "requirement.txt"
+    requirement = folder / "requirement.txt"
     pins = "".join(f" --hash=sha256:{sha256}" for sha256 in hashes)
-    wanted.write_text(f"{package}=={version}{pins}\n", encoding="utf-8")
+    requirement.write_text(f"{package}=={version}{pins}\n", encoding="utf-8")
     command = [
         *pip_command(),
         *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input"),
         *("--disable-pip-version-check", "--retries=1", "--timeout=20", *options),
-        *("--dest", str(folder), "-r", str(wanted)),
+        *("--dest", str(folder), "-r", str(requirement)),
     ]
     try:
         done = subprocess.run(
@@ -131,32 +132,33 @@ def download_wheel(
         )
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
-    found = sorted(folder.glob("*.whl"))
-    if done.returncode or not found:
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
         text = done.stderr.decode("utf-8", "replace")
-        if got := _GOT.search(text):
+        if other_hash := _GOT.search(text):
             raise IntegrityError(
-                f"the index's {package} {version} has the sha256 {got[1]}, but"
+                f"the index's {package} {version} has the sha256 {other_hash[1]}, but"
                 f" {' or '.join(hashes)} is pinned",
                 remedy=_suspect(),
             )
         lines = text.strip().splitlines()
         errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no wheel"]
         raise SourceError(f"pip: {errors[-1].removeprefix('ERROR: ')}")
-    return found[0]
+    return wheels[0]
 
 
 def pip_command() -> list[str]:
-    """The command of a pip that is there; nox environments made by uv have none of their own."""
+    """Return the command of an available pip; nox environments made by uv have no pip."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip3") or shutil.which("pip")
-    if not found:
+    program = shutil.which("pip3") or shutil.which("pip")
+    if not program:
         raise SourceError("pip is not installed, so the wheel cannot be fetched")
-    return [found]
+    return [program]
 
 
 def _runs_here(filename: str) -> bool:
+    """Return True when a wheel's file name fits this machine's platform."""
     from packaging.tags import sys_tags  # noqa: PLC0415 - a version without a wheel needs neither
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
 

@@ -157,10 +157,7 @@ def _anonymous(node: Node) -> str:
 def _function_declarator(node: Node) -> Node | None:
     """Return the declarator of a C or C++ function; None for any other node."""
     current = _field(node, "declarator")
-    while current is not None and current.type not in (
-        "function_declarator",
-        "operator_cast",
-    ):
+    while current is not None and current.type not in ("function_declarator", "operator_cast"):
         current = _field(current, "declarator") or _first_child(current, "declarator")
     return current
 
@@ -174,9 +171,7 @@ def _signature(node: Node, declarator: Node | None) -> str:
         parameters = _field(value, "parameters")
     if parameters is None:
         return ""
-    types = ",".join(
-        _parameter_type(child) for child in parameters.named_children if not _idle(child)
-    )
+    types = ",".join(_parameter_type(part) for part in parameters.named_children if not _idle(part))
     qualifiers = _after_parameters(parameters) if declarator else ""
     return f"{_template(node)}({types}){qualifiers}"
 

@@ -328,11 +328,7 @@ def _parsed_symbols(
             continue
         first, last = entry.first.start_point[0], entry.last
         family = f"{prefix}{grammar.separator}{entry.name}" if prefix else entry.name
-        marks = (
-            *around[first][len(outside) :],
-            *labels(node, outer, lines),
-            *entry.conditions,
-        )
+        marks = (*around[first][len(outside) :], *labels(node, outer, lines), *entry.conditions)
         suffixes = f" [{'; '.join(marks)}]" if marks else ""
         name = f"{family}{entry.signature}{suffixes}"
         scopes.append((node, name, around[first], entry.is_function))

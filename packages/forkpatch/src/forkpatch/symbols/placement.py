@@ -67,21 +67,21 @@ def misplaced(
     return tuple(errors)
 
 
-def same_symbol(one: Symbol, first: Outline, other: Symbol, second: Outline) -> bool:
+def same_symbol(symbol: Symbol, first: Outline, other: Symbol, second: Outline) -> bool:
     """Return True when ``other`` of outline ``second`` is certainly symbol ``one`` of ``first``."""
-    if one.name == other.name:
-        return first.twins(one.name) == second.twins(one.name)
-    if one.family != other.family or MODULE in (one.name, other.name):
+    if symbol.name == other.name:
+        return first.twins(symbol.name) == second.twins(symbol.name)
+    if symbol.family != other.family or MODULE in (symbol.name, other.name):
         return False
-    is_new = one.name not in second.symbols and other.name not in first.symbols
-    return is_new and _family(one, first) == [one] and _family(other, second) == [other]
+    is_new = symbol.name not in second.symbols and other.name not in first.symbols
+    return is_new and _family(symbol, first) == [symbol] and _family(other, second) == [other]
 
 
-def counterpart(one: Symbol, first: Outline, second: Outline) -> Symbol | None:
+def counterpart(symbol: Symbol, first: Outline, second: Outline) -> Symbol | None:
     """Return the symbol of ``second`` that is certainly ``one`` of ``first``; None without it."""
-    known = second.symbols.get(one.name)
-    candidates = [known] if known else _family(one, second)
-    return next((item for item in candidates if same_symbol(one, first, item, second)), None)
+    known = second.symbols.get(symbol.name)
+    candidates = [known] if known else _family(symbol, second)
+    return next((item for item in candidates if same_symbol(symbol, first, item, second)), None)
 
 
 def _family(symbol: Symbol, known: Outline) -> list[Symbol]:

@@ -116,9 +116,7 @@ def apply_release(
 
 def _check_options(fork: Fork, upstreams: Sequence[Upstream], chosen: Sequence[str]) -> None:
     """Raise for an option that is in no condition."""
-    entries = [
-        entry for upstream in upstreams for entry in read_entries(fork.patch_folder(upstream))
-    ]
+    entries = [entry for item in upstreams for entry in read_entries(fork.patch_folder(item))]
     known = sorted({option for entry in entries for option in entry.condition.options})
     for option in chosen:
         if option not in (EVERY, *known):

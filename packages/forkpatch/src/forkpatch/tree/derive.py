@@ -76,10 +76,10 @@ def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
     """Yield the symbols that the overlays shadow, with the hashes of their bodies."""
     shadows = read_shadows(fork.overlay_folder(plan.upstream))
     contents = plan.pristine.read(shadow.path for shadow in shadows)
-    for one in shadows:
-        data = contents.get(one.path)
-        body = None if data is None else outline(one.path, data).body(one.symbol)
-        yield SymbolPlace(one.path, one.symbol, body or "")
+    for item in shadows:
+        data = contents.get(item.path)
+        body = None if data is None else outline(item.path, data).body(item.symbol)
+        yield SymbolPlace(item.path, item.symbol, body or "")
 
 
 def touched_by(patch: Patch, record: Record) -> set[tuple[str, str]]:

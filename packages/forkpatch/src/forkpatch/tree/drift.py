@@ -62,23 +62,22 @@ def files_to_compare(
         for group in (*record.patches.values(), record.shadows)
         for place in group
     ]
-    contents = plan.pristine.read(place.path for place in places)
+    files = plan.pristine.read(place.path for place in places)
     lost = {
         bare_name(place.symbol)
         for place in places
-        if place.body
-        and outline(place.path, contents.get(place.path, b"")).body(place.symbol) is None
+        if place.body and outline(place.path, files.get(place.path, b"")).body(place.symbol) is None
     }
     if find is not None:
-        return contents | plan.pristine.read({path for word in lost for path in find(word)})
+        return files | plan.pristine.read({path for word in lost for path in find(word)})
     words = [part for word in sorted(lost) for part in ("-e", word)]
     if words:
         out = plan.pristine.git.run(
             "grep", "-l", "-z", "-I", "-w", "-F", *words, plan.pristine.tree, ok=(0, 1)
         )
         listed = out.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-        contents |= plan.pristine.read(item.partition(":")[2] for item in listed)
-    return contents
+        files |= plan.pristine.read(item.partition(":")[2] for item in listed)
+    return files
 
 
 def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftFinding, ...]:

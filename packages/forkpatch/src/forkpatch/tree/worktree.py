@@ -232,9 +232,7 @@ def read_stamp(folder: Path) -> Stamp | None:
                 patches=tuple((name, sha) for name, sha in inputs["patches"]),
                 overlays=tuple((path, mode, blob) for path, mode, blob in inputs["overlays"]),
                 placed=inputs.get("placed", ""),
-                conditions=tuple(
-                    (name, condition) for name, condition in inputs.get("conditions", ())
-                ),
+                conditions=tuple((name, text) for name, text in inputs.get("conditions", ())),
             ),
         )
     except (OSError, ValueError, KeyError, TypeError):
