@@ -14,7 +14,7 @@ from report.page import render, sections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page and say which parts are missing; returns the exit code."""
+    """Write the page, and print the missing parts; return the exit code."""
     parser = Parser(prog="report", description="One HTML page of all results.")
     parser.add_argument("--root", type=Path, default=Path(), help="the project (default: .)")
     parser.add_argument("--output", type=Path, help="default: ROOT/out/report.html")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a page: sections that hold tables and figures."""
+"""Parts of a page: sections with tables and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table; ``number`` sets it flush right."""
+    """A cell of a table; a ``number`` is aligned right."""
 
     text: str
     status: Status = Status.PLAIN
@@ -47,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Content:
-    """Body of a section."""
+    """The body of a section."""
 
     facts: Sequence[tuple[str, Cell]] = ()
     tables: Sequence[Table] = ()
@@ -59,9 +59,9 @@ class Section:
     """A part of the page.
 
     Attributes:
-        key: the anchor.
-        command: makes the part, also for the second time.
-        why: reason for which the part is missing; empty when it is there.
+        key: anchor of the section.
+        command: command that makes the part, also again.
+        why: reason why the part is missing; empty for a present part.
     """
 
     key: str
@@ -76,30 +76,30 @@ NONE = "\N{EN DASH}"
 
 
 def text(value: object, status: Status = Status.PLAIN) -> Cell:
-    """A cell of words."""
+    """Return a cell of words."""
     return Cell(str(value), status)
 
 
 def code(value: object) -> Cell:
-    """A cell with a name to copy."""
+    """Return a cell with a name to copy."""
     return Cell(str(value), code=True)
 
 
 def number(value: float | None, digits: int = 2, status: Status = Status.PLAIN) -> Cell:
-    """A number with ``digits`` behind the point; a dash for None."""
+    """Return a cell with a number of ``digits`` decimals; a dash for None."""
     return Cell(NONE if value is None else f"{value:,.{digits}f}", status, number=True)
 
 
 def scientific(value: float | None, status: Status = Status.PLAIN) -> Cell:
-    """A number such as an error, in powers of ten."""
+    """Return a cell with a number in powers of ten, such as an error; a dash for None."""
     return Cell(NONE if value is None else f"{value:.1e}", status, number=True)
 
 
 def verdict(holds: bool, yes: str = "yes", no: str = "no") -> Cell:
-    """A cell that is good or bad."""
+    """Return a good or a bad cell."""
     return Cell(yes if holds else no, Status.GOOD if holds else Status.BAD)
 
 
 def distinct(values: Iterable[str]) -> list[str]:
-    """The values without repetition, in their order."""
+    """Return the values without repetition, in their order."""
     return list(dict.fromkeys(values))

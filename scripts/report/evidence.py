@@ -12,12 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ResultFiles:
-    """Files of one part, and the nox session that writes them.
+    """Result files of a part, and the nox session that writes them.
 
     Attributes:
         files: glob below the project's root; JSON, or CSV with a header.
         session: name of the session.
-        options: of the session.
+        options: options of the session.
     """
 
     files: str
@@ -50,12 +50,12 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """The facts of one part, or the reason why they are missing.
+    """The results of a part, or the reason why they are missing.
 
     Attributes:
-        found: the parsed files by their path below the project's root; empty when missing.
-        why: said in place of a missing part; empty when it is there.
-        command: makes the part again.
+        found: parsed files by path below the project's root; empty when missing.
+        why: reason why the part is missing; empty for a present part.
+        command: command that makes the part again.
     """
 
     found: dict[str, Any]
@@ -64,28 +64,30 @@ class Evidence:
 
     @property
     def first(self) -> Any:
-        """The facts of a part that is one file."""
+        """The content of a part's only file."""
         return next(iter(self.found.values()))
 
 
 def gather(root: Path) -> dict[str, Evidence]:
-    """Read every part's files below ``root``; a file that cannot be read makes its part missing."""
+    """Read every part's files below ``root``; an unreadable file makes its part missing."""
     return {name: _read(root, source) for name, source in SOURCES.items()}
 
 
 def _read(root: Path, source: ResultFiles) -> Evidence:
-    found: dict[str, Any] = {}
+    """Read the files of a part."""
+    contents: dict[str, Any] = {}
     for path in sorted(root.glob(source.files)):
         name = path.relative_to(root).as_posix()
         try:
-            found[name] = _parsed(path)
+            contents[name] = _parsed(path)
         except (OSError, ValueError, csv.Error) as error:
             return Evidence({}, f"{name} cannot be read: {error}", source.command)
-    why = "" if found else f"{source.files}: not there"
-    return Evidence(found, why, source.command)
+    why = "" if contents else f"{source.files}: not there"
+    return Evidence(contents, why, source.command)
 
 
 def _parsed(path: Path) -> Any:
+    """Return the content of a JSON file, or the rows of a CSV file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".csv":
         return json.loads(text)

@@ -26,17 +26,17 @@ from report.blocks import (
 )
 from report.evidence import Evidence
 
-# How a place that was looked at again compares with the record.
+# Drift of a place that equals the record.
 UNCHANGED = str(Drift.UNCHANGED)
 NEEDED = "needed"
-# A cell names at most this many patches; for more it gives their number.
+# Most patches that a cell names; a longer list is replaced by its length.
 NAMED = 3
 FITTING = {str(fit) for fit in (*probe.FITTING, probe.Fit.UPSTREAM)}
 DRIFTED = {str(drift) for drift in Drift} - {str(Drift.UNCHANGED)}
 
 
 def releases(root: Path, lock: Mapping[str, Any], status: Evidence, necessity: Evidence) -> Section:
-    """Each release with the state of its trees, and each series with the reason of every patch."""
+    """Return the section of all releases with their trees' state, and of all series' patches."""
     default = str(lock["default-release"])
     states = {}
     if status.found:
@@ -69,17 +69,20 @@ def releases(root: Path, lock: Mapping[str, Any], status: Evidence, necessity: E
 
 
 def _state(state: Mapping[str, Any] | None) -> Cell:
+    """Return the cell with the state of a tree."""
     if state is None:
         return text("not looked at")
     good = state["state"] == "applied"
     return text(state["state"], Status.GOOD if good else Status.NOTE)
 
 
-def _judgements(found: Any) -> list[Mapping[str, Any]]:
-    return list(found["patches"] if isinstance(found, dict) else found)
+def _judgements(report: Any) -> list[Mapping[str, Any]]:
+    """Return the judgements of the patches from a report of ``necessity``."""
+    return list(report["patches"] if isinstance(report, dict) else report)
 
 
 def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
+    """Return the table of the patches of a series."""
     upstream, version = folder.parts[-2:]
     rows = []
     for patch in load_series(folder):
@@ -99,7 +102,7 @@ def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
 
 
 def drift(symbols: Evidence) -> Content:
-    """Hunks that are no longer in their recorded function."""
+    """Return the section's tables of hunks that are no longer in their recorded function."""
     rows = []
     for series in symbols.first:
         counts = Counter(place["drift"] for place in series["places"])
@@ -116,9 +119,9 @@ def drift(symbols: Evidence) -> Content:
     return Content(tables=[table])
 
 
-def applicability(found: Evidence) -> Content:
-    """The upstream versions on which each series applies, and the first commit that breaks it."""
-    cells = found.first["rows"]
+def applicability(evidence: Evidence) -> Content:
+    """Return tables of the versions on which each series applies, and of breaking commits."""
+    cells = evidence.first["rows"]
     tables = [
         _map(name, [cell for cell in cells if f"{cell['upstream']} {cell['set']}" == name])
         for name in distinct(f"{cell['upstream']} {cell['set']}" for cell in cells)
@@ -127,11 +130,12 @@ def applicability(found: Evidence) -> Content:
 
 
 def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
+    """Return the table of the versions on which a series applies."""
     rows = []
     for version in distinct(cell["version"] for cell in cells):
-        # A symbol that an overlay takes the place of has no outcome: nothing is put there.
-        own = [cell for cell in cells if cell["version"] == version and cell["outcome"]]
-        bad = [cell for cell in own if cell["outcome"] not in FITTING]
+        # A symbol that an overlay replaces has no outcome, because no patch is applied there.
+        outcomes = [cell for cell in cells if cell["version"] == version and cell["outcome"]]
+        bad = [cell for cell in outcomes if cell["outcome"] not in FITTING]
         commits = distinct(
             cell["first_bad_commit"][:12] for cell in bad if cell["first_bad_commit"]
         )
@@ -139,8 +143,8 @@ def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
         rows.append(
             [
                 text(version),
-                text(own[0]["source"]),
-                Cell(f"{len(own) - len(bad)} of {len(own)}", number=True),
+                text(outcomes[0]["source"]),
+                Cell(f"{len(outcomes) - len(bad)} of {len(outcomes)}", number=True),
                 number(len(drifted), 0),
                 verdict(not bad, "all", _told(bad)),
                 code(", ".join(commits) or NONE),
@@ -151,7 +155,7 @@ def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
 
 
 def _told(bad: list[Mapping[str, Any]]) -> str:
-    """The patches by their problem; only the number of many."""
+    """Return the patches in words, grouped by problem; of a long list only the number."""
     groups = []
     for outcome in distinct(cell["outcome"] for cell in bad):
         names = [c["patch"].removesuffix(".patch") for c in bad if c["outcome"] == outcome]

@@ -29,9 +29,9 @@ OURS = "ours"
 NO_PEER = "missing: nox -s bench -- --peer llama.cpp"
 
 
-def answer(found: Evidence) -> Content:
-    """The main job's answer, checked against the reference."""
-    job = found.first
+def answer(evidence: Evidence) -> Content:
+    """Return the facts of the main job's answer, checked against the reference."""
+    job = evidence.first
     counters = job["counters"]
     facts = [
         ("model", text(f"{job['model']}, {job['quantization']}, {job['target']}")),
@@ -54,21 +54,21 @@ def answer(found: Evidence) -> Content:
 
 
 def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
-    """Instructions of a phase; missing if the emulator has no plugins or no step was decoded."""
+    """Return the cell of a phase's instructions; without counts, "not counted"."""
     return text(f"{counts['insns'] / MILLION:.1f} M {unit}" if counts else "not counted")
 
 
 STEP_HEADS = ("step", "all", "weighted by LMUL", "cycles", "first / this", "source")
 
 
-def ladder(found: Evidence) -> Content:
-    """Guest instructions, and cycles of a core, from upstream to ours, and of the run's peer."""
-    peers = distinct(row["variant"] for row in found.first if _mark(row) == "peer")
+def ladder(evidence: Evidence) -> Content:
+    """Return the steps from upstream to ours and the peer: guest instructions, cycles of a core."""
+    peers = distinct(row["variant"] for row in evidence.first if _mark(row) == "peer")
     facts = [("peer", text(", ".join(peers)) if peers else text(NO_PEER, Status.NOTE))]
-    groups = distinct(_group(row) for row in found.first)
+    groups = distinct(_group(row) for row in evidence.first)
     tables, figures = [], []
     for name in groups:
-        rows = [row for row in found.first if _group(row) == name]
+        rows = [row for row in evidence.first if _group(row) == name]
         tables.append(Table(name, STEP_HEADS, _steps(rows)))
         labels = [_label(row) for row in rows]
         values = [row["insns"] / MILLION for row in rows]
@@ -78,6 +78,7 @@ def ladder(found: Evidence) -> Content:
 
 
 def _group(row: Mapping[str, Any]) -> str:
+    """Return the heading of a row's measurements: model, phase, and conditions."""
     after = f" after {row['prompt']}" if row.get("prompt") else ""
     phase = f"prefill {row['tokens']}" if row["phase"] == "prefill" else f"decode{after}, a token"
     threads = f", {row['threads']} threads" if row["threads"] != 1 else ""
@@ -86,17 +87,20 @@ def _group(row: Mapping[str, Any]) -> str:
 
 
 def _label(row: Mapping[str, Any]) -> str:
+    """Return the label of a row's variant."""
     shipped = ", as shipped" if row.get("layers") == "as shipped" else ""
     return f"{row['variant']}{shipped}"
 
 
 def _mark(row: Mapping[str, Any]) -> str:
+    """Return the mark of a row: ``ours``, ``peer`` or ``step``."""
     if row["variant"] == OURS:
         return "ours"
     return "peer" if row.get("layers") else "step"
 
 
 def _steps(rows: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Return the cells of the ladder's steps."""
     first = rows[0]["insns"]
     table = []
     for row in rows:
@@ -115,6 +119,7 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
 
 
 def _cycles(row: Mapping[str, Any]) -> str:
+    """Return the cycles of a core in millions, as text."""
     if not row.get("core"):
         return NONE
     serial, vec_serial = row["cycles_serial"] / MILLION, row["cycles_vec_serial"] / MILLION
@@ -125,11 +130,12 @@ def _cycles(row: Mapping[str, Any]) -> str:
 
 
 def _words(labels: Sequence[str], values: Sequence[float]) -> str:
+    """Return the values of a drawing as text."""
     return ", ".join(f"{label} {value:.3g} M" for label, value in zip(labels, values, strict=True))
 
 
-def host(found: Evidence) -> Content:
-    """Wall time of upstream over ours on the machine that compiled."""
+def host(evidence: Evidence) -> Content:
+    """Return the wall time of upstream over ours on the machine that compiled."""
     rows = [
         [
             text(f"{row['phase']} {row['tokens']}"),
@@ -138,16 +144,16 @@ def host(found: Evidence) -> Content:
             number(row["seconds"] * 1e3, 1),
             Cell(f"{row['ratio']:.2f} x" if row.get("ratio") else NONE, number=True),
         ]
-        for row in found.first
+        for row in evidence.first
     ]
     heads = ("phase", "variant", "threads", "milliseconds", "upstream / this")
     return Content(tables=[Table("Wall time", heads, rows)])
 
 
-def families(found: Evidence) -> Content:
-    """Architectures that compile, answer right, and use the kernels."""
+def families(evidence: Evidence) -> Content:
+    """Return the architectures that compile, with their answers' verdict and use of kernels."""
     rows = []
-    for row in found.first:
+    for row in evidence.first:
         right = row["outcome"] == "right"
         rows.append(
             [
@@ -170,13 +176,14 @@ def families(found: Evidence) -> Content:
     return Content(tables=[Table("Families", heads, rows)])
 
 
-def cost(found: Evidence) -> Content:
-    """Studies of the cost model."""
-    tables = [_study(Path(name).stem, rows) for name, rows in found.found.items()]
+def cost(evidence: Evidence) -> Content:
+    """Return the studies of the cost model."""
+    tables = [_study(Path(name).stem, rows) for name, rows in evidence.found.items()]
     return Content(tables=tables)
 
 
 def _study(name: str, records: Sequence[Mapping[str, str]]) -> Table:
+    """Return the table of a study's totals."""
     keys = ("phase", "hardware", "dataflow", "scheme")
     rows = [
         [
@@ -190,10 +197,10 @@ def _study(name: str, records: Sequence[Mapping[str, str]]) -> Table:
     return Table(name, (*keys, "latency, ms", "energy, mJ"), rows)
 
 
-def artefacts(found: Evidence) -> Content:
-    """Built files, each with its digest."""
+def artefacts(evidence: Evidence) -> Content:
+    """Return the built files with their digests."""
     tables = []
-    for path, manifest in found.found.items():
+    for path, manifest in evidence.found.items():
         rows = [
             [code(entry["path"]), number(entry["bytes"], 0), code(entry["sha256"])]
             for entry in manifest["files"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page: every section in its order, rendered into one file."""
+"""The page: every section in order, rendered into one file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from report.blocks import Content, Section
 from report.evidence import Evidence, gather
 
 TEMPLATES = Path(__file__).with_name("templates")
-# Errors of a part whose files were written in another form than it reads.
+# Errors of a part whose files have another form than expected.
 MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A section that shows one kind of result; ``make`` need not check the results' form."""
+    """A section that shows a kind of result; ``make`` need not check the results' form."""
 
     title: str
     make: Callable[[Evidence], Content]
     lead: str
 
     def section(self, key: str, evidence: Evidence) -> Section:
-        """The section; shown as missing without results, or with results of another form."""
+        """Return the section, which is missing without results of the expected form."""
         why, body = evidence.why, Content()
         try:
             body = self.make(evidence) if evidence.found else body
@@ -37,7 +37,7 @@ class ReportSection:
         return Section(key, self.title, self.lead, evidence.command, why, body)
 
 
-# By the key of their results in evidence.SOURCES.
+# By the key of the results in evidence.SOURCES.
 PARTS = {
     "answer": ReportSection(
         "The answer", measures.answer, "A real model, run under emulation and checked."
@@ -78,25 +78,25 @@ PARTS = {
         "Artefacts", measures.artefacts, "Files of each distribution, with sha256."
     ),
 }
-RELEASES_AT = list(PARTS).index("record")  # place of the section that is no single result
+RELEASES_AT = list(PARTS).index("record")  # index of the section of several results
 
 
 def sections(root: Path) -> list[Section]:
-    """Every section of the page for the project at ``root``, missing ones among them."""
+    """Return every section of the page for the project at ``root``, also missing sections."""
     with (root / "VERSIONS.lock").open("rb") as stream:
         lock = tomllib.load(stream)
-    found = gather(root)
-    known = found["status"], found["necessity"]
+    results = gather(root)
+    known = results["status"], results["necessity"]
     try:
         releases = fork.releases(root, lock, *known)
     except MALFORMED:
-        releases = fork.releases(root, lock, *(replace(one, found={}) for one in known))
-    made = [part.section(key, found[key]) for key, part in PARTS.items()]
-    return [*made[:RELEASES_AT], releases, *made[RELEASES_AT:]]
+        releases = fork.releases(root, lock, *(replace(evidence, found={}) for evidence in known))
+    parts = [part.section(key, results[key]) for key, part in PARTS.items()]
+    return [*parts[:RELEASES_AT], releases, *parts[RELEASES_AT:]]
 
 
 def render(parts: Sequence[Section]) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,

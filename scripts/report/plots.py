@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings as inline SVG whose colours follow the page's theme."""
+"""Drawings as inline SVG, with the colours of the page's theme."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# Loaded by name: the backend has to be chosen before pyplot is imported.
+# Imported by name, because the backend must be chosen before the import of pyplot.
 importlib.import_module("matplotlib").use("Agg")
 plt: Any = importlib.import_module("matplotlib.pyplot")
 
-# Stand-ins that are turned into the page's own colours, which differ by theme and on paper.
+# Placeholders for the page's colours, which differ by theme and on paper.
 INK = "#010203"
 COLOURS = {"step": "#010204", "ours": "#010205", "peer": "#010206"}
 VARIABLES = {INK: "--ink", **{value: f"--bar-{name}" for name, value in COLOURS.items()}}
-# Narrow enough that its letters stay readable on a phone; bars of a quarter inch.
+# Inches. Narrow enough for readable letters on a phone; bars of a quarter inch.
 WIDTH, BAR, MARGIN = 4.6, 0.27, 0.75
 STYLE = {
     "axes.spines.top": False,
@@ -37,14 +37,14 @@ STYLE = {
 def bars(
     labels: Sequence[str], values: Sequence[float], unit: str, marks: Sequence[str], name: str
 ) -> str:
-    """Horizontal bars, the first on top, each with its value; the axis starts at nought.
+    """Return a drawing of horizontal bars with values, the first bar on top; the axis starts at 0.
 
     Args:
-        labels: one for each bar.
-        values: in ``unit``.
-        unit: the axis's title.
-        marks: of each bar: ``step``, ``ours`` or ``peer``.
-        name: unique on the page; the drawing's ids begin with it.
+        labels: label of each bar.
+        values: value of each bar, in ``unit``.
+        unit: title of the axis.
+        marks: kind of each bar: ``step``, ``ours`` or ``peer``.
+        name: name that is unique on the page; the ids of the drawing begin with it.
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(WIDTH, MARGIN + BAR * len(values)))
@@ -62,7 +62,7 @@ def bars(
 
 
 def _themed(svg: str, name: str) -> str:
-    """The drawing alone, as wide as its place, with ids of its own, in the page's colours."""
+    """Return the SVG without size and metadata, with unique ids and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     head, rest = svg.split(">", 1)

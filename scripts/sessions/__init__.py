@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Environments, patched trees and locks of the nox sessions.
 
-Python 2.7 can read this file: the first that is imported, it says which Python is needed.
+Python 2.7 can read this file, which is imported first and says which Python is needed.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 OLDEST = (3, 11)
 NEWEST = 30
 
-#: pip's options beside a requirements file: nothing that is not listed, nothing built from source.
+#: pip's options for a requirements file: install only listed packages, and build no package.
 PIP_OPTIONS = ("--no-deps", "--require-hashes", "--only-binary=:all:")
 
 _TOO_OLD = """{name}: Python {needed} or newer is needed; this is Python {found} ({path})
@@ -24,11 +24,11 @@ _HINT = """Debian 12, Ubuntu 24.04 or newer: {sudo}apt-get install python3 pytho
 
 def need_python(name, words):
     # type: (str, list[str]) -> None
-    """End with exit code 2 if this Python is too old; print how to get another.
+    """End with exit code 2 if this Python is too old, and print how to get another Python.
 
     Args:
-        name: of the command, with which the message begins.
-        words: after ``python3``, they run the command.
+        name: name of the command, with which the message begins.
+        words: words after ``python3`` that run the command.
     """
     if sys.version_info >= OLDEST:
         return
@@ -38,14 +38,15 @@ def need_python(name, words):
     hint = _HINT.format(program=program, sudo=sudo)
     if newer:
         hint = "type: python3.{} {}".format(newer[0], program)
-    needed, found = (".".join(map(str, v[:3])) for v in (OLDEST, sys.version_info))
+    needed, present = (".".join(map(str, v[:3])) for v in (OLDEST, sys.version_info))
     sys.stderr.write(
-        _TOO_OLD.format(name=name, needed=needed, found=found, path=sys.executable, hint=hint)
+        _TOO_OLD.format(name=name, needed=needed, found=present, path=sys.executable, hint=hint)
     )
     sys.exit(2)
 
 
 def _is_there(program):
+    """Return True when PATH has an executable program of this name."""
     # type: (str) -> bool
     folders = os.environ.get("PATH", "").split(os.pathsep)
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)

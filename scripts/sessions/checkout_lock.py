@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run at a time in a checkout, since all sessions share environments, trees and results.
+"""A lock for one run at a time in a checkout: sessions share environments, trees and results.
 
-Standard library only: the bootstrap imports this.
+Standard library only: the bootstrap imports this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from groundwork import locks
 from groundwork.errors import USER_MISTAKE, CommandError, remedy_for
 
 NAME = ".run.lock"
-#: Set for the processes that a run starts: they work under its lock.
+#: Set for the processes that a run starts, which work under the run's lock.
 MARK = "MLC_RVV_RUN"
 _held: list[FileIO] = []
 
@@ -26,7 +26,7 @@ def acquire(root: Path, *, inheritable: bool = False) -> None:
 
     Args:
         root: the checkout.
-        inheritable: a program that takes this process's place holds it on.
+        inheritable: True if a program that replaces this process keeps the lock.
 
     Raises:
         CommandError: the folder cannot be written.
@@ -41,14 +41,14 @@ def acquire(root: Path, *, inheritable: bool = False) -> None:
 
 
 def refused(root: Path, error: OSError) -> CommandError:
-    """The error for a checkout that this user cannot write to."""
+    """Return the error for a checkout that this user cannot write to."""
     clone = f"git clone {shlex.quote(str(root))} ~/mlc-rvv && cd ~/mlc-rvv"
     if root.stat().st_uid != os.geteuid():  # git reads no repository of another user
         safe = f"git config --global --add safe.directory {shlex.quote(str(root / '.git'))}"
         clone = f"{safe} && {clone}"
-    own = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    is_denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     return CommandError(
         f"{error.filename or root} cannot be written: {error.strerror or error}",
-        remedy=f"make a clone of your own: {clone}" if own else remedy_for(error.errno),
+        remedy=f"make a clone of your own: {clone}" if is_denied else remedy_for(error.errno),
         exit_code=USER_MISTAKE,
     )

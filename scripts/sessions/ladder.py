@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps from upstream to ours: patches in TVM's tree, and passes."""
+"""The steps from upstream to ours: patches in TVM's tree, and compiler passes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# Attention over a cache of latent vectors stands on all the other kernels.
+# Attention over a cache of latent vectors needs all other kernels' patches.
 LATENT = "kv-cache-latent-attention-cpu.patch"
-# And a cache in int8 on all of them.
+# A cache in int8 needs all of these patches.
 INT8_PAGES = "kv-cache-int8-pages-cpu.patch"
-# Kernels of decode: one token's attention, and the merge of its parts.
+# Kernels of decode: the attention of one token, and the merge of partial results.
 DECODE = (
     *("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch"),
     *(LATENT, INT8_PAGES),
@@ -18,27 +18,27 @@ DECODE = (
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
 # The loop over keys ends with the sequence, not with the pool of pages.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
-# It stands on the tiled kernels; TVM has it from 0.27 on, where there is no such patch.
+# It needs the tiled kernels' patches; TVM from 0.27 on has the change itself.
 WINDOW = "layer-sliding-window.patch"
-# Patches that not every release has.
+# Patches that some releases lack.
 SOME = (WINDOW,)
-# TVM with its defects mended, and nothing of ours beside.
+# TVM with corrected defects, and no other patch of ours.
 MENDED = ("--without", *TILED, WINDOW, *DECODE)
-# Not a step, as no compiler works without: in the series of a TVM newer than MLC-LLM the patches
-# that give an older release's names back. MLC-LLM's tree has all its patches in every step; its
-# passes are switched off.
+# No compiler works without the patches that restore an older release's names in a TVM newer than
+# MLC-LLM, so they are in every step. MLC-LLM's tree has all its patches in every step, with its
+# passes switched off.
 PRISTINE = ("--pristine",)
 NAMES = "names-of-"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step.
+    """A step from upstream to ours.
 
     Attributes:
-        name: as the bench shows it.
-        tvm: patches of TVM, as options of ``forkpatch tree``; none is the patched tree.
-        switches: of ``crosslab bench --variant``: kernels, and the passes that run.
+        name: name in the bench.
+        tvm: patches of TVM, as options of ``forkpatch tree``; empty for the patched tree.
+        switches: part of ``crosslab bench --variant``: kernels, and the passes to run.
     """
 
     name: str
@@ -60,7 +60,7 @@ LADDER = (
 
 
 def on_release(chosen: tuple[str, ...], series: Collection[str]) -> tuple[str, ...]:
-    """A step's options of ``forkpatch tree`` for the release whose TVM series this is."""
+    """Return a step's options of ``forkpatch tree`` for a release with this TVM series."""
     names = tuple(patch for patch in series if patch.startswith(NAMES))
     if chosen == PRISTINE:
         return ("--only", *names) if names else chosen

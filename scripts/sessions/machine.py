@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine before a session begins: room on its disks, and the tools that it lacks."""
+"""Checks of this machine before a session: free space on its disks, and missing tools."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from groundwork import apt
 from groundwork.errors import FREE_SPACE, USER_MISTAKE, CommandError
 
 GB = 10**9
-#: Bytes that the first run of a session writes to the checkout, and to the cache.
+#: Bytes that a session's first run writes to checkout and cache; True: it builds for RISC-V.
 ROOM = {True: (GB, 3 * GB // 2), False: (GB // 4, 0)}
 
 
 def check_room(root: Path, session: str, *, lab: bool) -> None:
-    """Look at the free space before the first run of a session.
+    """Check the free space before the first run of a session.
 
     Args:
         root: the checkout.
-        session: its name.
-        lab: it builds for RISC-V.
+        session: name of the session.
+        lab: True if the session builds for RISC-V.
 
     Raises:
-        CommandError: a disk has too little.
+        CommandError: a disk has too little free space.
     """
     if (root / ".nox" / session).is_dir():
         return
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     needed: dict[int, tuple[Path, int]] = {}
     for wanted, size in zip((root, cache), ROOM[lab], strict=True):
-        folder = next(one for one in (wanted, *wanted.parents) if one.is_dir())
+        folder = next(parent for parent in (wanted, *wanted.parents) if parent.is_dir())
         device = folder.stat().st_dev
         first, before = needed.get(device, (folder, 0))
         needed[device] = (first, before + size)
@@ -48,13 +48,13 @@ def check_room(root: Path, session: str, *, lab: bool) -> None:
 
 
 def check_tools(doctor: Any) -> None:
-    """Name all tools that this machine lacks, where they cannot be installed from here.
+    """Check the tools for a machine where this user cannot install packages.
 
     Args:
-        doctor: the module that looks for the tools for RISC-V; None: the session needs none.
+        doctor: module that finds missing tools for RISC-V; None for a session without RISC-V.
 
     Raises:
-        CommandError: git is missing, or a tool that ziglang cannot replace.
+        CommandError: git is missing, or a tool that ziglang cannot replace is missing.
     """
     if not (refusal := apt.refusal()):
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the sessions, read before anything is installed: a mistake is answered at once.
+"""Options of the sessions, read before any package is installed, to answer mistakes at once.
 
 ``python3 options.py SESSION [OPTIONS]`` reads them with the command's own parser, in a Python
-without packages: each package that a module of ours imports is a stand-in.
+without packages: stand-ins replace the packages that our modules import.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-if __name__ == "__main__":  # in place of this file's folder
+if __name__ == "__main__":  # replaces this file's folder
     sys.path[:1] = [str(ROOT / "scripts"), *map(str, sorted(ROOT.glob("packages/*/src")))]
 
 from groundwork import command_line  # noqa: E402
@@ -32,7 +32,7 @@ from sessions import machine  # noqa: E402
 from sessions.ladder import LADDER  # noqa: E402
 from sessions.requirements import members, versions_lock  # noqa: E402
 
-#: What of a session's options goes to `forkpatch apply`.
+#: Options of a session that go to `forkpatch apply`.
 TREE_OPTIONS = (
     ("--release", "R", "the release (default: the lock's)"),
     ("--source", "NAME=wheel|git", "take the upstream from this source only"),
@@ -40,9 +40,9 @@ TREE_OPTIONS = (
     ("--require", "NAME", "fail when the optional upstream is missing"),
 )
 HELP = {"-h", "--help"}
-#: Set for nox by the bootstrap, which looked.
+#: Set for nox by the bootstrap after its first look.
 LOOKED = "MLC_RVV_LOOKED"
-# Folders that a session gives to its command. A first look opens neither.
+# Folders that a session gives to its command; a first look opens no folder.
 _PLACE = ROOT / ".work"
 _TREES = ("--project", str(ROOT), "--tvm-tree", str(_PLACE / "tvm"))
 _BOTH = (*_TREES, "--mlc-tree", str(_PLACE / "mlc-llm"))
@@ -58,10 +58,10 @@ class Command:
     """The command of a session.
 
     Attributes:
-        module: has the function ``main``, which reads the options.
-        words: before the user's.
+        module: module with the function ``main``, which reads the options.
+        words: words before the user's words.
         given: options that the session adds.
-        trees: options about the patched trees come first, and tools for RISC-V are needed.
+        trees: True if options about the patched trees come first, and tools for RISC-V are needed.
     """
 
     module: str
@@ -93,7 +93,7 @@ COMMANDS = {
 
 
 class _StandIn(abc.ABCMeta):
-    """The type of what a missing package holds: a class that can be called, or be a base."""
+    """Type of the names in a missing package: classes that accept calls and subclasses."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -110,15 +110,15 @@ class _StandIn(abc.ABCMeta):
 
 
 def stand_in(name: str) -> _StandIn:
-    """A class in place of a name in a missing package."""
+    """Return a class that replaces a name in a missing package."""
     return _StandIn(name, (), {})
 
 
 class MissingPackages(MetaPathFinder, Loader):
-    """Finds a stand-in for each module of a package that is not ours."""
+    """Import finder of stand-ins for modules of packages that are not ours."""
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
-        """The stand-in; None for a module of Python's library or of this checkout."""
+        """Return a stand-in's spec; None for a module of Python's library or this checkout."""
         top = fullname.partition(".")[0]
         if top in sys.stdlib_module_names or any(ROOT.glob(f"packages/*/src/{top}")):
             return None
@@ -129,7 +129,7 @@ class MissingPackages(MetaPathFinder, Loader):
         )
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module have every name."""
+        """Give the module every attribute, except dunder names."""
 
         def attribute(name: str) -> Any:
             if name.startswith("__"):
@@ -141,9 +141,9 @@ class MissingPackages(MetaPathFinder, Loader):
 
 @contextmanager
 def stand_ins() -> Iterator[None]:
-    """Let modules be imported without the packages that they import."""
+    """Replace other packages by stand-ins during the block."""
     finder = MissingPackages()
-    sys.meta_path.insert(0, finder)  # a package that is here takes time to load
+    sys.meta_path.insert(0, finder)  # first, because installed packages take time to load
     try:
         yield
     finally:
@@ -151,7 +151,7 @@ def stand_ins() -> Iterator[None]:
 
 
 def tree_parser(session: str) -> Parser:
-    """The parser of the options about trees, which come before those of the command."""
+    """Return the parser of the options about trees, which precede the command's options."""
     parser = Parser(
         prog=f"nox -s {session} --",
         description="Options of the patched trees come first:",
@@ -168,10 +168,10 @@ def tree_parser(session: str) -> Parser:
 
 
 def check_trees(known: argparse.Namespace) -> None:
-    """Refuse releases, upstreams, mirrors and packages that are not there.
+    """Check that named releases, upstreams, mirrors and packages exist.
 
     Raises:
-        CommandError: the first of them.
+        CommandError: a name does not exist.
     """
     lock = versions_lock()
     for release in known.release:
@@ -190,26 +190,28 @@ def check_trees(known: argparse.Namespace) -> None:
 
 
 def _check_name(option: str, name: str, known: Collection[str], what: str) -> None:
+    """Raise when a name of an option is unknown."""
     if name not in known:
         remedy = meant(name, known, f"{what}s", f"{option} ")
         raise _mistake(f"{option} {name}: there is no such {what}", remedy)
 
 
 def _mistake(what: str, remedy: str) -> CommandError:
+    """Return the error for a mistake in the options."""
     return CommandError(what, remedy=remedy, exit_code=USER_MISTAKE)
 
 
 def first_look(session: str, words: Sequence[str], folder: str = ".") -> int:
-    """Call :func:`look` in a process of its own, whose relative paths begin in a folder."""
+    """Call :func:`look` in a new process in ``folder``; return its exit code."""
     command = [sys.executable, "-S", __file__, session, *words]
     return subprocess.run(command, cwd=folder, check=False).returncode
 
 
 def look(session: str, words: Sequence[str]) -> int:
-    """Read a session's options; return 2 after a mistake, and 0 if none is seen.
+    """Read a session's options; return 2 after a mistake, and 0 without a visible mistake.
 
-    With ``--help``, print the options. A command that cannot be read without its packages says
-    later what it refuses.
+    With ``--help``, print the options. A command that needs its packages to read the options
+    reports mistakes later.
     """
     command = COMMANDS.get(session)
     trees = command.trees if command else session == "tests"
@@ -223,7 +225,7 @@ def look(session: str, words: Sequence[str]) -> int:
             tree_parser(session).print_help()
             print("\nThen the options of the command; the session gives those that name trees:\n")
             rest = ["--help"]
-        if command and (rest or command.words or command.given):  # else it prints its help
+        if command and (rest or command.words or command.given):  # else main prints help
             _read(command, typed, rest, checks=not (known and vars(known)["with"]))
         if not HELP & set(words):
             machine.check_room(ROOT, session, lab=trees)
@@ -235,30 +237,31 @@ def look(session: str, words: Sequence[str]) -> int:
 
 
 def _doctor() -> Any:
+    """Return the module that finds missing tools, imported with stand-ins."""
     with stand_ins():
         return importlib.import_module("crosslab.host.doctor")
 
 
 def _read(command: Command, typed: str, words: Sequence[str], *, checks: bool) -> None:
-    """Let a command read its options, up to where it would begin to work.
+    """Let a command read its options, up to the beginning of its work.
 
     Raises:
-        CommandError: it refuses them.
-        SystemExit: the parser refuses them.
+        CommandError: the command refuses the options.
+        SystemExit: the parser refuses the options.
     """
     names = [option for option, *_ in TREE_OPTIONS] + ["--offline", "--with"]
-    given = [] if HELP & set(words) else command.given
+    extra = [] if HELP & set(words) else command.given
     with stand_ins(), command_line.looking(typed, names * command.trees, checks=checks):
         try:
             main = importlib.import_module(command.module).main
-            code = main([*command.words, *words, *given])
+            code = main([*command.words, *words, *extra])
         except SystemExit as ended:
             code = ended.code
         except CommandError as error:
             if error.exit_code == USER_MISTAKE:
                 raise
             return
-        except Exception:  # a stand-in was used: the session itself reads the rest
+        except Exception:  # a stand-in failed: the session itself reads the options
             return
     if code == USER_MISTAKE:
         raise SystemExit(USER_MISTAKE)
@@ -267,5 +270,5 @@ def _read(command: Command, typed: str, words: Sequence[str], *, checks: bool) -
 if __name__ == "__main__":
     try:
         sys.exit(look(sys.argv[1], sys.argv[2:]))
-    except KeyboardInterrupt:  # the parent says so
+    except KeyboardInterrupt:  # the parent process reports it
         sys.exit(INTERRUPTED)

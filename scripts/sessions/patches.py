@@ -15,10 +15,9 @@ MAP = str(ROOT / "out" / "map.json")
 
 
 def run_engine(session: nox.Session, *words: str) -> None:
-    """Run a verb of the patch engine, with these words and the session's options.
+    """Run a verb of the patch engine, with ``words`` and the session's options.
 
-    ``necessity`` runs tests: the lab is made ready for it. ``probe`` writes the map that the
-    report shows.
+    ``necessity`` runs tests, so that the lab is prepared. ``probe`` writes the report's map.
     """
     arguments = [*words, *session.posargs] or ["--help"]
     if arguments[0] == "necessity":
@@ -43,18 +42,18 @@ def refresh_locks(session: nox.Session) -> None:
     trees.run_engine(session, "lock", *session.posargs)
     if {"-h", "--help"} & set(session.posargs):
         return
-    checked = ["--check"] if check else []
-    run_module(session, "crosslab", "lock", "--project", str(ROOT), *checked)
+    check_option = ["--check"] if check else []
+    run_module(session, "crosslab", "lock", "--project", str(ROOT), *check_option)
     try:
-        found = requirements.lock(check=check)
+        differences = requirements.lock(check=check)
     except LookupError as error:
-        found = [str(error)]
-    if found:
-        session.error("\n".join(found))
+        differences = [str(error)]
+    if differences:
+        session.error("\n".join(differences))
 
 
 def write_status(session: nox.Session) -> None:
-    """Write the state of trees and symbols for the report, which shows a drift.
+    """Write the state of trees and symbols for the report, which shows any drift.
 
     The session warns of missing facts, such as the symbols of a missing upstream.
     """
@@ -62,9 +61,9 @@ def write_status(session: nox.Session) -> None:
     out.mkdir(exist_ok=True)
     codes = (0, 1, USER_MISTAKE)
     for verb, *options in (("status",), ("record", "--check", "--offline")):
-        written = out / f"{verb}.json"
-        written.unlink(missing_ok=True)  # an older one would pass for today's
-        words = (verb, *options, "--json", str(written))
+        report = out / f"{verb}.json"
+        report.unlink(missing_ok=True)  # an old file would pass for today's
+        words = (verb, *options, "--json", str(report))
         trees.run_engine(session, *words, success_codes=codes, silent=True)
-        if not written.exists():
+        if not report.exists():
             session.warn(f"not in the report; why: nox -s patches -- {verb} {' '.join(options)}")

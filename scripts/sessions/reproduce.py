@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the main job's artefact twice, in two places that differ in all that must not matter.
+"""Build the main job's artefact twice, in two places that differ in all irrelevant conditions.
 
 ``python -m sessions.reproduce [options of build-and-test]`` clones the committed state of this
 project to two places, builds in both from empty build caches, packs both, and compares all files.
-The two differ in: path (one with a space and a letter outside ASCII), home, user
-name, umask, time zone, language, hash seed, folder for scratch files, the order in which files
-were made, and SOURCE_DATE_EPOCH. They share this machine's tools and Python packages.
+The places differ in: path (one with a space and a letter outside ASCII), home, user name, umask,
+time zone, language, hash seed, folder for scratch files, the order in which files were made, and
+SOURCE_DATE_EPOCH. They share this machine's tools and Python packages.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
 
 ROOT = Path(__file__).resolve().parents[2]
-# Before the checkout's own packages, which are installed.
+# In front of the installed packages of this checkout.
 SOURCES = ("scripts", "packages/groundwork/src", "packages/forkpatch/src")
 REPORT = ROOT / "out" / "reproduce.json"
-# Inputs, known by their hash: fetched once. All that is built is built twice.
+# Inputs with known hashes are fetched once. All outputs are built twice.
 FETCHED = ("forkpatch/trees", "forkpatch/wheels", "forkpatch/mirrors.json", "crosslab/asset-*")
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
@@ -38,14 +38,14 @@ ROOM = 4 << 30
 
 @dataclass(frozen=True)
 class Place:
-    """One of the two builds.
+    """Folders and environment of one of the two builds.
 
     Attributes:
-        name: for messages.
-        project: where the clone is.
-        home: its own home, with cache and scratch folder.
-        variables: what its environment has otherwise.
-        umask: its umask.
+        name: name in messages.
+        project: folder of the clone.
+        home: home folder, with cache and scratch folder.
+        variables: environment variables that differ from this process.
+        umask: umask of the build.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Place:
     umask: int
 
     def environment(self) -> dict[str, str]:
-        """The environment of its commands."""
+        """Return the environment of the build's commands."""
         scratch = self.home / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
-        own = {
+        folders = {
             "HOME": str(self.home),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "TMPDIR": str(scratch),
@@ -66,13 +66,13 @@ class Place:
             "PYTHONNOUSERSITE": "1",
         }
         kept = {k: v for k, v in os.environ.items() if k not in ("SOURCE_DATE_EPOCH", "LC_ALL")}
-        return {**kept, **own, **self.variables}
+        return {**kept, **folders, **self.variables}
 
     def run(self, *arguments: str) -> None:
         """Run a module of the clone.
 
         Raises:
-            subprocess.CalledProcessError: it fails; what it says is on the terminal.
+            subprocess.CalledProcessError: the module fails; its output is on the terminal.
         """
         print(f"{self.name}: {' '.join(arguments[:2])}", flush=True)
         command = [sys.executable, "-m", *arguments]
@@ -82,11 +82,11 @@ class Place:
 
 
 def places(scratch: Path, elsewhere: Path) -> tuple[Place, Place]:
-    """Two places that differ as much as one machine allows.
+    """Return two places that differ as much as a machine allows.
 
     Args:
-        scratch: folder for the first, and for both homes.
-        elsewhere: folder for the second clone, on another file system if there is one.
+        scratch: folder for the first clone, and for both homes.
+        elsewhere: folder for the second clone, on another file system if possible.
     """
     plain = Place(
         name="first",
@@ -109,23 +109,23 @@ def places(scratch: Path, elsewhere: Path) -> tuple[Place, Place]:
 
 
 def clone(place: Place, *, backwards: bool) -> None:
-    """Clone the committed state; backwards makes the files in the opposite order."""
+    """Clone the committed state; ``backwards`` makes the files in the opposite order."""
     place.project.parent.mkdir(parents=True, exist_ok=True)
     command = ["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(place.project)]
     subprocess.run(command, check=True)
     if backwards:
-        made = place.project.with_name("in order")
-        place.project.rename(made)
-        for path in sorted(made.rglob("*"), reverse=True):
-            target = place.project / path.relative_to(made)
+        ordered = place.project.with_name("in order")
+        place.project.rename(ordered)
+        for path in sorted(ordered.rglob("*"), reverse=True):
+            target = place.project / path.relative_to(ordered)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_dir():
                 shutil.copy2(path, target, follow_symlinks=False)
-        shutil.rmtree(made)
+        shutil.rmtree(ordered)
 
 
 def bring_inputs(place: Place) -> None:
-    """Give a place what was fetched before; it is verified by hash there as anywhere."""
+    """Copy fetched inputs to a place, where their hashes are verified as usual."""
     cache = user_cache_path("mlc-rvv")
     for pattern in FETCHED:
         for source in cache.glob(pattern):
@@ -138,7 +138,7 @@ def bring_inputs(place: Place) -> None:
 
 
 def build(place: Place, options: Sequence[str]) -> Path:
-    """Build and pack in one place; the folder of the artefact."""
+    """Build and pack the artefact in a place; return its folder."""
     applied = place.project / ".work" / "apply.json"
     applied.parent.mkdir(exist_ok=True)
     place.run("forkpatch", "apply", "--json", str(applied))
@@ -153,39 +153,40 @@ def build(place: Place, options: Sequence[str]) -> Path:
     return place.project / "dist"
 
 
-def compare(one: Path, other: Path) -> tuple[list[str], list[str]]:
-    """Equal files of two folders, and the differences of the others."""
+def compare(first: Path, second: Path) -> tuple[list[str], list[str]]:
+    """Return the equal files of two folders, and the differences of the other files."""
     equal, differ = [], []
-    names = {p.relative_to(top) for top in (one, other) for p in top.rglob("*") if p.is_file()}
+    names = {p.relative_to(top) for top in (first, second) for p in top.rglob("*") if p.is_file()}
     for name in sorted(names):
-        missing = [place for place in (one, other) if not (place / name).is_file()]
+        missing = [place for place in (first, second) if not (place / name).is_file()]
         if missing:
             differ.append(f"{name}: only in one of them")
-        elif (one / name).read_bytes() == (other / name).read_bytes():
+        elif (first / name).read_bytes() == (second / name).read_bytes():
             equal.append(str(name))
         else:
-            differ.append(f"{name}: {_difference(one / name, other / name)}")
+            differ.append(f"{name}: {_difference(first / name, second / name)}")
     return equal, differ
 
 
-def _difference(one: Path, other: Path) -> str:
-    a, b = one.read_bytes(), other.read_bytes()
-    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-    at = min(len(a), len(b)) if first is None else first
-    return f"{len(a)} and {len(b)} bytes, different from byte {at} on"
+def _difference(first_file: Path, second_file: Path) -> str:
+    """Return the sizes of two files and their first different byte in words."""
+    a, b = first_file.read_bytes(), second_file.read_bytes()
+    position = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    offset = min(len(a), len(b)) if position is None else position
+    return f"{len(a)} and {len(b)} bytes, different from byte {offset} on"
 
 
-def order_differs(one: Place, other: Place) -> bool:
-    """Check that some folder lists its files in another order."""
+def order_differs(first: Place, second: Place) -> bool:
+    """Return True when some folder lists its files in another order in the other clone."""
     folders = ("scripts/crosslab", "runner", "kernels/rvv")
     return any(
-        os.listdir(one.project / name) != os.listdir(other.project / name)  # noqa: PTH208
+        os.listdir(first.project / name) != os.listdir(second.project / name)  # noqa: PTH208
         for name in folders
     )
 
 
 def _scratch_root() -> Path | None:
-    """A folder in memory, whose file system lists files in the order of their creation."""
+    """Return a folder in memory, whose file system lists files in creation order, or None."""
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         return MEMORY
     return None

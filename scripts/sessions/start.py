@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/bootstrap.py`` after the check of Python's version. Standard library only."""
+"""The main part of ``scripts/bootstrap.py``, after the check of Python. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "packages" / "groundwork" / "src"))  # before anything is installed
+sys.path.append(str(ROOT / "packages" / "groundwork" / "src"))  # before any package is installed
 
 from groundwork import apt, offline  # noqa: E402
 from groundwork.command_line import nearest  # noqa: E402
@@ -39,7 +39,7 @@ LIST = "python3 scripts/bootstrap.py lists the sessions"
 
 
 def main(arguments: list[str]) -> int:
-    """Become nox with the named sessions; without one, it lists them. Returns only on failure."""
+    """Replace this process by nox with the named sessions, or list them; return after a failure."""
     if {"-h", "--help"} & set(_split(arguments)[0]):
         print(f"{USAGE}\n  {LIST}; SESSION -- --help lists a session's options")
         return 0
@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    """Check the arguments and the environment, then become nox."""
     sessions, separator, words = _split(arguments)
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
@@ -64,7 +65,7 @@ def _run(arguments: list[str]) -> int:
         if code := options.first_look(name, words):
             return code
     if options.HELP & set(words) and options.COMMANDS.keys() >= set(sessions):
-        return 0  # the first look printed it
+        return 0  # the first look printed the help
     os.environ[options.LOOKED] = "1"
     if sessions:
         if shutil.which("git") is None and not _install_git():
@@ -77,17 +78,18 @@ def _run(arguments: list[str]) -> int:
 
 
 def _known() -> list[str]:
-    """Names of the sessions, without nox, which is not installed yet."""
+    """Return the names of the sessions, without nox, which is not installed yet."""
     body = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
-    return [one.name for one in body if isinstance(one, ast.FunctionDef) and one.decorator_list]
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list]
 
 
 def _become(command: list[str]) -> NoReturn:
-    """Let nox take this process's place: Ctrl-C and kill then reach what ends its children."""
+    """Replace this process by nox, so that Ctrl-C and kill reach nox, which ends its children."""
     os.execv(command[0], command)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return the sessions, the separator ``--`` and the options of the arguments."""
     if "--" not in arguments:
         return arguments, [], []
     middle = arguments.index("--")
@@ -95,7 +97,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 def _environment() -> Path:
-    """A virtual environment with the pinned packages; made once, again when they change."""
+    """Return nox of a virtual environment with the pinned packages; make it when they change."""
     requirements, stamp = PINNED.read_text(encoding="utf-8"), HOME / "requirements"
     bin_dir = HOME / ("Scripts" if sys.platform == "win32" else "bin")
     wanted = f"{requirements}on {sys.version}"
@@ -119,13 +121,16 @@ def _environment() -> Path:
 
 
 def _pip(python: Path) -> list[str]:
-    """The command of a pip that installs for ``python``.
+    """Return the command of a pip that installs for ``python``.
+
+    This Python's own pip comes first: Debian's Python lacks ensurepip without python3-venv.
+    Otherwise ensurepip installs a pip into the new environment.
 
     It is this Python's own, since Debian's Python has none to give away without python3-venv; else
     the one that this Python gives to new environments.
 
     Raises:
-        CommandError: there is neither.
+        CommandError: neither pip nor ensurepip is available.
     """
     try:
         version = importlib.metadata.version("pip")
@@ -147,8 +152,8 @@ def _pip(python: Path) -> list[str]:
     return [str(python), "-m", "pip"]
 
 
-def _not_installed(nox: str, said: str) -> CommandError:
-    """The error for a failure of pip."""
+def _not_installed(nox: str, output: str) -> CommandError:
+    """Return the error for a failure of pip."""
     what = f"pip cannot install {nox} into {HOME}"
     if offline.offline():
         what = f"{HOME} does not have {nox} yet, and --offline downloads nothing"
@@ -156,7 +161,7 @@ def _not_installed(nox: str, said: str) -> CommandError:
     if full := full_folder(HOME):
         what = f"{what}: no space is left on the disk of {full}"
         return CommandError(what, remedy=FREE_SPACE, exit_code=USER_MISTAKE)
-    last = [line.strip() for line in said.splitlines() if line.startswith("ERROR")][-1:]
+    last = [line.strip() for line in output.splitlines() if line.startswith("ERROR")][-1:]
     what += f": {last[0].removeprefix('ERROR: ')}" if last else ""
     remedy = "check the network and pip's index: python3 -m pip config list; then run it again"
     return CommandError(what, remedy=remedy)
@@ -169,5 +174,6 @@ def _install_git() -> bool:
 
 
 def _fail(message: str, code: int = USER_MISTAKE) -> int:
+    """Print a message to standard error; return the exit code."""
     print(f"bootstrap: {message}", file=sys.stderr)
     return code

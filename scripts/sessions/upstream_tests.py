@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's own tests on the pristine trees and on ours, release by release."""
+"""Upstream's own tests on the pristine trees and on our trees, release by release."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from groundwork.errors import USER_MISTAKE
 from sessions.environments import install, install_torch, run_module
 from sessions.requirements import ROOT, versions_lock
 
-# What upstream's tests import, beside TVM and what MLC-LLM's compiler needs.
+# Packages that upstream's tests import, beside TVM and the needs of MLC-LLM's compiler.
 GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
 
 
@@ -22,13 +22,13 @@ def install_suites(session: nox.Session, release: str) -> None:
 
 
 def run(session: nox.Session) -> None:
-    """Run upstream's tests for each release, or for the one that the options name.
+    """Run upstream's tests for each release, or for the release in the options.
 
-    Results lie in ``out/upstream-tests``; what is there is not run again.
+    Results are in ``out/upstream-tests``; tests with a result are not run again.
 
     Raises:
-        SystemExit: with 2, a mistake in the options.
-        nox.command.CommandFailed: a test is worse on our trees, in any of the releases.
+        SystemExit: with code 2, a mistake in the options.
+        nox.command.CommandFailed: a test is worse on our trees, in any release.
     """
     parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--release")

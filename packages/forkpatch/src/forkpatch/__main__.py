@@ -11,7 +11,7 @@ from groundwork.errors import exit_code_of
 
 
 def main() -> int:
-    """Run one verb; return its exit code, also after Ctrl-C during the import of modules."""
+    """Run a verb; return its exit code, also after Ctrl-C during the import of modules."""
     return exit_code_of(
         lambda: int(importlib.import_module("forkpatch.cli.main").main()), UserError, "forkpatch"
     )

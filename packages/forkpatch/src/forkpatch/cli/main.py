@@ -40,7 +40,7 @@ _VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb.
+    """Run a verb.
 
     Returns:
         0 for success, 1 for a failure or a finding, 2 for a mistake in the input.

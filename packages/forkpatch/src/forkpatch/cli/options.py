@@ -51,7 +51,7 @@ class Registry:
 
 
 def claim_of(options: argparse.Namespace) -> Claim:
-    """Return a verb's claim to the fork, given the verb's options."""
+    """Return the claim of a verb to the fork; some options turn WRITE into READ."""
     claim: Claim = options.claim
     reads = claim is Claim.WRITE and options.reads and getattr(options, options.reads)
     return Claim.READ if reads else claim

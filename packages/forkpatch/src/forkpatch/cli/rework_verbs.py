@@ -163,12 +163,12 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
 
     result = bisect(fork, plans, upstream.name, options.command, report_trial)
     if options.json != "-":
-        say(f"{upstream}: {_found(result)}")
+        say(f"{upstream}: {_in_words(result)}")
     write_report(options.json, result)
     return 0 if len(result.suspects) == 1 else 1
 
 
-def _found(result: Bisection) -> str:
+def _in_words(result: Bisection) -> str:
     """Return the result of a bisection in words."""
     if result.suspects:
         first, *later = result.suspects

@@ -34,7 +34,7 @@ _REASON = 110  # characters of a reason in a table
 
 @dataclass(frozen=True)
 class TestPlan:
-    """Upstream's tests of one release, ready to run.
+    """Upstream's tests of a release, ready to run.
 
     Attributes:
         plans: the planned tree of each available upstream.

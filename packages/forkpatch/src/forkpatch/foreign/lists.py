@@ -20,7 +20,7 @@ _QUEUE_GUARDS = re.compile(r"(?:^|\s)#([+-][^\s#]+)")
 
 @dataclass(frozen=True)
 class ListLine:
-    """One line of a list of patches.
+    """A line of a list of patches.
 
     Attributes:
         text: the unchanged line, with its line end.

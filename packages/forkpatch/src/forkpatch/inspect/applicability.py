@@ -85,7 +85,7 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
 def map_upstream(
     fork: Fork, upstream: Upstream, options: SourceOptions, wanted: Sequence[str], tip: str
 ) -> ApplicabilityMap:
-    """Probe the series of one upstream version on newer versions.
+    """Probe the series of an upstream version on newer versions.
 
     Args:
         fork: the fork.
@@ -153,7 +153,7 @@ def _paths(series: ProbedSeries) -> tuple[str, ...]:
 def _map_series(
     fork: Fork, series: ProbedSeries, scope: ProbeScope, options: SourceOptions
 ) -> tuple[SeriesMap, list[MapCell]]:
-    """Return the map of one series, and its cells."""
+    """Return the map of a series, and its cells."""
     upstream = series.plan.upstream
     names = tuple(patch.name for patch in series.plan.patches)
     result = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
@@ -281,7 +281,7 @@ def _cells(
     contents: Mapping[str, bytes | None],
     fits: Sequence[PatchFit],
 ) -> Iterator[MapCell]:
-    """Yield a cell for each patch and for each shadowed symbol on one version."""
+    """Yield a cell for each patch and for each shadowed symbol on a version."""
     for patch_fit in fits:
         places = series.record.patches[patch_fit.patch]
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")

@@ -52,7 +52,7 @@ def graph_of(plan: TreePlan, record: Record) -> Graph:
 
 
 def as_text(graph: Graph) -> str:
-    """Return the graph as text: one patch a line, with its dependencies below."""
+    """Return the graph as text: a line per patch, with its dependencies below."""
     lines = []
     for patch in graph.patches:
         lines.append(patch)

@@ -258,7 +258,7 @@ def _missing_test(test: str, root: Path) -> str:
 def _check_diff(
     where: str, diff: FileDiff, empty: Set[int], *, in_wheel: bool
 ) -> Iterator[LintFinding]:
-    """Find mistakes in the diff of one file."""
+    """Find mistakes in the diff of a file."""
     path = diff.new or diff.old
     if diff.binary and diff.old is None:
         yield LintFinding(

@@ -32,7 +32,7 @@ SHADOW = "overlay"
 
 @dataclass(frozen=True)
 class MapSettings:
-    """Settings of the map for one upstream; the module docstring describes them."""
+    """Settings of the map for an upstream; the module docstring describes them."""
 
     first: str
     until: str
@@ -41,7 +41,7 @@ class MapSettings:
 
 @dataclass(frozen=True)
 class MapCell:
-    """Fit of one patch of one series on one version.
+    """Fit of a patch of a series on a version.
 
     Attributes:
         version: tag, commit or version of the wheel.
@@ -90,7 +90,7 @@ class TurningPoint:
 
 @dataclass(frozen=True)
 class SeriesMap:
-    """One series and the upstream commits that were probed for it.
+    """A series and the upstream commits that were probed for it.
 
     Attributes:
         set: the version of the series.

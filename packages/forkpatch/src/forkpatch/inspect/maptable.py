@@ -39,7 +39,7 @@ _DRIFT_MEANINGS = {
 _SHORT = 12
 
 
-def page(found: ApplicabilityMap) -> str:
+def page(result: ApplicabilityMap) -> str:
     """Return the map as Markdown."""
     lines = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
@@ -56,16 +56,16 @@ def page(found: ApplicabilityMap) -> str:
         *(f"`{_DRIFTS[drift]}` {text}," for drift, text in _DRIFT_MEANINGS.items()),
         "nothing when it is unchanged.",
     ]
-    for series in found.sets:
+    for series in result.sets:
         rows = [
-            row for row in found.rows if (row.upstream, row.set) == (series.upstream, series.set)
+            row for row in result.rows if (row.upstream, row.set) == (series.upstream, series.set)
         ]
         lines += ["", *_set(series, rows)]
     return "\n".join(lines) + "\n"
 
 
 def _set(series: SeriesMap, rows: Sequence[MapCell]) -> Iterator[str]:
-    """Yield the lines of one series."""
+    """Yield the lines of a series."""
     yield f"## {series.upstream}: the series for {series.set}"
     yield ""
     base = f"commit {series.base[:_SHORT]}" if series.base else "a wheel"

@@ -37,7 +37,7 @@ FITTING = (Fit.APPLIES, Fit.CHANGED)
 
 @dataclass(frozen=True)
 class PatchFit:
-    """Fit of one patch on one version; ``detail`` names the file or symbol that decides."""
+    """Fit of a patch on a version; ``detail`` names the file or symbol that decides."""
 
     patch: str
     fit: Fit
@@ -78,7 +78,7 @@ def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
 def _fit(
     series: ProbedSeries, step: PatchStep, contents: Contents, state: Contents
 ) -> tuple[PatchFit, dict[str, bytes | None]]:
-    """Return the fit of one patch, and the files that it changes."""
+    """Return the fit of a patch, and the files that it changes."""
     patch = step.patch
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
@@ -111,7 +111,7 @@ def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> Patc
 def _fit_file(
     diff: FileDiff, step: PatchStep, state: Contents
 ) -> tuple[Fit, str, dict[str, bytes | None]]:
-    """Merge a patch's change of one file, as a rebase does; return fit, detail and files."""
+    """Merge a patch's change of a file, as a rebase does; return fit, detail and files."""
     path = diff.new or diff.old or ""
     patched = step.after.get(diff.new or "", b"")
     if diff.old is None:

@@ -60,8 +60,8 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
             what = f"{shadow.symbol}: there is no overlay {shadow.by}"
             yield Mismatch(table, shadow.line, what, "name the overlay that takes its place")
             continue
-        theirs = signatures(contents_here.get(shadow.path, b"")).get(shadow.symbol)
-        if theirs is None:
+        original = signatures(contents_here.get(shadow.path, b"")).get(shadow.symbol)
+        if original is None:
             continue  # not a Python function, or removed, which the record reports
         ours = signatures(file.data)
         name = shadow.instead or shadow.symbol
@@ -78,13 +78,13 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
             if (signature_there := signatures(contents.get(shadow.path, b"")).get(shadow.symbol))
         )
         for excused in shadow.defaults:
-            if not lacking and not any(excused in item.defaults for item in (theirs, *others)):
+            if not lacking and not any(excused in item.defaults for item in (original, *others)):
                 what = f"{shadow.symbol}: no version of upstream has a default of {excused}"
                 yield Mismatch(table, shadow.line, what, "take it out of defaults")
         if lacking and shadow.defaults:  # a missing version may have these defaults
             others += (ours[name],)
         path = fork.overlay_folder(plan.upstream) / shadow.by
-        for departure in departures(theirs, ours[name], others, frozenset(shadow.defaults)):
+        for departure in departures(original, ours[name], others, frozenset(shadow.defaults)):
             at = _line(file.data, name)
             yield Mismatch(path, at, f"{name} of {plan.upstream}: {departure}")
 
@@ -99,11 +99,11 @@ def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
             if base is None or after is None or not _is_module(diff.old or "", base):
                 continue
             before, now = signatures(step.before[diff.old or ""]), signatures(after.data)
-            for name, theirs in signatures(base).items():
+            for name, original in signatures(base).items():
                 ours = now.get(name)
                 if ours is None or ours == before.get(name):
                     continue
-                for departure in departures(theirs, ours):
+                for departure in departures(original, ours):
                     what = f"{diff.new}: {name}: {departure}"
                     yield Mismatch(folder / patch.name, diff.patch_line, what)
 
@@ -117,16 +117,16 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
         base, after = plan.base[path], final.get(path)
         if after is None:
             continue
-        theirs, ours = imported_names(path, base), imported_names(path, after.data)
-        for name in theirs.keys() & ours.keys():
-            if theirs[name] == ours[name]:
+        originals, ours = imported_names(path, base), imported_names(path, after.data)
+        for name in originals.keys() & ours.keys():
+            if originals[name] == ours[name]:
                 continue
             by = _ending_with(plan.overlays, ours[name])
             if by and not any(
-                symbol == name and overlay == by and place.endswith(theirs[name])
+                symbol == name and overlay == by and place.endswith(originals[name])
                 for place, symbol, overlay in listed
             ):
-                what = f"{path} takes {name} from {by} and no longer from {theirs[name]}"
+                what = f"{path} takes {name} from {by} and no longer from {originals[name]}"
                 fix = f"add a [[shadow]] to {SHADOWS}: {SHADOW_FORM}"
                 yield Mismatch(table, 1, what, fix)
 

@@ -21,7 +21,7 @@ _BINDINGS = {"staticmethod", "classmethod", "property", "cached_property"}
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of one function, as written in the source.
+    """The signature of a function, as written in the source.
 
     Attributes:
         positional: names of the parameters that accept a position, in order.
@@ -97,7 +97,7 @@ def _signature(node: _Function) -> Signature:
 
 
 def departures(
-    theirs: Signature,
+    original: Signature,
     ours: Signature,
     others: tuple[Signature, ...] = (),
     excused: frozenset[str] = frozenset(),
@@ -105,44 +105,44 @@ def departures(
     """Return why calls that fit upstream's signature fail, or mean something else, with ours.
 
     Args:
-        theirs: upstream's signature.
+        original: upstream's signature.
         ours: the replacement's signature.
         others: upstream's signatures in other versions with the same replacement; their parameters
             may keep their positions.
         excused: parameters whose default may differ.
     """
     return (
-        *_by_position(theirs, ours),
-        *_defaults(theirs, ours, excused),
-        *_additions(theirs, ours, others),
-        *_binding(theirs, ours),
+        *_by_position(original, ours),
+        *_defaults(original, ours, excused),
+        *_additions(original, ours, others),
+        *_binding(original, ours),
     )
 
 
-def _by_position(theirs: Signature, ours: Signature) -> Iterator[str]:
+def _by_position(original: Signature, ours: Signature) -> Iterator[str]:
     """Yield parameters that callers can no longer give by position or by name."""
-    if ours.positional[: len(theirs.positional)] != theirs.positional:
+    if ours.positional[: len(original.positional)] != original.positional:
         yield (
             f"it takes ({', '.join(ours.positional) or 'nothing'}) by position,"
-            f" upstream's ({', '.join(theirs.positional) or 'nothing'})"
+            f" upstream's ({', '.join(original.positional) or 'nothing'})"
         )
-    if ours.nameless > theirs.nameless:
-        hidden = ours.positional[theirs.nameless : ours.nameless]
+    if ours.nameless > original.nameless:
+        hidden = ours.positional[original.nameless : ours.nameless]
         yield f"{', '.join(hidden)} cannot be given by name"
     named = {*ours.positional[ours.nameless :], *ours.keyword}
-    for name in theirs.keyword:
+    for name in original.keyword:
         if name not in named:
             yield f"it does not take {name}"
     # The name behind the stars does not matter to a caller.
     stars = {len(rest) - len(rest.lstrip("*")) for rest in ours.rest}
-    for rest in sorted(theirs.rest):
+    for rest in sorted(original.rest):
         if len(rest) - len(rest.lstrip("*")) not in stars:
             yield f"it does not take {rest}"
 
 
-def _defaults(theirs: Signature, ours: Signature, excused: frozenset[str]) -> Iterator[str]:
+def _defaults(original: Signature, ours: Signature, excused: frozenset[str]) -> Iterator[str]:
     """Yield parameters whose defaults differ."""
-    for name, value in theirs.defaults.items():
+    for name, value in original.defaults.items():
         if name not in (*ours.positional, *ours.keyword) or name in excused:
             continue
         our_value = ours.defaults.get(name)
@@ -152,10 +152,12 @@ def _defaults(theirs: Signature, ours: Signature, excused: frozenset[str]) -> It
             yield f"the default of {name} is {our_value}, upstream's {value}"
 
 
-def _additions(theirs: Signature, ours: Signature, others: tuple[Signature, ...]) -> Iterator[str]:
+def _additions(
+    original: Signature, ours: Signature, others: tuple[Signature, ...]
+) -> Iterator[str]:
     """Yield new parameters without default, or with a position."""
     for name in (*ours.positional, *ours.keyword):
-        if name in (*theirs.positional, *theirs.keyword):
+        if name in (*original.positional, *original.keyword):
             continue
         if name not in ours.defaults:
             yield f"{name} is new and has no default"
@@ -165,12 +167,12 @@ def _additions(theirs: Signature, ours: Signature, others: tuple[Signature, ...]
                 yield f"{name} is new and can be given by position"
 
 
-def _binding(theirs: Signature, ours: Signature) -> Iterator[str]:
+def _binding(original: Signature, ours: Signature) -> Iterator[str]:
     """Yield a difference in decorators or ``async``."""
-    if theirs.binding != ours.binding:
+    if original.binding != ours.binding:
         yield (
             f"it is {', '.join(sorted(ours.binding)) or 'a plain function'},"
-            f" upstream's {', '.join(sorted(theirs.binding)) or 'a plain function'}"
+            f" upstream's {', '.join(sorted(original.binding)) or 'a plain function'}"
         )
 
 

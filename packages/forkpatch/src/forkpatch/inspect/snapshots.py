@@ -17,7 +17,7 @@ from forkpatch.safety import SYMLINK_MODE
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Blob ids of one version's files, by path; empty for a missing file."""
+    """Blob ids of a version's files, by path; empty for a missing file."""
 
     label: str
     commit: str
@@ -82,7 +82,7 @@ def read_available(git: Git, oids: Iterable[str]) -> dict[str, bytes | None]:
 
 
 class Prober:
-    """Prober of one series on many versions; equal file contents are probed once."""
+    """Prober of a series on many versions; equal file contents are probed once."""
 
     def __init__(self, series: ProbedSeries, git: Git, versions: Sequence[Snapshot]) -> None:
         self._series = series

@@ -66,7 +66,7 @@ class Together:
 
 @dataclass(frozen=True)
 class _Side:
-    """One state of a series: the side's name, its plan, and its patches by name."""
+    """The state of a series on a side: the side's name, its plan, and its patches by name."""
 
     whose: str
     plan: TreePlan
@@ -104,10 +104,10 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
                 notes.append(f"{upstream}: {branch} pins another tree")
                 continue
             old = _side(before, base, upstream, options)
-            ours = _side(fork, "the branch here", upstream, options)
-            theirs = _side(other_fork, branch, upstream, options)
-            if ours.state != old.state != theirs.state != ours.state:
-                orders[str(upstream)], new_clashes = _compare(old, ours, theirs)
+            local = _side(fork, "the branch here", upstream, options)
+            remote = _side(other_fork, branch, upstream, options)
+            if local.state != old.state != remote.state != local.state:
+                orders[str(upstream)], new_clashes = _compare(old, local, remote)
                 clashes += new_clashes
     return Together(branch, base, orders, tuple(clashes), tuple(notes))
 
@@ -118,50 +118,52 @@ def _side(fork: Fork, whose: str, upstream: Upstream, options: SourceOptions) ->
     return _Side(whose, plan, {step.patch.name: step for step in plan.steps()})
 
 
-def _compare(old: _Side, ours: _Side, theirs: _Side) -> tuple[Order, list[Clash]]:
+def _compare(old: _Side, local: _Side, remote: _Side) -> tuple[Order, list[Clash]]:
     """Return an order in which the patches of both sides apply; or the reasons against it.
 
     A merge must give the same files whichever side comes first.
     """
-    upstream = str(ours.plan.upstream)
-    reasons = dict.fromkeys(_overlay_clashes(old, ours, theirs), f"{theirs.whose} has another")
+    upstream = str(local.plan.upstream)
+    reasons = dict.fromkeys(_overlay_clashes(old, local, remote), f"{remote.whose} has another")
     chosen: dict[str, _Side] = {}
-    for name in {**ours.steps, **theirs.steps}:
-        side, reason = _choose(name, old, ours, theirs)
+    for name in {**local.steps, **remote.steps}:
+        side, reason = _choose(name, old, local, remote)
         chosen |= {name: side} if side else {}
         reasons |= {name: reason} if reason else {}
     orders = [
         tuple(name for name in _order(*map(list, steps)) if name in chosen)
         for steps in (
-            (old.steps, ours.steps, theirs.steps),
-            (old.steps, theirs.steps, ours.steps),
+            (old.steps, local.steps, remote.steps),
+            (old.steps, remote.steps, local.steps),
         )
     ]
     results = []
     for order in orders:
         if not reasons:
-            target = MergeTarget(ours.plan.pristine.git, ours.plan.pristine.tree)
-            reasons = dict(_conflicts(target, order, chosen, old, (ours, theirs)))
+            target = MergeTarget(local.plan.pristine.git, local.plan.pristine.tree)
+            reasons = dict(_conflicts(target, order, chosen, old, (local, remote)))
             results.append(target.files)
     if not reasons and results[0] != results[1]:
         reasons[SERIES] = "the files depend on the order"
     if reasons:
         return (), [Clash(upstream, what, why, conflict=True) for what, why in reasons.items()]
-    inexact = [_not_exact(ours, theirs, [(name, chosen[name]) for name in item]) for item in orders]
+    inexact = [
+        _not_exact(local, remote, [(name, chosen[name]) for name in item]) for item in orders
+    ]
     fits = [order for order, clash in zip(orders, inexact, strict=True) if clash is None]
     return (fits[0], []) if fits else ((), [clash for clash in inexact[:1] if clash])
 
 
-def _choose(name: str, old: _Side, ours: _Side, theirs: _Side) -> tuple[_Side | None, str]:
+def _choose(name: str, old: _Side, local: _Side, remote: _Side) -> tuple[_Side | None, str]:
     """Return the side whose patch a merge has, None for a removed patch; or a reason."""
-    was, current, new = (side.content(name) for side in (old, ours, theirs))
+    was, current, new = (side.content(name) for side in (old, local, remote))
     if new in (current, was):
-        return (ours if current else None), ""
+        return (local if current else None), ""
     if current == was:
-        return (theirs if new else None), ""
+        return (remote if new else None), ""
     if current and new:
-        return None, f"{theirs.whose} {'changes it as well' if was else 'has another of that name'}"
-    by = f"by {theirs.whose}" if current else "here"
+        return None, f"{remote.whose} {'changes it as well' if was else 'has another of that name'}"
+    by = f"by {remote.whose}" if current else "here"
     return None, f"it is removed {by} and changed on the other side"
 
 
@@ -213,24 +215,24 @@ def _rivals(patch: Patch, old: _Side, other: _Side) -> str:
     return f", which {' and '.join(names)} changes too" if names else ""
 
 
-def _overlay_clashes(old: _Side, ours: _Side, theirs: _Side) -> Iterator[str]:
+def _overlay_clashes(old: _Side, local: _Side, remote: _Side) -> Iterator[str]:
     """Yield the overlays that both sides changed differently."""
-    was, current, new = (side.plan.overlays for side in (old, ours, theirs))
+    was, current, new = (side.plan.overlays for side in (old, local, remote))
     for path in sorted({*was, *current, *new}):
         states = [overlays.get(path) for overlays in (was, current, new)]
         if all(states.count(state) == 1 for state in states):
             yield path
 
 
-def _not_exact(ours: _Side, theirs: _Side, patches: Sequence[tuple[str, _Side]]) -> Clash | None:
+def _not_exact(local: _Side, remote: _Side, patches: Sequence[tuple[str, _Side]]) -> Clash | None:
     """Return the first patch whose unchanged file does not apply beside the other change."""
-    upstream, pristine = str(ours.plan.upstream), ours.plan.pristine
+    upstream, pristine = str(local.plan.upstream), local.plan.pristine
     listed = list_tree(pristine.git, pristine.tree)
     modes = {path: mode for path, (mode, _) in listed.items()}
-    base = {**ours.plan.base, **theirs.plan.base}
+    base = {**local.plan.base, **remote.plan.base}
     weave = Weave(modes, base.__getitem__)
     all_patches = [side.steps[name].patch for name, side in patches]
-    overlays = {**ours.plan.overlays, **theirs.plan.overlays}
+    overlays = {**local.plan.overlays, **remote.plan.overlays}
     try:
         check_collisions(overlays, modes, all_patches, Path("overlays"), upstream)
     except ForkError as error:

@@ -148,7 +148,7 @@ def _lines(known: Outline, symbol: Symbol) -> list[bytes]:
 
 
 def _block(hunk: Hunk, sign: str, symbol: Symbol | None, start: int) -> list[bytes]:
-    """Return the lines of one side of a hunk that are inside the symbol."""
+    """Return a hunk's old or new lines that are inside the symbol."""
     lines = [line.data for line in hunk.lines if line.kind in (" ", sign)]
     if symbol is None or symbol.name == MODULE:
         return lines

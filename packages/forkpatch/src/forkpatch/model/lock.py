@@ -154,7 +154,7 @@ class Lock:
         return chosen, tuple(self.upstream(upstream, version) for upstream, version in pairs)
 
     def upstream(self, name: str, version: str) -> Upstream:
-        """Return one version of an upstream, by name or tag of the version."""
+        """Return a version of an upstream, by name or tag of the version."""
         versions = self.versions(name)
         by_tag = {item.tag: item for item in versions.values() if item.tag}
         if match := versions.get(version) or by_tag.get(version):

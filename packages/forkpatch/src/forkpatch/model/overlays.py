@@ -44,7 +44,7 @@ class Shadow:
 
 
 def read_overlays(folder: Path) -> dict[str, TreeFile]:
-    """Return all overlay files of one upstream, by their path in its tree.
+    """Return all overlay files of an upstream, by their path in its tree.
 
     Raises:
         UnsafePathError: a file is a symbolic link, or its name is not allowed in a tree.

@@ -138,7 +138,7 @@ def _text(value: Any, indent: str) -> str:
 
 
 def _line(value: Any) -> str:
-    """Return JSON on one line; a byte of a file name that is not UTF-8 is an escape."""
+    """Return JSON on a single line; a byte of a file name that is not UTF-8 is an escape."""
     text = json.dumps(value, ensure_ascii=False)
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 

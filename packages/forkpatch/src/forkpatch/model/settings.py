@@ -31,7 +31,7 @@ _TYPES = {str: "a string", list: "a list of strings", dict: "a table"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The layout and the settings of one fork.
+    """The layout and the settings of a fork.
 
     Attributes:
         root: the fork's root, which holds all other folders except the cache.

@@ -41,7 +41,7 @@ class _Line:
 
 @dataclass(eq=False)
 class _FileWeave:
-    """All lines that one file ever had.
+    """All lines that a file ever had.
 
     Attributes:
         created: the patch that made the file; BASE for a file of upstream.
@@ -71,7 +71,7 @@ class _FileWeave:
 
 
 class Weave:
-    """A base tree with patches applied one after the other.
+    """A base tree with patches applied in order.
 
     Args:
         modes: mode of every file of the base tree, by path.
@@ -122,12 +122,12 @@ class Weave:
     def dependents(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the patches that need ``names``, in order, without ``names``."""
         gone = set(names)
-        found = []
+        result = []
         for patch, needed in self._needs.items():
             if patch not in gone and needed & gone:
                 gone.add(patch)
-                found.append(patch)
-        return tuple(found)
+                result.append(patch)
+        return tuple(result)
 
     def changes(
         self, kept: Collection[str] | None = None, *, paths: Iterable[str] | None = None
@@ -180,7 +180,7 @@ class Weave:
         return frozenset(patches)
 
     def amend(self, path: str, hunks: Mapping[Hunk, str]) -> None:
-        """Make changes of the whole tree to one file a part of the given patches."""
+        """Make changes of the whole tree to a file a part of the given patches."""
         file = self._versions(path)[-1]
         for hunk in sorted(hunks, key=lambda one: one.first, reverse=True):
             visible, end = file.visible(), hunk.first + hunk.old_count
@@ -191,7 +191,7 @@ class Weave:
             file.lines[position:position] = new
 
     def apply_file(self, name: str, diff: FileDiff) -> None:
-        """Apply the diff of one file; see :meth:`apply`."""
+        """Apply the diff of a file; see :meth:`apply`."""
         where = f"{name}:{diff.patch_line}"
         if diff.copied or (diff.binary and diff.change is None):
             how = "by copying" if diff.copied else "as binary, and the patch does not say how"
@@ -325,7 +325,7 @@ class Weave:
         return versions[-1]
 
     def _patch_lines(self, file: _FileWeave, diff: FileDiff, name: str) -> None:
-        """Apply all hunks of one file."""
+        """Apply all hunks of a file."""
         if not diff.hunks:
             return
         visible = file.visible()

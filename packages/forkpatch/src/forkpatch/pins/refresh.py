@@ -280,10 +280,10 @@ def _wheel_file(
 
 
 def _tree_differences(
-    one: Pristine, other: Pristine, first: str = "git", second: str = "the wheel"
+    first_tree: Pristine, second_tree: Pristine, first: str = "git", second: str = "the wheel"
 ) -> list[str]:
     """Return the differences between two trees, in words."""
-    left, right = (list_tree(tree.git, tree.tree) for tree in (one, other))
+    left, right = (list_tree(tree.git, tree.tree) for tree in (first_tree, second_tree))
     messages = [f"only {first} has {path}" for path in left if path not in right]
     messages += [f"only {second} has {path}" for path in right if path not in left]
     messages += [f"{path} differs" for path in left if path in right and left[path] != right[path]]

@@ -110,7 +110,7 @@ class News:
 
 
 def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) -> News:
-    """Newer versions in the repositories at ``places`` and in the package index."""
+    """Return the versions newer than the pinned version, from repositories and pip's index."""
     notes: list[str] = []
     tag = upstream.tag if version_of(upstream.tag) else ""
     pinned = version_of(upstream.wheel.version if upstream.wheel else tag)
@@ -121,9 +121,9 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
             known = tags_of(place)
             series = series_of(tag) if tag else usual_series(known)
             tags |= {
-                one.name: one.version
-                for one in known
-                if one.version and pinned and one.version > pinned and one.series == series
+                item.name: item.version
+                for item in known
+                if item.version and pinned and item.version > pinned and item.series == series
             }
             newest = head_of(place)
         except SourceError as error:
@@ -134,8 +134,8 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
     wheels: tuple[str, ...] = ()
     if upstream.wheel and index:
         try:
-            found = index_versions(upstream.wheel.package)
-            wheels = tuple(str(version) for version in found if pinned and version > pinned)
+            versions = index_versions(upstream.wheel.package)
+            wheels = tuple(str(version) for version in versions if pinned and version > pinned)
         except SourceError as error:
             notes.append(error.what)
     names = tuple(sorted(tags, key=lambda name: tags[name]))

@@ -62,7 +62,7 @@ def _merge_clean(rebase: Rebase) -> Rebase:
 
 
 def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
-    """Execute one step with git: drop the patch, merge it, or stop at its conflicts."""
+    """Execute a step with git: drop the patch, merge it, or stop at its conflicts."""
     git, head = rebase.git, rebase.plan.head
     symbols = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
     if symbols:

@@ -72,7 +72,7 @@ class HeadFiles:
 
 @dataclass(frozen=True)
 class Merge:
-    """A merge of one file's changes onto another version of the file.
+    """A merge of a file's changes onto another version of the file.
 
     Attributes:
         diff: the patch's diff of the file.
@@ -127,7 +127,7 @@ def merge_patches(steps: Sequence[PatchStep], files: HeadFiles, base: NewBase) -
 
 
 def _merge_some(steps: Iterable[PatchStep], files: HeadFiles, base: NewBase) -> list[Changes]:
-    """Merge a batch of patches, as :func:`merge_patches` does, with one git to compare them."""
+    """Merge a batch of patches as :func:`merge_patches` does, and compare all with a git call."""
     merged: list[tuple[PatchStep, list[Merge], Changes]] = []
     for step in steps:
         merges = [_merged(diff, step, files) for diff in step.patch.files]
@@ -147,7 +147,7 @@ def _merge_some(steps: Iterable[PatchStep], files: HeadFiles, base: NewBase) -> 
 
 
 def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles) -> Merge | None:
-    """Return the merge of one file; None when it does not merge cleanly in memory."""
+    """Return the merge of a file; None when it does not merge cleanly in memory."""
     if diff.binary or diff.copied:
         return None
     if diff.old is None:

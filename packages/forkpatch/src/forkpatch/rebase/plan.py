@@ -52,7 +52,7 @@ class ConflictKind(StrEnum):
 
 @dataclass(frozen=True)
 class Conflict:
-    """The reason in one file why a patch cannot be moved without a person.
+    """A file's reason why a patch cannot be moved without a person.
 
     Attributes:
         lines: first and last line of each conflict in the working tree's file, from 1.
@@ -81,7 +81,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class RebaseStep:
-    """The step of one patch.
+    """The step of a patch.
 
     Attributes:
         original: commit of the patch on the old base.

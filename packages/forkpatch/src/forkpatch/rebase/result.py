@@ -33,7 +33,7 @@ _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")
 
 @dataclass(frozen=True)
 class PatchResult:
-    """The result for one patch; ``reason`` and ``by_hand`` as in ``RebaseStep``.
+    """The result for a patch; ``reason`` and ``by_hand`` as in ``RebaseStep``.
 
     Attributes:
         diff: unified diff of the two patch files; empty when their added and removed lines are
@@ -145,7 +145,7 @@ def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
 
 
 def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported]) -> PatchResult:
-    """Return the result for the patch of one step."""
+    """Return the result for the patch of a step."""
     assert step.outcome is not None
     if step.outcome is RebaseOutcome.DROPPED:
         return PatchResult(step.patch, step.outcome, step.reason)

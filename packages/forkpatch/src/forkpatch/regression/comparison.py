@@ -14,7 +14,7 @@ _ABSENT = TestResult(Outcome.ABSENT, "it is not collected here")
 
 
 class TestChange(StrEnum):
-    """Change of a test's outcome from one side to the other."""
+    """Change of a test's outcome from the first side to the second side."""
 
     SAME = "same"
     BETTER = "better"

@@ -50,7 +50,7 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one patch, with the reason.
+    """The verdict on a patch, with the reason.
 
     Attributes:
         along: patches that were left out, too, because they need this patch.
@@ -98,7 +98,7 @@ class NecessityTrees:
         return self._whole[test]
 
     def run(self, test: str, trees: Path) -> tuple[RunOutcome, str]:
-        """Run one test on ``trees``; return its outcome and the end of its output."""
+        """Run a test on ``trees``; return its outcome and the end of its output."""
         package_root = str(Path(forkpatch.__file__).parent.parent)
         path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
         environment = {**os.environ, "FORKPATCH_TREES": str(trees), "PYTHONPATH": path}
@@ -122,7 +122,7 @@ class NecessityTrees:
 
     @contextmanager
     def without(self, upstream: str, gone: Sequence[str]) -> Iterator[Path]:
-        """Yield trees of all upstreams, without the patches ``gone`` of one upstream."""
+        """Yield trees of all upstreams, without the patches ``gone`` of an upstream."""
         folder = Path(tempfile.mkdtemp(prefix="without-", dir=self.scratch))
         try:
             for name in self.plans:
@@ -150,7 +150,7 @@ def open_trees(
 
 
 def judge(trees: NecessityTrees, upstream: str, patch: Patch) -> Judgement:
-    """Return the verdict on one patch."""
+    """Return the verdict on a patch."""
     along = trees.plans[upstream].weave.dependents([patch.name])
     test = patch.trailer("Test") or ""
     if not test:

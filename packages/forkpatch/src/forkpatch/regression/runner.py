@@ -33,7 +33,7 @@ FILE = "<file>"  # test id of a file that cannot be collected
 
 
 class Outcome(StrEnum):
-    """Outcome of one test."""
+    """Outcome of a test."""
 
     PASSED = "passed"
     EXPECTED = "expected failure"
@@ -50,7 +50,7 @@ RANKS = {Outcome.PASSED: 2, Outcome.EXPECTED: 1, Outcome.SKIPPED: 1}
 
 @dataclass(frozen=True)
 class TestResult:
-    """Outcome of one test, with its reason unless it passed."""
+    """Outcome of a test, with its reason unless it passed."""
 
     outcome: Outcome
     reason: str = ""
@@ -59,7 +59,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class TestFile:
-    """One test file on one side."""
+    """A test file on a side."""
 
     suite: Suite
     side: Side
@@ -122,7 +122,7 @@ class TestRunner:
         return self.results / job.side.name / job.suite.upstream.name / f"{name}.jsonl"
 
     def _run_file(self, job: TestFile) -> dict[str, TestResult]:
-        """Run one test file until its end or an interrupt; return the results by test."""
+        """Run a test file until its end or an interrupt; return the results by test."""
         record = self.record_of(job)
         record.parent.mkdir(parents=True, exist_ok=True)
         key = {"key": suite_key(job.suite, job.side, job.path)}

@@ -228,7 +228,7 @@ def _package_of(module: str, packages: Iterable[str]) -> str:
 
 
 def choose(table: TestTable, touched: Touched, files: Mapping[str, bytes]) -> Choice:
-    """Return the test files of one version that touch the fork's changes.
+    """Return the test files of a version that touch the fork's changes.
 
     Args:
         table: the fork's table.

@@ -36,7 +36,7 @@ _HELPERS = ("conftest.py", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """Upstream's tests of one version, written to a folder.
+    """Upstream's tests of a version, written to a folder.
 
     Attributes:
         table: the fork's table of the tests.
@@ -165,7 +165,7 @@ def make_side(
 def passing_side(
     fork: Fork, plans: Mapping[str, TreePlan], upstream: str, patch: str, gone: Sequence[str]
 ) -> Iterator[Side]:
-    """Yield the side without the patches ``gone`` of one upstream; remove its tree at the end."""
+    """Yield the side without the patches ``gone`` of an upstream; remove its tree at the end."""
     side = make_side(fork, plans, f"without-{patch.removesuffix('.patch')}", {upstream: gone})
     try:
         yield side
@@ -189,7 +189,7 @@ def _environment_key() -> list[object]:
 
 
 def suite_key(suite: Suite, side: Side, path: str) -> str:
-    """Return the hash of all inputs of one test file on a side."""
+    """Return the hash of all inputs of a test file on a side."""
     table = suite.table
     settings = [sorted(table.variables().items()), table.before, table.python]
     helpers = [

@@ -200,7 +200,7 @@ def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> 
             count = git.text("rev-list", "--count", f"{upstream.commit}..{_TIP}")
             candidates[int(count), upstream.version] = upstream
     if not candidates:
-        names = ", ".join(one.version for one in wanted)
+        names = ", ".join(item.version for item in wanted)
         raise UserError(
             f"{branch} contains the commit of no pinned version of {name} ({names})",
             remedy="pin the version that it was made from:"

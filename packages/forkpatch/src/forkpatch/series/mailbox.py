@@ -211,7 +211,7 @@ def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str)
 
 
 def _settled(message: str) -> str:
-    """Return a message as ``git format-patch`` lays it out: its subject on one line."""
+    """Return a message as ``git format-patch`` lays it out: its subject on a single line."""
     lines = "\n".join(line.rstrip() for line in message.splitlines()).strip("\n")
     subject, _, body = lines.partition("\n\n")
     return " ".join(subject.split()) + "\n" + body.strip("\n")

@@ -90,9 +90,9 @@ def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
     """Raise if upstream has a file, which the fork does not include, at a new file's path."""
     listed = list_tree(plan.pristine.git, plan.pristine.tree)
     new = [path for commit in plan.commits[1:] for path in commit.changes if path not in listed]
-    if there := sorted(list_tree(mirror, base, *new)) if new else []:
+    if clash := sorted(list_tree(mirror, base, *new)) if new else []:
         raise UserError(
-            f"{there[0]} is a new file of the fork, and upstream has one that the fork leaves out",
+            f"{clash[0]} is a new file of the fork, and upstream has one that the fork leaves out",
             remedy=f"include it in the lock, or give the fork's file another name: {plan.upstream}",
         )
 

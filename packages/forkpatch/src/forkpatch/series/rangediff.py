@@ -68,7 +68,7 @@ def compare_series(old: TreePlan, new: TreePlan) -> tuple[PatchPair, ...]:
 
 @dataclass(frozen=True)
 class _Side:
-    """One side of the comparison: a range of commits as git names it, and its patches in order."""
+    """A side of the comparison: a range of commits as git names it, and its patches in order."""
 
     span: str
     patches: dict[str, str]
@@ -78,7 +78,7 @@ class _Side:
         return "" if number == b"-" else [*self.patches][int(number) - 1]
 
     def only(self, patch: str) -> _Side:
-        """Return the range of one patch."""
+        """Return the range of a patch."""
         return _Side(f"{self.patches[patch]}^!", {patch: self.patches[patch]})
 
 

@@ -266,7 +266,7 @@ def _part(
     group: Collection[str],
     before: Collection[str],
 ) -> Iterator[FileDiff]:
-    """Yield the diffs of one part of a patch, at their lines after the parts before."""
+    """Yield the diffs of a part of a patch, at their lines after the parts before."""
     selected, removed = ([units[name] for name in names] for names in (group, before))
     for diff in patch.files:
         if (diff, None) in selected:

@@ -139,13 +139,13 @@ def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
     for path, diff in diffs.items():
         if path not in ours:
             raise PatchError(f"{path} is not in its tree")
-        theirs = step.after[diff.new] if diff.new is not None else b""
-        merged[path] = merge_file(path, ours[path], step.before[path], theirs)
+        patched = step.after[diff.new] if diff.new is not None else b""
+        merged[path] = merge_file(path, ours[path], step.before[path], patched)
     merged_diffs = {diff.old: diff for diff in _diff(ours, merged)}
     for path, diff in diffs.items():
-        here = merged_diffs.get(path)
+        actual = merged_diffs.get(path)
         lines = tuple(hunk.lines for hunk in diff.hunks)
-        if here is None or tuple(hunk.lines for hunk in here.hunks) != lines:
+        if actual is None or tuple(hunk.lines for hunk in actual.hunks) != lines:
             raise PatchError(f"its hunks of {path} have other lines there")
         both = (step.before[path], step.after.get(diff.new or "", b"")), (ours[path], merged[path])
         if wrong := misplaced(diff, *both, path):
@@ -153,13 +153,13 @@ def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
     return {path: tuple(hunk.old_start for hunk in merged_diffs[path].hunks) for path in diffs}
 
 
-def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
-    """Return the three-way merge of one file.
+def merge_file(path: str, ours: bytes, base: bytes, patched: bytes) -> bytes:
+    """Return the three-way merge of a file.
 
     Raises:
         PatchError: the changes conflict.
     """
-    merged = merge_data(ours, base, theirs)
+    merged = merge_data(ours, base, patched)
     if merged is None:
         raise PatchError(f"it conflicts with {path}")
     return merged
@@ -285,10 +285,10 @@ def check_borrowers(
     Raises:
         UserError: the export would remove a shared patch.
     """
-    own = {patch.name for patch in patches if patch.shared is None}
+    owned = {patch.name for patch in patches if patch.shared is None}
     stale: set[str] = set()
     for name, versions in borrowers(fork, upstream).items():
-        if name not in own:
+        if name not in owned:
             raise UserError(
                 f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
                 remedy=f"give them files of their own first: {typed('export --own --release R')}",

@@ -212,7 +212,7 @@ class MergeTarget:
         return {path: file for path, file in files.items() if file != self._read(path)}
 
     def _merged_file(self, diff: FileDiff, step: PatchStep) -> Changes:
-        """Return one file of a patch after the merge, by path."""
+        """Return a file of a patch after the merge, by path."""
         if diff.old is None and diff.new is not None:
             return self.added({diff.new: TreeFile(diff.new_mode or "100644", step.after[diff.new])})
         path = diff.old or ""

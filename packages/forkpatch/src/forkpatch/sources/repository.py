@@ -75,7 +75,7 @@ def commit_of_tag(place: str, tag: str) -> str:
 
 @dataclass(frozen=True)
 class GitPart:
-    """The files of a materialised tree that come from one repository.
+    """The files of a materialised tree that come from a single repository.
 
     Attributes:
         files: mode and object id of each file, by path in the materialised tree.
@@ -277,7 +277,7 @@ def git_files(
 
 
 def fetch(upstream: Upstream, url: str, git: Git) -> None:
-    """Fetch the pinned commit without contents, then the included files in one request."""
+    """Fetch the pinned commit without contents, then the included files in a single request."""
     try:
         git.run("ls-remote", "--quiet", "--", url, "HEAD", env=NETWORK, timeout=PROBE_TIMEOUT)
         for name, value in (("url", url), ("promisor", "true")):
@@ -315,6 +315,6 @@ def _fetch_objects(git: Git, wanted: list[str], *options: str) -> None:
 
 
 def _missing(git: Git, wanted: set[str]) -> set[str]:
-    """Return the objects that are not here yet; a query of one object would fetch it."""
+    """Return the objects that are not here yet; a query of an object would fetch it."""
     local = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
     return wanted - set(local.decode("ascii").split())

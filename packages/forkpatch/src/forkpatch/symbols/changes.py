@@ -157,7 +157,7 @@ class Change:
 
 
 def among_likes(
-    mine: Change, theirs: Change, pairs: Iterable[tuple[Group, Group]]
+    patch: Change, merge: Change, pairs: Iterable[tuple[Group, Group]]
 ) -> Iterator[Misplacement]:
     """Yield the changes that a merge put at another of several places with the same lines.
 
@@ -165,38 +165,38 @@ def among_likes(
     copies of its place apart. The change belongs where that run stands in the new version. The run
     around git's change gives the old place of that change.
     """
-    for patched, merged in pairs:
+    for change, result in pairs:
         unknown: set[bool] = set()
-        size = patched.last - patched.first
+        size = change.last - change.first
         for below in (False, True):
-            run = _unique_run(mine.before, patched, mine.before, below=below).lines
-            if not run or mine.after.standing(run):
+            run = _unique_run(patch.before, change, patch.before, below=below).lines
+            if not run or patch.after.standing(run):
                 continue  # no proof: the change does not break the run
-            then, still = theirs.before.standing(run), theirs.after.standing(run)
-            if then and len(still) >= len(then):
-                row = still[0] + (size if below else len(run))
+            then, standing = merge.before.standing(run), merge.after.standing(run)
+            if then and len(standing) >= len(then):
+                row = standing[0] + (size if below else len(run))
                 side = "above" if below else "below"
                 what = f"the lines that it changes are still at line {row}"
-                yield Misplacement(theirs.after.at(row).name, f"{what}, {side} the same lines")
+                yield Misplacement(merge.after.at(row).name, f"{what}, {side} the same lines")
             if not then and len(run) > size:
                 unknown.add(below)
-        name = theirs.before.at(merged.last).name
+        name = merge.before.at(result.last).name
         known: set[bool] = set()
         for below in (False, True):
-            run_there = _unique_run(theirs.before, merged, mine.before, below=below)
+            run_there = _unique_run(merge.before, result, patch.before, below=below)
             if run_there.is_whole:
                 known.add(below)
-            at = run_there.at, run_there.at + merged.last - merged.first
+            at = run_there.at, run_there.at + result.last - result.first
             # Where lines read alike, a diff may show the same change some lines higher or lower.
             if run_there.lines and not any(
                 near.first - near.added <= at[1] and at[0] <= near.last + near.added
-                for near in mine.groups
+                for near in patch.groups
             ):
                 what = f"it changes what stands at line {at[1]} before, another place"
                 yield Misplacement(name, what)
         if unknown - known:
-            likes = mine.before.standing(theirs.before.lines[merged.first : merged.last])
-            if len(likes) > len({_named_place(mine.before, row + 1) for row in likes}):
+            likes = patch.before.standing(merge.before.lines[result.first : result.last])
+            if len(likes) > len({_named_place(patch.before, row + 1) for row in likes}):
                 what = f"it changes one of {len(likes)} like places"
                 what += ", and the lines that told them apart changed"
                 yield Misplacement(name, what)
@@ -211,7 +211,7 @@ def _named_place(known: Outline, line: int) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run of lines that stands at only one place of a file; empty without such a run.
+    """A run of lines that stands at a single place of a file; empty without such a run.
 
     Attributes:
         lines: the lines of the run.

@@ -17,7 +17,7 @@ from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules of one language: which nodes of its syntax tree define symbols.
+    """Rules of a language: which nodes of its syntax tree define symbols.
 
     Attributes:
         package: the Python package of the grammar.

@@ -277,5 +277,5 @@ def _text(node: Node | None) -> str:
 
 
 def _squeezed(text: str) -> str:
-    """Return a text with one blank between words and none beside signs."""
+    """Return a text with a single blank between words and none beside signs."""
     return _SPACES_AROUND_SIGNS.sub(r"\1", " ".join(text.split()))

@@ -56,7 +56,7 @@ _PythonNodes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True)
 class Symbol:
-    """One function, class or table, or the rest of a file.
+    """A function, class or table, or the rest of a file.
 
     Attributes:
         name: full name as in the module's docstring; the defining line in a file without a grammar;
@@ -123,7 +123,7 @@ def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
 
 
 class Outline:
-    """Outline of one file's content: its symbols, lines and blocks.
+    """Outline of a file's content: its symbols, lines and blocks.
 
     Args:
         path: path of the file; its suffix chooses the grammar.

@@ -45,7 +45,7 @@ def misplaced(
     *,
     whole: bool = True,
 ) -> tuple[Misplacement, ...]:
-    """Return the changes of one file that a merge put at another place than the patch does.
+    """Return the changes of a file that a merge put at another place than the patch does.
 
     Args:
         diff: the patch's diff of the file.
@@ -57,13 +57,13 @@ def misplaced(
     """
     if old[0] == new[0] and old[1] == new[1]:
         return ()
-    patched, merged = Change.of_diff(diff, *old), Change.between(path, *new, lines)
+    patch, merge = Change.of_diff(diff, *old), Change.between(path, *new, lines)
     doubtful: dict[tuple[Group, Group], None] = {}
-    errors = dict.fromkeys(_moved(patched, merged, doubtful))
+    errors = dict.fromkeys(_moved(patch, merge, doubtful))
     if whole:
-        errors |= dict.fromkeys(_lost(patched, merged))
+        errors |= dict.fromkeys(_lost(patch, merge))
         if not errors:
-            errors |= dict.fromkeys(among_likes(patched, merged, doubtful))
+            errors |= dict.fromkeys(among_likes(patch, merge, doubtful))
     return tuple(errors)
 
 
@@ -89,27 +89,27 @@ def _family(symbol: Symbol, known: Outline) -> list[Symbol]:
     return [item for item in known.symbols.values() if item.family == symbol.family]
 
 
-def _paired(mine: Change, theirs: Change) -> Iterator[tuple[ChangedLine | None, ChangedLine]]:
+def _paired(patch: Change, merge: Change) -> Iterator[tuple[ChangedLine | None, ChangedLine]]:
     """Yield the patch's line for each line that the merge changes, and that line.
 
     The patch's line is None without an equal line. Of several equal lines, a line of the same
     symbol and block comes first.
     """
     unpaired: dict[tuple[str, bytes], list[ChangedLine]] = {}
-    for one in mine.lines:
-        unpaired.setdefault((one.sign, one.text), []).append(one)
-    for line in theirs.lines:
+    for source in patch.lines:
+        unpaired.setdefault((source.sign, source.text), []).append(source)
+    for line in merge.lines:
         same = unpaired.get((line.sign, line.text), [])
-        same_symbols = [one for one in same[:_LIKE_LINES] if _same_place(one, line)]
-        alike = next((one for one in same_symbols if _blocks(one) == _blocks(line)), None)
+        same_symbols = [source for source in same[:_LIKE_LINES] if _same_place(source, line)]
+        alike = next((source for source in same_symbols if _blocks(source) == _blocks(line)), None)
         match = alike or next(iter(same_symbols), None) or next(iter(same), None)
         if match is not None:
             same.remove(match)
         yield match, line
 
 
-def _same_place(one: ChangedLine, line: ChangedLine) -> bool:
-    return same_symbol(one.symbol, one.outline, line.symbol, line.outline)
+def _same_place(source: ChangedLine, line: ChangedLine) -> bool:
+    return same_symbol(source.symbol, source.outline, line.symbol, line.outline)
 
 
 def _blocks(line: ChangedLine) -> tuple[str, ...]:
@@ -117,34 +117,34 @@ def _blocks(line: ChangedLine) -> tuple[str, ...]:
 
 
 def _moved(
-    mine: Change, theirs: Change, doubtful: dict[tuple[Group, Group], None]
+    patch: Change, merge: Change, doubtful: dict[tuple[Group, Group], None]
 ) -> Iterator[Misplacement]:
     """Yield misplacements: lines in another symbol or block, when their place is not certain.
 
     Each pair of groups whose place is not certain is added to ``doubtful``.
     """
-    for one, line in _paired(mine, theirs):
-        if one is None:
-            if not _changes(mine, line):
-                was = ", ".join(dict.fromkeys(each.symbol.name for each in mine.lines))
+    for source, line in _paired(patch, merge):
+        if source is None:
+            if not _changes(patch, line):
+                was = ", ".join(dict.fromkeys(each.symbol.name for each in patch.lines))
                 what = f"it changes {line.symbol.name} now, and changed {was} before"
                 yield Misplacement(line.symbol.name, what)
-        elif not _is_alone(one, line, mine, theirs):
-            doubtful[one.group, line.group] = None
-            if not _same_place(one, line):
-                what = f"it changes {line.symbol.name} now, and changed {one.symbol.name} before"
+        elif not _is_alone(source, line, patch, merge):
+            doubtful[source.group, line.group] = None
+            if not _same_place(source, line):
+                what = f"it changes {line.symbol.name} now, and changed {source.symbol.name} before"
                 yield Misplacement(line.symbol.name, what)
-            elif detail := _block_moved(one, line):
+            elif detail := _block_moved(source, line):
                 yield Misplacement(line.symbol.name, detail)
 
 
-def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change) -> bool:
-    """Return True when only one old and one new place have a merged line and its context.
+def _is_alone(source: ChangedLine, line: ChangedLine, patch: Change, merge: Change) -> bool:
+    """Return True when a single old and a single new place have a merged line and its context.
 
     The context is that of a patch, as far as the lines are unchanged. Within a symbol without
     twins, only places in that symbol count.
     """
-    known, now, patched, group = mine.before, theirs.before, one.group, line.group
+    known, now, patched, group = patch.before, merge.before, source.group, line.group
     first, last = group.first, group.last
     for _ in range(_CONTEXT):
         if first and known.standing(now.lines[first - 1 : last]):
@@ -155,24 +155,31 @@ def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change)
     old, new = (
         [row + above for row in outline.standing(now.lines[first:last])] for outline in (known, now)
     )
-    if _same_place(one, line) and line.outline.twins(line.symbol.name) == 1:
+    if _same_place(source, line) and line.outline.twins(line.symbol.name) == 1:
         old, new = (
             [row for row in rows if which.symbol.first <= row + 1 <= which.symbol.last]
-            for rows, which in ((old, one), (new, line))
+            for rows, which in ((old, source), (new, line))
         )
-    if len(new) != 1 or len(old) != 1 or _lives_on(one, line, now.lines[group.first : group.last]):
+    if (
+        len(new) != 1
+        or len(old) != 1
+        or _lives_on(source, line, now.lines[group.first : group.last])
+    ):
         return False
     return patched.first - patched.added <= old[0] <= patched.last + patched.added
 
 
-def _lives_on(one: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool:
+def _lives_on(source: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool:
     """Return True when a symbol exists on both sides, and the other side's copy has the run.
 
     Lines of the same symbol never count.
     """
-    if _same_place(one, line):
+    if _same_place(source, line):
         return False
-    sides = ((one.symbol, one.outline, line.outline), (line.symbol, line.outline, one.outline))
+    sides = (
+        (source.symbol, source.outline, line.outline),
+        (line.symbol, line.outline, source.outline),
+    )
     return any(
         other.first <= row + 1 <= other.last
         for symbol, first, second in sides
@@ -181,53 +188,53 @@ def _lives_on(one: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool
     )
 
 
-def _changes(mine: Change, line: ChangedLine) -> bool:
+def _changes(patch: Change, line: ChangedLine) -> bool:
     """Return True when the patch changes the symbol of a line, though by another line."""
     return any(
-        same_symbol(one.symbol, one.outline, line.symbol, line.outline)
-        for one in mine.lines
-        if one.sign == line.sign
+        same_symbol(source.symbol, source.outline, line.symbol, line.outline)
+        for source in patch.lines
+        if source.sign == line.sign
     )
 
 
-def _block_moved(one: ChangedLine, other: ChangedLine) -> str | None:
+def _block_moved(source: ChangedLine, other: ChangedLine) -> str | None:
     """Return a message when a line is in another block of its symbol than the patch's line.
 
     Upstream changed a block head that only one side has. Such a head proves nothing, unless the
     symbol has the lines around the patch's line in several blocks.
     """
-    first, second = one.outline.blocks(one.number), other.outline.blocks(other.number)
+    first, second = source.outline.blocks(source.number), other.outline.blocks(other.number)
     if first == second:
         return None
-    known, now = (line.outline.heads(line.symbol.name) for line in (one, other))
+    known, now = (line.outline.heads(line.symbol.name) for line in (source, other))
     kept = [head for head in first if head in now]
     heads = [head for head in second if head in known]
-    if kept == heads and not _has_copy(one):
+    if kept == heads and not _has_copy(source):
         return None
-    place = " > ".join(second) or "no block"
-    return f"it changes {other.symbol.name} in {place} now, and in {' > '.join(first)} before"
+    blocks = " > ".join(second) or "no block"
+    return f"it changes {other.symbol.name} in {blocks} now, and in {' > '.join(first)} before"
 
 
 def _has_copy(line: ChangedLine) -> bool:
     """Return True when the symbol has the lines above and below a line more than once."""
-    own, row = line.outline.own_lines(line.symbol.name), line.number - 1
+    counts, row = line.outline.own_lines(line.symbol.name), line.number - 1
     around = [*line.outline.lines[max(row - 1, 0) : row], *line.outline.lines[row + 1 : row + 2]]
-    return all(own[text.strip()] > 1 for text in around)
+    return all(counts[text.strip()] > 1 for text in around)
 
 
-def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
+def _lost(patch: Change, merge: Change) -> Iterator[Misplacement]:
     """Yield the lines that the patch adds and its symbol lacks after the merge."""
-    counted = Counter(line.text for line in theirs.lines if line.sign == "+")
-    for line in mine.lines:
+    counted = Counter(line.text for line in merge.lines if line.sign == "+")
+    for line in patch.lines:
         if line.sign == "-":
             continue
         if counted[line.text]:
             counted[line.text] -= 1
             continue
-        name, symbol = line.symbol.name, counterpart(line.symbol, line.outline, theirs.after)
+        name, symbol = line.symbol.name, counterpart(line.symbol, line.outline, merge.after)
         if symbol is None:
             yield Misplacement(
                 name, f"git finds its change of {name} made already, but {name} is gone"
             )
-        elif line.text not in theirs.after.own_lines(symbol.name):
+        elif line.text not in merge.after.own_lines(symbol.name):
             yield Misplacement(name, f"git finds its change of {name} made already elsewhere")

@@ -44,7 +44,7 @@ from forkpatch.tree.worktree import (
 
 
 class ApplyState(StrEnum):
-    """Outcome of an apply for one upstream."""
+    """Outcome of an apply for an upstream."""
 
     APPLIED = "applied"
     CURRENT = "current"
@@ -53,7 +53,7 @@ class ApplyState(StrEnum):
 
 @dataclass(frozen=True)
 class Applied:
-    """Result of an apply for one upstream.
+    """Result of an apply for an upstream.
 
     Attributes:
         source: the source of the pristine tree when this patched tree was built.
@@ -135,7 +135,7 @@ def _apply_upstream(
     *,
     discard: bool,
 ) -> Applied:
-    """Bring one patched tree up to date; return the outcome."""
+    """Bring a patched tree up to date; return the outcome."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     try:
@@ -184,7 +184,7 @@ def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
     kept = {patch.name: patch for patch in plan.patches if patch.condition.holds(chosen)}
     for name, patch in kept.items():
         if lacking := sorted(plan.weave.needs(name) - set(kept)):
-            needed = next(one for one in plan.patches if one.name == lacking[0])
+            needed = next(item for item in plan.patches if item.name == lacking[0])
             label = f"{name} {patch.condition}".rstrip()
             raise PatchError(
                 f"{label} needs {needed.name} {needed.condition}, which is left out with"

@@ -43,7 +43,7 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
 
 
 def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, ...]:
-    """Return the symbols of ``before`` that the hunks of one file change, in order.
+    """Return the symbols of ``before`` that the hunks of a file change, in order.
 
     A removed line counts for its symbol. An added line counts for the innermost symbol around it
     that existed before: a new function counts for the symbol around the function.

@@ -28,7 +28,7 @@ class Drift(StrEnum):
 
 @dataclass(frozen=True)
 class DriftFinding:
-    """Drift of one symbol.
+    """Drift of a symbol.
 
     Attributes:
         what: the patch, or ``overlay`` for a shadowed symbol.

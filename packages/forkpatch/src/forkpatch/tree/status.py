@@ -26,7 +26,7 @@ class TreeCondition(StrEnum):
 
 @dataclass(frozen=True)
 class TreeStatus:
-    """State of the patched tree of one upstream of a release.
+    """State of the patched tree of an upstream of a release.
 
     Attributes:
         source: the source of the pristine tree; empty while the patched tree is missing.

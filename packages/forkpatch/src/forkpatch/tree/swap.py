@@ -175,17 +175,17 @@ def _remove_deep(folder: Path) -> None:
     folder.rmdir()
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Exchange two names in one step; return False on a system without such a call."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
-    names = (os.fsencode(one), os.fsencode(other))
+    names = (os.fsencode(first), os.fsencode(second))
     if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False
-    raise ForkError(f"{other} cannot be replaced: {os.strerror(code)}")
+    raise ForkError(f"{second} cannot be replaced: {os.strerror(code)}")
