@@ -32,9 +32,11 @@ class _Notes:
     lines: list[str] = field(default_factory=list)
 
     def add(self, upstream: Upstream, what: str, error: ForkError) -> None:
+        """Note why a pin of an upstream could not be looked up."""
         self.lines.append(f"{upstream}: {what}: {error.what}")
 
     def left_out(self, upstream: Upstream, paths: Sequence[str]) -> None:
+        """Warn of submodules that are not part of an upstream's tree."""
         for path in paths:
             warn(
                 f'{upstream}: left out: the submodule {path}: submodules = ["{path}"] brings it in'

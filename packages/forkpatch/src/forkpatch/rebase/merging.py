@@ -67,6 +67,7 @@ class HeadFiles:
         return not inside and path not in self._folders and not any(map(self._has, above))
 
     def _has(self, path: str) -> bool:
+        """Return True when the files include a file at a path."""
         return self._changed[path] is not None if path in self._changed else path in self._listed
 
 

@@ -181,6 +181,7 @@ def _amended_commits(plan: TreePlan) -> Sequence[Commit]:
 
 
 def _changes_mode(patch: Patch) -> bool:
+    """Return True when a patch changes the mode of a file."""
     return any(diff.old_mode != diff.new_mode for diff in patch.files)
 
 

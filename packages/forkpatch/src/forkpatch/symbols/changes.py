@@ -139,6 +139,7 @@ class Change:
         return groups
 
     def _counts(self, line: ChangedLine) -> bool:
+        """Return True unless the symbol has a changed line as often before as after."""
         name = line.symbol.name
         if name not in self.before.symbols or name not in self.after.symbols:
             return True

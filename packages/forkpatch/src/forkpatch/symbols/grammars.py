@@ -153,11 +153,13 @@ def grammar_of(path: str) -> Grammar | None:
 
 @cache
 def _loaded(package: str, function: str) -> Language:
+    """Return the grammar of a package, loaded."""
     return Language(getattr(import_module(package), function)())
 
 
 @cache
 def _query(language: Language, text: str) -> Query:
+    """Return a compiled query of a grammar."""
     return Query(language, text)
 
 
@@ -191,6 +193,7 @@ def labels(node: Node, outer: Node | None, lines: list[bytes]) -> tuple[str, ...
 
 
 def _is_head(node: Node) -> bool:
+    """Return True when the first line of a node is the head of a block."""
     if node.type in _PLAIN or node.type.startswith("preproc"):
         return False
     plain = node.type.endswith(("block", "_list", "body")) or node.type == "declaration_list"
@@ -227,6 +230,7 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
 
 
 def _negated(text: str) -> str:
+    """Return the negation of a condition of the preprocessor."""
     if not text:
         return ""
     return text[1:] if text.startswith("!") and text[1:].isidentifier() else f"!{text}"

@@ -98,6 +98,7 @@ def _is_part(node: Node) -> bool:
 
 
 def _holds_function(node: Node) -> bool:
+    """Return True when the value of a node is a function."""
     value = node.child_by_field_name("value") or node.child_by_field_name("right")
     return value is not None and value.type in _FUNCTION_VALUES
 
@@ -113,6 +114,7 @@ def _after_macro(node: Node, last: int) -> Described | None:
 
 
 def _name(node: Node, declarator: Node | None) -> str:
+    """Return the name of a definition."""
     match node.type:
         case "impl_item":
             parts = (_field(node, key) for key in ("trait", "type"))
@@ -134,6 +136,7 @@ def _name(node: Node, declarator: Node | None) -> str:
 
 
 def _named(node: Node) -> str:
+    """Return the text of the innermost name of a node."""
     named = next((part for key in _NAME_FIELDS if (part := _field(node, key))), None)
     while named is not None and (inner := _field(named, "declarator") or _field(named, "name")):
         if named.type in ("template_type", "qualified_identifier"):
@@ -163,6 +166,7 @@ def _function_declarator(node: Node) -> Node | None:
 
 
 def _signature(node: Node, declarator: Node | None) -> str:
+    """Return template parameters, parameter types and qualifiers of a function."""
     if declarator is not None and declarator.type == "operator_cast":
         return "()"
     parameters = _field(declarator or node, "parameters")
@@ -177,6 +181,7 @@ def _signature(node: Node, declarator: Node | None) -> str:
 
 
 def _idle(node: Node) -> bool:
+    """Return True for a comment."""
     return node.type == "comment" or node.type.endswith("_comment")
 
 
@@ -233,6 +238,7 @@ def _parameter_name(node: Node) -> Iterator[int]:
 
 
 def _leaves(node: Node, skipped: set[int]) -> Iterator[str]:
+    """Yield the texts of a node's leaves, without skipped nodes, comments and annotations."""
     if node.id in skipped or _idle(node) or node.type in ("marker_annotation", "annotation"):
         return
     if not node.child_count:
@@ -265,14 +271,17 @@ def _beginning(node: Node) -> tuple[Node, tuple[str, ...]]:
 
 
 def _first_child(node: Node, *endings: str) -> Node | None:
+    """Return the first child whose type ends with one of ``endings``; None without a match."""
     return next((child for child in node.named_children if child.type.endswith(endings)), None)
 
 
 def _field(node: Node, name: str) -> Node | None:
+    """Return the child of a node in the field ``name``; None without it."""
     return node.child_by_field_name(name)
 
 
 def _text(node: Node | None) -> str:
+    """Return the text of a node; empty for None."""
     return (node.text or b"").decode("utf-8", "replace") if node else ""
 
 

@@ -192,6 +192,7 @@ class Outline:
 
     @cached_property
     def _stems(self) -> Counter[str]:
+        """Number of symbols by name without the suffix ``#2``."""
         return Counter(_COUNTED.sub("", name) for name in self.symbols)
 
     def twins(self, name: str) -> int:
@@ -260,6 +261,7 @@ class Outline:
 
     @cached_property
     def _root(self) -> Node:
+        """Root of the syntax tree."""
         assert self._grammar is not None
         return self._grammar.parse(self._data).root_node
 
@@ -283,6 +285,7 @@ class Outline:
         return symbol.body if symbol else None
 
     def _outside(self, symbols: list[Symbol], suffix: str) -> Callable[[], str]:
+        """Return a function that returns the tokens outside of all symbols."""
         inside = {row for symbol in symbols for row in range(symbol.first - 1, symbol.last)}
         rest = (line for row, line in enumerate(self.lines) if row not in inside)
         return lambda: tokens(b"\n".join(rest), suffix)
@@ -317,6 +320,7 @@ def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
 def _parsed_symbols(
     grammar: Grammar, nodes: list[Node], lines: list[bytes], around: list[tuple[str, ...]]
 ) -> Iterator[Symbol]:
+    """Yield the symbols of definition nodes, with scopes and conditions in their names."""
     suffix = "" if grammar.package != "tree_sitter_python" else ".py"
     scopes: list[tuple[Node, str, tuple[str, ...], bool]] = []
     for node in nodes:
@@ -337,6 +341,7 @@ def _parsed_symbols(
 
 
 def _python_tree(data: bytes) -> ast.Module | None:
+    """Return Python's own syntax tree of a file; None if it does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
@@ -377,6 +382,7 @@ def canonical(node: object) -> str:
 
 
 def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symbol]:
+    """Yield the symbols that git's function context finds, MODULE first."""
     starts, number, offset = list[tuple[int, int]](), 1, 0
     for match in _FUNCTION_LINE.finditer(data):
         number, offset = number + data.count(b"\n", offset, match.start()), match.start()
@@ -405,4 +411,5 @@ def tokens(data: bytes, suffix: str) -> str:
 
 
 def _digest(text: str) -> str:
+    """Return a short hash of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH_LENGTH]

@@ -109,10 +109,12 @@ def _paired(patch: Change, merge: Change) -> Iterator[tuple[ChangedLine | None, 
 
 
 def _same_place(source: ChangedLine, line: ChangedLine) -> bool:
+    """Return True when the patch's line and the merged line are in the same symbol."""
     return same_symbol(source.symbol, source.outline, line.symbol, line.outline)
 
 
 def _blocks(line: ChangedLine) -> tuple[str, ...]:
+    """Return the heads of the blocks around a changed line."""
     return line.outline.blocks(line.number)
 
 
