@@ -46,7 +46,7 @@ def need_python(name, words):
 
 
 def _is_there(program):
-    """Return True when PATH has an executable program of this name."""
     # type: (str) -> bool
+    """Return True when PATH has an executable program of this name."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)
