@@ -151,6 +151,4 @@ def _line(data: bytes, name: str) -> int:
     """Return the line, from 1, of a function's definition; 1 without one."""
     start = f"def {name.rpartition('.')[2]}(".encode()
     lines = data.splitlines()
-    return next(
-        (number for number, line in enumerate(lines, 1) if line.strip().startswith(start)), 1
-    )
+    return next((row for row, line in enumerate(lines, 1) if line.strip().startswith(start)), 1)

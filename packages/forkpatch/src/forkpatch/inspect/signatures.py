@@ -152,12 +152,10 @@ def _defaults(original: Signature, ours: Signature, excused: frozenset[str]) -> 
             yield f"the default of {name} is {our_value}, upstream's {value}"
 
 
-def _additions(
-    original: Signature, ours: Signature, others: tuple[Signature, ...]
-) -> Iterator[str]:
+def _additions(base: Signature, ours: Signature, others: tuple[Signature, ...]) -> Iterator[str]:
     """Yield new parameters without default, or with a position."""
     for name in (*ours.positional, *ours.keyword):
-        if name in (*original.positional, *original.keyword):
+        if name in (*base.positional, *base.keyword):
             continue
         if name not in ours.defaults:
             yield f"{name} is new and has no default"

@@ -147,11 +147,11 @@ def _compare(old: _Side, local: _Side, remote: _Side) -> tuple[Order, list[Clash
         reasons[SERIES] = "the files depend on the order"
     if reasons:
         return (), [Clash(upstream, what, why, conflict=True) for what, why in reasons.items()]
-    inexact = [
+    clashes = [
         _not_exact(local, remote, [(name, chosen[name]) for name in item]) for item in orders
     ]
-    fits = [order for order, clash in zip(orders, inexact, strict=True) if clash is None]
-    return (fits[0], []) if fits else ((), [clash for clash in inexact[:1] if clash])
+    fits = [order for order, clash in zip(orders, clashes, strict=True) if clash is None]
+    return (fits[0], []) if fits else ((), [clash for clash in clashes[:1] if clash])
 
 
 def _choose(name: str, old: _Side, local: _Side, remote: _Side) -> tuple[_Side | None, str]:
@@ -170,18 +170,18 @@ def _choose(name: str, old: _Side, local: _Side, remote: _Side) -> tuple[_Side |
 def _order(old: Sequence[str], first: Sequence[str], second: Sequence[str]) -> list[str]:
     """Return the patches of both sides in one order; at the same place, the first side leads."""
     common = [name for name in old if name in first and name in second]
-    result = list(first)
+    order = list(first)
     if [name for name in second if name in common] != common:  # the second has a new order
-        result, second = list(second), first
-    for position, name in enumerate(second):
-        if name not in result:
-            index = max(
-                (result.index(item) + 1 for item in second[:position] if item in result), default=0
+        order, second = list(second), first
+    for row, name in enumerate(second):
+        if name not in order:
+            place = max(
+                (order.index(item) + 1 for item in second[:row] if item in order), default=0
             )
-            while index < len(result) and result[index] not in old:
-                index += 1
-            result.insert(index, name)
-    return result
+            while place < len(order) and order[place] not in old:
+                place += 1
+            order.insert(place, name)
+    return order
 
 
 def _conflicts(

@@ -244,9 +244,7 @@ def _unique_run(outline: Outline, group: Group, known: Outline, *, below: bool) 
         if not 0 <= row < len(lines):
             break
         top, bottom = (top, bottom + 1) if below else (top - 1, bottom)
-        kept = {
-            item for item in copies if known.line_at(item[0] + row - start + item[1]) == lines[row]
-        }
+        kept = {c for c in copies if known.line_at(c[0] + row - start + c[1]) == lines[row]}
         is_new = not known.has_line(lines[row])
         if is_new or not lines[row].strip():
             added = -1 if below else 1
