@@ -21,6 +21,7 @@ from groundwork.errors import FREE_SPACE, USER_MISTAKE, CommandError
 from groundwork.files import full_folder
 from groundwork.hashing import sha256_of
 from sessions import PIP_OPTIONS, checkout_lock, options
+from sessions.package_sources import pip_settings, uv_sources
 from sessions.requirements import (
     ROOT,
     TVM_GROUP,
@@ -61,7 +62,7 @@ def install(session: nox.Session, *names: str, release: str = "") -> None:
     Every session begins with this, so that it first reads the session's options.
 
     All that they depend on is installed at pinned versions: every file is checked against its
-    pinned hash before pip opens it. The packages themselves are installed editable, from this
+    pinned hash before it is opened. The packages themselves are installed editable, from this
     checkout. The group ``tvm`` also installs the release's own packages: TVM's wheels.
     """
     first_look(session)
@@ -73,7 +74,7 @@ def install(session: nox.Session, *names: str, release: str = "") -> None:
     # An environment holds one release's TVM: what was installed for another is no longer there.
     mark = release if TVM_GROUP in names else ANY
     if not _is_installed(session, wanted, mark):
-        _pip_install(session, wanted, mark)
+        _install_pinned(session, wanted, mark)
     packages = members()
     if own := [packages[name] for name in names if name in packages]:
         _install_editable(session, [packages[GROUNDWORK], *own])
@@ -122,7 +123,7 @@ def install_torch(session: nox.Session, *, required: bool = True) -> None:
     name = wanted.partition(" ")[0]
     silence = _silence_of(TORCH_INDEX)
     try:
-        _pip_install(session, wanted, ANY, *([] if silence else [f"--index-url={TORCH_INDEX}"]))
+        _install_pinned(session, wanted, ANY, "" if silence else TORCH_INDEX)
     except nox.command.CommandFailed:
         if not required:
             session.warn(f"without {name}: no index that answers has its pinned file")
@@ -141,16 +142,22 @@ def _is_installed(session: nox.Session, wanted: str, mark: str) -> bool:
     return _stamp_line(wanted, mark) in _stamp_lines(session)
 
 
-def _pip_install(session: nox.Session, wanted: str, mark: str, *more: str) -> None:
+def _install_pinned(session: nox.Session, wanted: str, mark: str, index: str = "") -> None:
     """Install a requirements text, and note that; ``mark``: the release that it serves, or any."""
     listed = Path(session.create_tmp()) / "requirements.txt"
     listed.write_text(wanted, encoding="utf-8")
     done = _stamp_lines(session)
     kept = [line for line in done if mark == ANY or line.endswith((f" {ANY}", f" {mark}"))]
-    # Before pip begins: a run that is killed may have replaced the packages of the other lines.
+    # Before uv begins: a run that is killed may have replaced the packages of the other lines.
     _write_stamp(session, kept)
+    python = Path(session.virtualenv.location) / "bin" / "python"
+    settings = pip_settings(python) | ({"index-url": index} if index else {})
+    sources, variables = uv_sources(settings)
+    command = [*uv_command(), "pip", "install", "--quiet", "--no-config", f"--python={python}"]
     try:
-        session.install("--quiet", *PIP_OPTIONS, *more, "-r", str(listed))
+        session.run(
+            *(*command, *PIP_OPTIONS, *sources, "-r", str(listed)), env=variables, external=True
+        )
     except nox.command.CommandFailed:
         location = session.virtualenv.location
         if offline.offline():

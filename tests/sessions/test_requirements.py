@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python packages are installed by hash alone: uv.lock has them all, and pip refuses others."""
+"""Python packages are installed by hash alone: uv.lock has them all, and others are refused."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sessions import PIP_OPTIONS
+from sessions import PIP_OPTIONS, package_sources
 from sessions.requirements import (
     BOOTSTRAP,
     ROOT,
     bootstrap_text,
     members,
     requirements,
+    uv_command,
     versions_lock,
 )
 
@@ -148,23 +151,75 @@ def make_wheel(folder: Path, text: str) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def pip(folder: Path, sha256: str) -> subprocess.CompletedProcess[str]:
+# The bootstrap installs nox with pip; uv installs all else.
+INSTALLERS = ([sys.executable, "-m", "pip", "install"], [*uv_command(), "pip", "install"])
+
+
+def install(
+    installer: Sequence[str], folder: Path, sha256: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Install some-name to the empty folder ``site``."""
+    shutil.rmtree(folder / "site", ignore_errors=True)
     listed = folder / "requirements.txt"
     marker = "sys_platform == 'linux'"
     listed.write_text(f"some-name==1.0 ; {marker} \\\n    --hash=sha256:{sha256}\n")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", *PIP_OPTIONS]
-    command += ["--find-links", str(folder), "--target", str(folder / "site"), "-r", str(listed)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [*installer, "--quiet", *PIP_OPTIONS, "--target", str(folder / "site")]
+    return subprocess.run(
+        [*command, "-r", str(listed)],
+        env={**os.environ, "UV_NO_CACHE": "1", **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_another_wheel_under_the_same_name_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("installer", INSTALLERS, ids=["pip", "uv"])
+def test_another_wheel_under_the_same_name_is_refused(installer: list[str], tmp_path: Path) -> None:
     pytest.importorskip("pip")
+    installer = [*installer, "--no-index", "--find-links", str(tmp_path)]
     right = make_wheel(tmp_path, "GOOD = True\n")
-    done = pip(tmp_path, right)
+    done = install(installer, tmp_path, right)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "some_name.py").is_file()
     make_wheel(tmp_path, "GOOD = False\n")
-    done = pip(tmp_path, right)
+    done = install(installer, tmp_path, right)
     assert done.returncode == 1
-    assert "DO NOT MATCH THE HASHES" in done.stderr
-    assert (tmp_path / "site" / "some_name.py").read_text() == "GOOD = True\n"
+    assert re.search("DO NOT MATCH THE HASHES|Hash mismatch", done.stderr)
+    assert not (tmp_path / "site" / "some_name.py").exists()
+
+
+def test_uv_takes_packages_from_the_sources_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pip")
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "SSL_", "ALL_"))]:
+        monkeypatch.delenv(name)
+    settings = "[global]\nno-index = true\nfind-links =\n    /nowhere\n    {}\ncert = /c\n"
+    settings += "[install]\nindex-url = https://name:password@host.example/simple\n"
+    settings += "[download]\nproxy = http://other.example\n"
+    (tmp_path / "pip.conf").write_text(settings.format(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://a.example https://b.example")
+    monkeypatch.setenv("UV_INSECURE_HOST", "mine.example")
+    monkeypatch.setenv("PIP_TRUSTED_HOST", "host.example")
+    package_sources.pip_settings.cache_clear()
+    options, variables = package_sources.uv_sources(
+        package_sources.pip_settings(Path(sys.executable))
+    )
+    assert options == [*package_sources.OPTIONS, "--no-index"]
+    assert variables == {
+        "UV_DEFAULT_INDEX": "https://name:password@host.example/simple",
+        "UV_EXTRA_INDEX_URL": "https://a.example https://b.example",
+        "UV_FIND_LINKS": f"/nowhere,{tmp_path}",
+        "SSL_CERT_FILE": "/c",
+    }
+    (tmp_path / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {tmp_path}\n")
+    package_sources.pip_settings.cache_clear()
+    options, variables = package_sources.uv_sources(
+        package_sources.pip_settings(Path(sys.executable))
+    )
+    right = make_wheel(tmp_path, "GOOD = True\n")
+    installer = [*uv_command(), "pip", "install", *options]
+    done = install(installer, tmp_path, right, **variables)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "some_name.py").is_file()
