@@ -23,6 +23,7 @@ def run_engine(session: nox.Session, *words: str) -> None:
     if arguments[0] == "necessity":
         applied, arguments = trees.prepare(session, "forkpatch", "necessity")
         arguments += ["--release", applied.release]
+        install(session, "test")
         if "--upstream-tests" in arguments:
             install_suites(session, applied.release)
     elif arguments[0] == "probe" and not any(word.startswith("--json") for word in arguments):

@@ -20,7 +20,7 @@ from sessions.requirements import ROOT
 WORK = ROOT / ".work"
 APPLIED = WORK / "apply.json"
 # What every command of the lab imports.
-LAB = ("crosslab", "forkpatch", "test", "tvm")
+LAB = ("crosslab", "forkpatch", "tvm")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     if known.help:  # only of tests: the first look prints the options of other commands
         tree_parser(session.name).print_help()
         print(f"\nThen the options of {' '.join(inner)}:\n", flush=True)
-        install(session, *LAB)
+        install(session, *LAB, "test")
         run_module(session, *inner, "--help")
         raise SystemExit(0)
     trees = ["--offline"] if known.offline else []
@@ -147,7 +147,8 @@ def install_for_tests(session: nox.Session, trees: Trees, options: Sequence[str]
 
     Tests that compare with torch are skipped without it.
     """
-    install(session, "nox", *PACKAGES, "browser", "clients", "scalesim", release=trees.release)
+    groups = ("nox", "test", "browser", "clients", "scalesim")
+    install(session, *groups, *PACKAGES, release=trees.release)
     run_module(session, "crosslab", "prepare", "--tests", *options)
     install_torch_packages(session, required=False)
 
