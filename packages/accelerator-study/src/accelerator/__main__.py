@@ -9,7 +9,10 @@ from groundwork.errors import USER_MISTAKE, CommandError, exit_code_of
 
 
 def main() -> int:
-    """Run with this process's arguments; Ctrl-C works while modules are loaded, too."""
+    """Run the command with this process's arguments and return its exit code.
+
+    Ctrl-C also ends the command while it imports modules.
+    """
     return exit_code_of(_run, CommandError)
 
 

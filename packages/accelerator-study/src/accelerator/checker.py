@@ -44,12 +44,12 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class Proof:
-    """Result of a check: the stream is correct.
+    """The result of checking a correct stream.
 
     Attributes:
         instructions: decoded.
-        most_tokens: most tokens that can be on their way between two queues at once; a device
-            needs queues of that length, or waits there.
+        most_tokens: most tokens pushed from one queue to another in the whole stream; a token
+            queue of this length is never full.
     """
 
     instructions: tuple[Instruction, ...]
@@ -58,7 +58,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Access:
-    """Elements of a buffer that an instruction reads or writes."""
+    """The elements of an on-chip buffer that an instruction reads or writes."""
 
     buffer: MemoryId
     elements: Indices
@@ -66,19 +66,18 @@ class _Access:
 
 
 def check(stream: bytes, device: Device, memory: bytes | bytearray) -> Proof:
-    """Prove a stream.
+    """Prove that a stream has no deadlock, race, overrun or read of unwritten data.
 
     Args:
         stream: encoded instructions.
         device: its buffers.
-        memory: DRAM from address 0 before the run, of which micro-ops are read.
+        memory: DRAM from address 0 before the run; the check reads its micro-ops.
 
     Raises:
-        StreamError: the first instruction that is wrong: a bad encoding, a token that never
-            comes, a buffer overrun, an address outside of memory, an element that is read and
-            was never written, a race with another instruction, which is named.
-        AcceleratorError: tokens are left over, or the stream does not end with FINISH after all
-            else.
+        StreamError: an instruction has a bad encoding, waits for a token that never comes,
+            overruns a buffer, has an address outside of memory, reads an element that was never
+            written, or races with another instruction, which the message names.
+        AcceleratorError: tokens are left over, or the stream does not end with FINISH.
     """
     instructions = decode(stream, device)
     if not instructions or not isinstance(instructions[-1], Finish):
@@ -93,11 +92,11 @@ def check(stream: bytes, device: Device, memory: bytes | bytearray) -> Proof:
 
 
 def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]], int]:
-    """Producers of the tokens that each instruction pops, and most tokens in one place.
+    """Return the producers of each instruction's popped tokens, and the most pushes between queues.
 
     Raises:
-        StreamError: a token is popped that nothing pushes.
-        AcceleratorError: a token is pushed that nothing pops.
+        StreamError: an instruction pops a token that no instruction pushes.
+        AcceleratorError: an instruction pushes a token that no instruction pops.
     """
     pushed: dict[tuple[Queue, Queue], deque[int]] = defaultdict(deque)
     for index, instruction in enumerate(instructions):
@@ -110,22 +109,22 @@ def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]],
         for there in edges(instruction)[0]:
             tokens = pushed[there, here]
             if not tokens:
-                what = f"{here.name} waits for a token from {there.name} that nothing pushes"
-                raise StreamError(index, f"deadlock: {what}")
+                reason = f"{here.name} waits for a token from {there.name} that nothing pushes"
+                raise StreamError(index, f"deadlock: {reason}")
             pairs.setdefault(index, []).append(tokens.popleft())
     for (there, here), tokens in pushed.items():
         if tokens:
-            what = f"the token of instruction {tokens[0]} from {there.name} to {here.name}"
-            raise AcceleratorError(f"{what} is left over: nothing pops it")
+            reason = f"the token of instruction {tokens[0]} from {there.name} to {here.name}"
+            raise AcceleratorError(f"{reason} is left over: nothing pops it")
     return pairs, most
 
 
 def _clocks(
     instructions: Sequence[Instruction], pairs: dict[int, list[int]]
 ) -> tuple[list[int], Indices]:
-    """An order that obeys all tokens, and each instruction's newest predecessor of each queue.
+    """Return an order that obeys all tokens, and each instruction's last predecessor per queue.
 
-    Clocks hold positions in the stream; :data:`NEVER` where a queue need not have begun.
+    Clocks [instructions, queues] hold stream positions; :data:`NEVER` is before a queue's begin.
 
     Raises:
         StreamError: instructions wait for each other.
@@ -137,9 +136,9 @@ def _clocks(
     done = [False] * len(instructions)
     at = [0] * len(Queue)
     order: list[int] = []
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
         for queue in Queue:
             while at[queue] < len(queues[queue]):
                 index = queues[queue][at[queue]]
@@ -150,9 +149,9 @@ def _clocks(
                     needed.append(queues[queue][at[queue] - 1])
                 for n in needed:
                     clocks[index] = np.maximum(clocks[index], clocks[n])
-                    own = queue_of(instructions[n])
-                    clocks[index, own] = max(clocks[index, own], n)
-                done[index] = moved = True
+                    queue_before = queue_of(instructions[n])
+                    clocks[index, queue_before] = max(clocks[index, queue_before], n)
+                done[index] = progress = True
                 order.append(index)
                 at[queue] += 1
     stuck = [queues[q][at[q]] for q in Queue if at[q] < len(queues[q])]
@@ -167,48 +166,48 @@ def _clocks(
 
 
 def _check_end(instructions: Sequence[Instruction], clocks: Indices) -> None:
-    """FINISH comes once, last, and after all else."""
+    """Refuse a stream whose FINISH is not the only one, or does not wait for all queues."""
     end = len(instructions) - 1
     for index, instruction in enumerate(instructions[:end]):
         if isinstance(instruction, Finish):
             raise StreamError(index, "FINISH before the end of the stream")
         if clocks[end, queue_of(instruction)] < index:
             queue = queue_of(instruction).name
-            what = f"FINISH does not wait for {queue}, which may still run"
-            raise StreamError(index, what)
+            reason = f"FINISH does not wait for {queue}, which may still run"
+            raise StreamError(index, reason)
 
 
 @dataclass
 class _Ranges:
-    """Ranges of bytes in DRAM by instruction: rows of first byte and end, ascending."""
+    """The byte ranges of DRAM that instructions access: rows of first byte and end, ascending."""
 
     listed: list[tuple[int, Indices]] = field(default_factory=list)
     low: int = 1 << 62
     high: int = 0
 
     def add(self, index: int, ranges: Indices) -> None:
-        """Note what an instruction loads or stores."""
+        """Record the byte ranges that an instruction loads or stores."""
         self.listed.append((index, ranges))
         self.low = min(self.low, int(ranges[0, 0]))
         self.high = max(self.high, int(ranges[-1, 1]))
 
     def sharing(self, ranges: Indices) -> Iterator[tuple[int, int]]:
-        """Instructions that have an address in common with these, and the first of them."""
-        # Operands and results mostly lie apart: then nothing needs a closer look.
+        """Yield recorded instructions that overlap ``ranges``, with the first shared address."""
+        # Operands and results mostly lie apart: then no ranges need a comparison.
         if self.high <= ranges[0, 0] or ranges[-1, 1] <= self.low:
             return
-        for index, theirs in self.listed:
-            if ranges[-1, 1] <= theirs[0, 0] or theirs[-1, 1] <= ranges[0, 0]:
+        for index, recorded in self.listed:
+            if ranges[-1, 1] <= recorded[0, 0] or recorded[-1, 1] <= ranges[0, 0]:
                 continue
-            low = np.maximum(ranges[:, None, 0], theirs[None, :, 0])
-            both = low < np.minimum(ranges[:, None, 1], theirs[None, :, 1])
+            low = np.maximum(ranges[:, None, 0], recorded[None, :, 0])
+            both = low < np.minimum(ranges[:, None, 1], recorded[None, :, 1])
             if both.any():
                 yield index, int(low[both].min())
 
 
 @dataclass
 class _State:
-    """Accesses so far: for each element and queue, the newest read and the newest write."""
+    """The accesses so far: for each element and queue, the newest read and the newest write."""
 
     device: Device
     instructions: Sequence[Instruction]
@@ -228,7 +227,7 @@ class _State:
         self.micro_ops = np.zeros((self.device.depth(MemoryId.MICRO_OP), 3), dtype=np.int64)
 
     def visit(self, index: int) -> None:
-        """Check the accesses of an instruction against all before it, and note them."""
+        """Check an instruction's accesses against all earlier accesses, and record them."""
         instruction = self.instructions[index]
         if isinstance(instruction, Transfer) and instruction.columns:
             self._dram(index, instruction)
@@ -238,10 +237,10 @@ class _State:
             self._load_micro_ops(index, instruction)
 
     def _accesses(self, index: int, instruction: Instruction) -> Iterator[_Access]:
-        """Elements on chip that an instruction reads and writes, in that order.
+        """Yield the on-chip accesses of an instruction, reads before writes.
 
         Raises:
-            StreamError: an element outside of a buffer.
+            StreamError: an element is outside of its buffer.
         """
         match instruction:
             case Transfer(opcode=opcode, memory=memory) if instruction.elements:
@@ -280,13 +279,13 @@ class _State:
     def _looped(
         self, index: int, buffer: MemoryId, loop: Loop, column: int, factors: tuple[int, int]
     ) -> _Access:
-        """Elements that a loop touches, each once; those that it reads.
+        """Return the read of the distinct elements that a loop touches in a buffer.
 
         Args:
             index: of the instruction.
-            buffer: that is touched.
+            buffer: that the loop reads.
             loop: of the instruction.
-            column: of the micro-ops: dst, src or wgt.
+            column: of the micro-ops: 0 for dst, 1 for src, 2 for wgt.
             factors: of the outer and the inner loop.
         """
         base = np.unique(self.micro_ops[loop.begin : loop.end, column])
@@ -305,27 +304,27 @@ class _State:
             missing = np.flatnonzero((touched == NEVER).all(axis=1))
             if len(missing):
                 element = access.elements[missing[0]]
-                what = f"reads {access.buffer.name} element {element}, which nothing wrote"
-                raise StreamError(index, what)
+                reason = f"reads {access.buffer.name} element {element}, which nothing wrote"
+                raise StreamError(index, reason)
         else:
             touched = np.maximum(touched, reads[access.elements])
-        own = queue_of(self.instructions[index])
+        this_queue = queue_of(self.instructions[index])
         late = np.argwhere(touched > self.clocks[index])
         for element, queue in late:
-            if queue != own:
+            if queue != this_queue:
                 other = int(touched[element, queue])
                 where = f"{access.buffer.name} element {access.elements[element]}"
                 raise self._race(index, other, where)
-        (writes if access.write else reads)[access.elements, own] = index
+        (writes if access.write else reads)[access.elements, this_queue] = index
 
     def _race(self, index: int, other: int, where: str) -> StreamError:
         first, second = sorted((index, other))
         queues = [queue_of(self.instructions[n]).name for n in (first, second)]
-        what = f"race with instruction {first} at {where}: no token orders"
-        return StreamError(second, f"{what} {queues[1]} after {queues[0]}")
+        reason = f"race with instruction {first} at {where}: no token orders"
+        return StreamError(second, f"{reason} {queues[1]} after {queues[0]}")
 
     def _dram(self, index: int, transfer: Transfer) -> None:
-        """Refuse addresses outside of memory, and loads and stores of one place without order."""
+        """Check that a transfer's addresses are in DRAM and do not race with earlier transfers."""
         element = self.device.element(transfer.memory)
         rows = np.arange(transfer.rows, dtype=np.int64)[:, None]
         size = transfer.columns * element
@@ -333,32 +332,32 @@ class _State:
         ranges = np.hstack([begins, begins + size])
         end = int(ranges.max()) if len(ranges) else transfer.dram * element
         if end > len(self.memory):
-            what = f"address {end} is outside of memory, which has {len(self.memory)} bytes"
-            raise StreamError(index, what)
+            reason = f"address {end} is outside of memory, which has {len(self.memory)} bytes"
+            raise StreamError(index, reason)
         if not len(ranges):
             return
         store = transfer.opcode is Opcode.STORE
-        for other, place in (self.loaded if store else self.stored).sharing(ranges):
+        for other, address in (self.loaded if store else self.stored).sharing(ranges):
             queue = queue_of(self.instructions[other])
             if self.clocks[index, queue] < other:
-                raise self._race(index, other, f"DRAM address {place:#x}")
+                raise self._race(index, other, f"DRAM address {address:#x}")
         (self.stored if store else self.loaded).add(index, ranges)
 
     def _load_micro_ops(self, index: int, transfer: Transfer) -> None:
-        """Keep the micro-ops that a load brings, as memory has them before the run."""
+        """Keep the micro-ops that an instruction loads, with their values before the run."""
         if not transfer.elements:
             return
         element = self.device.element(MemoryId.MICRO_OP)
-        found = np.zeros((transfer.elements, 3), dtype=np.int64)
+        micro_ops = np.zeros((transfer.elements, 3), dtype=np.int64)
         for row in range(transfer.rows):
             at = (transfer.dram + row * transfer.stride) * element
             data = bytes(self.memory[at : at + transfer.columns * element])
-            for other, place in self.stored.sharing(np.array([[at, at + len(data)]])):
-                what = f"loads micro-ops at {place:#x} that instruction {other} stored"
-                raise StreamError(index, f"{what}: nothing can be proved")
+            for other, address in self.stored.sharing(np.array([[at, at + len(data)]])):
+                reason = f"loads micro-ops at {address:#x} that instruction {other} stored"
+                raise StreamError(index, f"{reason}: nothing can be proved")
             first = (transfer.pad_above + row) * transfer.pitch + transfer.pad_left
             try:
-                found[first : first + transfer.columns] = decode_micro_ops(data, self.device)
+                micro_ops[first : first + transfer.columns] = decode_micro_ops(data, self.device)
             except AcceleratorError as error:
                 raise StreamError(index, error.what) from error
-        self.micro_ops[transfer.sram : transfer.sram + transfer.elements] = found
+        self.micro_ops[transfer.sram : transfer.sram + transfer.elements] = micro_ops

@@ -55,12 +55,12 @@ KINDS = (
 
 
 def parser() -> Parser:
-    """The command's options."""
-    found = Parser(
+    """Return the parser of the command line of ``accelerator``."""
+    command_line = Parser(
         prog="accelerator",
         description="Estimate, simulate and run a model's matrix products on an accelerator.",
     )
-    verbs = found.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = command_line.add_subparsers(dest="verb", required=True, metavar="VERB")
     default = "estimate time, traffic and energy (also without the verb: accelerator --gemm ...)"
     verbs.add_parser(ESTIMATE, help=default, add_help=False)
     work_file = verbs.add_parser("workload", help="write the matrix products of a model to a file")
@@ -109,11 +109,11 @@ def parser() -> Parser:
     text = verbs.add_parser("disassemble", help="print an instruction stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
-    return found
+    return command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command ``accelerator`` and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0].startswith("--") and words[0] != "--help":
         words.insert(0, ESTIMATE)
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_model(model: Path) -> dict[str, Any]:
-    """The work of a model: of a work file, or extracted from what TVM builds of the model.
+    """Return a model's workloads, from a work file or from the IRModule that TVM builds.
 
     Raises:
         CostError: the work is damaged.
@@ -155,11 +155,11 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _given(path: Path, what: str) -> Path:
-    """The path of an existing file."""
+def _given(path: Path, content: str) -> Path:
+    """Return the path, or refuse it if no file is there."""
     if not path.is_file():
         raise AcceleratorError(
-            f"{path}: the file does not exist", remedy=f"give the path of {what}"
+            f"{path}: the file does not exist", remedy=f"give the path of {content}"
         )
     return path
 
@@ -230,26 +230,26 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
     for phase in _phases(args):
         studied = []
         for layer, count in study.products(phase, form, model.on_device(args.attention)):
-            one = study.study(layer, count, device)
+            layer_study = study.study(layer, count, device)
             if args.prove:
-                study.prove(one.program)
-            _write(args, phase, one)
-            studied.append(one)
+                study.prove(layer_study.program)
+            _write(args, phase, layer_study)
+            studied.append(layer_study)
         linear = {layer for layer, _ in study.products(phase, form, attention=False)}
-        drawn[phase.name] = [one for one in studied if one.layer in linear]
-        if others := [one for one in studied if one.layer not in linear]:
-            drawn[f"{phase.name}, attention"] = others
+        drawn[phase.name] = [layer_study for layer_study in studied if layer_study.layer in linear]
+        if attention := [layer_study for layer_study in studied if layer_study.layer not in linear]:
+            drawn[f"{phase.name}, attention"] = attention
         records.append(_record(phase, studied))
         _show(console, records[-1], device, args.prove)
     if args.roofline:
-        # matplotlib takes a second to read: only who wants a picture waits for it.
+        # matplotlib takes a second to read: import it only for --roofline.
         importlib.import_module("accelerator.roofline").draw_roofline(args.roofline, device, drawn)
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
 
 
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
-    """Print the answer; return 1 if the device and numpy differ."""
+    """Print the device's answer and its errors; return 1 if its logits differ from numpy's."""
     if args.tokens < 1:
         raise AcceleratorError(f"--tokens {args.tokens}: must be at least 1")
     path = (
@@ -259,19 +259,19 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     )
     loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
     prompt = tokenizer.chat_ids(args.prompt)
-    found, attention = [], model.on_device(args.attention)
-    for at in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids, attention):
-        found.append(at)
-        print(f"{tokenizer.decode([at.token])!r}", end=" ", flush=True)
-    tokens = [at.token for at in found]
+    steps, attention = [], model.on_device(args.attention)
+    for step in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids, attention):
+        steps.append(step)
+        print(f"{tokenizer.decode([step.token])!r}", end=" ", flush=True)
+    tokens = [step.token for step in steps]
     print(f"\n{tokenizer.decode(tokens)}\n{len(prompt)} tokens of prompt, answer {tokens}")
-    equal = all(at.equal and at.token == at.numpy for at in found)
+    equal = all(step.equal and step.token == step.numpy for step in steps)
     print(f"logits equal to numpy's in W8A8, bit for bit: {'yes' if equal else 'NO'}")
-    same = sum(at.token == at.plain for at in found)
-    print(f"likeliest in float32 as well: {same} of {len(found)} tokens")
-    print(f"largest error of a logit against float32: {max(at.error for at in found):.2%}")
+    same = sum(step.token == step.plain for step in steps)
+    print(f"likeliest in float32 as well: {same} of {len(steps)} tokens")
+    print(f"largest error of a logit against float32: {max(step.error for step in steps):.2%}")
     if attention:
-        print(f"the same with attention in float32: {max(at.linear for at in found):.2%}")
+        print(f"the same with attention in float32: {max(step.linear for step in steps):.2%}")
     moved = model.sensitivity(loaded, prompt, model.DISTURBANCE, attention)
     print(
         f"embeddings disturbed by up to {model.DISTURBANCE:.0e} of each move a logit by {moved:.2%}"
@@ -282,8 +282,8 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
 def _phases(args: argparse.Namespace) -> list[Phase]:
     if args.gemm is not None:
         return [only_gemm(parse_extents(args.gemm, "--gemm"), 1)]
-    found = read_model(args.model)
-    return [bind_phase(found, name, size, {}) for name, size in parse_phases(args.phase)]
+    work = read_model(args.model)
+    return [bind_phase(work, name, size, {}) for name, size in parse_phases(args.phase)]
 
 
 def _requantisation(text: str) -> Requantisation:
@@ -299,38 +299,38 @@ def _file_stem(phase: Phase, layer: LinearLayer) -> str:
     return f"{phase.name}-{layer.name}".replace(":", "-")
 
 
-def _write(args: argparse.Namespace, phase: Phase, one: StudiedLayer) -> None:
-    name = _file_stem(phase, one.layer)
+def _write(args: argparse.Namespace, phase: Phase, layer_study: StudiedLayer) -> None:
+    name = _file_stem(phase, layer_study.layer)
     if args.streams:
-        atomic_write(args.streams / f"{name}.bin", one.program.stream)
+        atomic_write(args.streams / f"{name}.bin", layer_study.program.stream)
     if args.traces:
-        found = trace(one.program.instructions, one.timing)
-        atomic_write(args.traces / f"{name}.json", json.dumps(found))
+        events = trace(layer_study.program.instructions, layer_study.timing)
+        atomic_write(args.traces / f"{name}.json", json.dumps(events))
 
 
 def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
     rows = []
-    for one in studied:
-        layer, mapping = one.layer, one.program.mapping
+    for entry in studied:
+        layer, mapping = entry.layer, entry.program.mapping
         rows.append(
             {
                 "layer": layer.name,
-                "count": one.count,
+                "count": entry.count,
                 "extents": [layer.rows, layer.outputs, layer.inputs],
                 "tile": [mapping.rows, mapping.outputs, mapping.inputs],
                 "rows_outermost": mapping.rows_outermost,
-                "instructions": len(one.program.instructions),
-                "predicted_cycles": one.predicted.cycles,
-                "cycles": one.timing.cycles,
-                "cycle_error": one.cycle_error,
-                "predicted_bytes": one.predicted.bytes,
-                "bytes": one.timing.bytes,
-                "utilisation": one.timing.utilisation,
-                "single_utilisation": one.single.utilisation,
-                "useful": one.useful,
+                "instructions": len(entry.program.instructions),
+                "predicted_cycles": entry.predicted.cycles,
+                "cycles": entry.timing.cycles,
+                "cycle_error": entry.cycle_error,
+                "predicted_bytes": entry.predicted.bytes,
+                "bytes": entry.timing.bytes,
+                "utilisation": entry.timing.utilisation,
+                "single_utilisation": entry.single.utilisation,
+                "useful": entry.useful,
             }
         )
-    cycles = sum(one.count * one.timing.cycles for one in studied)
+    cycles = sum(entry.count * entry.timing.cycles for entry in studied)
     peak = studied[0].program.device.peak
     return {
         "phase": phase.name,
@@ -340,7 +340,7 @@ def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
         "milliseconds": 1e3 * cycles / studied[0].program.device.clock,
         "utilisation": study.utilisation(studied),
         "single_utilisation": study.utilisation(studied, single=True),
-        "useful": sum(one.count * one.macs for one in studied) / (cycles * peak),
+        "useful": sum(entry.count * entry.macs for entry in studied) / (cycles * peak),
         "spent": study.spent(studied),
     }
 
@@ -357,8 +357,8 @@ def _show(console: Console, record: dict[str, Any], device: Device, proved: bool
         "cycles predicted",
         "simulated",
     )
-    more = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
-    for name in (*numbers, *more):
+    further = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
+    for name in (*numbers, *further):
         table.add_column(name, justify="right")
     for row in record["layers"]:
         table.add_row(

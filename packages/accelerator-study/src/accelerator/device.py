@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of devices: the GEMM core's block, widths, buffers, memory; limits checked."""
+"""Descriptions of devices: the GEMM core's block, widths, buffers and memory, with their limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUFFERS = ("micro_op", "input", "weight", "accumulator")
 
 
 class MemoryId(IntEnum):
-    """A buffer, as LOAD and STORE name it."""
+    """The number of a buffer in LOAD and STORE instructions."""
 
     MICRO_OP = 0
     WEIGHT = 1
@@ -38,7 +38,7 @@ class MemoryId(IntEnum):
 
 @dataclass(frozen=True)
 class Device:
-    """An accelerator; sizes in bytes, times in cycles.
+    """A GEMM accelerator; sizes are in bytes, times in cycles.
 
     Attributes:
         clock: Hz.
@@ -48,7 +48,7 @@ class Device:
         alu_interval: cycles of an ALU step on two operands; alu_immediate: on an immediate.
         micro_op, input, weight, accumulator: sizes of the buffers.
         memory: size of DRAM; dram_latency: from request to first data; dram_bandwidth: bytes a
-            cycle, shared by all that read and write.
+            cycle, shared by all reads and writes.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Device:
 
     @property
     def peak(self) -> float:
-        """Multiply-accumulates a cycle at full use."""
+        """The most multiply-accumulates a cycle."""
         return self.batch * self.inputs * self.outputs / self.gemm_interval
 
     def element(self, buffer: MemoryId) -> int:
-        """Bytes in DRAM of one element of a buffer."""
+        """Return the bytes in DRAM of an element of a buffer."""
         return {
             MemoryId.MICRO_OP: MICRO_OP_BITS // 8,
             MemoryId.WEIGHT: self.outputs * self.inputs,
@@ -86,7 +86,7 @@ class Device:
         }[buffer]
 
     def depth(self, buffer: MemoryId) -> int:
-        """Elements of a buffer; OUTPUT is the low bytes of ACCUMULATOR."""
+        """Return the number of elements of a buffer; OUTPUT has as many as ACCUMULATOR."""
         return {
             MemoryId.MICRO_OP: self.micro_op // 4,
             MemoryId.WEIGHT: self.weight // (self.outputs * self.inputs),
@@ -94,31 +94,31 @@ class Device:
         }.get(buffer, self.accumulator // (self.batch * self.outputs * 4))
 
     def address_bits(self, buffer: MemoryId) -> int:
-        """Width of an index into a buffer."""
+        """Return the width in bits of an index into a buffer."""
         return self.depth(buffer).bit_length() - 1
 
 
 def shipped() -> list[str]:
-    """Names of the devices that come with the project."""
+    """Return the names of the devices that this package contains."""
     return sorted(path.stem for path in DEVICES.glob("*.toml"))
 
 
 def load_device(name: str) -> Device:
-    """Read a shipped device by name, or a TOML file by path.
+    """Read the device of a shipped name or of a TOML file.
 
     Raises:
-        AcceleratorError: there is no device of that name.
-        CostError: the file is wrong; names the line.
+        AcceleratorError: no shipped device and no file has that name.
+        CostError: the file's content is wrong; the message names the line.
     """
     return device_from(device_table(name))
 
 
 def device_table(name: str) -> TomlTable:
-    """The table of a shipped description by name, or of a TOML file by path.
+    """Read the TOML table of a shipped device's name or of a file's path.
 
     Raises:
-        AcceleratorError: there is no device of that name.
-        CostError: the file is not TOML; with the line.
+        AcceleratorError: no shipped device and no file has that name.
+        CostError: the file is not TOML; the message names the line.
     """
     path = DEVICES / f"{name}.toml" if name in shipped() else Path(name)
     if not path.is_file():
@@ -130,23 +130,23 @@ def device_table(name: str) -> TomlTable:
 
 
 def name_from(table: TomlTable) -> str:
-    """A description's name, after which files and folders are called.
+    """Return the name in a device's table, which file names contain.
 
     Raises:
-        CostError: the name cannot be part of a file name; with the line.
+        CostError: the name cannot be part of a file name; the message names the line.
     """
     name = str(table.get("name", str))
     if not _NAME.fullmatch(name):
-        what = f"'name' is {name!r}, and files are called after it"
-        raise table.error("name", what, "use small letters, digits, -, _ and .")
+        reason = f"'name' is {name!r}, and files are called after it"
+        raise table.error("name", reason, "use small letters, digits, -, _ and .")
     return name
 
 
 def device_from(table: TomlTable) -> Device:
-    """Check a device's table and make it typed.
+    """Return the device that a TOML table describes.
 
     Raises:
-        CostError: with the offending line.
+        CostError: a key is missing, unknown or has a wrong value; the message names the line.
     """
     sections = ("gemm", "alu", "width", "buffer", "memory")
     if "extension" in table.values:
@@ -197,17 +197,17 @@ def device_from(table: TomlTable) -> Device:
 
 
 def _cycles(table: TomlTable, key: str, least: int) -> int:
-    found = table.quantity(key, settings.CYCLES)
-    if found < least or found != int(found):
+    cycles = table.quantity(key, settings.CYCLES)
+    if cycles < least or cycles != int(cycles):
         raise table.error(key, f"{key!r} must be a whole number of cycles, at least {least}")
-    return int(found)
+    return int(cycles)
 
 
 def _power(table: TomlTable, key: str) -> int:
-    found = int(table.get(key, int))
-    if found < 1 or found & (found - 1):
-        raise table.error(key, f"{key!r} is {found}", "it must be a power of two")
-    return found
+    size = int(table.get(key, int))
+    if size < 1 or size & (size - 1):
+        raise table.error(key, f"{key!r} is {size}", "it must be a power of two")
+    return size
 
 
 def _size(table: TomlTable, key: str) -> int:
@@ -231,9 +231,9 @@ def _check_fields(device: Device, buffer: TomlTable) -> None:
         device.address_bits(m)
         for m in (MemoryId.MICRO_OP, MemoryId.WEIGHT, MemoryId.INPUT, MemoryId.ACCUMULATOR)
     )
-    taken = sums + max(sums, value) + weight
-    if taken > MICRO_OP_BITS:
-        remedy = f"input, weight and accumulator indices take {taken} bits: make a buffer smaller"
+    width = sums + max(sums, value) + weight
+    if width > MICRO_OP_BITS:
+        remedy = f"input, weight and accumulator indices take {width} bits: make a buffer smaller"
         raise buffer.error("accumulator", "a micro-op has 32 bits", remedy)
     for name, second in (("GEMM", 2 * (sums + value + weight)), ("ALU", 4 * sums + 20)):
         if 36 + 2 * micro + 1 > WORD_BITS or second > WORD_BITS:

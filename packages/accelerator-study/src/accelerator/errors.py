@@ -7,13 +7,13 @@ from groundwork.errors import USER_MISTAKE, CommandError
 
 
 class AcceleratorError(CommandError):
-    """A device, layer or instruction stream that is refused."""
+    """The error for a refused device, layer or instruction stream."""
 
     exit_code = USER_MISTAKE
 
 
 class StreamError(AcceleratorError):
-    """A mistake at one instruction of a stream.
+    """The error for a wrong instruction in a stream.
 
     Attributes:
         index: position of the instruction in the stream, from 0.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functional simulators, in C++: built once for this machine; a device's called from Python."""
+"""The functional simulators in C++, built once for this machine, and calls of the device's."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SOURCES = ("vta/functional.cc", "extension/functional.cc")
 HEADERS = ("vta/functional.h", "extension/functional.h", "runtime/spec.h")
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
 Counts = TypeVar("Counts")
-ORDERS = 6  # in which three queues can be looked at
+ORDERS = 6  # the permutations of three queues
 _MESSAGE_BYTES = 512
 _LIBRARY = "libaccelerator.so"
 
 
 @dataclass(frozen=True)
 class AcceleratorCounts:
-    """Bytes moved by buffer, and steps of the GEMM core and of the ALU."""
+    """Bytes moved by buffer, and steps of the GEMM core and of the ALU, in one run."""
 
     micro_op_bytes: int
     weight_bytes: int
@@ -51,18 +51,18 @@ class _Spec(ctypes.Structure):
 
 
 def spec_of(device: Device) -> tuple[int, ...]:
-    """The simulator's description of a device: block, then depths of the buffers."""
+    """Return the simulator's description of a device: the GEMM block, then the buffers' depths."""
     depths = (MemoryId.MICRO_OP, MemoryId.WEIGHT, MemoryId.INPUT, MemoryId.ACCUMULATOR)
     return (device.batch, device.inputs, device.outputs, *(device.depth(m) for m in depths))
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    """The simulators, compiled where they are not yet.
+    """Load the simulators' shared library, and compile it first if it is not in the cache.
 
     Raises:
         UserError: there is no C++ compiler.
-        LabError: it does not compile.
+        LabError: the sources do not compile.
     """
     tools = find_native()
     files = (NATIVE / name for name in (*SOURCES, *HEADERS))
@@ -74,31 +74,31 @@ def library() -> ctypes.CDLL:
         run_compiler("compiling the simulators", command, out)
 
     path = cached_build(default_cache(), "accelerator", key, make) / _LIBRARY
-    found = ctypes.CDLL(str(path))
-    found.accelerator_create.restype = ctypes.c_void_p
-    found.accelerator_create.argtypes = [ctypes.POINTER(_Spec)]
-    found.accelerator_destroy.restype = None
-    found.accelerator_destroy.argtypes = [ctypes.c_void_p]
+    simulators = ctypes.CDLL(str(path))
+    simulators.accelerator_create.restype = ctypes.c_void_p
+    simulators.accelerator_create.argtypes = [ctypes.POINTER(_Spec)]
+    simulators.accelerator_destroy.restype = None
+    simulators.accelerator_destroy.argtypes = [ctypes.c_void_p]
     program = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64)
     answer = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p, ctypes.c_size_t)
-    found.accelerator_run.argtypes = [ctypes.c_void_p, *program, ctypes.c_uint32, *answer]
-    found.extension_run.argtypes = [ctypes.c_uint32, *program, ctypes.c_uint64, *answer]
-    return found
+    simulators.accelerator_run.argtypes = [ctypes.c_void_p, *program, ctypes.c_uint32, *answer]
+    simulators.extension_run.argtypes = [ctypes.c_uint32, *program, ctypes.c_uint64, *answer]
+    return simulators
 
 
 def run(device: Device, stream: bytes, memory: bytearray, order: int = 0) -> AcceleratorCounts:
-    """Run a stream on a device whose buffers are zeros; ``memory`` is changed in place.
+    """Simulate a stream on a device with zeroed buffers; the run changes ``memory`` in place.
 
     Args:
-        device: its block and buffers; time plays no part.
+        device: its block and buffers matter; its times do not.
         stream: encoded instructions.
-        memory: DRAM from address 0; an address behind its end is refused.
-        order: 0 to 5, the order in which the queues are looked at. A stream without races gives
-            the same bytes in each.
+        memory: DRAM from address 0; the simulator refuses an address behind its end.
+        order: 0 to 5, the order in which the simulator polls the queues. A stream without races
+            gives the same bytes in every order.
 
     Raises:
-        AcceleratorError: a bad encoding, a deadlock, a buffer overrun, an address outside of
-            memory; names the instruction. What ran before it has changed the memory.
+        AcceleratorError: a bad encoding, a deadlock, a buffer overrun, or an address outside of
+            memory; the message names the instruction. Earlier instructions have changed ``memory``.
     """
     if len(stream) % INSTRUCTION_BYTES:
         raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have 16 each")
@@ -121,21 +121,21 @@ def counted(
     stream: bytes,
     *numbers: int,
 ) -> Counts:
-    """Let a simulator run a program on ``memory``, and give what it counted.
+    """Run a program on ``memory`` with a simulator and return the simulator's counts.
 
     Args:
-        kind: of the counts, whose fields are in the simulator's order.
-        function: runs it; returns 0, or writes a message.
+        kind: class of the counts, whose fields are in the simulator's order.
+        function: the simulator, which returns 0, or writes a message and returns another number.
         memory: from address 0.
         stream: the program.
-        numbers: the function's own arguments.
+        numbers: further arguments of the simulator.
 
     Raises:
-        AcceleratorError: the simulator refuses it.
+        AcceleratorError: the simulator refuses the program.
     """
     counts = (ctypes.c_uint64 * len(signature(kind).parameters))()
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    place = ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None
-    if function(place, len(memory), stream, *numbers, counts, message, _MESSAGE_BYTES):
+    pointer = ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None
+    if function(pointer, len(memory), stream, *numbers, counts, message, _MESSAGE_BYTES):
         raise AcceleratorError(message.value.decode())
     return kind(*counts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer of int8 values by int8 weights, its result, and its layout in DRAM."""
+"""A linear layer of int8 values by int8 weights, its result in numpy, and its layout in DRAM."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from accelerator.errors import AcceleratorError
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
-OPERAND = 128  # largest magnitude of an int8
-FLOAT_EXACT = 1024  # products of int8 of which every sum is at most 1 << 24, exact in float32
+OPERAND = 128  # largest magnitude of an int8 value
+FLOAT_EXACT = 1024  # int8 products whose sum is at most 1 << 24, exact in float32
 MOST_ROUNDED = 15  # half of 1 << 15 is the largest rounding constant that fits an immediate
 
 
 @dataclass(frozen=True)
 class Requantisation:
-    """Form in which sums leave the device: shifted right, to nearest, in ``width`` bytes.
+    """The form in which sums leave the device: shifted right, rounded, in ``width`` bytes.
 
-    ``width`` 4 with no shift is the sum itself: nothing is lost, and the CPU multiplies by the
-    scales of token and channel in float. Narrower results saturate. There is no fixed-point
-    multiplication: a scale for each token is known only when the token is, and no integer scale
-    of a channel can hold it.
+    ``width`` 4 with ``shift`` 0 is the exact sum, which the CPU multiplies by the scales of token
+    and channel in float. Narrower results saturate. The device has no fixed-point multiplication:
+    a token's scale is known only at run time, and an integer scale of a channel cannot include it.
     """
 
     width: int = 4
@@ -33,30 +32,30 @@ class Requantisation:
 
     def __post_init__(self) -> None:
         if self.width not in (1, 2, 4) or not 0 <= self.shift <= MOST_ROUNDED:
-            what = f"requantisation to {self.width} bytes with a shift of {self.shift}"
+            reason = f"requantisation to {self.width} bytes with a shift of {self.shift}"
             remedy = f"bytes: 1, 2 or 4; shift: 0 to {MOST_ROUNDED}"
-            raise AcceleratorError(what, remedy=remedy)
+            raise AcceleratorError(reason, remedy=remedy)
 
     @property
     def half(self) -> int:
-        """Addend before the shift that makes it round to nearest, halves upwards."""
+        """The addend that makes the right shift round to nearest, halves upwards."""
         return 1 << self.shift >> 1
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Least and largest result."""
+        """The least and the largest result."""
         most = 1 << (8 * self.width - 1)
         return -most, most - 1
 
     def saturates(self, inputs: int) -> bool:
-        """A sum over so many inputs may be outside the limits."""
+        """Return True if a sum over ``inputs`` products can be outside the limits."""
         return self.width < 4 and (inputs * OPERAND**2 + self.half) >> self.shift > self.limits[1]
 
     def apply(self, sums: Int32) -> Int32:
-        """The result as integers."""
+        """Return the sums shifted, rounded and saturated, as int32."""
         low, high = self.limits
-        found: Int32 = np.clip((sums + np.int32(self.half)) >> self.shift, low, high)
-        return found
+        results: Int32 = np.clip((sums + np.int32(self.half)) >> self.shift, low, high)
+        return results
 
 
 EXACT = Requantisation()
@@ -64,7 +63,7 @@ EXACT = Requantisation()
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """``rows`` of ``inputs`` values by ``outputs x inputs`` weights."""
+    """A product of ``rows x inputs`` values by the transpose of ``outputs x inputs`` weights."""
 
     name: str
     rows: int
@@ -79,7 +78,7 @@ class LinearLayer:
             raise AcceleratorError(f"{self.name}: a sum of {self.inputs} products passes 32 bits")
 
     def blocks(self, device: Device) -> tuple[int, int, int]:
-        """Blocks of the device that rows, outputs and inputs take."""
+        """Return the numbers of the device's blocks along rows, outputs and inputs."""
         return (
             -(-self.rows // device.batch),
             -(-self.outputs // device.outputs),
@@ -87,13 +86,13 @@ class LinearLayer:
         )
 
     def operands(self, seed: int) -> tuple[Int8, Int8]:
-        """Values and weights at random."""
+        """Return random int8 values and weights of the layer."""
         random = np.random.default_rng(seed)
         values = random.integers(-128, 128, (self.rows, self.inputs), dtype=np.int8)
         return values, random.integers(-128, 128, (self.outputs, self.inputs), dtype=np.int8)
 
     def reference(self, values: Int8, weights: Int8) -> Int32:
-        """The result in numpy: ``rows x outputs``."""
+        """Return the layer's exact result in numpy: ``rows x outputs``."""
         sums = np.zeros((self.rows, self.outputs), dtype=np.int32)
         for at in range(0, self.inputs, FLOAT_EXACT):
             part = slice(at, at + FLOAT_EXACT)
@@ -103,7 +102,7 @@ class LinearLayer:
 
 
 def pack(matrix: Int8, height: int, width: int) -> Int8:
-    """Blocks of ``height x width``, row by row of blocks, zeros where the matrix ends.
+    """Cut a matrix into blocks of ``height x width``, with zeros beyond its edges.
 
     Returns:
         ``ceil(rows / height) x ceil(columns / width) x height x width``.
@@ -117,17 +116,17 @@ def pack(matrix: Int8, height: int, width: int) -> Int8:
 
 
 def unpack(planes: npt.NDArray[np.uint8], rows: int, columns: int) -> Int32:
-    """Integers from planes of bytes, low byte first, each in blocks.
+    """Join byte planes of blocks, low byte first, into a matrix of integers.
 
     Args:
-        planes: ``width x row blocks x column blocks x height x width of a block``.
+        planes: bytes of an integer x block rows x block columns x height x width of a block.
         rows: of the result.
         columns: of the result.
     """
     width, down, across, high, wide = planes.shape
     flat = planes.swapaxes(2, 3).reshape(width, down * high, across * wide)[:, :rows, :columns]
-    found = np.zeros((rows, columns), dtype=np.int32)
+    integers = np.zeros((rows, columns), dtype=np.int32)
     for byte in range(width):
         signed = flat[byte].view(np.int8) if byte == width - 1 else flat[byte]
-        found += signed.astype(np.int32) << (8 * byte)
-    return found
+        integers += signed.astype(np.int32) << (8 * byte)
+    return integers

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a linear layer and a mapping to a stream of instructions.
+"""Lowering of a linear layer with a mapping to a stream of instructions.
 
-Tiles of the result are visited one by one, each summed up over its inputs in the accumulators.
-Every buffer is used in two halves: LOAD fills one while the GEMM core works from the other, and
-STORE empties one half of the accumulators while the next tile is summed up in the other.
+The stream computes the result tile by tile, and sums each tile over its inputs in the accumulators.
+Every buffer has two halves: LOAD fills a half while the GEMM core reads the other half, and STORE
+empties a half of the accumulators while the core sums the next tile in the other half.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ BYTE = 8
 
 
 def lower(layer: LinearLayer, mapping: Mapping, device: Device) -> Program:
-    """Make the stream of a layer.
+    """Return the program of a layer: its stream, micro-ops and addresses.
 
     Raises:
-        AcceleratorError: the tile does not fit the buffers, or the layer memory.
+        AcceleratorError: the tile does not fit the buffers, or the layer does not fit DRAM.
     """
     mapping.check(device)
     down, across, deep = layer.blocks(device)
@@ -73,8 +73,8 @@ def lower(layer: LinearLayer, mapping: Mapping, device: Device) -> Program:
 
 
 def _micro_ops(mapping: Mapping, device: Device) -> tuple[MicroOp, ...]:
-    """For each choice of halves of the three buffers, a micro-op for each output of a tile."""
-    found = []
+    """Return a micro-op for each choice of buffer halves and each block of a tile's outputs."""
+    micro_ops = []
     for halves in product(range(mapping.halves), repeat=3):
         value, weight, total = (
             half * device.depth(memory) // HALVES
@@ -82,13 +82,13 @@ def _micro_ops(mapping: Mapping, device: Device) -> tuple[MicroOp, ...]:
                 halves, (MemoryId.INPUT, MemoryId.WEIGHT, MemoryId.ACCUMULATOR), strict=True
             )
         )
-        found += [MicroOp(total + n, value, weight + n) for n in range(mapping.outputs)]
-    return tuple(found)
+        micro_ops += [MicroOp(total + n, value, weight + n) for n in range(mapping.outputs)]
+    return tuple(micro_ops)
 
 
 @dataclass
 class _Half:
-    """The tile in one half of a buffer: its operation, and the last that used it."""
+    """A half of a buffer: the operation that filled it, and the last operations that used it."""
 
     filled: int = -1
     used: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class _Half:
 
 @dataclass
 class _Buffer:
-    """A buffer in halves, filled in turn."""
+    """A buffer in halves that are filled in turn."""
 
     memory: MemoryId
     room: int
@@ -111,20 +111,20 @@ class _Buffer:
 
     @property
     def base(self) -> int:
-        """Its first element."""
+        """The first element of the current half."""
         return self.current * self.room
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """First block and number of blocks along rows, outputs and inputs."""
+    """A step of a tile: first block and number of blocks along rows, outputs and inputs."""
 
     at: tuple[int, int, int]
     size: tuple[int, int, int]
 
     @property
     def sums(self) -> int:
-        """Elements of the accumulator."""
+        """The number of accumulator elements of the tile."""
         return self.size[0] * self.size[1]
 
 
@@ -149,21 +149,21 @@ class _Lowering:
         return _Buffer(memory, self.device.depth(memory) // HALVES, halves)
 
     def emit(self, instruction: Instruction, *after: int) -> int:
-        """Add an operation; returns its number."""
+        """Append an operation that waits for the operations ``after``; return its number."""
         self.operations.append(Operation(instruction, tuple(n for n in after if n >= 0)))
         return len(self.operations) - 1
 
     def run(self) -> None:
-        """Emit all tiles, and the end."""
+        """Emit the operations of all tiles, and FINISH."""
         for tiles in self._tiles():
             self.sums.current = (self.sums.current + 1) % self.mapping.halves
             begun = self._reset(tiles[0])
             width, left = self.layer.requantisation.width, len(self.later)
             for number, tile in enumerate(tiles, 1):
                 begun = self._step(tile, begun)
-                # Bytes of the tile before leave evenly between the steps of this one.
-                gone = min(left, -(-number * width // len(tiles)))
-                self._bytes(gone - (left - len(self.later)))
+                # Spread the previous tile's stores evenly between this tile's steps.
+                due = min(left, -(-number * width // len(tiles)))
+                self._bytes(due - (left - len(self.later)))
             self._finish_tile(tiles[0], begun)
             if self.mapping.halves == 1:
                 self._bytes(len(self.later))
@@ -171,7 +171,7 @@ class _Lowering:
         self.emit(Finish(), *self.sums.half.used)
 
     def _tiles(self) -> Iterator[list[_Tile]]:
-        """Tiles of the result in their order, each as its steps along the inputs."""
+        """Yield the tiles of the result in order, each as a list of steps along the inputs."""
         blocks = self.layer.blocks(self.device)
         sides = (self.mapping.rows, self.mapping.outputs, self.mapping.inputs)
         down, across, deep = (
@@ -184,7 +184,7 @@ class _Lowering:
             yield [_Tile((row[0], column[0], k[0]), (row[1], column[1], k[1])) for k in deep]
 
     def _set(self) -> int:
-        """First micro-op for the halves in use."""
+        """Return the number of the first micro-op for the halves in use."""
         number = 0
         for buffer in (self.values, self.weights, self.sums):
             number = number * self.mapping.halves + buffer.current
@@ -198,7 +198,7 @@ class _Lowering:
         return self.emit(Multiply(self._over_sums(tile), reset=True), *self.sums.half.used)
 
     def _step(self, tile: _Tile, begun: int) -> int:
-        """Load the step's missing operands, and multiply."""
+        """Emit the missing loads and the multiplication of a step; return its number."""
         rows, columns, depth = tile.size
         deep = self.layer.blocks(self.device)[2]
         element = self.device.element
@@ -221,10 +221,10 @@ class _Lowering:
             begin, begin + columns, depth, rows, dst_inner=columns, src_outer=1, src_inner=depth
         )
         multiply = Multiply(loop, wgt_outer=columns)
-        done = self.emit(multiply, self.values.half.filled, self.weights.half.filled, begun)
+        multiplied = self.emit(multiply, self.values.half.filled, self.weights.half.filled, begun)
         for buffer in (self.values, self.weights):
-            buffer.half.used = (done,)
-        return done
+            buffer.half.used = (multiplied,)
+        return multiplied
 
     def _load(
         self, buffer: _Buffer, tile: tuple[int, int], dram: int, extent: tuple[int, int, int]
@@ -237,7 +237,7 @@ class _Lowering:
         buffer.half.filled = self.emit(load, *buffer.half.used)
 
     def _finish_tile(self, tile: _Tile, begun: int) -> None:
-        """Requantise, store the low bytes now and the others later."""
+        """Emit a tile's requantisation and its store of low bytes; queue the other bytes."""
         form = self.layer.requantisation
         low, high = form.limits
         steps = []
@@ -252,7 +252,7 @@ class _Lowering:
         self.later = [_Byte(tile, n, self.sums.current) for n in range(1, form.width)]
 
     def _bytes(self, count: int) -> None:
-        """Store the next bytes of the tile that was finished last."""
+        """Emit the stores of the next ``count`` queued bytes of the finished tile."""
         for byte in self.later[:count]:
             half = self.sums.halves[byte.half]
             begin = byte.half * self.mapping.outputs
@@ -273,7 +273,7 @@ class _Lowering:
 
 @dataclass(frozen=True)
 class _Byte:
-    """A byte of a finished tile that is still to be stored."""
+    """A byte of a finished tile's sums that is not stored yet."""
 
     tile: _Tile
     number: int

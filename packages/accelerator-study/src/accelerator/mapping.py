@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mappings of a layer by the cost model: its bytes and cycles for one, and the best of all.
+"""The cost model's bytes and cycles of a layer under a mapping, and the search for the best one.
 
-The tiles, the bytes that cross the edge of the chip and the overlap of tiles in time are
-:mod:`costmodel.estimate`'s; the time of one tile on the cores is the device's.
+:mod:`costmodel.estimate` computes the tiles, the bytes of DRAM and the overlap of tiles; the
+device's description gives the time of a tile on the cores.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class MappingCost:
 
 
 def predict(layer: LinearLayer, mapping: Mapping, device: Device) -> MappingCost:
-    """Bytes and cycles of a layer, by the cost model."""
+    """Return the cost model's bytes and cycles of a layer under a mapping."""
     return _predictions(layer, [mapping], device)[0]
 
 
 @lru_cache(maxsize=256)
 def best(layer: LinearLayer, device: Device, weights: tuple[int, int] | None = None) -> MappingCost:
-    """The mapping with the fewest predicted cycles, then bytes, of all that fit.
+    """Return the mapping with the fewest predicted cycles, then the fewest bytes.
 
     Args:
-        layer: what is multiplied.
-        device: what multiplies.
-        weights: outputs and inputs of a tile, in blocks, of weights that are in order already;
-            None: any.
+        layer: the layer to map.
+        device: the device that multiplies.
+        weights: the outputs and inputs of a tile, in blocks, that the mapping must have; None:
+            any.
 
     Raises:
-        AcceleratorError: none fits.
+        AcceleratorError: no tile fits the device's buffers.
     """
     blocks = layer.blocks(device)
     sides = [np.array(sizes(extent, 1), dtype=np.int64) for extent in blocks]
@@ -61,7 +61,7 @@ def best(layer: LinearLayer, device: Device, weights: tuple[int, int] | None = N
     m, n, k = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
     needs = taken(m, n, k, HALVES).items()
     fits = np.all([count <= room_of(memory, device) for memory, count in needs], axis=0)
-    # Bytes of the tile before leave between steps; with fewer steps the cores wait for them.
+    # The previous tile's bytes leave between steps; with fewer steps the cores wait for STORE.
     enough = fits & (-(-blocks[2] // k) >= min(layer.requantisation.width, blocks[2]))
     places = np.flatnonzero(enough if enough.any() else fits)
     if not len(places):
@@ -73,14 +73,14 @@ def best(layer: LinearLayer, device: Device, weights: tuple[int, int] | None = N
 
 
 def alu_steps(layer: LinearLayer) -> int:
-    """ALU operations on each accumulator: rounding, shift, saturation, a shift a further byte."""
+    """Return the ALU operations on each accumulator: rounding, shift, saturation, byte shifts."""
     form = layer.requantisation
     saturation = 2 if form.saturates(layer.inputs) else 0
     return (2 if form.shift else 0) + saturation + form.width - 1
 
 
 def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) -> list[MappingCost]:
-    """Predictions for mappings that have equal ``halves``."""
+    """Return the cost of a layer under each of ``mappings``, which have equal ``halves``."""
     block = (device.batch, device.outputs, device.inputs)
     extents = tuple(b * side for b, side in zip(layer.blocks(device), block, strict=True))
     tiles = [
@@ -88,7 +88,7 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
         for name, side in zip(("rows", "outputs", "inputs"), block, strict=True)
     ]
     orders = np.array([_ROWS if each.rows_outermost else _COLUMNS for each in mappings]).T
-    # Scales stay on the CPU, and so does nothing else: operands are int8, results as wide as said.
+    # Only scales stay on the CPU: operands are int8, results have the requantisation's width.
     scheme = Scheme("w8a8", BITS, BITS, 4 * BITS, BITS * layer.requantisation.width)
     region = (extents[0], extents[1], extents[2], True, True)
 
@@ -98,7 +98,7 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
     whole, values, weights = listed(), listed("B", "C"), listed("A", "C")
     bits = BITS * device.dram_bandwidth
     dram = Level("dram", None, bits, bits, device.dram_latency, 0.0, 0.0, shared=True)
-    # A queue begins a transfer when the one before is done: latency counts as time of the bus.
+    # A queue begins a transfer when its previous transfer ends: latency counts as bus time.
     latency = device.dram_latency * bits
     fetches = 1 * (values.fetched > 0) + (weights.fetched > 0)
     following = 1 * (values.following > 0) + (weights.following > 0)
@@ -133,14 +133,14 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
 def _storing(
     layer: LinearLayer, device: Device, tiles: Array, moving: Array, begin: Array, second: Array
 ) -> Array:
-    """Cycles where STORE is never idle but for the shifts between the bytes of a tile's sums.
+    """Return each mapping's cycles if only the shifts between a tile's bytes interrupt STORE.
 
-    A sum is shifted where it is stored from, so that these take turns; it bounds layers with few
-    inputs, as attention's scores. What is loaded shares the memory with the stores.
+    The ALU shifts sums in the buffer that STORE reads, so the two take turns. This bounds layers
+    with few inputs, such as attention's scores. Loads share the memory with the stores.
 
     Args:
-        layer: what is multiplied.
-        device: what multiplies.
+        layer: the layer to map.
+        device: the device that multiplies.
         tiles: of the result, for each mapping.
         moving: cycles in which the memory moves all bytes, for each mapping.
         begin: cycles of the first fetch, for each mapping.
@@ -152,23 +152,23 @@ def _storing(
     shifts = sums * (width - 1) * device.alu_immediate
     rounding = sums * alu_steps(layer) * device.alu_immediate - shifts
     multiplies = sums * deep * device.gemm_interval
-    # Two that move at once have half each: nothing is slowed to less than that. Loads come evenly,
-    # also while the core multiplies.
+    # Two transfers at once get half the bandwidth each, never less. Loads come evenly, also while
+    # the core multiplies.
     later = np.maximum(moving - stored - begin, 0)
     waits = tiles * width * device.dram_latency
     shared = np.minimum(later * stored / (stored + shifts + waits + multiplies), stored)
     # The core multiplies the second tile before it shifts the first one's sums.
     ahead = np.where(tiles * deep > 1, second - stored / (tiles * width) - device.dram_latency, 0)
     first = begin + (multiplies + rounding) / tiles + (width > 1) * np.maximum(ahead, 0)
-    found: Array = stored + waits + shifts + shared + first
-    return found
+    cycles: Array = stored + waits + shifts + shared + first
+    return cycles
 
 
 def _core_cycles(listed: Steps, layer: LinearLayer, device: Device) -> Array:
-    """Cycles of the GEMM core and the ALU for the tile of each step."""
+    """Return the cycles of the GEMM core and the ALU for the tile of each step."""
     m, n, k = listed.m // device.batch, listed.n // device.outputs, listed.k // device.inputs
     sums = m * n * device.gemm_interval
     again = np.where(k > 1, np.maximum(sums, device.gemm_latency), sums)
     alu = m * n * alu_steps(layer) * device.alu_immediate
-    found: Array = k * again + device.gemm_latency - 1 + listed.new * sums + listed.done * alu
-    return found
+    cycles: Array = k * again + device.gemm_latency - 1 + listed.new * sums + listed.done * alu
+    return cycles

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Llama in W8A8 with its products on a device; the rest stays in numpy, in floats.
+"""A Llama in W8A8 whose products a device computes; numpy computes the rest in floats.
 
-Weights have a scale for each output channel, activations one for each token, both symmetric; sums
-leave the device as they are, and the scales are multiplied in float. Attention's products may be
-among them, see :func:`attend`.
+Weights have a scale for each output channel, activations have a scale for each token; both are
+symmetric. The device returns exact sums, and numpy multiplies them by the scales in float. The
+device may also compute attention's products, see :func:`attend`.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, sa
 
 MOST = 127
 Rounded = Callable[[F32, str], tuple[Int8, F32]]
-"""A matrix as int8 values, and the scale of each row. The text names what it is multiplied with."""
+"""A function that rounds a matrix to int8 values and a scale for each row; the text names the
+other operand of the product."""
 EMBEDDING = "token_embd.weight"
 _DEVICE = "device"
-# As large as the last bits of float32 that two orders of a sum leave.
+# About the float32 rounding error by which two orders of a sum differ.
 DISTURBANCE = 1e-6
 
 
 def add_attention(to: argparse.ArgumentParser, default: str = _DEVICE) -> None:
-    """Add the option that chooses the CPU or the device for attention's products."""
+    """Add the option --attention, which chooses the CPU or the device for attention's products."""
     who = f"who multiplies queries by keys and probabilities by values ({default})"
     to.add_argument("--attention", choices=(_DEVICE, "cpu"), default=default, help=who)
 
 
 def on_device(attention: str) -> bool:
-    """True when that option gives attention's products to the device."""
+    """Return True if the value of --attention chooses the device."""
     return attention == _DEVICE
 
 
 def quantise(matrix: F32, _name: str = "") -> tuple[Int8, F32]:
-    """Int8 values, and the scale of each row."""
+    """Round each row of a matrix to int8; return the values and each row's scale."""
     scale = np.maximum(np.abs(matrix).max(axis=1), np.float32(1e-30)) / np.float32(MOST)
-    found = np.clip(np.rint(matrix / scale[:, None]), -MOST, MOST).astype(np.int8)
-    return found, scale.astype(np.float32)
+    values = np.clip(np.rint(matrix / scale[:, None]), -MOST, MOST).astype(np.int8)
+    return values, scale.astype(np.float32)
 
 
 def attend(
@@ -69,26 +70,26 @@ def attend(
     sums: Callable[[Int8, Int8], Int32],
     rounded: Rounded | None = None,
 ) -> tuple[F32, F32]:
-    """Attention of queries that share a head of keys and values, both products in int8.
+    """Compute attention of queries that share a head of keys and values, with int8 products.
 
-    A token's keys have a scale, and its values have one, so that what is in a cache is never
-    rounded again when a token comes. The scale of a token's values stands along the sum over
-    tokens, where no integer product can take it: it is multiplied into the probabilities before
-    these are rounded, with a scale for each query. The softmax between the products is in float64,
-    so that its rounding to float32 seldom depends on the order of its sums.
+    Each token's keys have a scale, and so do its values: a new token never changes the rounding of
+    cached tokens. The scale of a token's values varies along the sum over tokens, so it cannot be
+    applied after the integer product: it is multiplied into the probabilities, which are then
+    rounded with a scale for each query. The softmax between the products is in float64, so that
+    its rounding to float32 seldom depends on the order of its sums.
 
     Args:
         query: rows x width.
         key: tokens x width.
         value: tokens x width.
-        visible: rows x tokens, true where a query sees a token; each sees one.
-        sums: integer products of values and the transpose of weights.
-        rounded: rounds in place of :func:`quantise`, in the order of keys, values, queries,
-            probabilities.
+        visible: rows x tokens, true where a query sees a token; each query sees a token.
+        sums: computes the integer product of values and the transpose of weights.
+        rounded: replaces :func:`quantise`; called for keys, values, queries and probabilities, in
+            this order.
 
     Returns:
-        rows x width; for each row the logarithm of the sum of its scores' exponentials, by which
-        parts of a text are put together.
+        the output, rows x width, and for each row the logarithm of the sum of its scores'
+        exponentials, which merges the attention of parts of a text.
     """
     rounded = rounded or quantise
     keys, key_scales = rounded(key, "queries")
@@ -96,12 +97,12 @@ def attend(
     queries, query_scales = rounded(query, "keys")
     scores = sums(queries, keys) * query_scales.astype(np.float64)[:, None] * key_scales
     scores *= np.float32(query.shape[1] ** -0.5)
-    seen = np.where(visible, scores, -np.inf)
-    largest = seen.max(axis=1, keepdims=True)
-    seen = np.exp(seen - largest)
-    total = seen.sum(axis=1, keepdims=True)
-    seen = seen / total * value_scales
-    weights, weight_scales = rounded(seen.astype(np.float32), "values")
+    probabilities = np.where(visible, scores, -np.inf)
+    largest = probabilities.max(axis=1, keepdims=True)
+    probabilities = np.exp(probabilities - largest)
+    total = probabilities.sum(axis=1, keepdims=True)
+    probabilities = probabilities / total * value_scales
+    weights, weight_scales = rounded(probabilities.astype(np.float32), "values")
     mixed = sums(weights, np.ascontiguousarray(values.T))
     out = np.asarray(mixed * weight_scales.astype(np.float64)[:, None], dtype=np.float32)
     return out, np.asarray(largest + np.log(total), dtype=np.float32)[:, 0]
@@ -115,11 +116,11 @@ def _lowered(layer: LinearLayer, device: Device) -> tuple[Program, bytes]:
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """Products in W8A8.
+    """A function that computes products in W8A8 on a device or in numpy.
 
     Attributes:
-        device: that multiplies, on its functional simulator; None: numpy does.
-        weights: int8 weights and scales that were made so far, by name.
+        device: multiplies on its functional simulator; None: numpy multiplies.
+        weights: cache of int8 weights and their scales, by name.
         rounded: rounds activations in place of :func:`quantise`.
     """
 
@@ -128,7 +129,7 @@ class IntegerProduct:
     rounded: Rounded = quantise
 
     def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
-        """Values by the weights of a name, both rounded to int8: tokens x outputs."""
+        """Return values by the named weights, both rounded to int8: tokens x outputs."""
         if name not in self.weights:
             self.weights[name] = quantise(tensors[name])
         weights, channels = self.weights[name]
@@ -137,7 +138,7 @@ class IntegerProduct:
         return np.asarray(sums * tokens[:, None] * channels, dtype=np.float32)
 
     def sums(self, values: Int8, weights: Int8) -> Int32:
-        """Values [rows, inputs] by the transpose of weights [outputs, inputs], exact."""
+        """Return the exact product of values [rows, inputs] by weights [outputs, inputs]."""
         count = len(values)
         if self.device is None:
             return LinearLayer("", count, *weights.shape).reference(values, weights)
@@ -146,7 +147,7 @@ class IntegerProduct:
             memory = code.image(values, weights)
             extension.run(self.device, code.stream, memory)
             return code.result(memory)
-        # Whole blocks of rows: a text that grows by a token keeps its streams for a while.
+        # Whole blocks of rows: a text that grows by a token mostly reuses its streams.
         rows = -(-count // self.device.batch) * self.device.batch
         program, stream = _lowered(LinearLayer("", rows, *weights.shape), self.device)
         memory = program.image(values, weights)
@@ -156,11 +157,11 @@ class IntegerProduct:
 
 @dataclass(frozen=True)
 class IntegerLlama(FloatLlama):
-    """A Llama in W8A8.
+    """A Llama whose products are in W8A8.
 
     Attributes:
-        integer: its products.
-        attention: attention's are among them; else these stay in float32.
+        integer: computes the products.
+        attention: attention's products are in W8A8, too; else in float32.
     """
 
     integer: IntegerProduct = field(default_factory=IntegerProduct)
@@ -168,15 +169,15 @@ class IntegerLlama(FloatLlama):
 
     @classmethod
     def of(cls, model: FloatLlama, integer: IntegerProduct, attention: bool) -> IntegerLlama:
-        """The model with another way to multiply."""
+        """Return the model with its products replaced by ``integer``."""
         return cls(**vars(model), integer=integer, attention=attention)
 
     def product(self, values: F32, name: str, scheme: Scheme) -> F32:  # noqa: ARG002 - overrides
-        """Values by the weights of a name, both rounded to int8: tokens x outputs."""
+        """Return values by the named weights, both rounded to int8: tokens x outputs."""
         return self.integer(values, name, self.tensors)
 
     def mixed(self, query: F32, key: F32, value: F32) -> F32:
-        """Values weighted by attention: heads x tokens x width."""
+        """Return the output of attention: heads x tokens x width."""
         if not self.attention:
             return super().mixed(query, key, value)
         heads, tokens, width = query.shape
@@ -192,13 +193,13 @@ class IntegerLlama(FloatLlama):
 
 @dataclass(frozen=True)
 class NextToken:
-    """The next token after a text, by three models.
+    """The next token of a text by three models, and the differences of their logits.
 
     Attributes:
         token: likeliest by the device; numpy, plain: by numpy in W8A8, and in float32.
-        equal: the device's logits of the whole text are numpy's, bit for bit.
-        error: largest difference to a logit in float32, as a part of the largest of these.
-        linear: the same with attention's products in float32, by numpy.
+        equal: the device's logits of the whole text are numpy's in W8A8, bit for bit.
+        error: largest difference to a logit in float32, relative to the largest float32 logit.
+        linear: this error with attention's products in float32, by numpy.
     """
 
     token: int
@@ -217,9 +218,9 @@ def answer(
     stop: Sequence[int],
     attention: bool = True,
 ) -> Iterator[NextToken]:
-    """Continue a prompt with the likeliest token; each step computes the whole text again.
+    """Yield the likeliest next tokens of a prompt; each step computes the whole text again.
 
-    Attention's products are the device's where that is asked for, else in float32.
+    The device computes attention's products if ``attention`` is true; else they are in float32.
     """
     text = list(prompt)
     weights: dict[str, tuple[Int8, F32]] = {}
@@ -230,13 +231,13 @@ def answer(
         *([IntegerLlama.of(model, both[1], False)] if attention else []),
     )
     for _ in range(most):
-        ours, integer, plain, *others = (m.logits(np.array(text), FLOAT32) for m in models)
+        on_unit, integer, plain, *others = (m.logits(np.array(text), FLOAT32) for m in models)
         largest = np.abs(plain[-1]).max()
         error, *without = (
-            float(np.abs(m[-1] - plain[-1]).max() / largest) for m in (ours, *others)
+            float(np.abs(m[-1] - plain[-1]).max() / largest) for m in (on_unit, *others)
         )
-        token, same, other = (int(logits[-1].argmax()) for logits in (ours, integer, plain))
-        equal = bool(np.array_equal(ours, integer))
+        token, same, other = (int(logits[-1].argmax()) for logits in (on_unit, integer, plain))
+        equal = bool(np.array_equal(on_unit, integer))
         yield NextToken(token, same, other, equal, error, *(without or [error]))
         text.append(token)
         if token in stop:
@@ -246,32 +247,34 @@ def answer(
 def sensitivity(
     model: FloatLlama, text: Sequence[int], disturbance: float, attention: bool = True
 ) -> float:
-    """Growth of a small error by rounding to int8: the least by which two hosts differ.
+    """Return the relative change of a logit in W8A8 after a small error in the embeddings.
+
+    Two hosts whose float sums differ by such an error differ in their logits by at least this.
 
     Args:
-        model: in float32; its products are done in W8A8 by numpy.
-        text: tokens that are read.
-        disturbance: largest relative error put on the embeddings, at random.
-        attention: its products are in W8A8, too.
+        model: in float32; numpy computes its products in W8A8.
+        text: token ids.
+        disturbance: largest relative error of an embedding, drawn at random.
+        attention: attention's products are in W8A8, too.
 
     Returns:
-        the largest difference of a logit of the last token, as a part of the largest of these.
+        the largest difference of a logit of the last token, relative to the largest logit.
     """
     embedding = model.tensors[EMBEDDING]
     errors = np.random.default_rng(0).uniform(-disturbance, disturbance, embedding.shape)
     disturbed = {**model.tensors, EMBEDDING: (embedding * (1 + errors)).astype(np.float32)}
-    # Both take the same int8 weights: those of a head that is the embedding, too.
+    # Both models share int8 weights, also of an output head that is tied to the embedding.
     integer = IntegerProduct()
     models = (model, FloatLlama(**{**vars(model), "tensors": disturbed}))
     first, second = (
-        IntegerLlama.of(one, integer, attention).logits(np.array(text), FLOAT32)[-1]
-        for one in models
+        IntegerLlama.of(llama, integer, attention).logits(np.array(text), FLOAT32)[-1]
+        for llama in models
     )
     return float(np.abs(second - first).max() / np.abs(first).max())
 
 
 def chat_tokenizer(path: Path) -> ChatTokenizer:
-    """Tokenizer and chat template of a GGUF file."""
+    """Return the tokenizer and chat template of a GGUF file."""
     fields: dict[str, Any] = {n: f.contents() for n, f in BoundedReader(path).fields.items()}
     with TemporaryDirectory() as folder:
         save_tokenizer(build_tokenizer(fields), fields, Path(folder))

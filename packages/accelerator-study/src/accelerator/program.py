@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lowered layer: the tiles that it is cut into, its instructions, and its parts in DRAM."""
+"""A lowered layer: its tiles, its instructions, and the addresses of its parts in DRAM."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ HALVES = 2
 
 @dataclass(frozen=True)
 class Mapping:
-    """Tiles in blocks of the device, and the order in which they are visited.
+    """The tiles of a layer in blocks of the device, and their order.
 
     Attributes:
         rows, outputs, inputs: extents of a tile.
-        rows_outermost: all outputs of some rows come before the next rows; else all rows of some
-            outputs before the next outputs.
+        rows_outermost: the outer loop is over rows, the inner loop over outputs; else the reverse.
         halves: 2 for double buffering, 1 without.
     """
 
@@ -40,17 +39,17 @@ class Mapping:
         """Refuse tiles that do not fit half a buffer.
 
         Raises:
-            AcceleratorError: names the buffer.
+            AcceleratorError: a tile does not fit; the message names the buffer.
         """
         for memory, count in taken(self.rows, self.outputs, self.inputs, self.halves).items():
             room = room_of(memory, device)
             if not 0 < count <= room:
-                what = f"{device.name}: a tile of {self.rows} by {self.outputs} by {self.inputs}"
-                raise AcceleratorError(f"{what} blocks takes {count} of {room} of {memory.name}")
+                tile = f"{device.name}: a tile of {self.rows} by {self.outputs} by {self.inputs}"
+                raise AcceleratorError(f"{tile} blocks takes {count} of {room} of {memory.name}")
 
 
 def taken(rows: Count, outputs: Count, inputs: Count, halves: int) -> dict[MemoryId, Count]:
-    """Elements of each buffer that a tile of so many blocks takes; arrays are of many tiles."""
+    """Return the elements of each buffer that a tile takes; extents count blocks."""
     return {
         MemoryId.INPUT: rows * inputs,
         MemoryId.WEIGHT: outputs * inputs,
@@ -60,9 +59,9 @@ def taken(rows: Count, outputs: Count, inputs: Count, halves: int) -> dict[Memor
 
 
 def room_of(memory: MemoryId, device: Device) -> int:
-    """Elements of a buffer that one tile may take: half, and what one LOAD can bring.
+    """Return the most elements of a buffer that a tile may take: half, and at most one LOAD's.
 
-    Micro-ops have the whole buffer, as they are loaded once.
+    Micro-ops may take their whole buffer, as a program loads them once.
     """
     part = 1 if memory is MemoryId.MICRO_OP else HALVES
     return min(device.depth(memory) // part, MOST_COLUMNS)
@@ -74,7 +73,7 @@ class Program:
 
     Attributes:
         micro_ops_at, weights_at, values_at, results_at: byte addresses.
-        end: first byte behind them.
+        end: first byte behind the results.
     """
 
     device: Device
@@ -94,13 +93,13 @@ class Program:
         return encode(self.instructions, self.device)
 
     def image(self, values: Int8 | None = None, weights: Int8 | None = None) -> bytearray:
-        """DRAM from address 0 before the run; operands that are left out are zeros.
+        """Return DRAM from address 0 before the run; operands that are None are zeros.
 
         Args:
             values: ``rows x inputs``.
             weights: ``outputs x inputs``.
         """
-        found = bytearray(self.end)
+        dram = bytearray(self.end)
         parts = [(self.micro_ops_at, encode_micro_ops(self.micro_ops, self.device))]
         if values is not None:
             blocks = pack(values, self.device.batch, self.device.inputs)
@@ -108,11 +107,11 @@ class Program:
         if weights is not None:
             parts.append((self.weights_at, self.weight_tiles(weights)))
         for at, data in parts:
-            found[at : at + len(data)] = data
-        return found
+            dram[at : at + len(data)] = data
+        return dram
 
     def weight_tiles(self, weights: Int8) -> bytes:
-        """Weights as LOAD wants them: each tile in one piece, its blocks by input, then output."""
+        """Return weights in LOAD's order: tile by tile, in a tile blocks by input, then output."""
         blocks = pack(weights, self.device.outputs, self.device.inputs)
         tiles = []
         for column in range(0, blocks.shape[0], self.mapping.outputs):
@@ -124,7 +123,7 @@ class Program:
         return b"".join(tiles)
 
     def result(self, memory: bytearray | bytes) -> Int32:
-        """The layer's result from DRAM after the run: ``rows x outputs``."""
+        """Return the layer's result, ``rows x outputs``, from DRAM after the run."""
         down, across, _ = self.layer.blocks(self.device)
         shape = (
             self.layer.requantisation.width,

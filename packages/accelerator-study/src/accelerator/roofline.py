@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Picture of layers under the roofs of a device: simulated rate over simulated traffic."""
+"""A roofline plot of layers on a device: simulated rate over simulated traffic."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SMALLEST, LARGEST = 20.0, 260.0  # areas of markers, points squared
 
 
 def points(studied: Sequence[StudiedLayer]) -> Points:
-    """Of each layer, multiply-accumulates that it needs: per byte of DRAM, and per cycle."""
+    """Return each layer's multiply-accumulates per byte of DRAM and per cycle."""
     return [(each.macs / each.timing.bytes, each.macs / each.timing.cycles) for each in studied]
 
 
 def draw_roofline(path: Path, device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> None:
-    """Write the picture as PNG; the same layers give the same bytes.
+    """Write a roofline plot as PNG; equal layers give equal bytes.
 
     Args:
-        path: of the file; its folder is made.
-        device: whose roofs are drawn.
-        phases: layers by what they are part of. A marker's area is a layer's part of its time.
+        path: of the file; the function makes its folder.
+        device: its peak and bandwidth are the roofs.
+        phases: layers by phase. A marker's area shows a layer's part of its phase's time.
     """
     save(path, lambda _: _figure(device, phases), ())
 
@@ -37,11 +37,11 @@ def _figure(device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> Any
     figure, axis = plt.subplots(figsize=(6.4, 4.2))
     intensities = []
     for number, (name, studied) in enumerate(phases.items()):
-        found = points(studied)
-        intensities += [intensity for intensity, _ in found]
+        coordinates = points(studied)
+        intensities += [intensity for intensity, _ in coordinates]
         times = np.array([each.count * each.timing.cycles for each in studied])
         axis.scatter(
-            *zip(*found, strict=True),
+            *zip(*coordinates, strict=True),
             s=SMALLEST + (LARGEST - SMALLEST) * times / times.sum(),
             color=COLOURS[number % len(COLOURS)],
             marker=MARKERS[number % len(MARKERS)],

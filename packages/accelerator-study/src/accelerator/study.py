@@ -21,10 +21,10 @@ from costmodel.estimate.workload import Phase
 
 @dataclass(frozen=True)
 class StudiedLayer:
-    """A layer on a device.
+    """A layer's program on a device, its predicted cost and its simulated times.
 
     Attributes:
-        count: how often the model has it.
+        count: number of such layers in the model.
         predicted: by the cost model; timing: simulated, with the same mapping.
         single: simulated with the same tiles in one half of each buffer, without overlap.
     """
@@ -38,50 +38,50 @@ class StudiedLayer:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates that the layer needs, without those of padding."""
+        """The multiply-accumulates of the layer, without padding."""
         return self.layer.rows * self.layer.outputs * self.layer.inputs
 
     @property
     def cycle_error(self) -> float:
-        """Predicted cycles over simulated ones, less 1."""
+        """The relative error of the predicted cycles against the simulated cycles."""
         return self.predicted.cycles / self.timing.cycles - 1
 
     @property
     def useful(self) -> float:
-        """Multiply-accumulates of the layer in relation to the core's most."""
+        """The layer's multiply-accumulates a cycle, relative to the GEMM core's peak."""
         return self.macs / (self.timing.cycles * self.program.device.peak)
 
 
 def products(
     phase: Phase, requantisation: Requantisation = EXACT, attention: bool = True
 ) -> list[tuple[LinearLayer, int]]:
-    """The products of a phase, equal ones once, and how often each comes.
+    """Return the distinct products of a phase, and the count of each.
 
-    Those of attention are one of queries by keys and one of probabilities by values for each head
-    of keys and values, whose ``rows`` are the queries that share it; their sums always leave whole,
-    as the softmax between them is in floats.
+    Attention has a product of queries by keys and a product of probabilities by values for each
+    head of keys and values, whose ``rows`` are the queries that share the head. Their results are
+    exact sums, as the softmax between them is in floats.
 
     Args:
         phase: of a model.
         requantisation: form of the results of linear layers.
-        attention: its products are among them.
+        attention: include attention's products.
 
     Raises:
         AcceleratorError: the phase has no product for a device.
     """
-    found: dict[LinearLayer, int] = {}
+    counts: dict[LinearLayer, int] = {}
     for item in phase.items:
         gemm = item.gemm
         linear = gemm.weight and gemm.role is Role.PRODUCT
         if linear or (attention and gemm.role is not Role.PRODUCT):
             form = requantisation if linear else EXACT
             layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, form)
-            found[layer] = found.get(layer, 0) + item.count * gemm.batch
-    if not found:
+            counts[layer] = counts.get(layer, 0) + item.count * gemm.batch
+    if not counts:
         raise AcceleratorError(
             f"{phase.name}: the phase has no matrix product that a device can do"
         )
-    return list(found.items())
+    return list(counts.items())
 
 
 def study(layer: LinearLayer, count: int, device: Device) -> StudiedLayer:
@@ -104,10 +104,10 @@ def study(layer: LinearLayer, count: int, device: Device) -> StudiedLayer:
 
 
 def prove(program: Program, seed: int = 0) -> None:
-    """Check a program's tokens, then run it on random operands against integer numpy.
+    """Check a program's stream, then run it on random operands and compare with integer numpy.
 
     Raises:
-        AcceleratorError: a fault in the stream, or a result that differs; with exit code 1, since
+        AcceleratorError: the stream has a fault, or a result differs; the exit code is 1, since
             the lowering made the stream, not the user.
     """
     layer = program.layer
@@ -125,7 +125,7 @@ def prove(program: Program, seed: int = 0) -> None:
 
 
 def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:
-    """Part of all layers' time in which the GEMM core multiplies."""
+    """Return the part of all layers' cycles in which the GEMM core multiplies."""
     busy = total = 0.0
     for each in studied:
         timing = each.single if single else each.timing
@@ -135,14 +135,14 @@ def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:
 
 
 def spent(studied: Iterable[StudiedLayer]) -> dict[str, dict[str, float]]:
-    """Part of all layers' time by queue and cause, those without any left out."""
+    """Return the part of all layers' cycles by queue and cause, without causes of zero cycles."""
     listed = list(studied)
     total = sum(each.count * each.timing.cycles for each in listed)
-    found: dict[str, dict[str, float]] = {}
+    parts: dict[str, dict[str, float]] = {}
     for queue in listed[0].timing.spent:
         causes = {
             cause.value: sum(e.count * e.timing.spent[queue][cause] for e in listed) / total
             for cause in Cause
         }
-        found[queue.name] = {cause: part for cause, part in causes.items() if part > 0}
-    return found
+        parts[queue.name] = {cause: part for cause, part in causes.items() if part > 0}
+    return parts

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cycle-approximate simulator: three queues, their tokens, and the memory that they share.
+"""Cycle-approximate simulator: three queues, their tokens, and the memory that the queues share.
 
-Each queue runs one instruction at a time, in order. It begins when its tokens are there. A
-transfer waits for the memory's latency, then moves its bytes; transfers that move at once share
-the bandwidth equally. A step of the GEMM core or the ALU takes its interval, and a sum that is
-added to again waits until the pipeline has written it. Every buffer has a port to the memory and
-one to the core, as VTA's have, so these two do not wait for each other. Fetching instructions,
-and the waiting of a full queue, are left out.
+Each queue runs one instruction at a time, in order. An instruction begins when its tokens are
+there. A transfer waits for the memory's latency, then moves its bytes; simultaneous transfers share
+the bandwidth equally. A step of the GEMM core or the ALU takes its interval, and a second addition
+to a sum waits until the pipeline has written the sum. Every buffer has a port to the memory and a
+port to the core, as in VTA, so these two do not wait for each other. The simulator leaves out the
+fetching of instructions and the waiting of a full queue.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from accelerator.isa.instructions import (
     queue_of,
 )
 
-_ALMOST = 1e-6  # bytes or cycles that are rounding, not time
+_ALMOST = 1e-6  # bytes or cycles below this are rounding errors
 
 
 class Cause(StrEnum):
-    """Reason for which time passes in a queue."""
+    """The reason for which cycles pass in a queue."""
 
     MULTIPLY = "multiply"
     RESET = "reset"
@@ -53,7 +53,7 @@ _WAITS = (Cause.WAIT_LOAD, Cause.WAIT_COMPUTE, Cause.WAIT_STORE)
 
 @dataclass(frozen=True)
 class Span:
-    """An instruction in time, in cycles from the beginning of the stream."""
+    """The begin and end of an instruction, in cycles from the start of the stream."""
 
     index: int
     queue: Queue
@@ -63,12 +63,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Timing:
-    """A simulated run.
+    """The cycles and traffic of a simulated run.
 
     Attributes:
-        cycles: from the first instruction to the end of the last.
-        spent: cycles by queue and cause; each queue's add up to ``cycles``.
-        moved: bytes of DRAM by buffer.
+        cycles: from the first instruction to the end of the last instruction.
+        spent: cycles by queue and cause; the sum of each queue is ``cycles``.
+        moved: bytes of DRAM, read or written, by buffer.
         spans: instructions in the order in which they ended.
     """
 
@@ -79,22 +79,22 @@ class Timing:
 
     @property
     def bytes(self) -> int:
-        """Bytes of DRAM, read and written."""
+        """The bytes of DRAM, read and written."""
         return sum(self.moved.values())
 
     @property
     def utilisation(self) -> float:
-        """Part of the time in which the GEMM core multiplies."""
+        """The part of the time in which the GEMM core multiplies."""
         return self.spent[Queue.COMPUTE][Cause.MULTIPLY] / self.cycles
 
 
 def bytes_of(transfer: Transfer, device: Device) -> int:
-    """Bytes that a transfer moves in DRAM."""
+    """Return the bytes that a transfer moves in DRAM."""
     return transfer.rows * transfer.columns * device.element(transfer.memory)
 
 
 def core_cycles(instruction: Multiply | Arithmetic, device: Device) -> tuple[int, int]:
-    """Cycles in which a core works on an instruction, and those it waits for its own pipeline."""
+    """Return a core's cycles of work on an instruction, and of waiting for its own pipeline."""
     match instruction:
         case Arithmetic(loop=loop, immediate=immediate):
             each = device.alu_interval if immediate is None else device.alu_immediate
@@ -107,19 +107,19 @@ def core_cycles(instruction: Multiply | Arithmetic, device: Device) -> tuple[int
 
 
 def _pipelined(loop: Loop, device: Device) -> int:
-    """Cycles of a GEMM whose loops come back to a sum before it is written."""
+    """Return the cycles of a GEMM, with waits for sums that the pipeline has not written."""
     if not loop.steps:
         return 0
     cycles = (loop.end - loop.begin) * device.gemm_interval
     for times, factor in ((loop.inner, loop.dst_inner), (loop.outer, loop.dst_outer)):
-        again = times > 1 and factor == 0
-        cycles = times * (max(cycles, device.gemm_latency) if again else cycles)
+        revisits = times > 1 and factor == 0
+        cycles = times * (max(cycles, device.gemm_latency) if revisits else cycles)
     return cycles + device.gemm_latency - 1
 
 
 @dataclass
 class _Unit:
-    """A queue and what it is doing."""
+    """The state of a queue: its instructions, and the times of the running instruction."""
 
     queue: Queue
     instructions: deque[tuple[int, Instruction]] = field(default_factory=deque)
@@ -127,9 +127,9 @@ class _Unit:
     running: bool = False
     waiting: Cause | None = None
     begin: float = 0.0
-    since: float = 0.0  # until when its time is accounted for
+    since: float = 0.0  # end of the time in ``spent``
     until: float = 0.0  # end of latency, or of the core's work
-    left: float = 0.0  # bytes that it has still to move
+    left: float = 0.0  # bytes of the transfer still to move
 
     @property
     def head(self) -> Instruction:
@@ -149,7 +149,7 @@ class _Run:
             self.units[queue_of(instruction)].instructions.append((index, instruction))
 
     def finish(self) -> Timing:
-        """Run all instructions."""
+        """Run all instructions and return their timing."""
         while any(unit.instructions for unit in self.units.values()):
             for unit in self.units.values():
                 self._try_begin(unit)
@@ -163,12 +163,12 @@ class _Run:
         return Timing(self.now, spent, self.moved, tuple(self.spans))
 
     def _missing(self, unit: _Unit) -> Queue | None:
-        """The first neighbour whose token the unit still needs."""
+        """Return the first neighbour whose token the unit's next instruction needs and lacks."""
         pops, _ = edges(unit.head)
         return next((there for there in pops if not self.tokens[there, unit.queue]), None)
 
     def _try_begin(self, unit: _Unit) -> None:
-        """Begin a unit's next instruction if its tokens are there."""
+        """Begin a unit's next instruction if the instruction's tokens are there."""
         if unit.running or not unit.instructions:
             return
         if unit.waiting is not None:
@@ -196,7 +196,7 @@ class _Run:
                 unit.until = self.now
 
     def _advance(self, running: list[_Unit]) -> None:
-        """Go to the next time at which something ends."""
+        """Go to the next time at which a latency, a transfer or a core's work ends."""
         moving = [u for u in running if u.until <= self.now + _ALMOST and u.left > _ALMOST]
         rate = self.device.dram_bandwidth / max(1, len(moving))
         ends = [u.until for u in running if u.until > self.now + _ALMOST]
@@ -242,19 +242,19 @@ class _Run:
 
 
 def simulate(instructions: Sequence[Instruction], device: Device) -> Timing:
-    """The time of a stream; operands and micro-ops play no part.
+    """Return the timing of a stream; operands and micro-ops do not affect it.
 
     Raises:
-        AcceleratorError: a deadlock; names the instructions and the tokens.
+        AcceleratorError: a deadlock; the message names the instructions and the tokens.
     """
     return _Run(instructions, device).finish()
 
 
 def trace(instructions: Sequence[Instruction], timing: Timing) -> dict[str, object]:
-    """The run in Chrome's trace format, which Perfetto opens; a cycle is shown as a microsecond.
+    """Return the run in Chrome's trace format for Perfetto; a cycle appears as a microsecond.
 
-    Times are whole thousandths, the nanoseconds that a reader keeps: slices that it rounds could
-    overlap, and such are dropped.
+    Times are rounded to thousandths, Perfetto's nanoseconds: if Perfetto rounded them, slices could
+    overlap, and Perfetto drops overlapping slices.
     """
     events: list[dict[str, object]] = [
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": int(q), "args": {"name": q.name}}

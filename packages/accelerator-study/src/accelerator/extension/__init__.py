@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A matrix unit of a CPU: instructions on its vector registers, such as SpacemiT's ``vmadot``."""
+"""Programs for a CPU's matrix unit: instructions on vector registers, as SpacemiT's ``vmadot``."""

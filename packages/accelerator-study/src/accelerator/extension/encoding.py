@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of a program for a matrix unit, as words of 32 bits.
+"""Encodings of a matrix unit's instructions as words of 32 bits.
 
-``vmadot``: SpacemiT's specification of its integrated matrix extension; a register of values
-(``vs1``), one of weights (``vs2``), and two of sums from an even one on (``vd``). The others are
-those of the RISC-V ISA and of its vector extension 1.0.
+``vmadot`` is in SpacemiT's integrated matrix extension: a register of values (``vs1``), a register
+of weights (``vs2``), and two registers of sums, the first of which is even (``vd``). The other
+instructions are in the RISC-V ISA and its vector extension 1.0.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ _PRODUCT = 0b111000
 
 
 class VectorType(IntEnum):
-    """Types of vectors: the immediate of ``vsetvli``, tail and mask agnostic."""
+    """The immediate of ``vsetvli`` for a vector type with agnostic tail and mask."""
 
     E8_M1 = 0b11_000_000
     E32_M2 = 0b11_010_001
 
 
 def lui(rd: int, upper: int) -> int:
-    """``rd = upper << 12``."""
+    """Return the instruction ``rd = upper << 12``."""
     return (upper & 0xFFFFF) << 12 | rd << 7 | 0x37
 
 
 def addi(rd: int, rs1: int, immediate: int) -> int:
-    """``rd = rs1 + immediate``, which has 12 bits."""
+    """Return the instruction ``rd = rs1 + immediate``; the immediate has 12 bits."""
     return (immediate & 0xFFF) << 20 | rs1 << 15 | rd << 7 | 0x13
 
 
 def load_immediate(rd: int, value: int) -> list[int]:
-    """``rd = value``, from 0 to 2^31 - 2^11 - 1."""
+    """Return the instructions for ``rd = value``, from 0 to 2^31 - 2^11 - 1."""
     upper = (value + 0x800) >> 12
     low = value - (upper << 12)
     return [lui(rd, upper), addi(rd, rd, low)] if upper else [addi(rd, 0, low)]
 
 
 def branch_unless_zero(rs1: int, offset: int) -> int:
-    """Go ``offset`` bytes on, or back, unless ``rs1`` is 0."""
-    found = offset & 0x1FFF
-    high = (found >> 12 & 1) << 6 | (found >> 5 & 0x3F)
-    low = (found >> 1 & 0xF) << 1 | (found >> 11 & 1)
+    """Return a branch by ``offset`` bytes, forwards or backwards, unless ``rs1`` is 0."""
+    bits = offset & 0x1FFF
+    high = (bits >> 12 & 1) << 6 | (bits >> 5 & 0x3F)
+    low = (bits >> 1 & 0xF) << 1 | (bits >> 11 & 1)
     return high << 25 | rs1 << 15 | 0b001 << 12 | low << 7 | 0x63
 
 
 def ret() -> int:
-    """Return: the end of a program."""
+    """Return the instruction ``ret``, the end of a program."""
     return 1 << 15 | 0x67
 
 
 def set_vector_type(rd: int, kind: VectorType) -> int:
-    """Set the type of vectors, and their length to the most; ``rd`` gets it."""
+    """Return ``vsetvli`` for a type and the largest length, which ``rd`` receives."""
     return kind << 20 | 0b111 << 12 | rd << 7 | _VECTOR
 
 
 def clear(vd: int) -> int:
-    """``vmv.v.i vd, 0``."""
+    """Return ``vmv.v.i vd, 0``."""
     return 0b010111 << 26 | _UNIT_STRIDE | 0b011 << 12 | vd << 7 | _VECTOR
 
 
 def load_bytes(vd: int, rs1: int) -> int:
-    """``vle8.v vd, (rs1)``."""
+    """Return ``vle8.v vd, (rs1)``."""
     return _UNIT_STRIDE | rs1 << 15 | vd << 7 | _LOAD_VECTOR
 
 
 def store_words(vs3: int, rs1: int) -> int:
-    """``vse32.v vs3, (rs1)``."""
+    """Return ``vse32.v vs3, (rs1)``."""
     return _UNIT_STRIDE | rs1 << 15 | 0b110 << 12 | vs3 << 7 | _STORE_VECTOR
 
 
 def multiply(vd: int, vs1: int, vs2: int) -> int:
-    """``vmadot vd, vs1, vs2``: signed values by signed weights, added to the sums."""
+    """Return ``vmadot vd, vs1, vs2``: add signed values by signed weights to the sums."""
     fields = vs2 << 20 | vs1 << 15 | _SIGNED_BY_SIGNED << 12 | vd << 7
     return _PRODUCT << 26 | 1 << 25 | fields | _MATRIX

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functional simulator of matrix units, in C++, called from Python."""
+"""Calls of the functional simulator of matrix units, which is in C++."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_INSTRUCTIONS = 1 << 40
 
 @dataclass(frozen=True)
 class ExtensionCounts:
-    """Instructions that ran, ``vmadot`` among them, and bytes of vector loads and stores."""
+    """The counts of a run: instructions, ``vmadot`` instructions, and loaded and stored bytes."""
 
     instructions: int
     products: int
@@ -27,17 +27,17 @@ class ExtensionCounts:
 def run(
     unit: MatrixUnit, stream: bytes, memory: bytearray, most: int = MOST_INSTRUCTIONS
 ) -> ExtensionCounts:
-    """Run a program from its first word to its return; ``memory`` is changed in place.
+    """Simulate a program up to its return; the run changes ``memory`` in place.
 
     Args:
-        unit: its registers.
+        unit: the matrix unit, which determines the size of registers.
         stream: instructions of 32 bits.
         memory: from address 0.
-        most: instructions after which it is ended.
+        most: limit of executed instructions.
 
     Raises:
-        AcceleratorError: an instruction that is not simulated, an address outside of memory, an
-            odd register for sums, no return; names the instruction.
+        AcceleratorError: an unknown instruction, an address outside of memory, an odd register for
+            sums, or no return within ``most``; the message names the instruction.
     """
     if len(stream) % WORD_BYTES:
         raise AcceleratorError(f"a program of {len(stream)} bytes: instructions have 4 each")

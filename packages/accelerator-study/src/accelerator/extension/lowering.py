@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer as a program for a matrix unit, with its operands in the order of its loads.
+"""Lowering of a linear layer to a program for a matrix unit, and the layout of its operands.
 
-A tile of sums stays in registers over all inputs. Values and weights lie in memory block by block
-as the loop over inputs loads them, so every load is a register from the next address.
+A tile of sums stays in registers over all inputs. Values and weights lie in memory in the order in
+which the loop over inputs loads their blocks, so every load reads the next register's bytes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _DEEP, _ACROSS, _DOWN, _LENGTH = 29, 30, 31, 10
 _MOST = 1 << 30  # bytes of operands and results: addresses are one lui and one addi
 
 Segment = tuple[int, int, int]
-"""First block, tiles, blocks of a tile."""
+"""A run of equal tiles: first block, number of tiles, blocks of a tile."""
 
 
 @dataclass(frozen=True)
 class ExtensionProgram:
-    """A layer for a unit: its instructions, and the places of its operands in memory.
+    """A layer's program for a matrix unit, and the addresses of its operands in memory.
 
     Attributes:
         words: instructions.
         down: segments of equal tiles of values; across: of weights.
-        deep: blocks of inputs.
+        deep: blocks along the inputs.
     """
 
     layer: LinearLayer
@@ -46,32 +46,32 @@ class ExtensionProgram:
 
     @property
     def stream(self) -> bytes:
-        """The instructions as they lie in memory."""
+        """The instructions as little-endian bytes."""
         return struct.pack(f"<{len(self.words)}I", *self.words)
 
     @property
     def values_at(self) -> int:
-        """Address of the values; the weights begin at 0."""
+        """The address of the values; the weights begin at 0."""
         return _blocks(self.across) * self.deep * self.unit.register
 
     @property
     def results_at(self) -> int:
-        """Address of the sums."""
+        """The address of the sums."""
         return self.values_at + _blocks(self.down) * self.deep * self.unit.register
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Blocks of values and of weights in a tile that is whole."""
+        """The blocks of values and of weights in a whole tile."""
         return self.down[0][2], self.across[0][2]
 
     @property
     def size(self) -> int:
-        """Size of the memory: operands and sums."""
+        """The size of the memory in bytes: operands and sums."""
         sums = _blocks(self.down) * _blocks(self.across)
         return self.results_at + sums * SUM_REGISTERS * self.unit.register
 
     def image(self, values: Int8, weights: Int8) -> bytearray:
-        """Memory with operands: ``rows x inputs`` values, ``outputs x inputs`` weights."""
+        """Return the memory with ``rows x inputs`` values and ``outputs x inputs`` weights."""
         block = (self.unit.rows, self.unit.inputs)
         parts = [
             _in_tiles(pack(matrix, *block), segments)
@@ -80,20 +80,20 @@ class ExtensionProgram:
         return bytearray(b"".join(parts).ljust(self.size, b"\0"))
 
     def result(self, memory: bytearray) -> Int32:
-        """The sums of a memory after the run: ``rows x outputs``."""
+        """Return the sums, ``rows x outputs``, from the memory after the run."""
         side = self.unit.rows
         flat = np.frombuffer(memory, dtype="<i4", offset=self.results_at)
-        found = np.zeros((_blocks(self.down), _blocks(self.across), side, side), dtype=np.int32)
+        sums = np.zeros((_blocks(self.down), _blocks(self.across), side, side), dtype=np.int32)
         at = 0
         for top, rows, high in self.down:
             for row in range(top, top + rows * high, high):
                 for left, columns, wide in self.across:
                     size = columns * wide * high * side * side
                     tiles = flat[at : at + size].reshape(columns, high, wide, side, side)
-                    place = found[row : row + high, left : left + columns * wide]
-                    place[:] = tiles.swapaxes(0, 1).reshape(place.shape)
+                    target = sums[row : row + high, left : left + columns * wide]
+                    target[:] = tiles.swapaxes(0, 1).reshape(target.shape)
                     at += size
-        whole = found.swapaxes(1, 2).reshape(len(found) * side, -1)
+        whole = sums.swapaxes(1, 2).reshape(len(sums) * side, -1)
         return np.ascontiguousarray(whole[: self.layer.rows, : self.layer.outputs])
 
 
@@ -102,14 +102,14 @@ def _blocks(segments: tuple[Segment, ...]) -> int:
 
 
 def _segments(blocks: int, size: int) -> tuple[Segment, ...]:
-    """Whole tiles, then one tile of the rest."""
+    """Cut ``blocks`` blocks into whole tiles and a smaller tile for the rest."""
     whole, rest = divmod(blocks, size)
-    found = ((0, whole, size), (whole * size, 1, rest))
-    return tuple(each for each in found if each[1] and each[2])
+    segments = ((0, whole, size), (whole * size, 1, rest))
+    return tuple(each for each in segments if each[1] and each[2])
 
 
 def _in_tiles(blocks: Int8, segments: tuple[Segment, ...]) -> bytes:
-    """Blocks of a grid, tile by tile, and in a tile column by column of the grid."""
+    """Return the bytes of a grid of blocks in the order: tile, grid column, grid row."""
     parts = []
     for first, tiles, size in segments:
         part = blocks[first : first + tiles * size]
@@ -120,17 +120,17 @@ def _in_tiles(blocks: Int8, segments: tuple[Segment, ...]) -> bytes:
 def lower_extension(
     layer: LinearLayer, unit: MatrixUnit, wide: int | None = None
 ) -> ExtensionProgram:
-    """The program of a layer.
+    """Return the program of a layer for a matrix unit.
 
     Args:
-        layer: its extents.
-        unit: what multiplies.
+        layer: the layer to lower.
+        unit: the matrix unit that multiplies.
         wide: blocks of weights in a tile, so that programs for several numbers of rows read the
-            same order of weights; None: what is best for these rows.
+            same order of weights; None: the best for the layer's rows.
 
     Raises:
-        AcceleratorError: its operands pass a GiB, or its sums are to be narrowed, which the CPU
-            does.
+        AcceleratorError: operands and sums exceed a GiB, or the layer requantises its sums, which
+            only the CPU can do.
     """
     if layer.requantisation != EXACT:
         raise AcceleratorError(
@@ -153,7 +153,7 @@ def lower_extension(
 
 
 def _rows(program: ExtensionProgram, count: int, high: int) -> list[int]:
-    """Tiles of equal height, each across all weights."""
+    """Return the code for ``count`` tiles of equal height, each by all weights."""
     body = encoding.load_immediate(_WEIGHTS, 0)
     for _, columns, wide in program.across:
         body += _loop(_ACROSS, columns, _tile(program, high, wide))
@@ -162,7 +162,7 @@ def _rows(program: ExtensionProgram, count: int, high: int) -> list[int]:
 
 
 def _tile(program: ExtensionProgram, high: int, wide: int) -> list[int]:
-    """The sums of one tile: cleared, added up over all inputs, stored."""
+    """Return the code that clears a tile's sums, adds the products of all inputs, and stores."""
     values = range(high)
     weights = range(high, high + wide)
     # Sums begin at an even register.
@@ -195,7 +195,7 @@ def _tile(program: ExtensionProgram, high: int, wide: int) -> list[int]:
 
 
 def _loop(counter: int, count: int, body: list[int]) -> list[int]:
-    """The body ``count`` times."""
+    """Return code that runs ``body`` ``count`` times."""
     step = [*body, encoding.addi(counter, counter, -1)]
     back = encoding.branch_unless_zero(counter, -4 * len(step))
     return [*encoding.load_immediate(counter, count), *step, back]

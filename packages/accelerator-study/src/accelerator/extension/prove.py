@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's program for a matrix unit, run on random operands and compared with numpy."""
+"""Proof of a layer's program for a matrix unit: a run on random operands, compared with numpy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from accelerator.layer import LinearLayer
 def prove_extension(
     layer: LinearLayer, unit: MatrixUnit, seed: int = 0
 ) -> tuple[ExtensionProgram, ExtensionCounts]:
-    """Lower a layer, run it, and compare its sums with integer numpy.
+    """Lower a layer, simulate its program, and compare the sums with integer numpy.
 
     Returns:
-        the program, and what it ran.
+        the program, and the counts of its run.
 
     Raises:
-        AcceleratorError: a sum differs, or the simulator refuses; with exit code 1, since the
-            lowering made the program, not the user.
+        AcceleratorError: a sum differs, or the simulator refuses the program; the exit code is 1,
+            since the lowering made the program, not the user.
     """
     program = lower_extension(layer, unit)
     values, weights = layer.operands(seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Description of a matrix unit in the vector registers of a CPU."""
+"""Description of a matrix unit that works on the vector registers of a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VLENS = (256, 1024, 4096)
 
 @dataclass(frozen=True)
 class MatrixUnit:
-    """A unit that multiplies a register of int8 values by one of int8 weights into int32 sums.
+    """A unit that multiplies a register of int8 values by a register of int8 weights.
 
     Attributes:
         vlen: bits of a vector register.
@@ -28,27 +28,27 @@ class MatrixUnit:
 
     @property
     def rows(self) -> int:
-        """Rows of values, and of weights, in a register."""
+        """The rows of values, or of weights, in a register."""
         return isqrt(self.vlen // 16)
 
     @property
     def inputs(self) -> int:
-        """Values of a row in a register."""
+        """The values of a row in a register."""
         return 2 * self.rows
 
     @property
     def register(self) -> int:
-        """Bytes of a vector register."""
+        """The bytes of a vector register."""
         return self.vlen // 8
 
     def tile(self, blocks: int, wide: int | None = None) -> tuple[int, int]:
-        """Registers of values and of weights that sums are kept for at once.
+        """Return the registers of values and of weights in the best tile.
 
-        All sums of a tile, its values and its weights are in registers; of the tiles that fit, the
-        one with most products a load.
+        All sums of a tile, its values and its weights are in registers; the best tile has the most
+        products a load.
 
         Args:
-            blocks: registers that all rows take: more are of no use.
+            blocks: most registers of values, as many as all rows need.
             wide: registers of weights; None: any number.
         """
         fitting = [
@@ -62,11 +62,11 @@ class MatrixUnit:
 
 
 def load_target(name: str) -> Device | MatrixUnit:
-    """Read a shipped device or matrix unit by name, or a TOML file by path.
+    """Read the device or matrix unit of a shipped name or of a TOML file.
 
     Raises:
-        AcceleratorError: there is no device of that name.
-        CostError: the file is wrong; names the line.
+        AcceleratorError: no shipped device and no file has that name.
+        CostError: the file's content is wrong; the message names the line.
     """
     table = device_table(name)
     return _unit_from(table) if "extension" in table.values else device_from(table)
@@ -79,6 +79,6 @@ def _unit_from(table: TomlTable) -> MatrixUnit:
     vlen = extension.quantity("vlen", {**SIZES, "bit": 1})
     if vlen not in _VLENS:
         known = ", ".join(f"{one} bit" for one in _VLENS)
-        what = f"'vlen' is {extension.values['vlen']!r}: registers of other sizes hold two blocks"
-        raise extension.error("vlen", what, f"simulated are: {known}")
+        reason = f"'vlen' is {extension.values['vlen']!r}: registers of other sizes hold two blocks"
+        raise extension.error("vlen", reason, f"simulated are: {known}")
     return MatrixUnit(name_from(table), table.get("description", str, ""), int(vlen))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device that helps a CPU to run a model: the runner's objects, and the plug of the main job."""
+"""A device that helps a CPU to run a model: the runner's objects, and the main job's plug-in."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that let a runner drive a device: the runtime in C++, a simulator, and programs."""
+"""Objects that let a runner drive a device: the C++ runtime, a simulator, and the programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Toolchain
 from groundwork.hashing import digest
 
-# The simulator is what takes the time of an answer.
+# An answer spends most of its time in the simulator.
 FLAGS = ("-O3", "-g0", "-ffunction-sections", "-fdata-sections")
 IMAGE = "image.cc"
 _PACKAGE = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ _LOWERING = (
 
 
 def folders_of(device: Device | MatrixUnit) -> tuple[str, ...]:
-    """Folders of the C++ sources that drive a device, in ``native/``."""
+    """Return the folders in ``native/`` with the C++ sources that drive a device."""
     return ("runtime", "extension" if isinstance(device, MatrixUnit) else "vta")
 
 
@@ -41,23 +41,23 @@ def driver_objects(
     cache: Path,
     sanitizers: tuple[str, ...] = (),
 ) -> tuple[Path, ...]:
-    """Objects to link into a runner; the same inputs are compiled once.
+    """Compile the objects that a runner links to drive a device, or find them in the cache.
 
     Args:
-        device: what the runner drives.
+        device: the device that the runner drives.
         sizes: outputs and inputs of the model's layers.
-        width: of a head, where attention's products are the device's; else 0.
-        runtime: TVM's, whose headers are used.
-        toolchain: what it was compiled with.
+        width: of a head, if the device computes attention's products; else 0.
+        runtime: TVM's runtime, which provides the headers.
+        toolchain: the compiler of the runtime.
         cache: folder of finished builds.
-        sanitizers: instrument with these.
+        sanitizers: names of the sanitizers to compile with.
 
     Raises:
         AcceleratorError: a layer does not fit the device.
-        LabError: compiling fails.
+        LabError: a compiler fails.
     """
     wanted = sorted({*sizes, *attention_sizes(width)})
-    # With sanitizers what counts is the compiler's time, as in the runner itself.
+    # With sanitizers the compiler's time matters more than the simulator's, as in the runner.
     plain = ("-O0",) if sanitizers else ()
     flags = [*runtime.compile_flags, *FLAGS, *plain, *WARNINGS, *sanitizer_flags(sanitizers)]
     key = digest(
@@ -73,11 +73,11 @@ def driver_objects(
     def make(out: Path) -> None:
         text = source(device, [programs_of(outputs, inputs, device) for outputs, inputs in wanted])
         (out / IMAGE).write_text(text, encoding="utf-8")
-        found = [
+        paths = [
             path for folder in folders_of(device) for path in sorted((NATIVE / folder).glob("*.cc"))
         ]
-        sources = [path.relative_to(NATIVE).as_posix() for path in found]
-        maps = [f"-ffile-prefix-map={place}={name}" for place, name in _places(runtime, out)]
+        sources = [path.relative_to(NATIVE).as_posix() for path in paths]
+        maps = [f"-ffile-prefix-map={prefix}={name}" for prefix, name in _places(runtime, out)]
         command = [*toolchain.cxx, *flags, *maps, f"-I{NATIVE}"]
         compile_objects("accelerator", command, sources, NATIVE, out)
         compile_objects("programs", command, [IMAGE], out, out)
@@ -87,5 +87,5 @@ def driver_objects(
 
 
 def _places(runtime: Runtime, out: Path) -> list[tuple[Path, str]]:
-    """Folders, and their replacements in the objects."""
+    """Return the folders whose names the objects replace, with the replacements."""
     return [(NATIVE, "."), (out, "image"), (runtime.folder, "runtime")]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a program that drives a device: its description and streams, as C++ source.
+"""The C++ source of a runner's image: the description of a device, and its layers' streams.
 
-A layer has a stream for each of several numbers of rows; what drives the device takes for a text
-the one that fits best, or several. They all read the same weights, so that these have one order
-of tiles: that which is best for :data:`USUAL_ROWS`. A CPU's matrix unit is a device without
-micro-ops, whose streams are instructions of the CPU.
+A layer has a stream for each of several numbers of rows; the driver chooses the streams that fit a
+text best. All streams of a layer read the same weights, which have the order of tiles that is best
+for :data:`USUAL_ROWS`. A CPU's matrix unit is a device without micro-ops, whose streams are
+instructions of the CPU.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ BYTES_A_LINE = 32
 
 @dataclass(frozen=True)
 class LinkedProgram:
-    """A layer's stream for so many rows, as the image has it.
+    """A layer's stream for a number of rows, in the form of the image.
 
     Attributes:
         rows: of values.
         tile_rows: blocks of rows in a tile of values.
-        addresses: of micro-ops, weights, values and results, which the stream was made for.
+        addresses: of micro-ops, weights, values and results in the stream's instructions.
         micro_ops: encoded.
         stream: encoded.
-        instructions: in the stream.
+        instructions: their number in the stream.
     """
 
     rows: int
@@ -51,13 +51,13 @@ class LinkedProgram:
 
 @dataclass(frozen=True)
 class LayerPrograms:
-    """Streams of layers of one size, fewest rows first, whose weights lie in equal tiles.
+    """The streams of layers of a size, by ascending rows; their weights share an order of tiles.
 
     Attributes:
         outputs: of the layer.
         inputs: of the layer.
         tile: blocks of outputs and of inputs in a tile of weights.
-        programs: one for each number of rows.
+        programs: a program for each number of rows.
     """
 
     outputs: int
@@ -67,7 +67,7 @@ class LayerPrograms:
 
 
 def row_counts(batch: int) -> list[int]:
-    """Rows that streams are made for: whole blocks, close together where texts are short."""
+    """Return the numbers of rows that get a stream: whole blocks, finer for short texts."""
     step = max(STEP_ROWS, batch)
     few = [rows for rows in (1, 2, 4) if rows % batch == 0]
     return [*few, *range(step, MOST_ROWS + 1, step)]
@@ -77,7 +77,7 @@ def programs_of(outputs: int, inputs: int, device: Device | MatrixUnit) -> Layer
     """Lower a layer for every number of rows.
 
     Raises:
-        AcceleratorError: no mapping fits the device, or its operands are too large.
+        AcceleratorError: no mapping fits the device, or the layer's operands are too large.
     """
     usual = LinearLayer(f"{outputs}x{inputs}", USUAL_ROWS, outputs, inputs)
     return _of_unit(usual, device) if isinstance(device, MatrixUnit) else _of_device(usual, device)
@@ -85,39 +85,39 @@ def programs_of(outputs: int, inputs: int, device: Device | MatrixUnit) -> Layer
 
 def _of_device(usual: LinearLayer, device: Device) -> LayerPrograms:
     tile = best(usual, device).mapping
-    made = []
+    linked = []
     for rows in row_counts(device.batch):
         layer = replace(usual, rows=rows)
         mapping = best(layer, device, (tile.outputs, tile.inputs)).mapping
-        found = lower(layer, mapping, device)
-        at = (found.micro_ops_at, found.weights_at, found.values_at, found.results_at)
-        micro_ops = encode_micro_ops(found.micro_ops, device)
-        made.append(LinkedProgram(rows, 1, at, micro_ops, found.stream, len(found.instructions)))
-    return LayerPrograms(usual.outputs, usual.inputs, (tile.outputs, tile.inputs), tuple(made))
+        code = lower(layer, mapping, device)
+        at = (code.micro_ops_at, code.weights_at, code.values_at, code.results_at)
+        micro_ops = encode_micro_ops(code.micro_ops, device)
+        linked.append(LinkedProgram(rows, 1, at, micro_ops, code.stream, len(code.instructions)))
+    return LayerPrograms(usual.outputs, usual.inputs, (tile.outputs, tile.inputs), tuple(linked))
 
 
 def _of_unit(usual: LinearLayer, unit: MatrixUnit) -> LayerPrograms:
     best_for_usual = lower_extension(usual, unit)
     wide = best_for_usual.tile[1]
-    made = []
+    linked = []
     for rows in row_counts(unit.rows):
-        found = lower_extension(replace(usual, rows=rows), unit, wide)
-        at = (0, 0, found.values_at, found.results_at)
-        made.append(LinkedProgram(rows, found.tile[0], at, b"", found.stream, len(found.words)))
+        code = lower_extension(replace(usual, rows=rows), unit, wide)
+        at = (0, 0, code.values_at, code.results_at)
+        linked.append(LinkedProgram(rows, code.tile[0], at, b"", code.stream, len(code.words)))
     tile = (wide, best_for_usual.deep)
-    return LayerPrograms(usual.outputs, usual.inputs, tile, tuple(made))
+    return LayerPrograms(usual.outputs, usual.inputs, tile, tuple(linked))
 
 
 def attention_sizes(width: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of attention's layers for heads of a width; none for 0.
+    """Return outputs and inputs of attention's layers for heads of ``width``; none for 0.
 
-    A cache is taken to the device in chunks of :data:`CHUNK` tokens.
+    The device multiplies a cache in chunks of :data:`CHUNK` tokens.
     """
     return [(CHUNK, width), (width, CHUNK)] if width else []
 
 
 def source(device: Device | MatrixUnit, layers: Iterable[LayerPrograms]) -> str:
-    """C++ source of the image that ``native/runtime/image.h`` declares."""
+    """Return the C++ source of the image that ``native/runtime/image.h`` declares."""
     listed = list(layers)
     lines = ['#include "runtime/image.h"', "", "namespace {", ""]
     for number, layer in enumerate(listed):
@@ -147,18 +147,18 @@ def _spec_and_memory(device: Device | MatrixUnit) -> tuple[tuple[int, ...], int]
 
 def _programs(number: int, layer: LayerPrograms) -> Iterator[str]:
     rows = []
-    for place, program in enumerate(layer.programs):
+    for index, program in enumerate(layer.programs):
         names = []
         for name, data in (("kMicroOps", program.micro_ops), ("kStream", program.stream)):
             if data:
-                yield f"constexpr std::uint8_t {name}{number}_{place}[] = {{"
+                yield f"constexpr std::uint8_t {name}{number}_{index}[] = {{"
                 yield from _bytes(data)
                 yield "};"
-            names.append(f"{name}{number}_{place}" if data else "nullptr")
+            names.append(f"{name}{number}_{index}" if data else "nullptr")
         addresses = ", ".join(f"{address}ull" for address in program.addresses)
         micro_ops, stream = names
-        found = f"{micro_ops}, {len(program.micro_ops)}, {stream}, {program.instructions}"
-        rows.append(f"    {{{program.rows}, {program.tile_rows}, {addresses}, {found}}},")
+        code = f"{micro_ops}, {len(program.micro_ops)}, {stream}, {program.instructions}"
+        rows.append(f"    {{{program.rows}, {program.tile_rows}, {addresses}, {code}}},")
     yield f"constexpr AcceleratorProgram kPrograms{number}[] = {{"
     yield from rows
     yield "};"
@@ -171,7 +171,7 @@ def _bytes(data: bytes) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text for a C string: printable ASCII, as a name in a message."""
+    """Return text for a C string: ``?`` replaces all but ASCII letters, digits, and ``-_. ``."""
     return "".join(
         c if c.isalnum() or c in "-_. " else "?" for c in text.encode("ascii", "replace").decode()
     )

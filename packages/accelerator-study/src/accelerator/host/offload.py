@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug of ``crosslab build-and-test --accelerator DEVICE``: a device as the main job sees it.
+"""The plug-in of ``crosslab build-and-test --accelerator DEVICE``: a device for the main job.
 
-The model is compiled with the passes that hand linear layers and attention to the device; the
-runner holds the device's runtime, its functional simulator and the layers' streams. The job
-compares the answer with its reference of the whole model in numpy, whose products are W8A8 and
-which takes the run's roundings.
+The job compiles the model with the passes that move linear layers and attention to the device; the
+runner contains the device's runtime, its functional simulator and the layers' streams. The job
+compares the answer with a numpy reference of the whole model, which computes products in W8A8 and
+uses the roundings that the run recorded.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from crosslab.host.toolchain import Toolchain
 from crosslab.models.roundings import Roundings
 from crosslab.models.weights_file import F32
 
-# The distribution whose entry points bring the passes below.
+# The distribution whose entry points are the passes below.
 PACKAGE = "mlc-rvv-accelerator-study"
-# With the run's own roundings float32 is left, whose sums are added up in another order.
+# The reference uses the run's roundings, so that only the order of sums in float32 differs.
 TOLERANCE = 1e-4
 
 
 def find(name: str, attention: bool) -> Offload:
-    """A device by name, or by the file that describes it.
+    """Return the plug-in for the device of a name or of a description file.
 
     Raises:
-        AcceleratorError: there is no such device.
-        CostError: its description is wrong.
+        AcceleratorError: no device has that name.
+        CostError: the device's description is wrong.
     """
     return offload(load_target(name), attention)
 
 
 def device_passes(attention: bool) -> tuple[ExtraPass, ...]:
-    """The passes that give linear layers to a device, and attention if it is asked for."""
+    """Return the passes that move linear layers, and attention on request, to a device."""
     names = ["call_accelerator", "describe_int8_weights"]
     names += ["attend_on_accelerator"] if attention else []
     return tuple(ExtraPass(name, PACKAGE) for name in names)
 
 
 def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
-    """The device in the form that the main job accepts."""
+    """Return the plug-in for a device, in the form that the main job accepts."""
 
     def objects(
         sizes: Sequence[LayerSize], width: int, runtime: Runtime, toolchain: Toolchain, cache: Path
@@ -72,11 +72,11 @@ def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
 
 
 def arithmetic(attention: bool, rounding: Roundings) -> OffloadArithmetic:
-    """Products in W8A8 by numpy, with attention's or without.
+    """Return the reference's products in W8A8 by numpy, and its attention on request.
 
     Args:
-        attention: its products are the device's.
-        rounding: rounds activations, a row by a scale of its own.
+        attention: the device computes attention's products, too.
+        rounding: rounds activations, each row with a scale.
     """
 
     def rounded(matrix: F32, name: str) -> tuple[Int8, F32]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of a model whose linear layers a device computes: weights in int8, with their scales.
+"""Parameters of a model whose linear layers a device computes: int8 weights and their scales.
 
-A row of ``inputs`` int8 values is followed by the four bytes of its float32 scale, as the pass
-CallAccelerator declares such parameters.
+The pass CallAccelerator declares such parameters: a row has ``inputs`` int8 values, then the four
+bytes of its float32 scale.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ EMBEDDING = "embed_tokens"
 
 
 def in_int8(name: str, shape: tuple[int, ...]) -> bool:
-    """A parameter is a matrix that only linear layers read: the CPU takes rows of an embedding."""
+    """Return True if only linear layers read a matrix: the CPU reads rows of the embedding."""
     return len(shape) == 2 and EMBEDDING not in name
 
 
 def int8_rows(weights: F32) -> Int8:
-    """Weights [outputs, inputs] as [outputs, inputs + 4]."""
+    """Round weights [outputs, inputs] to int8 rows with their scales [outputs, inputs + 4]."""
     rounded, scales = quantise(weights)
     return np.concatenate([rounded, scales[:, None].view(np.int8)], axis=1)
 
 
 def int8_params(folder: Path, cache: Path) -> Path:
-    """Folder of the same parameters with matrices in int8, made once.
+    """Write the parameters with matrices in int8 to a cached folder, and return the folder.
 
     Args:
         folder: parameters in float32.

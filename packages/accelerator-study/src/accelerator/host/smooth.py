@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of the same model whose activations have smaller outliers (SmoothQuant).
+"""Equivalent parameters of a model whose activations have smaller outliers (SmoothQuant).
 
-A token's activations share a scale, so that a few large channels make it coarse for all others. A
-channel is divided by a factor where it is made, in the weight of a norm or in the rows of the
-multiplied half of a feed-forward, and the weights that read it are multiplied (Xiao et al.,
+A token's activations share a scale, which a few large channels make coarse for all channels. So the
+producer of a channel, the weight of a norm or the rows of the linear half of a feed-forward, is
+divided by a factor, and the weights that read the channel are multiplied (Xiao et al.,
 arXiv:2211.10438). Factors are powers of two: in float32 the model gives the same logits, bit for
-bit. They are those of a short text, in relation to the largest weights.
+bit. They follow from the largest activations in a short text and the largest weights.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from crosslab.models.sources.model_folder import CONFIG_FILE
 from groundwork.hashing import digest
 
 CALIBRATION = "Explain how rain forms, and write print(1 + 2) in Python. What is the sea?"
-# Part of the outliers that goes to the weights. On other texts 0.5 errs less; with it, SmolLM2's
-# near tie in the main job's first word turns (docs/accelerator.md).
+# Part of the outliers that moves to the weights. On other texts 0.5 errs less, but reverses
+# SmolLM2's near tie in the main job's first word (docs/accelerator.md).
 STRENGTH = 0.6
 _NORMS = {"input_layernorm": "self_attn.qkv_proj", "post_attention_layernorm": "mlp.gate_up_proj"}
 _LEAST = 1e-6
 
 
 def smoothed_params(model: Path, folder: Path, tokens: Sequence[int], cache: Path) -> Path:
-    """Folder of the smoothed parameters, made once.
+    """Write the smoothed parameters to a cached folder, and return the folder.
 
     Args:
-        model: its folder.
+        model: folder of the model.
         folder: parameters in float32.
-        tokens: of the text that factors are taken from.
+        tokens: of the text from which factors are computed.
         cache: folder of finished builds.
 
     Raises:
@@ -58,7 +58,7 @@ def smoothed_params(model: Path, folder: Path, tokens: Sequence[int], cache: Pat
 def smoothing(
     config: LlamaConfig, params: Mapping[str, F32], tokens: Sequence[int]
 ) -> dict[str, list[F32]]:
-    """Factors of the rows and of the columns of each parameter, by name."""
+    """Return by name the factors of the rows and of the columns of each parameter."""
     values: dict[str, F32] = {}
     weights: dict[str, F32] = {}
 
@@ -68,25 +68,25 @@ def smoothing(
 
     model = ReferenceLlama(config, params, product=product)
     model.read(tokens)
-    one = np.ones(1, np.float32)
-    found: dict[str, list[F32]] = defaultdict(lambda: [one, one])
+    unit = np.ones(1, np.float32)
+    factors: dict[str, list[F32]] = defaultdict(lambda: [unit, unit])
     for layer in range(config.layers):
-        at = f"model.layers.{layer}"
+        prefix = f"model.layers.{layer}"
         for norm, linear in {**_NORMS, "input_layernorm": model.qkv}.items():
-            name = f"{at}.{linear}.weight"
-            found[name][1] = _factors(values[name], weights[name])
-            found[f"{at}.{norm}.weight"][0] = np.reciprocal(found[name][1])
-        name = f"{at}.mlp.down_proj.weight"
-        found[name][1] = _factors(values[name], weights[name])
-        plain = np.ones_like(found[name][1])
-        found[f"{at}.mlp.gate_up_proj.weight"][0] = np.concatenate(
-            [plain, np.reciprocal(found[name][1])]
+            name = f"{prefix}.{linear}.weight"
+            factors[name][1] = _factors(values[name], weights[name])
+            factors[f"{prefix}.{norm}.weight"][0] = np.reciprocal(factors[name][1])
+        name = f"{prefix}.mlp.down_proj.weight"
+        factors[name][1] = _factors(values[name], weights[name])
+        plain = np.ones_like(factors[name][1])
+        factors[f"{prefix}.mlp.gate_up_proj.weight"][0] = np.concatenate(
+            [plain, np.reciprocal(factors[name][1])]
         )
-    return found
+    return factors
 
 
 def scaled(parameter: F32, rows: F32, columns: F32) -> F32:
-    """A parameter times its factors."""
+    """Return a parameter with rows and columns multiplied by their factors."""
     if parameter.ndim == 1:
         return np.asarray(parameter * rows)
     return np.asarray(parameter * rows[:, None] * columns)

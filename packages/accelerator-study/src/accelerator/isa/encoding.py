@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of instructions and micro-ops: 16 and 4 of them, little-endian, fields as C packs them."""
+"""Encodings of instructions (16 bytes) and micro-ops (4 bytes): little-endian, as C bit fields."""
 
 from __future__ import annotations
 
@@ -54,59 +54,59 @@ def _loop_fields(device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def _fields(opcode: Opcode, device: Device) -> tuple[tuple[str, int], ...]:
-    """Names and widths after the opcode, in the order of the encoding."""
+    """Return names and widths of the fields after the opcode, in the order of the encoding."""
     sums = device.address_bits(MemoryId.ACCUMULATOR)
     value = device.address_bits(MemoryId.INPUT)
     weight = device.address_bits(MemoryId.WEIGHT)
     dst = (("dst_outer", sums), ("dst_inner", sums))
     match opcode:
         case Opcode.LOAD | Opcode.STORE:
-            own = _TRANSFER
+            rest = _TRANSFER
         case Opcode.GEMM:
             src = (("src_outer", value), ("src_inner", value))
-            own = (*_loop_fields(device), *dst, *src, ("wgt_outer", weight), ("wgt_inner", weight))
+            rest = (*_loop_fields(device), *dst, *src, ("wgt_outer", weight), ("wgt_inner", weight))
         case Opcode.ALU:
             src = (("src_outer", sums), ("src_inner", sums))
             end = (("op", 3), ("use_immediate", 1), ("immediate", IMMEDIATE_BITS))
-            own = (*_loop_fields(device), *dst, *src, *end)
+            rest = (*_loop_fields(device), *dst, *src, *end)
         case Opcode.FINISH:
-            own = ()
-    return (*_TOKEN_FIELDS, *own)
+            rest = ()
+    return (*_TOKEN_FIELDS, *rest)
 
 
 @lru_cache
 def _places(opcode: Opcode, device: Device) -> tuple[tuple[str, int, int], ...]:
-    """Name, first bit and width of each field; none crosses from one 64-bit word to the next."""
-    at, found = OPCODE_BITS, []
+    """Return name, first bit and width of each field; a field lies within a 64-bit word."""
+    at, places = OPCODE_BITS, []
     for name, width in _fields(opcode, device):
         if at // WORD_BITS != (at + width - 1) // WORD_BITS:
             at = -(-at // WORD_BITS) * WORD_BITS
-        found.append((name, at, width))
+        places.append((name, at, width))
         at += width
-    return tuple(found)
+    return tuple(places)
 
 
 def _values(instruction: Instruction) -> tuple[Opcode, dict[str, int]]:
     tokens = {f.name: int(getattr(instruction.tokens, f.name)) for f in fields(Tokens)}
     match instruction:
         case Transfer():
-            own = {name: int(getattr(instruction, name)) for name, _ in _TRANSFER}
-            return instruction.opcode, tokens | own
+            operands = {name: int(getattr(instruction, name)) for name, _ in _TRANSFER}
+            return instruction.opcode, tokens | operands
         case Multiply(loop=loop):
-            own = {f.name: getattr(loop, f.name) for f in fields(Loop)}
-            own |= {"wgt_outer": instruction.wgt_outer, "wgt_inner": instruction.wgt_inner}
-            return Opcode.GEMM, tokens | own | {"reset": int(instruction.reset)}
+            operands = {f.name: getattr(loop, f.name) for f in fields(Loop)}
+            operands |= {"wgt_outer": instruction.wgt_outer, "wgt_inner": instruction.wgt_inner}
+            return Opcode.GEMM, tokens | operands | {"reset": int(instruction.reset)}
         case Arithmetic(loop=loop, immediate=immediate):
-            own = {f.name: getattr(loop, f.name) for f in fields(Loop)}
-            own |= {"reset": 0, "op": int(instruction.op)}
-            own |= {"use_immediate": int(immediate is not None), "immediate": immediate or 0}
-            return Opcode.ALU, tokens | own
+            operands = {f.name: getattr(loop, f.name) for f in fields(Loop)}
+            operands |= {"reset": 0, "op": int(instruction.op)}
+            operands |= {"use_immediate": int(immediate is not None), "immediate": immediate or 0}
+            return Opcode.ALU, tokens | operands
         case Finish():
             return Opcode.FINISH, tokens
 
 
 def encode(instructions: Iterable[Instruction], device: Device) -> bytes:
-    """The stream of instructions, 16 bytes each.
+    """Return the stream of instructions, 16 bytes each.
 
     Raises:
         StreamError: a value does not fit its field, or :func:`decode` would refuse it.
@@ -131,22 +131,22 @@ def encode(instructions: Iterable[Instruction], device: Device) -> bytes:
 
 
 def decode(stream: bytes, device: Device) -> list[Instruction]:
-    """The instructions of a stream.
+    """Return the instructions of a stream.
 
     Raises:
-        StreamError: an encoding that no device has: an unknown opcode, operation or buffer, bits
-            set where there is no field, tokens for a queue that is not there, a shift over 31.
-        AcceleratorError: the stream is not whole instructions.
+        StreamError: an unknown opcode, operation or buffer, bits set outside of all fields, tokens
+            for a queue that does not exist, or a shift over 31.
+        AcceleratorError: the stream does not consist of whole instructions.
     """
     if len(stream) % INSTRUCTION_BYTES:
         raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have 16 each")
-    found = []
+    instructions = []
     for index in range(len(stream) // INSTRUCTION_BYTES):
         data = stream[index * INSTRUCTION_BYTES : (index + 1) * INSTRUCTION_BYTES]
         instruction = _decode_one(index, int.from_bytes(data, "little"), device)
         _refuse(index, instruction, device)
-        found.append(instruction)
-    return found
+        instructions.append(instruction)
+    return instructions
 
 
 def _decode_one(index: int, word: int, device: Device) -> Instruction:
@@ -171,8 +171,8 @@ def _decode_one(index: int, word: int, device: Device) -> Instruction:
         return Transfer(opcode, MemoryId(values["memory"]), **sizes, tokens=tokens)
     loop = Loop(**{f.name: values[f.name] for f in fields(Loop)})
     if opcode is Opcode.GEMM:
-        own = values["wgt_outer"], values["wgt_inner"], bool(values["reset"])
-        return Multiply(loop, *own, tokens)
+        operands = values["wgt_outer"], values["wgt_inner"], bool(values["reset"])
+        return Multiply(loop, *operands, tokens)
     if values["op"] not in list(AluOp):
         raise StreamError(index, f"ALU has unknown operation {values['op']}")
     if values["reset"]:
@@ -186,7 +186,7 @@ def _decode_one(index: int, word: int, device: Device) -> Instruction:
 
 
 def _refuse(index: int, instruction: Instruction, device: Device) -> None:
-    """Refuse values that fit their fields but have no meaning."""
+    """Raise StreamError for values that fit their fields but have no meaning."""
     queue, tokens = queue_of(instruction), instruction.tokens
     if queue is Queue.LOAD and (tokens.pop_prev or tokens.push_prev):
         raise StreamError(index, "no queue is before LOAD's to exchange tokens with")
@@ -205,8 +205,8 @@ def _refuse(index: int, instruction: Instruction, device: Device) -> None:
         case Multiply(loop=loop) | Arithmetic(loop=loop):
             depth = device.depth(MemoryId.MICRO_OP)
             if loop.begin > loop.end or loop.end > depth:
-                what = f"micro-ops {loop.begin} to {loop.end} of {depth}"
-                raise StreamError(index, what)
+                reason = f"micro-ops {loop.begin} to {loop.end} of {depth}"
+                raise StreamError(index, reason)
     if isinstance(instruction, Arithmetic) and instruction.op is AluOp.SHR:
         shift = instruction.immediate
         if shift is not None and abs(shift) > MOST_SHIFT:
@@ -223,13 +223,13 @@ def _micro_widths(device: Device) -> tuple[int, int, int]:
 
 
 def encode_micro_ops(micro_ops: Sequence[MicroOp], device: Device) -> bytes:
-    """Micro-ops, 4 bytes each.
+    """Return encoded micro-ops, 4 bytes each.
 
     Raises:
         AcceleratorError: an index does not fit its field.
     """
     dst, src, wgt = _micro_widths(device)
-    found = []
+    words = []
     for index, op in enumerate(micro_ops):
         pairs = (("dst", op.dst, dst), ("src", op.src, src), ("wgt", op.wgt, wgt))
         for name, value, width in pairs:
@@ -237,15 +237,15 @@ def encode_micro_ops(micro_ops: Sequence[MicroOp], device: Device) -> bytes:
                 raise AcceleratorError(
                     f"micro-op {index}: {name} is {value}, which does not fit in {width} bits"
                 )
-        found.append(op.dst | op.src << dst | op.wgt << (dst + src))
-    return np.array(found, dtype="<u4").tobytes()
+        words.append(op.dst | op.src << dst | op.wgt << (dst + src))
+    return np.array(words, dtype="<u4").tobytes()
 
 
 def decode_micro_ops(data: bytes, device: Device) -> npt.NDArray[np.int64]:
-    """Micro-ops as rows of dst, src, wgt.
+    """Return micro-ops as rows of dst, src, wgt.
 
     Raises:
-        AcceleratorError: bits are set where there is no field.
+        AcceleratorError: bits are set outside of all fields.
     """
     dst, src, wgt = _micro_widths(device)
     words = np.frombuffer(data, dtype="<u4").astype(np.int64)

@@ -3,8 +3,8 @@
 
 Three queues run side by side, each in its own order: LOAD fills the input and weight buffers,
 COMPUTE runs GEMM, ALU and the loads of micro-ops and accumulators, STORE writes results. A queue
-hands tokens to the queue before it and to the one after it; an instruction may wait for one of
-each (pop) and hand over one of each when it is done (push).
+exchanges tokens with the previous and the next queue; an instruction may wait for a token of either
+queue (pop), and send a token to either queue at its end (push).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_COLUMNS = (1 << 16) - 1
 
 
 class Opcode(IntEnum):
-    """Kind of instruction."""
+    """The kind of an instruction."""
 
     LOAD = 0
     STORE = 1
@@ -29,7 +29,7 @@ class Opcode(IntEnum):
 
 
 class AluOp(IntEnum):
-    """Operation of the ALU on 32-bit integers that wrap around; a negative SHR shifts left."""
+    """An ALU operation on 32-bit integers that wrap around; a negative SHR shifts left."""
 
     MIN = 0
     MAX = 1
@@ -39,7 +39,7 @@ class AluOp(IntEnum):
 
 
 class Queue(IntEnum):
-    """Unit that runs an instruction; tokens pass between neighbours."""
+    """A unit that runs instructions in order; tokens pass between neighbours."""
 
     LOAD = 0
     COMPUTE = 1
@@ -48,7 +48,7 @@ class Queue(IntEnum):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens that an instruction waits for and hands over; prev is the queue before its own."""
+    """The tokens that an instruction waits for and sends; prev is the queue before its queue."""
 
     pop_prev: bool = False
     pop_next: bool = False
@@ -66,7 +66,7 @@ NO_TOKENS = Tokens()
 class Transfer:
     """LOAD or STORE: ``rows`` of ``columns`` elements, ``stride`` apart in DRAM, dense on chip.
 
-    Addresses are in elements of the buffer. Padding is zeros around what is loaded.
+    Addresses are in elements of the buffer. Padding is zeros around the loaded elements.
     """
 
     opcode: Opcode
@@ -84,12 +84,12 @@ class Transfer:
 
     @property
     def pitch(self) -> int:
-        """Elements of a row on chip."""
+        """The elements of a row on chip, with padding."""
         return self.pad_left + self.columns + self.pad_right
 
     @property
     def elements(self) -> int:
-        """Elements written or read on chip; none where nothing is moved."""
+        """The elements written or read on chip, with padding; 0 if the transfer moves nothing."""
         if not self.columns:
             return 0
         return self.pitch * (self.pad_above + self.rows + self.pad_below)
@@ -97,7 +97,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Loop:
-    """Two nested loops around micro-ops ``begin`` to ``end``, and what each adds to an index."""
+    """Two nested loops over micro-ops ``begin`` to ``end``, and their increments of indices."""
 
     begin: int
     end: int
@@ -110,13 +110,13 @@ class Loop:
 
     @property
     def steps(self) -> int:
-        """Steps of the core: micro-ops by iterations."""
+        """The steps of the core: micro-ops by iterations."""
         return max(0, self.end - self.begin) * self.outer * self.inner
 
 
 @dataclass(frozen=True)
 class Multiply:
-    """GEMM: add products of input and weight blocks to accumulators, or set these to zero."""
+    """GEMM: add products of input and weight blocks to accumulators, or zero accumulators."""
 
     loop: Loop
     wgt_outer: int = 0
@@ -127,7 +127,7 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """ALU: ``dst = dst OP src`` on accumulators, or ``dst OP immediate``."""
+    """ALU: ``dst = dst OP src`` on accumulators, or ``dst = dst OP immediate``."""
 
     loop: Loop
     op: AluOp
@@ -137,7 +137,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Finish:
-    """The end of a stream."""
+    """FINISH: the end of a stream."""
 
     tokens: Tokens = NO_TOKENS
 
@@ -147,7 +147,7 @@ Instruction = Transfer | Multiply | Arithmetic | Finish
 
 @dataclass(frozen=True)
 class MicroOp:
-    """Indices of one step: accumulator, input (or accumulator of the ALU), weight."""
+    """The indices of a step: accumulator, input (for the ALU: accumulator), weight."""
 
     dst: int
     src: int = 0
@@ -155,7 +155,7 @@ class MicroOp:
 
 
 def queue_of(instruction: Instruction) -> Queue:
-    """The queue that runs an instruction."""
+    """Return the queue that runs an instruction."""
     if isinstance(instruction, Transfer):
         if instruction.opcode is Opcode.STORE:
             return Queue.STORE
@@ -165,7 +165,7 @@ def queue_of(instruction: Instruction) -> Queue:
 
 
 def edges(instruction: Instruction) -> tuple[list[Queue], list[Queue]]:
-    """Queues from which an instruction's tokens are popped, and to which they are pushed."""
+    """Return the queues from which an instruction pops tokens, and to which it pushes."""
     here, tokens = queue_of(instruction), instruction.tokens
     pops = [Queue(here + step) for step, f in ((-1, tokens.pop_prev), (1, tokens.pop_next)) if f]
     pushes = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream as text, one instruction a line."""
+"""A stream as text, an instruction a line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHORT = {
 
 
 def text_of(instruction: Instruction, device: Device) -> str:
-    """One line of disassembly, without its position."""
+    """Return an instruction as a line of text, without its position."""
     match instruction:
         case Transfer(opcode=opcode, memory=memory):
             address = instruction.dram * device.element(memory)
@@ -62,10 +62,10 @@ def _loop_text(loop: Loop) -> str:
 
 
 def disassemble(stream: bytes, device: Device) -> str:
-    """A stream as text, one instruction a line.
+    """Return a stream as text, an instruction a line.
 
     Raises:
-        StreamError: as :func:`decode`.
+        StreamError: :func:`decode` refuses an instruction.
     """
     return "".join(
         f"{n:6}  {queue_of(i).name.lower():<8}{text_of(i, device)}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dependency tokens for a list of operations that says which ones each has to wait for."""
+"""Dependency tokens for a list of operations with known dependencies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from accelerator.isa.instructions import NO_TOKENS, Instruction, Queue, Tokens, 
 
 @dataclass(frozen=True)
 class Operation:
-    """An instruction without tokens, and the earlier operations that must be done before it."""
+    """An instruction without tokens, and the earlier operations that must end before it begins."""
 
     instruction: Instruction
     after: tuple[int, ...] = ()
 
 
 def with_tokens(operations: Sequence[Operation]) -> tuple[Instruction, ...]:
-    """Put tokens between neighbouring queues so that every dependency holds.
+    """Return the instructions with tokens that make every dependency hold.
 
-    A queue is in order and tokens are alike, so the n-th that is popped is the n-th that was
-    pushed. A consumer therefore pops one only where it has to wait for something newer than all
-    that its queue has waited for before, and the newest of what it waits for pushes it.
+    Queues are in order and their tokens are alike, so the n-th pop takes the n-th push. An
+    operation therefore pops a token only if it depends on an operation newer than every dependency
+    of its queue so far; the newest of its dependencies in the other queue pushes the token.
 
     Raises:
         ValueError: a dependency on a later operation, or between LOAD and STORE, which exchange

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AttendOnAccelerator: attention of a paged KV cache becomes calls of a device.
+"""AttendOnAccelerator: replaces attention of a paged KV cache by calls of a device.
 
-The functions that the cache calls for a prompt, for a prompt after others, and for a decoded token
-hand all their arguments to a packed function (native/runtime/functions.cc), which multiplies
-queries by keys and probabilities by values on the device. Functions for sliding windows and for
-trees of tokens stay on the CPU.
+The cache calls a function for a prompt, for a prompt after cached tokens, and for a decoded token.
+Each function passes its arguments to a packed function (native/runtime/functions.cc), which
+multiplies queries by keys and probabilities by values on the device. Functions for sliding windows
+and for trees of tokens stay on the CPU.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AttentionFunction:
-    """Places of the arguments of a KV cache's function.
+    """The positions of a KV cache function's parameters.
 
     Attributes:
-        call: packed function that takes its place.
-        count: of its parameters.
-        inputs: queries, where they begin, keys and values or pages, and where these are; None:
-            the function has no such parameter.
+        call: packed function that replaces the function.
+        count: of the function's parameters.
+        inputs: queries, their starts, keys and values or pages, and their starts; None: the
+            function has no such parameter.
         results: output and log-sum-exp.
-        causal: place of the flag; None: each query sees all tokens.
+        causal: position of the flag; None: each query sees all tokens.
     """
 
     call: str
@@ -49,7 +49,7 @@ class AttentionFunction:
     causal: int | None
 
 
-# By their names in the module: the symbols that tvm.relax.frontend.nn.llm gives them.
+# By the functions' names in the module, which tvm.relax.frontend.nn.llm chooses.
 FUNCTIONS = {
     "batch_prefill_ragged_kv": AttentionFunction(RAGGED, 14, (0, 1, 2, 3, 4), (7, 8), causal=9),
     "batch_prefill_paged_kv_cpu": AttentionFunction(
@@ -63,23 +63,23 @@ FUNCTIONS = {
 
 @tvm.transform.module_pass(opt_level=0, name="AttendOnAccelerator")
 class AttendOnAccelerator:
-    """Pass that lets the accelerator do attention's products."""
+    """Pass that moves attention's products to the accelerator."""
 
     def __init__(self, _target: Target, configuration: Configuration):
         self.configuration = configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        """Transform the attention functions of a module.
+        """Replace the bodies of a module's attention functions by calls of the device.
 
         Raises:
-            RuntimeError: the module has no such function, or one is other than the device takes.
+            RuntimeError: the module has no attention function, or the device cannot compute it.
         """
 
         def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
             if name not in FUNCTIONS:
                 return func, []
-            new = _calling(name, func, FUNCTIONS[name])
-            return new, [BlockReport(name, "attention", FUNCTIONS[name].call)]
+            calling = _calling(name, func, FUNCTIONS[name])
+            return calling, [BlockReport(name, "attention", FUNCTIONS[name].call)]
 
         result, reports = rewrite_with_kernels(mod, rewrite)
         if not reports:
@@ -91,10 +91,10 @@ class AttendOnAccelerator:
 
 
 def _calling(name: str, func: tirx.PrimFunc, known: AttentionFunction) -> tirx.PrimFunc:
-    """The function with a call of the device as its body.
+    """Return the function with a call of the device as its body.
 
     Raises:
-        RuntimeError: its parameters are not those that are known, or not in float32.
+        RuntimeError: the function's parameters are unknown, or not in float32.
     """
     if len(func.params) != known.count:
         raise RuntimeError(f"{name} has {len(func.params)} parameters, {known.count} are known")
@@ -104,7 +104,7 @@ def _calling(name: str, func: tirx.PrimFunc, known: AttentionFunction) -> tirx.P
     if {str(queries.dtype), str(out.dtype), str(buffers[2].dtype)} != {"float32"}:
         raise RuntimeError(f"{name}: the accelerator rounds float32, not {queries.dtype}")
     heads, width = queries.shape[1:]
-    # Where sequences of the cache begin: one more than there are.
+    # The starts of the cache's sequences, and the end of the last sequence.
     starts = buffers[4 if known.call == RAGGED else 3]
     count = starts.shape[0] - 1
     if known.call == RAGGED:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CallAccelerator: linear layers become calls of a device that multiplies in int8.
+"""CallAccelerator: replaces linear layers by calls of a device that multiplies in int8.
 
-A packed function (native/runtime/functions.cc) does every product of float32 values by a
+A packed function (native/runtime/functions.cc) computes every product of float32 values by a
 weight that is a parameter: it rounds the values to int8, runs the layer's stream, and scales the
-sums. The program that loads parameters hands them to the device once, through the same entries as
+sums. The program that loads parameters passes them to the device once, through the same entries as
 weights in tiles (rvv/linear/tiles.py). A weight that the CPU does not read is a parameter in int8,
-each row followed by its scale. Another one, such as an embedding that is the last layer as well,
-stays float32, and the device rounds it when it is handed over. DescribeInt8Weights writes this into
-the module's metadata.
+each row followed by its scale. A weight that the CPU reads, too, such as an embedding tied to the
+last layer, stays float32, and the device rounds it when it is loaded. DescribeInt8Weights writes
+the types into the module's metadata.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class CallAccelerator:
         self.configuration = configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        """Transform all TIR functions of a module that have one linear layer.
+        """Replace the product in each TIR function that has a single linear layer.
 
         Raises:
-            RuntimeError: the module has no layer that an accelerator can do.
+            RuntimeError: the module has no linear layer for the accelerator.
         """
         layers = linear_layers(mod)
         places = {name: _place(mod[name], linear) for name, (linear, _) in layers.items()}
         weights = loaded_weights(mod, places)
-        # The CPU reads none of these.
+        # Weights that the CPU does not read.
         int8 = choose_tiles(mod, {name: places[name] for name in weights.functions})
 
         def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
@@ -71,10 +71,10 @@ class CallAccelerator:
                 return func, []
             linear, stages = layers[name]
             weight = _int8_weight(linear) if name in int8.functions else linear.weight
-            new = replace_product(func, stages, linear, partial(_multiply, linear, weight), LANES)
+            call = replace_product(func, stages, linear, partial(_multiply, linear, weight), LANES)
             params = [weight if p.same_as(linear.weight) else p for p in func.params]
-            new = tirx.PrimFunc(params, new.body, new.ret_type, new.attrs)
-            return new, [BlockReport(name, linear.stage.name, MULTIPLY)]
+            call = tirx.PrimFunc(params, call.body, call.ret_type, call.attrs)
+            return call, [BlockReport(name, linear.stage.name, MULTIPLY)]
 
         result, reports = rewrite_with_kernels(mod, rewrite)
         if not reports:
@@ -89,11 +89,11 @@ class CallAccelerator:
 
 @relax.expr_functor.mutator
 class _Retyped(relax.PyExprMutator):  # type: ignore[misc]
-    """A function whose packed parameters have other types at some numbers.
+    """A mutator of Relax functions that changes the types of some packed parameters to int8.
 
     Attributes:
-        numbers: of the parameters.
-        callees: TIR functions that take them, by name: their types say what they take.
+        numbers: positions of the parameters in their tuple.
+        callees: TIR functions with int8 parameters, by name.
     """
 
     def __init__(self, mod: IRModule, numbers: set[int], callees: dict[str, Any]):
@@ -110,20 +110,20 @@ class _Retyped(relax.PyExprMutator):  # type: ignore[misc]
     def function(self, func: relax.Function) -> relax.Function:
         inputs = int((func.attrs or {}).get("num_input", len(func.params)))
         params = list(func.params)
-        for place, param in enumerate(params):
-            if place < inputs or not isinstance(param.ty, ir.TupleType):
+        for position, param in enumerate(params):
+            if position < inputs or not isinstance(param.ty, ir.TupleType):
                 continue
             fields = list(param.ty.fields)
             for number in self.numbers:
                 fields[number] = _int8_type(fields[number])
-            params[place] = relax.Var(param.name, relax.TupleType(fields))
-            self.changed[param] = params[place]
+            params[position] = relax.Var(param.name, relax.TupleType(fields))
+            self.changed[param] = params[position]
         body = self.visit_expr(func.body)
         return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs)
 
 
 def _with_int8_parameters(mod: IRModule, weights: TiledWeights) -> IRModule:
-    """A module whose Relax functions take int8 weights, as its TIR functions do already."""
+    """Return a module whose Relax functions have int8 weights, as its TIR functions have."""
     if not weights.items:
         return mod
     callees = {name: relax.BlockBuilder().add_func(mod[name], name) for name in weights.functions}
@@ -142,18 +142,18 @@ def _int8_type(matrix: Any) -> Any:
 
 
 def _int8_weight(linear: LinearLayer) -> Any:
-    """Rows of int8, each followed by the bytes of its scale."""
+    """Return a buffer for int8 rows, each followed by the bytes of its scale."""
     shape = (linear.n, linear.k + SCALE_BYTES)
     return tirx.decl_buffer(shape, "int8", linear.weight.name)
 
 
 def linear_layers(mod: IRModule) -> dict[str, tuple[LinearLayer, list[Stage]]]:
-    """TIR functions with one linear layer, whose weight is a float32 parameter.
+    """Return TIR functions with a single linear layer, whose weight is a float32 parameter.
 
     Returns:
-        by name, the layer and all stages of the function.
+        the layer and all stages of the function, by name.
     """
-    found = {}
+    layers = {}
     for name, func, stages, products in staged_functions(mod):
         if len(products) != 1:
             continue
@@ -162,17 +162,17 @@ def linear_layers(mod: IRModule) -> dict[str, tuple[LinearLayer, list[Stage]]]:
         except PatternMismatch:
             continue
         if linear.packing is None and _place(func, linear):
-            found[name] = linear, stages
-    return found
+            layers[name] = linear, stages
+    return layers
 
 
 def _place(func: tirx.PrimFunc, linear: LinearLayer) -> Places:
     params = enumerate(func.params)
-    return {place: FLOAT_BYTES for place, param in params if param.same_as(linear.weight)}
+    return {position: FLOAT_BYTES for position, param in params if param.same_as(linear.weight)}
 
 
 def _multiply(linear: LinearLayer, weight: Any, out: Any) -> Any:
-    """The statement that lets the device compute a layer."""
+    """Return the statement that calls the device to compute a layer."""
     pointers = [out.access_ptr("w"), *(b.access_ptr("r") for b in (linear.data, weight))]
     call = tirx.call_packed(MULTIPLY, *pointers, linear.rows, linear.n, linear.k)
     reads = [whole(linear.data), whole(weight)]
@@ -180,7 +180,7 @@ def _multiply(linear: LinearLayer, weight: Any, out: Any) -> Any:
 
 
 def _load(item: int) -> tirx.PrimFunc:
-    """A function of matrices [count, rows, columns] that hands them to the device."""
+    """Return a TIR function that passes matrices [count, rows, columns] to the device."""
     shape = tuple(tirx.Var(name, "int64") for name in ("count", "rows", "columns"))
     data = tirx.decl_buffer(shape, f"uint{8 * item}", "data")
     call = tirx.call_packed(LOADS[item], data.access_ptr("r"), *shape)

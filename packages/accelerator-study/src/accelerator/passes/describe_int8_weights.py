@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DescribeInt8Weights: a module's metadata says which parameters CallAccelerator made int8."""
+"""DescribeInt8Weights: writes the int8 parameters of CallAccelerator into a module's metadata."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SCALE_BYTES = 4
 
 @tvm.transform.module_pass(opt_level=0, name="DescribeInt8Weights")
 class DescribeInt8Weights:
-    """Pass that gives parameters in int8 their type and shape in the module's metadata."""
+    """Pass that corrects type and shape of int8 parameters in the module's metadata."""
 
     def __init__(self, _target: Target, _configuration: Configuration):
         pass
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        """Transform the function ``_metadata`` where CallAccelerator made parameters int8."""
+        """Change the function ``_metadata`` if CallAccelerator made parameters int8."""
         numbers = (mod.attrs or {}).get(INT8_WEIGHTS)
         if not numbers or METADATA not in [g_var.name_hint for g_var in mod.get_global_vars()]:
             return mod
@@ -41,6 +41,6 @@ class DescribeInt8Weights:
 
 
 def _expressions(body: Any) -> list[Any]:
-    found: list[Any] = []
-    relax.analysis.post_order_visit(body, found.append)
-    return found
+    nodes: list[Any] = []
+    relax.analysis.post_order_visit(body, nodes.append)
+    return nodes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that this package's entry points in the group ``mlc_rvv.passes`` name."""
+"""The passes that this package's entry points in the group ``mlc_rvv.passes`` name."""
 
 from __future__ import annotations
 

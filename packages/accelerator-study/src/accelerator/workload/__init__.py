@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products of a model or of a run, written as a work file for the cost model."""
+"""The matrix products of a model or of a run as a work file for the cost model."""

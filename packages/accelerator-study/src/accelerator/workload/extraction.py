@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extraction of matrix products from a model: one built here, or an IRModule from a file."""
+"""Extraction of matrix products from a model that TVM builds, or from an IRModule in a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMOLLM2: dict[str, Any] = {
 
 
 def model_workloads(name: str) -> dict[str, Any]:
-    """Workloads of a model: a name, a ``config.json``, an IRModule or a work file.
+    """Return the workloads of a model's name, ``config.json``, IRModule or work file.
 
     Raises:
         UserError: the model cannot be read, or TVM is missing.
@@ -51,20 +51,20 @@ def model_workloads(name: str) -> dict[str, Any]:
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """Workloads from a JSON file; the content shows its kind."""
+    """Return the workloads of a JSON file; its content determines its kind."""
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text)
+        content = json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read as a model: {error}",
             remedy=f"give one of {', '.join(NAMED)}, a config.json, an IRModule saved by "
             "tvm.ir.save_json, or a work file",
         ) from error
-    if isinstance(found, dict) and "entries" in found:
-        return found
-    if isinstance(found, dict) and "model_type" in found:
-        return extract(_from_config(path, found))
+    if isinstance(content, dict) and "entries" in content:
+        return content
+    if isinstance(content, dict) and "model_type" in content:
+        return extract(_from_config(path, content))
     return extract(_load_module(path, text))
 
 
@@ -80,14 +80,14 @@ def _load_module(path: Path, text: str) -> Any:
 
 
 def extract(module: Any) -> dict[str, Any]:
-    """Workloads of any IRModule; a graph of Relax operators is lowered and fused first."""
+    """Return the workloads of an IRModule; lower and fuse a graph of Relax operators first."""
     estimate = load_pass()
-    found: dict[str, Any] = estimate.workloads(estimate.lower_graph(module))
-    return found
+    work: dict[str, Any] = estimate.workloads(estimate.lower_graph(module))
+    return work
 
 
 def load_pass() -> ModuleType:
-    """The module of the extraction pass.
+    """Import and return the module of the extraction pass.
 
     Raises:
         UserError: TVM is missing.
@@ -107,7 +107,7 @@ def _tvm() -> Any:
 
 
 def _from_config(path: Path, config: dict[str, Any]) -> Any:
-    """The IRModule of a Hugging Face ``config.json``."""
+    """Build the IRModule of a Hugging Face ``config.json``."""
     kind = config["model_type"]
     if kind == "gpt2":
         return _gpt2(config)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 (Radford et al., 2019) in ``tvm.relax.frontend.nn``, for its workloads."""
+"""GPT-2 (Radford et al., 2019) in ``tvm.relax.frontend.nn``, to extract its workloads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WIDENING = 4
 
 
 class BiasedLinear(nn.Module):  # type: ignore[misc]
-    """A linear layer, weight [out, in]."""
+    """A linear layer with bias; its weight is [outputs, inputs]."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.weight = nn.Parameter((outputs, inputs), DTYPE)
         self.bias = nn.Parameter((outputs,), DTYPE)
 
     def forward(self, x: Any) -> Any:
-        """Map x [1, rows, in] to [1, rows, out]."""
+        """Map x [1, rows, inputs] to [1, rows, outputs]."""
         return nt_matmul(x, self.weight) + self.bias
 
 
@@ -45,7 +45,7 @@ class Gpt2Attention(nn.Module):  # type: ignore[misc]
 
 
 class Gpt2Layer(nn.Module):  # type: ignore[misc]
-    """One decoder layer."""
+    """A decoder layer: attention and a feed-forward, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.ln_1 = nn.LayerNorm(width)
@@ -61,7 +61,7 @@ class Gpt2Layer(nn.Module):  # type: ignore[misc]
 
 
 class Gpt2(nn.Module):  # type: ignore[misc]
-    """Entry points ``embed``, ``prefill`` and ``decode``; the head shares the embedding."""
+    """The model: entry points ``embed``, ``prefill``, ``decode``; the head shares the embedding."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         width = config["n_embd"]
@@ -81,21 +81,21 @@ class Gpt2(nn.Module):  # type: ignore[misc]
         return x
 
     def embed(self, input_ids: Any, positions: Any) -> Any:
-        """Token ids and positions [rows] to embeddings [rows, width]."""
+        """Map token ids and positions [rows] to embeddings [rows, width]."""
         return self.wte(input_ids) + self.wpe(positions)
 
     def prefill(self, input_embed: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, rows, width] to logits [1, 1, vocab] after the last row."""
+        """Map embeddings [1, rows, width] to logits [1, 1, vocab] after the last row."""
         x = self._layers(input_embed, paged_kv_cache)
         return self._logits(last_row(x)), paged_kv_cache
 
     def decode(self, input_embed: Any, paged_kv_cache: Any) -> Any:
-        """Embeddings [1, 1, width] to logits [1, 1, vocab]."""
+        """Map embeddings [1, 1, width] to logits [1, 1, vocab]."""
         return self._logits(self._layers(input_embed, paged_kv_cache)), paged_kv_cache
 
 
 def export(config: dict[str, Any]) -> Any:
-    """The IRModule of a GPT-2 with the sizes of a Hugging Face ``config.json``.
+    """Return the IRModule of a GPT-2 with the sizes of a Hugging Face ``config.json``.
 
     Raises:
         UserError: a size is missing.

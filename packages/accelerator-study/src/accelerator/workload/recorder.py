@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording of a real generation: the shapes of every call in the Relax VM.
+"""Recording of a generation: the shapes of every call in the Relax VM.
 
-A :class:`Recorder` is a VM instrument: before each call it notes the callee and the shapes of
-its arguments, and the caller says where a phase begins::
+A :class:`Recorder` is a VM instrument, which records the callee and the argument shapes of each
+call. The program that runs the VM marks the begin of each phase::
 
     recorder = Recorder()
     vm.set_instrument(recorder)
@@ -12,8 +12,8 @@ its arguments, and the caller says where a phase begins::
     ...
     recorder.save(path, workloads)
 
-``workloads`` is the work file's content for the module that was compiled; the shapes give numbers
-to the symbolic sizes of every callee. ``python -m costmodel --trace`` reads the recording.
+``workloads`` is the work file's content for the compiled module; the shapes give numbers to the
+symbolic sizes of every callee. ``python -m costmodel --trace`` reads the recording.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Shape = tuple[int, ...] | None
 
 @dataclass
 class RecordedPhase:
-    """One phase of a recording: its calls in order of first appearance, with their counts."""
+    """A phase of a recording: its calls in order of first appearance, with their counts."""
 
     name: str
     calls: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)
 
 
 class Recorder:
-    """Instrument of a Relax VM that records the shapes of every call."""
+    """An instrument of a Relax VM that records the shapes of every call."""
 
     def __init__(self) -> None:
         self.sections: list[RecordedPhase] = []
 
     def begin(self, name: str) -> None:
-        """Begin a phase."""
+        """Begin a phase of the recording."""
         self.sections.append(RecordedPhase(name))
 
     def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
-        """Note a call; 0 tells the VM to go on."""
+        """Record a call before it runs; 0 tells the VM to continue."""
         if before and (symbol == ATTENTION or not symbol.startswith(BOOKKEEPING)):
             if not self.sections:
                 self.begin("start")
@@ -60,7 +60,7 @@ class Recorder:
         return 0
 
     def record(self, workloads: Mapping[str, Any]) -> dict[str, Any]:
-        """The recording with the descriptions of the callees, as plain data."""
+        """Return the recording and the descriptions of the called functions as plain data."""
         called = {name for s in self.sections for name, _ in s.calls}
         functions = workloads.get("functions", {})
         return {
@@ -80,7 +80,7 @@ class Recorder:
         }
 
     def save(self, path: Path, workloads: Mapping[str, Any]) -> None:
-        """Write the recording as JSON."""
+        """Write the recording to a JSON file."""
         atomic_write_json(path, self.record(workloads))
 
 

@@ -23,7 +23,7 @@ constexpr uint32_t kRegisters = 32;
 constexpr uint32_t kWordBytes = 4;
 constexpr uint32_t kE8M1 = 0b11'000'000, kE32M2 = 0b11'010'001;
 
-// Bits [low, low + width) of a word.
+// Returns bits [low, low + width) of a word.
 constexpr uint32_t Field(uint32_t word, uint32_t low, uint32_t width) {
   return word >> low & ((1u << width) - 1);
 }
@@ -33,7 +33,7 @@ constexpr int64_t SignExtend(uint32_t value, uint32_t width) {
   return static_cast<int64_t>(value ^ sign) - sign;
 }
 
-// Rows and columns of sums, and values that each adds up, of one product.
+// The size of a product: rows x rows sums, each over `inputs` values.
 struct Block {
   size_t rows, inputs;
 };
@@ -75,10 +75,10 @@ class Core {
   const ExtensionCounts& counts() const { return counts_; }
 
  private:
-  // Executes a word and moves on; false for the return.
+  // Executes an instruction and advances `at`; returns false for the program's return.
   bool Step(uint32_t word, uint64_t* at) {
     uint32_t rd = Field(word, 7, 5), rs1 = Field(word, 15, 5), high = word >> 25;
-    // All but the fields of registers and immediates, which is what tells instructions apart.
+    // The bits that distinguish instructions: without the fields of registers and immediates.
     uint32_t kind = word & 0x707F;
     if (word == 0x8067) return false;  // ret
     int64_t next = static_cast<int64_t>(*at) + 1;
@@ -120,19 +120,19 @@ class Core {
   }
 
   void Multiply(uint32_t vd, const uint8_t* values, const uint8_t* weights) {
-    uint8_t* place = vectors_.data() + vd * width_;
+    uint8_t* sums = vectors_.data() + vd * width_;
     for (size_t row = 0; row < block_.rows; ++row) {
       for (size_t column = 0; column < block_.rows; ++column) {
-        int32_t found = 0;
+        int32_t product = 0;
         for (size_t n = 0; n < block_.inputs; ++n) {
-          found += static_cast<int8_t>(values[row * block_.inputs + n]) *
-                   static_cast<int8_t>(weights[column * block_.inputs + n]);
+          product += static_cast<int8_t>(values[row * block_.inputs + n]) *
+                     static_cast<int8_t>(weights[column * block_.inputs + n]);
         }
-        // Sums wrap around, as the unit's do; in unsigned that is defined.
+        // Sums wrap around as in the unit; C++ defines that for unsigned integers only.
         uint32_t sum;
-        uint8_t* at = place + 4 * (row * block_.rows + column);
+        uint8_t* at = sums + 4 * (row * block_.rows + column);
         std::memcpy(&sum, at, sizeof sum);
-        sum += static_cast<uint32_t>(found);
+        sum += static_cast<uint32_t>(product);
         std::memcpy(at, &sum, sizeof sum);
       }
     }
@@ -144,7 +144,7 @@ class Core {
 
   uint8_t* Vector(uint32_t index) { return vectors_.data() + index * width_; }
 
-  // The two registers of a group, under the type that it has.
+  // Returns the two registers of a group; the vector type must be E32, M2.
   uint8_t* Sums(uint32_t index) {
     Need(kE32M2);
     if (index % 2) throw std::runtime_error("a group of two begins at an odd register");

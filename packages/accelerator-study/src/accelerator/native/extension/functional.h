@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functional simulator of a CPU with a matrix unit in its vector registers: every byte, no time.
+// Functional simulator of a CPU with a matrix unit in its vector registers: exact bytes, no times.
 #ifndef MLC_RVV_ACCELERATORS_EXTENSION_FUNCTIONAL_H_
 #define MLC_RVV_ACCELERATORS_EXTENSION_FUNCTIONAL_H_
 
@@ -8,15 +8,15 @@
 
 extern "C" {
 
-// Instructions that ran, products among them, bytes that vector loads and stores moved.
+// Counts of a run: instructions, products, and bytes that vector loads and stores moved.
 struct ExtensionCounts {
   std::uint64_t instructions, products, loaded_bytes, stored_bytes;
 };
 
-// Runs `count` words from the first one to its return, at most `most` instructions, on `memory` at
-// address 0, with registers of `vlen` bits (256, 1024 or 4096) that are zero. The words are those
-// of extension/encoding.py; any other one is refused when it is reached, as is
-// an address outside of memory. Returns 0, or 1 with a message.
+// Runs a program of `count` words up to its return, at most `most` instructions, on `memory` at
+// address 0, with zeroed registers of `vlen` bits (256, 1024 or 4096). The simulator refuses words
+// that extension/encoding.py does not write, and addresses outside of memory, when it reaches
+// them. Returns 0, or 1 with a message.
 int extension_run(std::uint32_t vlen, std::uint8_t* memory, std::uint64_t memory_bytes,
                   const std::uint8_t* words, std::uint64_t count, std::uint64_t most,
                   ExtensionCounts* counts, char* message, std::size_t message_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on a CPU's matrix unit, whose instructions a functional simulator runs. A layer's weights
-// begin a memory of their own; values and sums of a product follow them.
+// Products on a CPU's matrix unit, whose instructions a functional simulator runs. Each layer has a
+// memory, which begins with the weights; values and sums of a product follow.
 #include "runtime/products.h"
 
 #include <algorithm>
@@ -83,7 +83,7 @@ void UnitProducts::Run(const AcceleratorProgram& program, std::uint8_t* memory, 
   counts_.stored_bytes += counts.stored_bytes;
 }
 
-// Sums lie by tile of rows, by tile of outputs, and in such a pair by block of rows, of outputs.
+// Copies a part's sums, in order of tiles of rows, tiles of outputs, row blocks, output blocks.
 void UnitProducts::Collect(const Part& part, const std::uint8_t* results,
                            const AcceleratorLayer& layer, std::int32_t* sums) const {
   const uint64_t side = image().spec.batch, down = Blocks(part.program->rows, side);

@@ -11,7 +11,7 @@ namespace {
 
 using std::uint64_t;
 
-// What a query that sees nothing leaves, as the kernels of the CPU do.
+// The lse of a query that sees no token, as in the CPU's kernels.
 constexpr float kEmptyLse = -5e4f;
 constexpr double kLog2E = 1.4426950408889634;
 
@@ -25,8 +25,8 @@ void Attention::Attend(const std::vector<Query>& queries, const std::vector<Toke
   std::vector<Chunk*> chunks;
   for (uint64_t at = 0; at < tokens.size(); at += most) {
     if (resident) {
-      const auto found = resident_.find({tokens[at].key, width});
-      chunks.push_back(found != resident_.end() ? &found->second
+      const auto chunk = resident_.find({tokens[at].key, width});
+      chunks.push_back(chunk != resident_.end() ? &chunk->second
                                                 : NewChunk(layers, tokens[at].key));
     } else {
       chunks.push_back(chunks.size() < spare_[width].size() ? &spare_[width][chunks.size()]
@@ -52,14 +52,14 @@ void Attention::RecordTokens(const std::vector<Token>& tokens, uint64_t width) {
 
 Attention::Chunk* Attention::NewChunk(const Layers& layers, const float* key) {
   const uint64_t most = layers.keys->outputs, width = layers.keys->inputs;
-  Chunk made;
-  made.keys = products_->AllocateWeights(*layers.keys);
-  made.values = products_->AllocateWeights(*layers.values);
-  made.key_scales.resize(most);
-  made.value_scales.resize(most);
-  made.sources.resize(2 * most * width);
-  if (key != nullptr) return &resident_.emplace(Place{key, width}, std::move(made)).first->second;
-  return &spare_[width].emplace_back(std::move(made));
+  Chunk chunk;
+  chunk.keys = products_->AllocateWeights(*layers.keys);
+  chunk.values = products_->AllocateWeights(*layers.values);
+  chunk.key_scales.resize(most);
+  chunk.value_scales.resize(most);
+  chunk.sources.resize(2 * most * width);
+  if (key != nullptr) return &resident_.emplace(Place{key, width}, std::move(chunk)).first->second;
+  return &spare_[width].emplace_back(std::move(chunk));
 }
 
 void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, Chunk* chunk) {
@@ -71,7 +71,7 @@ void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, 
     const bool same = token < chunk->filled && !std::memcmp(key, tokens[token].key, bytes) &&
                       !std::memcmp(value, tokens[token].value, bytes);
     if (same) continue;
-    // What was behind it belonged to a text that is gone.
+    // The chunk's tokens from here on belonged to a former text.
     chunk->filled = token;
     chunk->key_scales[token] = Quantise(tokens[token].key, width, row.data(), "a key");
     for (uint64_t i = 0; i < width; ++i) {
@@ -109,7 +109,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
       }
     }
   }
-  // Probabilities, by chunk as the second product takes them; zeros where nothing is seen.
+  // Probabilities by chunk, the order of the second product; zero for tokens that are not visible.
   std::vector<std::int8_t> weights(chunks.size() * rows * most);
   std::vector<float> row(stride);
   std::vector<std::int8_t> near(stride), seen_weights(rows * tokens);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a compiled model calls where its linear layers are on the accelerator: packed functions,
-// whose names the pass CallAccelerator knows.
+// Packed functions that a compiled model calls for linear layers and attention on the accelerator;
+// the passes CallAccelerator and AttendOnAccelerator use their names.
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -20,7 +20,7 @@
 namespace accelerator {
 namespace {
 
-// One device for the program, made when the first weight comes.
+// The program's only device, created by the first call of Running.
 struct Driver {
   std::unique_ptr<Products> products = MakeProducts(mlc_rvv_accelerator_image);
   LinearLayers layers{products.get()};
@@ -37,6 +37,7 @@ std::mutex& Lock() {
   return lock;
 }
 
+// Runs an action under the lock, and turns a DeviceError into TVM's RuntimeError.
 void Do(const std::function<void()>& action) {
   const std::lock_guard<std::mutex> held(Lock());
   try {
@@ -47,7 +48,7 @@ void Do(const std::function<void()>& action) {
   }
 }
 
-// Matrices [count, outputs, width] of int8, each row followed by the float32 of its scale.
+// Loads matrices [count, outputs, width] of int8; a row ends with the 4 bytes of its float32 scale.
 void LoadInt8(void* weights, int64_t count, int64_t outputs, int64_t width) {
   Do([&] {
     if (width <= static_cast<int64_t>(sizeof(float))) throw DeviceError("weights without a row");
@@ -58,7 +59,7 @@ void LoadInt8(void* weights, int64_t count, int64_t outputs, int64_t width) {
   });
 }
 
-// Matrices [count, outputs, inputs] of float32.
+// Loads matrices [count, outputs, inputs] of float32.
 void LoadFloat(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
   Do([&] {
     const float* data = static_cast<const float*>(weights);
@@ -68,7 +69,7 @@ void LoadFloat(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
   });
 }
 
-// out [rows, outputs] = values [rows, inputs] by the transpose of weights [outputs, inputs].
+// Computes out [rows, outputs] = values [rows, inputs] by transposed weights [outputs, inputs].
 void Multiply(void* out, void* values, void* weights, int64_t rows, int64_t outputs,
               int64_t inputs) {
   Do([&] {
@@ -77,8 +78,8 @@ void Multiply(void* out, void* values, void* weights, int64_t rows, int64_t outp
   });
 }
 
-// What the functions of attention share: queries [all, heads, width], results and their lse [all,
-// heads]; a sequence's queries are those from queries_from[b] on, or its b-th where that is null.
+// Arguments of both attention functions: queries and out [all, heads, width], lse [all, heads].
+// Sequence b has queries queries_from[b] to queries_from[b + 1], or query b without queries_from.
 struct Texts {
   const float* queries;
   const std::int32_t* queries_from;
@@ -89,7 +90,7 @@ struct Texts {
   double scale;
 };
 
-// Attention of all sequences and heads; `tokens_of` gives the keys of a sequence's head.
+// Computes attention of all sequences; `tokens_of` returns a sequence's keys and values of a head.
 void Attend(const Texts& texts, bool resident,
             const std::function<std::vector<Token>(int64_t sequence, int64_t head)>& tokens_of) {
   const int64_t group = texts.heads / texts.kept;
@@ -117,7 +118,7 @@ void Attend(const Texts& texts, bool resident,
   }
 }
 
-// Counters of the device since the program's begin, and what was written for attention: JSON.
+// Returns as JSON the device's counters since the start, and the tokens written for attention.
 tvm::ffi::String Counters() {
   std::ostringstream text;
   Do([&] {
@@ -131,8 +132,8 @@ void RefuseRotation(int64_t rotary_mode) {
   if (rotary_mode) throw DeviceError("queries and keys come without their rotary embeddings");
 }
 
-// Attention to keys and values [all, kept, width] that come with the queries; sequences begin at
-// keys_from[b].
+// Computes attention to keys and values [all, kept, width] of the call; sequence b has tokens
+// keys_from[b] to keys_from[b + 1].
 void AttendRagged(void* queries, void* queries_from, void* keys, void* values, void* keys_from,
                   void* out, void* lse, int64_t count, int64_t heads, int64_t kept, int64_t width,
                   int64_t causal, int64_t rotary_mode, double scale) {
@@ -155,8 +156,8 @@ void AttendRagged(void* queries, void* queries_from, void* keys, void* values, v
   });
 }
 
-// Attention to the pages [all, 2, kept, page, width] of a cache: sequence b has those that
-// page_values[page_from[b]] and the following name, the last of them in use up to last[b].
+// Computes attention to the pages [all, 2, kept, page, width] of a cache. Sequence b has the pages
+// page_values[page_from[b]] to page_values[page_from[b + 1] - 1]; its last page has last[b] tokens.
 void AttendPaged(void* queries, void* queries_from, void* pages, void* page_from, void* page_values,
                  void* last, void* out, void* lse, int64_t count, int64_t heads, int64_t kept,
                  int64_t page, int64_t width, int64_t causal, int64_t rotary_mode, double scale) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device or matrix unit that a runner was linked for and the programs of its model's layers, which
+// The image of a runner: its device or matrix unit and the programs of its model's layers, which
 // host/image.py writes as C++ source.
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
@@ -10,11 +10,11 @@
 
 extern "C" {
 
-// A layer's stream for so many rows, whose blocks lie in tiles of so many, with the addresses that
-// it was made for. A matrix unit has no micro-ops.
+// A layer's stream for a number of rows of values, with the addresses in its instructions. A matrix
+// unit has no micro-ops.
 struct AcceleratorProgram {
   std::uint32_t rows;
-  std::uint32_t tile_rows;
+  std::uint32_t tile_rows;  // blocks of rows in a tile of values
   std::uint64_t micro_ops_at, weights_at, values_at, results_at;
   const std::uint8_t* micro_ops;
   std::uint64_t micro_op_bytes;
@@ -22,11 +22,11 @@ struct AcceleratorProgram {
   std::uint64_t instructions;
 };
 
-// Layers of one size, which share programs; weights lie in tiles of so many blocks.
+// The programs for layers of one size; weights lie in tiles of tile_outputs x tile_inputs blocks.
 struct AcceleratorLayer {
   std::uint32_t outputs, inputs;
   std::uint32_t tile_outputs, tile_inputs;
-  const AcceleratorProgram* programs;  // fewest rows first
+  const AcceleratorProgram* programs;  // by ascending rows
   std::uint32_t count;
 };
 
@@ -36,7 +36,7 @@ struct AcceleratorImage {
   std::uint64_t memory;
   const AcceleratorLayer* layers;
   std::uint32_t count;
-  std::uint32_t chunk;  // tokens of a cache that attention's layers take at once; 0: none does
+  std::uint32_t chunk;  // tokens of a cache in a product of attention; 0: no attention
 };
 
 extern const AcceleratorImage mlc_rvv_accelerator_image;

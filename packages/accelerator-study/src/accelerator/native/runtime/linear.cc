@@ -32,27 +32,27 @@ void LinearLayers::LoadInt8(const void* key, const std::int8_t* rows, uint64_t o
 
 void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs, uint64_t inputs) {
   const AcceleratorLayer& layer = products_->LayerOf(outputs, inputs);
-  Resident made{&layer, products_->AllocateWeights(layer), std::vector<float>(outputs)};
-  std::vector<std::int8_t> tiles(made.weights.bytes), row(inputs);
+  Resident resident{&layer, products_->AllocateWeights(layer), std::vector<float>(outputs)};
+  std::vector<std::int8_t> tiles(resident.weights.bytes), row(inputs);
   for (uint64_t output = 0; output < outputs; ++output) {
-    made.scales[output] = row_of(output, row.data());
+    resident.scales[output] = row_of(output, row.data());
     for (uint64_t input = 0; input < inputs; ++input) {
       tiles[products_->WeightAt(layer, output, input)] = row[input];
     }
   }
-  products_->Write(made.weights, tiles.data(), tiles.size());
-  resident_.insert_or_assign(key, std::move(made));
+  products_->Write(resident.weights, tiles.data(), tiles.size());
+  resident_.insert_or_assign(key, std::move(resident));
 }
 
 void LinearLayers::Multiply(const void* key, const float* values, float* out, uint64_t rows,
                             uint64_t outputs, uint64_t inputs) {
-  const auto found = resident_.find(key);
-  if (found == resident_.end() || found->second.layer->outputs != outputs ||
-      found->second.layer->inputs != inputs) {
+  const auto entry = resident_.find(key);
+  if (entry == resident_.end() || entry->second.layer->outputs != outputs ||
+      entry->second.layer->inputs != inputs) {
     throw DeviceError("weights of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
                       " were not loaded before their use");
   }
-  const Resident& weights = found->second;
+  const Resident& weights = entry->second;
   std::vector<std::int8_t> rounded(rows * inputs);
   std::vector<float> scales;
   for (uint64_t r = 0; r < rows; ++r) {

@@ -44,7 +44,7 @@ uint64_t Products::WeightAt(const AcceleratorLayer& layer, uint64_t output, uint
   const uint64_t across = Blocks(layer.outputs, spec.outputs);
   const uint64_t deep = Blocks(layer.inputs, spec.inputs);
   const uint64_t column = output / spec.outputs, step = input / spec.inputs;
-  // The tiles before this one fill all of the depth; in it, blocks lie by input, then output.
+  // The tiles before `from` have all inputs; a tile has its blocks by input, then output.
   const uint64_t from = column / layer.tile_outputs * layer.tile_outputs;
   const uint64_t columns = std::min<uint64_t>(layer.tile_outputs, across - from);
   const uint64_t top = step / layer.tile_inputs * layer.tile_inputs;
@@ -81,9 +81,9 @@ std::vector<std::int8_t> Products::InBlocks(const AcceleratorLayer& layer, const
     const uint64_t block = r / spec.batch, line = r % spec.batch;
     const uint64_t top = block / tile * tile, high = std::min(tile, down - top);
     for (uint64_t i = 0; i < inputs; i += spec.inputs) {
-      const uint64_t place = top * deep + i / spec.inputs * high + (block - top);
+      const uint64_t position = top * deep + i / spec.inputs * high + (block - top);
       const uint64_t end = std::min<uint64_t>(inputs, i + spec.inputs);
-      std::copy(row + i, row + end, blocks.begin() + (place * spec.batch + line) * spec.inputs);
+      std::copy(row + i, row + end, blocks.begin() + (position * spec.batch + line) * spec.inputs);
     }
   }
   return blocks;

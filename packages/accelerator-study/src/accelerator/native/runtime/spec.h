@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Description of what multiplies blocks of int8.
+// Sizes of a device or matrix unit that multiplies blocks of int8.
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_SPEC_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_SPEC_H_
 
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// Block of one product, and depths of a device's buffers in elements (powers of two); a CPU's
+// The block of a product, and the depths of a device's buffers in elements (powers of two); a CPU's
 // matrix unit has no buffers.
 struct AcceleratorSpec {
   std::uint32_t batch, inputs, outputs;

@@ -62,8 +62,8 @@ Device::Device(const AcceleratorSpec& spec, std::uint64_t memory_bytes)
   for (std::uint64_t m : {kWeight, kInput, kOutput}) {
     grain_ = std::max(grain_, ElementBytes(spec, m));
   }
-  used_ = grain_;  // nothing is at address 0, which means "nowhere"
-  // The kernel gives pages when they are touched: most of a device's memory never is.
+  used_ = grain_;  // address 0 means "no buffer"
+  // The kernel allocates a page at its first access; a run accesses few pages of the memory.
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
@@ -89,9 +89,9 @@ Buffer Device::Allocate(std::uint64_t bytes) {
                       " bytes are wanted, " + std::to_string(room) + " of " +
                       std::to_string(bytes_) + " are free");
   }
-  const Buffer made{used_, bytes};
+  const Buffer allocated{used_, bytes};
   used_ += (bytes + grain_ - 1) / grain_ * grain_;
-  return made;
+  return allocated;
 }
 
 void Device::Write(const Buffer& to, const void* from, std::uint64_t bytes, std::uint64_t offset) {
@@ -123,10 +123,10 @@ void Device::Run(const std::uint8_t* stream, std::uint64_t count) {
 
 void Stream::Launch(const AcceleratorProgram& program, const Operands& operands) {
   const std::uint64_t bytes = program.instructions * kInstructionBytes;
-  std::vector<std::uint8_t> moved(program.stream, program.stream + bytes);
+  std::vector<std::uint8_t> relocated(program.stream, program.stream + bytes);
   for (std::uint64_t at = 0; at < bytes; at += kInstructionBytes) {
     std::uint64_t word;
-    std::memcpy(&word, &moved[at], sizeof(word));
+    std::memcpy(&word, &relocated[at], sizeof(word));
     const std::uint64_t opcode = word & kOpcodeMask, memory = word >> kMemoryShift & 7;
     if (opcode != kLoad && opcode != kStore) continue;
     std::uint64_t from, to;
@@ -149,9 +149,9 @@ void Stream::Launch(const AcceleratorProgram& program, const Operands& operands)
                         std::to_string(at / kInstructionBytes) + " can name");
     }
     word = (word & ~(kDramMask << kDramShift)) | address << kDramShift;
-    std::memcpy(&moved[at], &word, sizeof(word));
+    std::memcpy(&relocated[at], &word, sizeof(word));
   }
-  launched_.push_back(std::move(moved));
+  launched_.push_back(std::move(relocated));
 }
 
 void Stream::Synchronise() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver of an accelerator with VTA's instruction set: memory, buffers, streams. The device behind
-// it is the functional simulator, which has memory of its own; the host copies in and out.
+// Driver of an accelerator with VTA's instruction set: memory, buffers, streams. The functional
+// simulator runs the instructions on memory of its own; the host copies data in and out.
 #ifndef MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
 #define MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
 
@@ -14,7 +14,7 @@ namespace accelerator {
 
 class Device {
  public:
-  // Throws DeviceError when the description is wrong, or memory cannot be allocated.
+  // Throws DeviceError if `spec` is wrong, or the memory cannot be allocated.
   Device(const AcceleratorSpec& spec, std::uint64_t memory_bytes);
   ~Device();
   Device(const Device&) = delete;
@@ -22,21 +22,21 @@ class Device {
 
   const AcceleratorSpec& spec() const { return spec_; }
 
-  // A buffer behind all others, at an address that every kind of transfer can name.
-  // Throws DeviceError when memory is full.
+  // Returns a new buffer behind all others, aligned for every kind of transfer.
+  // Throws DeviceError if memory is full.
   Buffer Allocate(std::uint64_t bytes);
-  // Where the next buffer will be; and back to there: buffers from that address on are gone.
+  // Mark returns the address of the next buffer; Release frees the buffers from that address on.
   std::uint64_t Mark() const { return used_; }
   void Release(std::uint64_t mark) { used_ = mark; }
 
-  // Copies between the host and a buffer. Throw DeviceError where it is not that large.
+  // Copy between the host and a buffer. Throw DeviceError if the buffer is too small.
   void Write(const Buffer& to, const void* from, std::uint64_t bytes, std::uint64_t offset = 0);
   void Read(const Buffer& from, void* to, std::uint64_t bytes) const;
 
-  // Runs instructions to their end. Throws DeviceError with the device's message.
+  // Runs `count` instructions. Throws DeviceError with the device's message.
   void Run(const std::uint8_t* stream, std::uint64_t count);
 
-  // Of all runs so far.
+  // Counters and instructions of all runs so far.
   const AcceleratorCounts& counts() const { return counts_; }
   std::uint64_t instructions() const { return instructions_; }
 
@@ -51,22 +51,22 @@ class Device {
   std::uint64_t instructions_ = 0;
 };
 
-// Buffers that a program's transfers are about.
+// The buffers that a program's transfers read and write.
 struct Operands {
   Buffer micro_ops, weights, values, results;
 };
 
-// Programs that run one after the other. They begin when somebody waits for them: a simulator
-// gains nothing by running earlier.
+// A queue of programs that run one after the other, not before Synchronise: the simulator gains
+// nothing by running earlier.
 class Stream {
  public:
   explicit Stream(Device* device) : device_(device) {}
 
-  // Appends a program with its transfers moved to these buffers.
-  // Throws DeviceError where a buffer is not at an address that they can be moved to.
+  // Appends a program with its transfers relocated to the operands' buffers.
+  // Throws DeviceError if a transfer cannot encode a buffer's address.
   void Launch(const AcceleratorProgram& program, const Operands& operands);
-  // Runs what was launched, and waits for its end. Throws DeviceError with the device's message;
-  // what comes after the fault is dropped.
+  // Runs the launched programs to their end. Throws DeviceError with the device's message, and
+  // drops the programs after the fault.
   void Synchronise();
 
  private:

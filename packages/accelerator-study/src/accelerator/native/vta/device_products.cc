@@ -12,7 +12,7 @@ namespace {
 
 using std::uint64_t;
 
-constexpr uint64_t kPlanes = 4;  // bytes of a sum, each of which leaves in a plane of its own
+constexpr uint64_t kPlanes = 4;  // bytes of a sum; the device stores each byte in its own plane
 
 class DeviceProducts : public Products {
  public:
@@ -40,31 +40,31 @@ class DeviceProducts : public Products {
 };
 
 Buffer DeviceProducts::MicroOpsOf(const AcceleratorProgram& program) {
-  const auto found = micro_ops_.find(&program);
-  if (found != micro_ops_.end()) return found->second;
-  const Buffer made = device_.Allocate(program.micro_op_bytes);
-  device_.Write(made, program.micro_ops, program.micro_op_bytes);
-  micro_ops_.emplace(&program, made);
-  return made;
+  const auto entry = micro_ops_.find(&program);
+  if (entry != micro_ops_.end()) return entry->second;
+  const Buffer allocated = device_.Allocate(program.micro_op_bytes);
+  device_.Write(allocated, program.micro_ops, program.micro_op_bytes);
+  micro_ops_.emplace(&program, allocated);
+  return allocated;
 }
 
 void DeviceProducts::Multiply(const AcceleratorLayer& layer, const Buffer& weights,
                               const std::int8_t* values, uint64_t rows, std::int32_t* sums) {
   const AcceleratorSpec& spec = device_.spec();
   const std::vector<Part> parts = PartsOf(layer, rows);
-  // They stay, and so must lie before what goes.
+  // Micro-ops stay in memory, so their buffers must lie before the ones that Release frees.
   for (const Part& part : parts) MicroOpsOf(*part.program);
   const uint64_t mark = device_.Mark();
   try {
     std::vector<Buffer> results;
     for (const Part& part : parts) {
       const std::vector<std::int8_t> blocks = InBlocks(layer, part, values);
-      const Buffer given = device_.Allocate(blocks.size());
-      device_.Write(given, blocks.data(), blocks.size());
+      const Buffer input = device_.Allocate(blocks.size());
+      device_.Write(input, blocks.data(), blocks.size());
       const uint64_t down = Blocks(part.program->rows, spec.batch);
       const uint64_t across = Blocks(layer.outputs, spec.outputs);
       results.push_back(device_.Allocate(kPlanes * down * spec.batch * across * spec.outputs));
-      stream_.Launch(*part.program, {MicroOpsOf(*part.program), weights, given, results.back()});
+      stream_.Launch(*part.program, {MicroOpsOf(*part.program), weights, input, results.back()});
     }
     stream_.Synchronise();
     for (std::size_t i = 0; i < parts.size(); ++i) Collect(parts[i], results[i], layer, sums);

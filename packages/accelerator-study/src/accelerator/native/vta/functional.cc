@@ -64,7 +64,7 @@ struct Instruction {
   }
 };
 
-// Fields one after the other, low bits first; none crosses from one 64-bit word into the next.
+// The bit fields of an instruction, low bits first; a field lies within a 64-bit word.
 class Fields {
  public:
   explicit Fields(const uint8_t* bytes) { std::memcpy(words_, bytes, kInstructionBytes); }
@@ -154,8 +154,8 @@ Instruction Decode(uint64_t index, const uint8_t* bytes, const AcceleratorSpec& 
   return found;
 }
 
-// Adds the product of `batch` rows of values by weights to sums that wrap around. The sizes of
-// VTA's own block are known to the compiler, which makes it four times as fast.
+// Adds the product of `batch` rows of values by weights to sums that wrap around. Template
+// parameters give the compiler the sizes of VTA's block, which makes the loop four times as fast.
 template <uint32_t kInputs, uint32_t kOutputs>
 void MultiplyBlock(const AcceleratorSpec& spec, int32_t* sums, const int8_t* values,
                    const int8_t* weights) {
@@ -204,13 +204,13 @@ class Device {
  private:
   size_t Lanes() const { return size_t{spec_.batch} * spec_.outputs; }
 
-  // Lets each queue run as far as its tokens carry, until all are done or none can move.
+  // Runs each queue as far as its tokens allow, until all queues are done or none can continue.
   void Pump(const std::vector<Instruction>& program,
             const std::array<std::vector<uint64_t>, kQueues>& queues, uint32_t order) {
     std::array<uint32_t, kQueues> turn{kLoadQueue, kComputeQueue, kStoreQueue};
     for (uint32_t n = 0; n < order % 6; ++n) std::next_permutation(turn.begin(), turn.end());
     std::array<size_t, kQueues> next{};
-    // tokens[q][0] wait for queue q from the one before it, tokens[q][1] from the one after.
+    // tokens[q][0] come to queue q from the queue before, tokens[q][1] from the queue after.
     uint64_t tokens[kQueues][2] = {};
     for (bool moved = true; moved;) {
       moved = false;
@@ -260,7 +260,7 @@ class Device {
     }
   }
 
-  // First byte in DRAM of a transfer whose elements have `element` bytes there.
+  // Returns the first byte in DRAM of a transfer, whose elements have `element` bytes in DRAM.
   uint8_t* Address(uint64_t index, const Transfer& t, uint64_t element) const {
     uint64_t last = t.rows ? (uint64_t{t.rows} - 1) * t.stride + t.columns : 0;
     uint64_t end = (t.dram + last) * element;
@@ -278,7 +278,7 @@ class Device {
     }
   }
 
-  // Fills a buffer; `read` turns an element in DRAM into one on chip of `size` bytes.
+  // Fills a buffer from DRAM; `read` converts a row to elements of `size` bytes on chip.
   template <typename Read>
   void Fill(const Transfer& t, uint8_t* to, size_t size, const uint8_t* from, size_t element,
             Read read) {
@@ -325,7 +325,7 @@ class Device {
     counts_->sum_bytes += moved * Lanes();
   }
 
-  // Writes the low byte of each sum.
+  // Stores the low byte of each sum in DRAM.
   void Store(uint64_t index, const Transfer& t) {
     if (!t.columns) return;
     CheckRange(index, "accumulator", t.sram + t.Elements(), spec_.sums);
@@ -342,7 +342,7 @@ class Device {
     uint32_t dst, src, wgt;
   };
 
-  // Micro-ops of a loop, each of whose indices stays inside its buffer in every iteration.
+  // Returns a loop's micro-ops after checking that every iteration's indices are in the buffers.
   std::vector<MicroOp> MicroOps(uint64_t index, const Instruction& i, bool wgt, bool src) const {
     uint32_t sum = Log2(spec_.sums), value = std::max(sum, Log2(spec_.values));
     uint32_t weight = Log2(spec_.weights);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EstimateCost: the matrix products of a module, and all its other work, for a cost estimate.
+"""EstimateCost: writes a module's matrix products and other work for a cost estimate.
 
 The pass does not change the module and writes its products and other work as JSON. It runs after
 fusion and before schedules, where products are still whole loops. The pass knows products by their
@@ -8,8 +8,8 @@ both factors are the batch, axes of one are M or N. The pass follows dequantizat
 elementwise blocks before a product. Extents may be symbolic; they are kept as text such as
 ``seq_len*4`` in the names of the calling Relax function.
 
-The file goes to the configuration's folder of reports; ``python -m costmodel`` reads it. This
-module and its neighbours import TVM alone.
+The pass writes the file to the configuration's folder of reports; ``python -m costmodel`` reads the
+file. The modules of this folder import only TVM.
 """
 
 import json
@@ -28,7 +28,7 @@ from .records import EntryWork, Extent, Operand, Other, Product, Unclassified
 
 SCHEMA = 1
 
-# The paged cache computes attention behind one call: its two products follow from its shapes.
+# A call of the paged cache computes attention: its two products follow from the call's shapes.
 ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
 CONTEXT = "context"
 NO_WORK = (
@@ -40,24 +40,24 @@ NO_WORK = (
 
 @tvm.transform.module_pass(opt_level=0, name="EstimateCost")
 class EstimateCost:
-    """Pass that writes the workloads of a module to a file, and returns the module unchanged."""
+    """Pass that writes the workloads of a module to a file and does not change the module."""
 
     def __init__(self, _target: Any, configuration: Any, *, file: str) -> None:
         """Make the pass.
 
         Args:
-            configuration: of the passes; it must name a folder of reports.
+            configuration: of the passes; must name a folder of reports.
             file: name of the report in that folder.
 
         Raises:
-            RuntimeError: there is no folder of reports.
+            RuntimeError: the configuration names no folder of reports.
         """
         if configuration.reports is None:
             raise RuntimeError("EstimateCost: the configuration of the passes names no reports")
         self.path = Path(configuration.reports) / file
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        """Write the report."""
+        """Write the workloads of ``mod`` to the file, and return ``mod``."""
         text = json.dumps(workloads(mod), indent=1)
         self.path.write_text(f"{text}\n", encoding="utf-8")
         return mod
@@ -72,13 +72,13 @@ def lower_graph(mod: IRModule) -> IRModule:
 
 
 def workloads(mod: IRModule) -> dict[str, Any]:
-    """Describe every public Relax function of a module of fused TIR functions.
+    """Return the work of every public Relax function of a module of fused TIR functions.
 
     Returns:
         ``{"schema": 1, "entries": {function: {"products", "others", "unclassified"}},
         "functions": {callee: {"params", "products", "others"}}}``, with equal items of an entry
-        counted together; extents are integers or text. An entry speaks of its own symbolic
-        sizes; a callee of those in the shapes of its parameters, for traces of real calls.
+        counted together; extents are integers or text. An entry's extents use its symbolic sizes;
+        a callee's extents use the sizes in its parameters' shapes, for traces of real calls.
     """
     entries = {}
     functions: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def _counted(items: list[Any]) -> Iterator[Any]:
 
 
 class _Walk:
-    """Collection of an entry from the calls of a Relax function."""
+    """A walk over the calls of a Relax function, which collects the work of an entry."""
 
     def __init__(self, mod: IRModule, entry: EntryWork, functions: dict[str, Any]) -> None:
         self.mod, self.entry, self.functions = mod, entry, functions
@@ -181,15 +181,15 @@ class _Walk:
         names |= {p: "constant" for p, a in pairs if isinstance(a, relax.Constant)}
         derived = {p: self.derived[a] for p, a in pairs if a in self.derived}
         if args and len(names) == len(args):
-            # A weight transposed or dequantized by a function of its own is still a weight.
+            # A weight that a separate function transposes or dequantizes is still a weight.
             weights[out] = names[func.params[0]]
             self.derived[out] = (work, derived)
         function, entry = g_var.name_hint, self.entry
         entry.products += [m.describe(function, names, symbols, derived) for m in work.matches]
         entry.others += work.describe_others(function, names, symbols)
         params = [_shape(p) for p in func.params]
-        own = [m.describe(function, names, {}, derived) for m in work.matches]
-        self._callee(function, params, own, work.describe_others(function, names, {}))
+        products = [m.describe(function, names, {}, derived) for m in work.matches]
+        self._callee(function, params, products, work.describe_others(function, names, {}))
         for reason in work.problems:
             self.problem(function, reason)
 
@@ -208,7 +208,7 @@ def _shape(param: Any) -> list[Extent] | None:
 
 
 def _attention(qkv: Any, out: Any, tokens: Extent) -> list[Product]:
-    """The two products of attention over a cache, from the shapes of one call."""
+    """Return the two products of attention over a cache, from the shapes of a call."""
     heads, dim, out_dim = (extent_text(d) for d in (out.shape[-2], qkv.shape[-1], out.shape[-1]))
     kv = extent_text(tirx.floordiv(qkv.shape[-2] - out.shape[-2], 2))
     dtype = str(out.dtype)
@@ -230,27 +230,27 @@ def _attention(qkv: Any, out: Any, tokens: Extent) -> list[Product]:
 
 
 def _softmax(out: Any, tokens: Extent) -> Other:
-    """The work between the two products; its bits are those of the products' operands."""
+    """Return the softmax between attention's products; the products count its bits."""
     return Other(ATTENTION, "softmax", f"({extent_text(out.shape[-2])}*{tokens}*{CONTEXT})", 0, 0)
 
 
 def _bound_symbols(func: tirx.PrimFunc, args: list[Any], call: relax.Call) -> dict[Any, Any]:
-    """Symbolic sizes of a TIR function in terms of its caller's."""
-    found: dict[Any, Any] = {}
+    """Return the symbolic sizes of a TIR function in terms of its caller's sizes."""
+    bindings: dict[Any, Any] = {}
     types = [a.ty for a in args] + [*call.ty_args]
     for param, ty in zip(func.params, types, strict=False):
         if not isinstance(param.ty, tirx.BufferType) or getattr(ty, "shape", None) is None:
             continue
         for inner, outer in zip(param.ty.shape, ty.shape, strict=True):
             if isinstance(inner, tirx.Var):
-                found[inner] = _typed(outer, inner)
+                bindings[inner] = _typed(outer, inner)
     extra = list(call.args[2].values) if len(call.args) > 2 else []
     for param, value in zip(func.params[len(types) :], extra, strict=False):
-        found[param] = _typed(value, param)
-    return found
+        bindings[param] = _typed(value, param)
+    return bindings
 
 
 def _typed(value: Any, like: Any) -> Any:
-    """A caller's 64-bit size for a callee's 32-bit variable."""
+    """Cast a caller's 64-bit size to the type of a callee's variable, if the types differ."""
     same = tvm_ffi.structural_equal(value.ty, like.ty)
     return value if same else tirx.Cast(str(like.ty.dtype), value)

@@ -12,12 +12,12 @@ from .records import Extent
 
 
 def same_buffer(param: Any, access: Any) -> bool:
-    """True if a parameter is the buffer of a load or store; copies keep the name."""
+    """Return True if a parameter is the buffer of a load or store; copies keep the name."""
     return bool(access.buffer.same_as(param) or access.buffer.name == param.name)
 
 
 def factors_of(expr: Any) -> list[Any]:
-    """The factors of a product, casts around it aside; none of None."""
+    """Return the factors of a product without outer casts; [] for None."""
     while isinstance(expr, tirx.Cast):
         expr = expr.value
     if isinstance(expr, tirx.Mul):
@@ -26,7 +26,7 @@ def factors_of(expr: Any) -> list[Any]:
 
 
 def carries(expr: Any, reduction: list[Any]) -> bool:
-    """True if an axis of the reduction is used otherwise than divided, as in a group's scale."""
+    """Return True if an expression uses a reduction axis undivided, unlike a group's scale."""
     hits: list[Any] = []
 
     def enter(node: Any) -> bool:
@@ -41,44 +41,44 @@ def carries(expr: Any, reduction: list[Any]) -> bool:
 
 
 def nodes_in_statement(body: Any) -> list[Any]:
-    """Every node of a statement, inner ones first."""
-    found: list[Any] = []
-    tirx.stmt_functor.post_order_visit(body, found.append)
-    return found
+    """Return every node of a statement, inner nodes first."""
+    nodes: list[Any] = []
+    tirx.stmt_functor.post_order_visit(body, nodes.append)
+    return nodes
 
 
 def nodes_in(expr: Any) -> list[Any]:
-    """Every node of an expression, inner ones first."""
-    found: list[Any] = []
+    """Return every node of an expression, inner nodes first."""
+    nodes: list[Any] = []
     if isinstance(expr, ir.Expr):
-        tirx.stmt_functor.post_order_visit(expr, found.append)
-    return found
+        tirx.stmt_functor.post_order_visit(expr, nodes.append)
+    return nodes
 
 
 def loads_in(expr: Any) -> list[tirx.BufferLoad]:
-    """The loads in an expression, those in indices too."""
+    """Return the loads in an expression, also the loads in indices."""
     return [n for n in nodes_in(expr) if isinstance(n, tirx.BufferLoad)]
 
 
 def data_loads_in(expr: Any) -> list[tirx.BufferLoad]:
-    """Loads that are not part of another load's index."""
+    """Return the loads that are not part of another load's index."""
     loads = loads_in(expr)
     within = [x for load in loads for i in load.indices for x in loads_in(i)]
     return [x for x in loads if not any(x.same_as(w) for w in within)]
 
 
 def uses(expr: Any, variables: list[Any]) -> bool:
-    """True if an expression has one of the variables."""
+    """Return True if an expression contains a variable of ``variables``."""
     return any(n.same_as(v) for n in nodes_in(expr) if isinstance(n, tirx.Var) for v in variables)
 
 
 def gathers(expr: Any) -> bool:
-    """True if an index is itself loaded."""
+    """Return True if an index of a load in the expression is itself loaded."""
     return any(loads_in(i) for load in loads_in(expr) for i in load.indices)
 
 
 def replaced(expr: Any, load: tirx.BufferLoad, value: Any) -> Any:
-    """The expression with ``value`` where ``load`` was."""
+    """Return the expression with ``value`` in place of ``load``."""
 
     def swap(node: Any) -> Any:
         return value if tvm_ffi.structural_equal(node, load) else None
@@ -88,17 +88,17 @@ def replaced(expr: Any, load: tirx.BufferLoad, value: Any) -> Any:
 
 
 def product_of(parts: list[Any]) -> Any:
-    """The product of extents; 1 of none."""
+    """Return the product of extents; 1 for an empty list."""
     return reduce(lambda x, y: x * y, parts, tirx.IntImm("int64", 1))
 
 
 def bits_of(dtype: Any) -> int:
-    """Width of a data type."""
+    """Return the width of a data type in bits."""
     return int(tvm.DataType(str(dtype)).bits)
 
 
 def index_text(indices: Any) -> str:
-    """The indices of an access as text."""
+    """Return the indices of an access as text."""
     return f"[{','.join(str(extent_text(i)) for i in indices)}]"
 
 
@@ -112,7 +112,7 @@ _SIGNS = (
 
 
 def extent_text(expr: Any, symbols: dict[Any, Any] | None = None) -> Extent:
-    """An extent as an integer, or as text in Python's arithmetic."""
+    """Return an extent as an integer, or as text in Python's arithmetic."""
     if isinstance(expr, int):
         return expr
     if symbols:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products and other work in a TIR function."""
+"""Recognition of matrix products and other work in a TIR function."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -33,7 +33,7 @@ Derived = dict[Any, Any]  # parameter of a TIR function -> (work, Derived) that 
 
 @dataclass
 class Match:
-    """A block that is a product, still in TIR."""
+    """A block that computes a product, still in TIR."""
 
     work: "FunctionWork"
     block: tirx.SBlock
@@ -52,7 +52,7 @@ class Match:
         symbols: dict[Any, Any],
         derived: Derived,
     ) -> Product:
-        """The record of a caller's product; the factor that is a weight becomes B."""
+        """Return the record of a caller's product; a factor that is a weight becomes B."""
         first, second = self.sides
         m, n = self.own
         heavy = [self._weight(side, weights) for side in self.sides]
@@ -110,7 +110,7 @@ class Match:
 
 
 class FunctionWork:
-    """Work of a TIR function: products, other blocks, and reasons for unreadable ones."""
+    """The work of a TIR function: products, other blocks, and reasons for unreadable blocks."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
@@ -162,39 +162,39 @@ class FunctionWork:
         return Match(self, block, store, pair, extents, batch, own, reduction, scales)
 
     def roots(self, expr: Any) -> list[Any]:
-        """Parameters of the function that an expression is made from."""
-        found = []
+        """Return the function's parameters from which an expression is computed."""
+        roots = []
         for load in loads_in(self.inlined(expr)):
-            found += [p for p in self.func.params if p.same_as(load.buffer) or same_buffer(p, load)]
-        return found
+            roots += [p for p in self.func.params if p.same_as(load.buffer) or same_buffer(p, load)]
+        return roots
 
     def inlined(self, expr: Any, depth: int = 8) -> Any:
-        """Replace the results of elementwise blocks in an operand by the blocks."""
+        """Return the expression with elementwise blocks inlined for the loads of their results."""
         for load in loads_in(expr) if depth else []:
-            made = self.producers.get(load.buffer)
-            if made is None or any(int(v.iter_type) != SPATIAL for v in made[0].iter_vars):
+            block = self.producers.get(load.buffer)
+            if block is None or any(int(v.iter_type) != SPATIAL for v in block[0].iter_vars):
                 continue
-            variables = made[1].indices
+            variables = block[1].indices
             if all(isinstance(v, tirx.Var) for v in variables):
                 value = tirx.stmt_functor.substitute(
-                    tirx.Evaluate(made[1].value), dict(zip(variables, load.indices, strict=True))
+                    tirx.Evaluate(block[1].value), dict(zip(variables, load.indices, strict=True))
                 ).value
                 expr = replaced(expr, load, value)
                 return self.inlined(expr, depth - 1)
         return expr
 
     def traced(self, expr: Any, derived: Derived) -> Any:
-        """As :meth:`inlined`, and on through the functions that made the parameters."""
+        """Inline blocks as :meth:`inlined`, also of the functions that compute the parameters."""
         expr = self.inlined(expr)
         for param, (work, further) in derived.items():
             for load in [x for x in loads_in(expr) if same_buffer(param, x)]:
-                made = work.result_at(load.indices)
-                if made is not None:
-                    expr = replaced(expr, load, work.traced(made, further))
+                result = work.result_at(load.indices)
+                if result is not None:
+                    expr = replaced(expr, load, work.traced(result, further))
         return expr
 
     def result_at(self, indices: Any) -> Any:
-        """The function's one result at an index, when an elementwise block makes it."""
+        """Return the function's single result at an index, if an elementwise block computes it."""
         results = [(b, s) for b, s in self.producers.values() if self._is_result(s)]
         if len(results) != 1 or any(int(v.iter_type) != SPATIAL for v in results[0][0].iter_vars):
             return None
@@ -210,7 +210,7 @@ class FunctionWork:
     def with_epilogue_scales(
         self, match: Match, a: Operand, b: Operand, m: list[Any], n: list[Any]
     ) -> tuple[Operand, Operand]:
-        """Scales of integer operands that are applied to the finished sums."""
+        """Return integer operands with the scales that apply to their finished sums."""
         if not a.dtype.startswith(("int", "uint")) or not b.dtype.startswith(("int", "uint")):
             return a, b
         axes = dict(enumerate(match.store.indices))
@@ -238,18 +238,18 @@ class FunctionWork:
     def describe_others(
         self, function: str, names: dict[Any, str], symbols: dict[Any, Any]
     ) -> list[Other]:
-        """The blocks that are not products, one item a function.
+        """Return the work of all blocks that are not products, as at most a single item.
 
         Args:
-            function: its name.
+            function: name of the function.
             names: of the parameters that are weights.
-            symbols: sizes of the function in terms of its caller's.
+            symbols: sizes of the function in terms of its caller's sizes.
         """
         if not self.plain:
             return []
-        taken = [r for m in self.matches for side in m.sides for r in self.roots(side)]
+        operands = [r for m in self.matches for side in m.sides for r in self.roots(side)]
         written = [p for p in self.func.params if any(same_buffer(p, s) for s in self._stores())]
-        others = [p for p in self.func.params if p not in written and p not in taken]
+        others = [p for p in self.func.params if p not in written and p not in operands]
         read = [0] + [self._bits_read(p) for p in others]
         fixed = [0] + [self._bits_read(p) for p in others if p in names]
         wrote = [0] + [
@@ -267,7 +267,7 @@ class FunctionWork:
         return [n for n in nodes_in_statement(self.func.body) if isinstance(n, tirx.BufferStore)]
 
     def _bits_read(self, param: Any) -> Any:
-        """The whole parameter once, or, when it is gathered from, what the loops touch."""
+        """Return the bits of a parameter, or of the loops' elements if blocks gather from it."""
         if not isinstance(param.ty, tirx.BufferType):
             return 0
         size = product_of(list(param.ty.shape))
@@ -281,12 +281,12 @@ class FunctionWork:
 
 
 def _summand(store: tirx.BufferStore) -> Any:
-    """``e`` of ``C = C + e``; None for another reduction."""
+    """Return ``e`` of ``C = C + e``; None for another reduction."""
     value = store.value
     if not isinstance(value, tirx.Add):
         return None
-    for own, other in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(own, tirx.BufferLoad) and own.buffer.same_as(store.buffer):
+    for target, other in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(target, tirx.BufferLoad) and target.buffer.same_as(store.buffer):
             return other
     return None
 
@@ -294,7 +294,7 @@ def _summand(store: tirx.BufferStore) -> Any:
 def _quantization(
     factors: list[Any], axis: Any, rows: list[Any], heavy: bool
 ) -> tuple[int, Quantization]:
-    """Width of the integers that store an operand (0: not integers), and their scales."""
+    """Return the width of an operand's stored integers (0: not integers), and its scales."""
     cores = [f for f in factors if carries(f, [axis])]
     integers = [x for f in cores for x in data_loads_in(f) if "int" in str(x.buffer.dtype)]
     if not integers:
@@ -332,7 +332,7 @@ def _quantization(
 
 
 def _mask(node: Any) -> tirx.IntImm | None:
-    """The constant of a bitwise and: a call in TVM 0.26, an expression of its own in 0.27."""
+    """Return the constant of a bitwise and: a call in TVM 0.26, an expression class in 0.27."""
     if isinstance(node, ir.Call) and getattr(node.op, "name", "").endswith("bitwise_and"):
         operand = node.args[1]
     elif type(node).__name__ == "BitwiseAnd":

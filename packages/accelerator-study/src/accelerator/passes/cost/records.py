@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a module's work, for a report."""
+"""Records of a module's work for the report of EstimateCost."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ Extent = int | str  # symbolic extents are text in Python's arithmetic
 
 @dataclass(frozen=True)
 class Quantization:
-    """Scales of an operand: none, tensor, channel, token or group; widths in bits."""
+    """The scales of an operand: none, tensor, channel, token or group; widths in bits."""
 
     grain: str = "none"
     group: int = 0
@@ -18,7 +18,7 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor: the parameter it comes from, its width as stored, and its index map."""
+    """A factor of a product: its parameter, its stored width, and its index map."""
 
     name: str
     dtype: str
@@ -30,7 +30,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Product:
-    """``batch`` products of M x K by K x N, done ``count`` times."""
+    """A matrix product: ``batch`` products of M x K by K x N, ``count`` times."""
 
     function: str
     block: str
@@ -49,9 +49,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Other:
-    """Work of blocks that are not products: instances of their loops, bits read and written.
+    """The work of blocks that are not products: loop iterations, bits read and written.
 
-    ``bits_weights`` are those of the bits read that are weights, as a norm's.
+    ``bits_weights`` are the read bits that are weights, such as a norm's.
     """
 
     function: str
@@ -74,7 +74,7 @@ class Unclassified:
 
 @dataclass
 class EntryWork:
-    """One Relax function."""
+    """The work of a Relax function."""
 
     products: list[Product] = field(default_factory=list)
     others: list[Other] = field(default_factory=list)
