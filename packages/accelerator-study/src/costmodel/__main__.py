@@ -9,11 +9,10 @@ from groundwork.errors import INTERRUPTED, CommandError, exit_code_of
 
 
 def main() -> int:
-    """Run with this process's arguments; Ctrl-C works while modules are loaded, too."""
+    """Run the command with this process's arguments and return its exit code."""
     code = exit_code_of(lambda: int(importlib.import_module("costmodel.cli").main()), CommandError)
     if code == INTERRUPTED:
-        # The interpreter's own end would wait for the workers of a search, which end with this
-        # process.
+        # A normal exit would wait for the workers of a search; os._exit ends them, too.
         os._exit(code)
     return code
 

@@ -62,23 +62,23 @@ FILE_WIDTH = 160
 def main(
     argv: Sequence[str] | None = None, read: Callable[[Path], dict[str, Any]] = read_workloads
 ) -> int:
-    """Run the command; returns its exit code.
+    """Run the command ``costmodel`` and return its exit code.
 
     Args:
-        argv: options; by default those of this process.
-        read: gives the work of a model for a value of ``--model`` or ``--of``.
+        argv: options; by default this process's arguments.
+        read: returns the workloads of a model for a value of ``--model`` or ``--of``.
     """
-    args, given = parsed(argv)
+    args, typed = parsed(argv)
 
     def run() -> None:
-        refuse_ignored(args, given)
+        refuse_ignored(args, typed)
         _run(args, _console(), read)
 
     return exit_code_of(run, CostError)
 
 
 def _console() -> Console:
-    """A console that does not squeeze tables into 80 columns when the output is a file."""
+    """Return a console that does not squeeze tables into 80 columns if the output is a file."""
     return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
 
 
@@ -90,12 +90,12 @@ def _run(
             "--study and --of need each other", remedy="--study DIR --of FILE.work.json"
         )
     if args.study is not None:
-        given = _bindings(args.bind, "--bind")
+        sizes = _bindings(args.bind, "--bind")
         every = {path: read(path) for path in args.of}
-        _refuse_unbound(given, {n for found in every.values() for n in open_sizes(found)})
+        _refuse_unbound(sizes, {n for read_work in every.values() for n in open_sizes(read_work)})
         study = _with_matplotlib("costmodel.studies.study")
-        for path, found in every.items():
-            study.write_study(args.study, path, found, given, args.data)
+        for path, read_work in every.items():
+            study.write_study(args.study, path, read_work, sizes, args.data)
         return
     if args.tenet is not None:
         _tenet(args, console)
@@ -122,7 +122,7 @@ def _run(
 def _search(
     args: argparse.Namespace, console: Console, phases: list[Phase], weights: dict[str, int]
 ) -> None:
-    """Search, or estimate the rows of an earlier search again."""
+    """Search for accelerators, or estimate the rows of an earlier search again."""
     names = args.hardware or [SEARCHED_HARDWARE]
     if len(names) != 1:
         problem = "a search takes one --hardware, and keeps its memories and clock"
@@ -147,8 +147,8 @@ def _search(
                 f"{args.mapping} is the result of a search with {_words(run)}",
                 remedy="give the same options",
             )
-        of = old.get("weights")
-        if weights != of if of is not None else model != old.get("model", model):
+        shapes = old.get("weights")
+        if weights != shapes if shapes is not None else model != old.get("model", model):
             raise CostError(
                 f"{args.mapping} is for {old.get('model')!r}, and {args.model} is another model",
                 remedy="give the --model of the search",
@@ -163,9 +163,9 @@ def _search(
     unmeasured = [name for name in dict.fromkeys(names) if name not in accuracy]
     note = unmeasured_note(unmeasured)
     if args.json:
-        found = {"schema": 1, "model": model, "weights": weights, "execution": run}
-        found |= {"pes": pes, "macs_per_pe": lanes}
-        atomic_write_json(args.json, {**found, "unmeasured": unmeasured, "fronts": fronts})
+        record = {"schema": 1, "model": model, "weights": weights, "execution": run}
+        record |= {"pes": pes, "macs_per_pe": lanes}
+        atomic_write_json(args.json, {**record, "unmeasured": unmeasured, "fronts": fronts})
     if args.html:
         atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build", note))
     if not args.quiet:
@@ -176,7 +176,7 @@ def _search(
 
 
 def unmeasured_note(names: Sequence[str]) -> str:
-    """Note on schemes whose accuracy was not measured; empty if all were."""
+    """Return a note on schemes without a measured accuracy; "" for no schemes."""
     if not names:
         return ""
     typed = dict.fromkeys(name if scheme_named(name) else "SCHEME.toml" for name in names)
@@ -188,23 +188,23 @@ def unmeasured_note(names: Sequence[str]) -> str:
 
 
 def _read_search(path: Path) -> dict[str, Any]:
-    found = read_json(path, ANEW)
+    search = read_json(path, ANEW)
     if (
-        not isinstance(found, dict)
-        or found.get("schema", 1) != 1
-        or not isinstance(found.get("fronts"), list)
-        or not isinstance(found.get("execution", {}), dict)
+        not isinstance(search, dict)
+        or search.get("schema", 1) != 1
+        or not isinstance(search.get("fronts"), list)
+        or not isinstance(search.get("execution", {}), dict)
     ):
         raise CostError(f"{path}: not the JSON file of a search (schema 1)", remedy=ANEW)
-    if not found["fronts"]:
+    if not search["fronts"]:
         raise CostError(f"{path}: contains no rows: 'fronts' is empty", remedy=ANEW)
-    return found
+    return search
 
 
 def _accuracy(args: argparse.Namespace, console: Console) -> None:
     plain = measure.load(args.accuracy)
-    made = measure.record(args.accuracy, plain)
-    before = measure.earlier(args.json, made) if args.json else []
+    record = measure.record(args.accuracy, plain)
+    before = measure.earlier(args.json, record) if args.json else []
     rows = []
     for measured in measure.measured(plain, schemes(args.scheme or ["all"])):
         rows.append(measured)
@@ -214,7 +214,7 @@ def _accuracy(args: argparse.Namespace, console: Console) -> None:
                 f"greedy agreement {measured['agreement']:.1%}"
             )
     if args.json:
-        atomic_write_json(args.json, {**made, "rows": measure.merged(before, rows)})
+        atomic_write_json(args.json, {**record, "rows": measure.merged(before, rows)})
 
 
 def _tenet(args: argparse.Namespace, console: Console) -> None:
@@ -236,11 +236,11 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
 
 
 def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Phase]:
-    given = _bindings(args.bind, "--bind")
+    sizes = _bindings(args.bind, "--bind")
     run = _execution(args)
     asked = parse_phases(DEFAULT_PHASES if args.phase is None else args.phase)
-    phases = [run.bind(work, name, size, given) for name, size in asked]
-    _refuse_unbound(given, open_sizes(work, [phase.entry for phase in phases]))
+    phases = [run.bind(work, name, size, sizes) for name, size in asked]
+    _refuse_unbound(sizes, open_sizes(work, [phase.entry for phase in phases]))
     if args.causal and not any(phase.prompt for phase in phases):
         raise CostError(
             f"--causal {args.causal} does nothing with --phase {args.phase or DEFAULT_PHASES}",
@@ -255,9 +255,9 @@ def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Pha
     return phases
 
 
-def _refuse_unbound(given: Mapping[str, int], names: Collection[str]) -> None:
-    """Refuse a --bind of a size that the work does not leave open."""
-    for name in given:
+def _refuse_unbound(bound: Mapping[str, int], names: Collection[str]) -> None:
+    """Refuse a --bind of a size that is not open in the work."""
+    for name in bound:
         if name not in names:
             raise CostError(
                 f"--bind {name} does nothing: the model has no open size of that name",
@@ -270,7 +270,7 @@ def _execution(args: argparse.Namespace) -> Execution:
 
 
 def _words(run: Mapping[str, Any]) -> str:
-    """The options of an execution as they are typed; those left out are as usual."""
+    """Return the options of an execution as a user types them, without default values."""
     usual = vars(Execution())
     given = {name: value for name, value in run.items() if value != usual.get(name)}
     words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items()]
@@ -306,14 +306,14 @@ def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequenc
 
 def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
     names = args.scheme or [AS_COMPILED if args.trace else "float16"]
-    found: list[Scheme | str] = []
+    chosen: list[Scheme | str] = []
     for name in names:
-        found.extend([AS_COMPILED] if name == AS_COMPILED else schemes([name]))
-    return list(dict.fromkeys(found))
+        chosen.extend([AS_COMPILED] if name == AS_COMPILED else schemes([name]))
+    return list(dict.fromkeys(chosen))
 
 
 def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
-    """The tile of --tile; it must fit in each product of the phases in ``alone``."""
+    """Return the tile of --tile, which must fit each product of the phases in ``alone``."""
     if text is None:
         return None
     tile = parse_extents(text, "--tile")
@@ -328,13 +328,13 @@ def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
 
 
 def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
-    found = {}
+    numbers = {}
     for text in texts:
         name, _, value = text.partition("=")
         if not name or not is_number(value) or int(value) < 1:
             raise CostError(f"{option} {text!r}: must have the form NAME=NUMBER, NUMBER at least 1")
-        found[name] = int(value)
-    return found
+        numbers[name] = int(value)
+    return numbers
 
 
 def _write(args: argparse.Namespace, results: Sequence[PhaseCost]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception of this package, and the reading of files that a user names."""
+"""The error class of this package, and readers of files that a user names."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class CostError(CommandError):
-    """Input that the cost model refuses, or a file that it cannot write."""
+    """The error for input that the cost model refuses, or for a file that it cannot write."""
 
     exit_code = USER_MISTAKE
 
     @classmethod
     def from_os_error(cls, error: OSError) -> Self:
-        """The error of a file that cannot be written; those to be read have errors of their own."""
+        """Return the error for a file that cannot be written."""
         if error.errno in _FULL:
             return super().from_os_error(error)
         path = Path(error.filename or "")
-        # The name of a scratch file says nothing; its folder is what refuses it.
+        # The name of a scratch file is useless to a user; the folder refuses the write.
         where = path.parent if path.name.startswith(".") else path
         remedy = "give the option a path in a folder that can be written, such as --json out/F.json"
         return cls(f"{where}: cannot be written: {error.strerror or error}", remedy=remedy)
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """The text of a file that the user named.
+    """Return the text of a file that the user named.
 
     Raises:
-        CostError: it cannot be read, with ``remedy``.
+        CostError: the file cannot be read; the message ends with ``remedy``.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -47,10 +47,10 @@ def read_text(path: Path, remedy: str) -> str:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The JSON of a file that the user named.
+    """Return the content of a JSON file that the user named.
 
     Raises:
-        CostError: it cannot be read or is damaged, with ``remedy``.
+        CostError: the file cannot be read or is not JSON; the message ends with ``remedy``.
     """
     try:
         return json.loads(read_text(path, remedy))

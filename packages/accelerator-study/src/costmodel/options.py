@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of ``costmodel``, and the options that each kind of run takes."""
+"""The options of ``costmodel``, and the options that each kind of run accepts."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
 
 
 def _parser() -> Parser:
-    """The command's options."""
-    found = Parser(
+    """Return the parser of the command line of ``costmodel``."""
+    command_line = Parser(
         prog="costmodel",
         description="Estimate time, memory traffic and energy of matrix products.",
     )
-    what = found.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    kind = command_line.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
         "--model",
         metavar="FILE",
         type=Path,
         help="a work file; `accelerator workload` writes one. `accelerator --model` takes smollm2, "
         "gpt2, a Hugging Face config.json or a saved IRModule, too",
     )
-    what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
-    what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
-    what.add_argument(
+    kind.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
+    kind.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
+    kind.add_argument(
         "--trace", metavar="FILE", type=Path, help="estimate the shapes that a recorded run used"
     )
-    what.add_argument(
+    kind.add_argument(
         "--accuracy",
         metavar="GGUF",
         type=Path,
         help="measure perplexity under each --scheme (default: all; of one: --scheme int8-token)",
     )
-    what.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
-    found.add_argument(
+    kind.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
+    command_line.add_argument(
         "--of", nargs="+", metavar="FILE", type=Path, default=[], help="with --study: work files"
     )
-    choice = found.add_argument_group("accelerator")
+    choice = command_line.add_argument_group("accelerator")
     choice.add_argument(
         "--hardware",
         nargs="+",
@@ -81,7 +81,7 @@ def _parser() -> Parser:
         help="tile in the buffer, reduced for smaller products (default: the tile with the least "
         "sum of bus time and array time, which is not the least latency: use --search for that)",
     )
-    work = found.add_argument_group("work")
+    work = command_line.add_argument_group("work")
     work.add_argument(
         "--scheme",
         nargs="+",
@@ -124,7 +124,7 @@ def _parser() -> Parser:
         default=TENSOR,
         help="split every layer, or the sequences of a batch, between --arrays (default: tensor)",
     )
-    find = found.add_argument_group("search, with --model")
+    find = command_line.add_argument_group("search, with --model")
     find.add_argument(
         "--search", action="store_true", help="find the best arrays, dataflows and mappings"
     )
@@ -160,7 +160,7 @@ def _parser() -> Parser:
     find.add_argument(
         "--html", type=Path, metavar="FILE", help="write interactive plots of the Pareto fronts"
     )
-    output = found.add_argument_group("output")
+    output = command_line.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     output.add_argument("--csv", type=Path, metavar="FILE", help="write a table by kind of layer")
     output.add_argument("--plots", type=Path, metavar="DIR", help="write plots as PNG")
@@ -173,13 +173,13 @@ def _parser() -> Parser:
         help="print only the table of ms, tokens/s, mJ and bytes a token",
     )
     output.add_argument("--quiet", action="store_true", help="print no tables")
-    return found
+    return command_line
 
 
 def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and the names of those that were typed."""
+    """Return the parsed options, and the names of the options that the user typed."""
     args = _parser().parse_args(argv)
-    # Without defaults, so that an option that is given its default counts as given.
+    # A parser without defaults also reports options that were typed with their default.
     bare = _parser()
     bare.set_defaults(**dict.fromkeys(vars(args)))
     return args, [name for name, value in vars(bare.parse_args(argv)).items() if value is not None]
@@ -203,20 +203,20 @@ TAKEN = {
 }
 
 
-def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
-    """Refuse options that do nothing in the chosen kind of run, and numbers that are too small.
+def refuse_ignored(args: argparse.Namespace, typed: Sequence[str]) -> None:
+    """Refuse options without effect in the chosen kind of run, and too small numbers.
 
     Raises:
-        CostError: with the first of them.
+        CostError: an option has no effect or is too small; the message names it.
     """
-    narrower = [name for name in reversed(TAKEN) if name in given]
+    narrower = [name for name in reversed(TAKEN) if name in typed]
     kind = narrower[0] if narrower else "gemm"
-    for name in given:
+    for name in typed:
         if name != kind and name not in TAKEN[kind]:
             option = name.replace("_", "-")
-            taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
+            accepted = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
             raise CostError(
-                f"--{option} does nothing with --{kind}", remedy=f"options of --{kind}: {taken}"
+                f"--{option} does nothing with --{kind}", remedy=f"options of --{kind}: {accepted}"
             )
     for name, least in LEAST.items():
         number = getattr(args, name)
@@ -227,7 +227,7 @@ def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
             )
     if args.compare and args.quiet:
         raise CostError("--compare does nothing with --quiet", remedy="give one of the two")
-    if "split" in given and args.arrays == 1:
+    if "split" in typed and args.arrays == 1:
         raise CostError(
             f"--split {args.split} does nothing with one array", remedy="--arrays 2 or more"
         )

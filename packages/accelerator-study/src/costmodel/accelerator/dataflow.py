@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataflows: named space-time maps of a GEMM, and the volumes they give."""
+"""Dataflows: named space-time maps of a GEMM, and the volumes of elements that they move."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class SourceLine:
     source: Position
 
     def error(self, problem: str, remedy: str = "") -> CostError:
-        """A mistake in this line."""
+        """Return the error of a mistake in this line."""
         return self.source.error(self.text, problem, remedy)
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """A space map and a time map, still in text: they are bound to an array when used.
+    """A space map and a time map as text; :meth:`bind` inserts the extents of an array.
 
     Attributes:
         tiles: loops over tiles of the on-chip buffer, outermost first, by dimension name.
@@ -57,14 +57,15 @@ class Dataflow:
     factors: tuple[tuple[str, int], ...] = ()
 
     def uses(self, name: str) -> bool:
-        """Tell whether a map has a name."""
+        """Return True if a map contains a name."""
         return bool(re.search(rf"\b{re.escape(name)}\b", f"{self.space.text} {self.time.text}"))
 
     def bind(self, fabric: Fabric) -> BoundDataflow:
-        """Put an array's extents into the maps.
+        """Return the dataflow with the array's extents in its maps.
 
         Raises:
-            CostError: an unbound name, another number of axes, other dimensions.
+            CostError: a name is unbound, the number of axes is not the array's, or the two maps
+                list different dimensions.
         """
         values = {**dict(zip(AXES, fabric.shape, strict=False)), "V": fabric.lanes}
         values |= dict(self.factors)
@@ -82,14 +83,14 @@ class Dataflow:
 
 @dataclass(frozen=True)
 class BoundDataflow:
-    """A dataflow on a certain array."""
+    """A dataflow on a particular array."""
 
     dataflow: Dataflow
     dimensions: tuple[str, ...]
     mapping: SpaceTime
 
     def gemm_names(self) -> tuple[str, str, str, str | None]:
-        """Names of M, N, K and, when the maps have one, the batch (listed first)."""
+        """Return the names of M, N, K and, if the maps list a batch first, of the batch."""
         names = self.dimensions
         if len(names) == GEMM_DIMENSIONS:
             return names[0], names[1], names[2], None
@@ -99,26 +100,26 @@ class BoundDataflow:
 
 
 def _single(line: SourceLine, values: Mapping[str, int]) -> Relation:
-    found = parse_relations(line.text, line.source, values)
-    if len(found) != 1:
+    relations = parse_relations(line.text, line.source, values)
+    if len(relations) != 1:
         raise line.error("the text must be one map, not several")
-    return found[0]
+    return relations[0]
 
 
 def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Dataflow:
-    """Read a shipped dataflow by name, or a TOML file by path.
+    """Read the shipped dataflow of a name, or the TOML file of a path.
 
     Raises:
-        CostError: with the offending line.
+        CostError: the file is missing or wrong; the message names the line.
     """
     table = read_toml(library_file("dataflow", name))
     table.only(["schema", "name", "description", "space", "time", "tiles", "factors"])
-    given: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     if "factors" in table.values:
         part = table.table("factors")
-        given = {key: part.get(key, int) for key in part.values}
-    given |= dict(factors or {})
-    bad = [key for key, value in given.items() if value < 1]
+        numbers = {key: part.get(key, int) for key in part.values}
+    numbers |= dict(factors or {})
+    bad = [key for key, value in numbers.items() if value < 1]
     if bad:
         raise table.error("factors", f"factor {bad[0]} must be positive")
     tiles = tuple(str(t) for t in table.get("tiles", list, ["i", "j", "k"]))
@@ -130,13 +131,13 @@ def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Datafl
         space=SourceLine(table.get("space", str), table.source("space")),
         time=SourceLine(table.get("time", str), table.source("time")),
         tiles=tiles,
-        factors=tuple(sorted(given.items())),
+        factors=tuple(sorted(numbers.items())),
     )
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """Elements of each tensor that a dataflow moves, all and unique, and its occupancy."""
+    """The elements of each tensor that a dataflow moves, all and unique, and its occupancy."""
 
     occupancy: Occupancy
     total: Mapping[str, int]
@@ -150,11 +151,11 @@ def count(
     fabric: Fabric,
     accesses: Sequence[Access],
 ) -> Volumes:
-    """Count exactly: in closed form where the maps allow it, else instance by instance.
+    """Return a dataflow's exact volumes, in closed form if possible, else by enumeration.
 
     Raises:
         CostError: the map is not injective, leaves the array, or has no closed form and too
-            many instances to visit.
+            many instances to enumerate.
     """
     try:
         return _joined([_count(domain, mapping, fabric, (a,)) for a in accesses])
@@ -175,7 +176,7 @@ def count(
 
 
 def _joined(parts: Sequence[Volumes]) -> Volumes:
-    """One record of the volumes of tensors that were counted one by one."""
+    """Merge the volumes of tensors that were counted separately."""
     total = {t: v for p in parts for t, v in p.total.items()}
     unique = {t: v for p in parts for t, v in p.unique.items()}
     return Volumes(parts[0].occupancy, total, unique)
@@ -204,17 +205,17 @@ def _count(
 def _extrapolated(
     domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
 ) -> Volumes:
-    """Volumes of a box that cannot be visited, from smaller boxes."""
+    """Return the volumes of a box that is too large to enumerate, from smaller boxes."""
     texts = [*mapping.space, *mapping.time, *(e for a in accesses for i in a.indices for e in i)]
     periods = [period(name, texts) for name in domain.names]
 
     def visit(extents: tuple[int, ...]) -> dict[str, int]:
         box = Box.of(dict(zip(domain.names, extents, strict=True)))
-        found = _counted(enumerate_all(box, mapping, fabric, accesses), box, accesses)
+        volumes = _counted(enumerate_all(box, mapping, fabric, accesses), box, accesses)
         return {
-            **vars(found.occupancy),
-            **{f"unique {t}": v for t, v in found.unique.items()},
-            **{f"total {t}": v for t, v in found.total.items()},
+            **vars(volumes.occupancy),
+            **{f"unique {t}": v for t, v in volumes.unique.items()},
+            **{f"total {t}": v for t, v in volumes.total.items()},
         }
 
     try:
@@ -240,7 +241,7 @@ def _counted(engine: ClosedForm | Enumerated, domain: Box, accesses: tuple[Acces
 
 
 def _total(domain: Box, access: Access, instances: int) -> int:
-    """Accesses without any reuse: one for every instance that makes one."""
+    """Return the number of accesses without reuse."""
     for name, (low, high) in zip(domain.names, domain.bounds, strict=True):
         if name in access.pinned:
             instances //= high - low

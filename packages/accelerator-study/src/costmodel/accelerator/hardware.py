@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accelerator: PE array, interconnect, memory levels, clock and energies."""
+"""The hardware of an accelerator: PE array, interconnect, memory levels, clock and energies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEVEL_KEYS = (
 
 @dataclass(frozen=True)
 class Level:
-    """A memory; the first feeds the array, the last holds everything.
+    """A memory; the first level feeds the array, the last level holds all tensors.
 
     Attributes:
         size: capacity in bits, or None for unbounded.
@@ -35,9 +35,9 @@ class Level:
         latency: average cycles from request to data.
         read_energy, write_energy: pJ a bit.
         shared: reads and writes take turns on one port.
-        double_buffered: the next tile is fetched while one is worked on.
-        split: bits for A, B and C, where each has a memory of its own.
-        memory: its kind in the table of technology; "" where the energy was given.
+        double_buffered: the level fetches the next tile while the array computes the current tile.
+        split: bits for A, B and C, if each operand has a separate memory.
+        memory: kind of memory in the table of technology; "" if the file gives the energy.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Level:
     memory: str = ""
 
     def operand_energy(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Energy in pJ of a bit of A, B and C: read, and written, each of its own part."""
+        """Return the energies in pJ a bit of reading and of writing A, B and C."""
         if self.split is None or not self.memory:
             return (self.read_energy,) * 3, (self.write_energy,) * 3
         kind = technology().memories[self.memory]
@@ -61,7 +61,7 @@ class Level:
         return parts, parts
 
     def cycles(self, read: Any, write: Any) -> Any:
-        """Cycles to move so many bits, latency left out."""
+        """Return the cycles to move the bits ``read`` and ``write``, without latency."""
         if self.shared:
             return read / self.read + write / self.write
         return np.maximum(read / self.read, write / self.write)
@@ -69,14 +69,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Hardware:
-    """An accelerator.
+    """The hardware of an accelerator.
 
     Attributes:
         clock: Hz.
         mac_energy: pJ of one multiply-accumulate, by the wider operand's bits.
         register_energy: pJ a bit read or written beside a PE.
-        drains_whole: every pass takes the skew of the whole array, also where it is ragged, as
-            scalesim counts it; otherwise that of the PEs in use.
+        drains_whole: every pass takes the skew of the whole array, also if it fills a part of the
+            array, as scalesim counts; otherwise the skew of the PEs in use.
         link: to other arrays that share the work.
     """
 
@@ -91,26 +91,26 @@ class Hardware:
 
     @property
     def peak(self) -> int:
-        """Multiply-accumulates a cycle at full use."""
+        """The most multiply-accumulates a cycle."""
         return self.fabric.pes * self.fabric.lanes
 
     def mac(self, bits: int) -> float:
-        """Energy in pJ of a multiply-accumulate of operands of ``bits``."""
+        """Return the energy in pJ of a multiply-accumulate of operands of ``bits``."""
         fitting = [e for width, e in sorted(self.mac_energy) if width >= bits]
         return fitting[0] if fitting else sorted(self.mac_energy)[-1][1]
 
 
 def load_hardware(name: str) -> Hardware:
-    """Read a shipped hardware file by name, or a TOML file by path.
+    """Read the shipped hardware of a name, or the TOML file of a path.
 
     Raises:
-        CostError: with the offending line.
+        CostError: the file is missing or wrong; the message names the line.
     """
     return hardware_from(read_toml(library_file("hardware", name)))
 
 
 def hardware_from(table: TomlTable) -> Hardware:
-    """Check a hardware table and make it typed."""
+    """Return the hardware that a TOML table describes."""
     table.only(["schema", "name", "description", "clock", "array", "energy", "level", "link"])
     array, energy = table.table("array"), table.table("energy")
     clock = table.quantity("clock", settings.FREQUENCIES)
@@ -152,8 +152,8 @@ def _drain(array: TomlTable) -> bool:
 def displacements(
     relations: Sequence[Relation], axes: int, source: Position
 ) -> tuple[tuple[int, ...], ...]:
-    """Interconnect relations as constant steps to the PE an element may come from."""
-    found: list[tuple[int, ...]] = []
+    """Convert interconnect relations to steps from a PE to the PEs that feed it."""
+    steps: list[tuple[int, ...]] = []
     for relation in relations:
         text = f"{relation.domain}[{','.join(relation.variables)}] -> ..."
         if len(relation.variables) != axes or len(relation.range.entries) != axes:
@@ -163,8 +163,8 @@ def displacements(
             if entry.terms != ((name, 1),):
                 raise source.error(text, f"{entry} is not {name} plus a number")
             step.append(entry.constant)
-        found.append(tuple(step))
-    return tuple(dict.fromkeys(s for s in found if any(s)))
+        steps.append(tuple(step))
+    return tuple(dict.fromkeys(s for s in steps if any(s)))
 
 
 def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
@@ -179,7 +179,7 @@ def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
 
 
 def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
-    """Read a level; an outermost memory behind others has one bus unless it says otherwise."""
+    """Return the level of a table; the ports of an outermost memory are shared by default."""
     part.only(_LEVEL_KEYS)
     ports = part.get("ports", str, "shared" if outermost else "separate")
     if ports not in ("shared", "separate"):
@@ -212,22 +212,22 @@ def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
 
 
 def _energies(part: TomlTable, memory: str, size: int | None) -> list[float]:
-    """Energy in pJ of a bit read and written: given, or of a kind of memory."""
+    """Return the energies in pJ of a bit read and written: the file's, or a kind of memory's."""
     if not memory:
         return [_pair(part, k, "energy", settings.ENERGIES_PER_BIT) for k in ("read", "write")]
     kinds = technology().memories
     if memory not in kinds:
         raise part.error("memory", f"no memory {memory!r}", f"one of: {', '.join(kinds)}")
-    given = [k for k in ("energy", "read_energy", "write_energy") if k in part.values]
-    if given:
-        raise part.error(given[0], f"'memory' already sets {given[0]!r}")
+    keys = [k for k in ("energy", "read_energy", "write_energy") if k in part.values]
+    if keys:
+        raise part.error(keys[0], f"'memory' already sets {keys[0]!r}")
     return [kinds[memory].energy_of((size or 0) / 8)] * 2
 
 
-def _pair(part: TomlTable, kind: str, what: str, units: dict[str, float]) -> float:
-    """A quantity given for reads and writes apart, or once for both."""
-    own = f"{kind}_{what}"
-    return part.quantity(own if own in part.values else what, units)
+def _pair(part: TomlTable, kind: str, quantity: str, units: dict[str, float]) -> float:
+    """Return the quantity of reads or writes, or the quantity that the file gives for both."""
+    key = f"{kind}_{quantity}"
+    return part.quantity(key if key in part.values else quantity, units)
 
 
 def _mac_energy(energy: TomlTable) -> tuple[tuple[int, float], ...]:

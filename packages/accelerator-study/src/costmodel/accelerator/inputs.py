@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware and dataflows by name or path, in our TOML or in TENET's text files."""
+"""Readers of hardware and dataflows by name or path, in TOML or in TENET's text files."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ def hardware_by_names(names: Sequence[str], lanes: int | None = None) -> tuple[H
     """Read hardware files; ``lanes`` overrides the multiply-accumulates of a PE.
 
     Raises:
-        CostError: a file is wrong, or two have one name.
+        CostError: a file is wrong, or two hardware files have the same name.
     """
-    found = [
+    hardware = [
         hardware_from_pe_file(Path(n)) if n.endswith(".p") else load_hardware(n) for n in names
     ]
-    twice = sorted({h.name for h in found if sum(o.name == h.name for o in found) > 1})
+    twice = sorted({h.name for h in hardware if sum(o.name == h.name for o in hardware) > 1})
     if twice:
         raise CostError(f"two hardware files are both named {', '.join(twice)}")
     if lanes is not None:
-        found = [replace(h, fabric=replace(h.fabric, lanes=lanes)) for h in found]
-    return tuple(found)
+        hardware = [replace(h, fabric=replace(h.fabric, lanes=lanes)) for h in hardware]
+    return tuple(hardware)
 
 
 def dataflows_by_names(names: Sequence[str], factors: Mapping[str, int]) -> tuple[Dataflow, ...]:
-    """Read dataflows; ``factors`` are names that their maps may use.
+    """Read dataflows; their maps may use the names in ``factors``.
 
     Raises:
         CostError: a file is wrong.
     """
-    found = []
+    dataflows = []
     for name in names:
         if name.endswith(".m"):
             space, time = read_mapping_file(Path(name))
-            own = tuple(sorted(factors.items()))
-            found.append(Dataflow(Path(name).stem, space, time, (), own))
+            numbers = tuple(sorted(factors.items()))
+            dataflows.append(Dataflow(Path(name).stem, space, time, (), numbers))
         else:
-            found.append(load_dataflow(name, factors))
-    return tuple(found)
+            dataflows.append(load_dataflow(name, factors))
+    return tuple(dataflows)

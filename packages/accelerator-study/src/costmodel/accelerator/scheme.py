@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization schemes: width of each operand, and the scales that come with it."""
+"""Quantization schemes: the width of each operand, and the scales of operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDEST = 64  # bits of an operand or a scale
 
 
 class Grain(Enum):
-    """Granularity of scales: the elements that share one."""
+    """The granularity of scales: the elements that share a scale."""
 
     NONE = "none"
     TENSOR = "tensor"
@@ -32,10 +32,10 @@ class Grain(Enum):
 
 @dataclass(frozen=True)
 class Scheme:
-    """Widths in bits, and the scales of activations (A) and weights (B).
+    """The widths of operands in bits, and the scales of activations (A) and weights (B).
 
     Attributes:
-        activation, weight: width of A and of B as they travel.
+        activation, weight: width of A and of B between memories.
         accumulator: width of partial sums; output: width of a finished element of C.
         activation_grain: TENSOR, TOKEN (a scale for each row of A) or EMBEDDING (for each column,
             an activation channel).
@@ -45,9 +45,9 @@ class Scheme:
         group: weights along K that share a scale.
         scale, zero_point: widths; a zero point of 0 bits is symmetric quantization.
 
-    Grouped weights are scaled where they enter the array (the product is done at the
-    activation's width), and so are activations with a scale for each channel. All other scales are
-    applied to finished sums as they leave it. Sums are 32 bits wide whatever the operands are.
+    Grouped weights are scaled when they enter the array (PEs multiply at the activation's width),
+    and so are activations with a scale for each channel. All other scales apply to finished sums
+    that leave the array. Sums are 32 bits wide for all widths of operands.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Scheme:
 
     @property
     def compute(self) -> int:
-        """Width at which the PEs multiply."""
+        """The width in bits at which the PEs multiply."""
         if self.weight_grain is Grain.GROUP or self.activation_grain is Grain.EMBEDDING:
             return max(self.activation, self.output)
         return max(self.activation, self.weight)
 
     def for_cache(self, values: bool) -> Scheme:
-        """The scheme of attention's products, whose B is the cache: keys, or values."""
+        """Return the scheme of attention's products, whose B is the cached keys or values."""
         wide = max(self.output, 16)
         width = max(self.cache, wide) if self.cache >= 16 else self.cache
         scaled = Grain.ROW if values else Grain.CHANNEL
@@ -78,31 +78,31 @@ class Scheme:
         return Scheme(self.name, wide, width, self.accumulator, self.output, weight_grain=grain)
 
     def activation_bits(self, m: Any, k: Any) -> Any:
-        """Bits of an ``m x k`` piece of activations with its scales; arrays broadcast."""
-        own = m * k * self.activation
+        """Return the bits of ``m x k`` activations with their scales; arrays broadcast."""
+        values = m * k * self.activation
         match self.activation_grain:
             case Grain.TENSOR:
-                return own + self.scale
+                return values + self.scale
             case Grain.TOKEN:
-                return own + m * self.scale
+                return values + m * self.scale
             case Grain.EMBEDDING:
-                return own + k * self.scale
-        return own
+                return values + k * self.scale
+        return values
 
     def weight_bits(self, k: Any, n: Any) -> Any:
-        """Bits of a ``k x n`` piece of weights with its scales and zero points."""
-        own = k * n * self.weight
+        """Return the bits of ``k x n`` weights with their scales and zero points."""
+        values = k * n * self.weight
         beside = self.scale + self.zero_point
         match self.weight_grain:
             case Grain.TENSOR:
-                return own + beside
+                return values + beside
             case Grain.CHANNEL:
-                return own + n * beside
+                return values + n * beside
             case Grain.ROW:
-                return own + k * beside
+                return values + k * beside
             case Grain.GROUP:
-                return own + -(-k // self.group) * n * beside
-        return own
+                return values + -(-k // self.group) * n * beside
+        return values
 
 
 FLOAT16 = Scheme("float16")
@@ -114,10 +114,10 @@ def _int8(name: str, activation: Grain, weight: Grain) -> Scheme:
 
 
 def int4(group: int, zero_point: int = 0, activation: int = 16) -> Scheme:
-    """Four-bit weights in groups along K; below 16 bits activations have a scale a token."""
-    beside = f"-a{activation}" if activation < 16 else ""
+    """Return a scheme of 4-bit weights in groups along K; narrow activations have token scales."""
+    suffix = f"-a{activation}" if activation < 16 else ""
     return Scheme(
-        f"int4-g{group}{beside}",
+        f"int4-g{group}{suffix}",
         activation=activation,
         weight=4,
         activation_grain=Grain.TOKEN if activation < 16 else Grain.NONE,
@@ -128,7 +128,7 @@ def int4(group: int, zero_point: int = 0, activation: int = 16) -> Scheme:
 
 
 def with_cache(scheme: Scheme, bits: int) -> Scheme:
-    """The scheme with keys and values of so many bits; its name says so below 16."""
+    """Return the scheme with keys and values of ``bits``, named so below 16 bits."""
     if bits == scheme.cache:
         return scheme
     name = _CACHE.sub("", scheme.name) + ("" if bits == FLOAT16.cache else f"-kv{bits}")
@@ -160,7 +160,7 @@ COMPARED = (
 
 
 def scheme_named(name: str, known: Mapping[str, Scheme] = SCHEMES) -> Scheme | None:
-    """The scheme of a name, which may say the width of the cache behind one that is known."""
+    """Return the scheme of a name, which may end with the width of the cache, or None."""
     width, plain = _CACHE.search(name), known.get(_CACHE.sub("", name))
     if name in known or plain is None or width is None:
         return known.get(name)
@@ -168,20 +168,20 @@ def scheme_named(name: str, known: Mapping[str, Scheme] = SCHEMES) -> Scheme | N
 
 
 def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
-    """Schemes by name or TOML file; ``all`` is the seven that are compared.
+    """Return schemes by name or TOML file; ``all`` names the seven schemes of a comparison.
 
     Raises:
-        CostError: an unknown name, or a mistake in a file, with its line.
+        CostError: a name is unknown, or a file is wrong; the message names the file's line.
     """
-    found: list[Scheme] = []
+    chosen: list[Scheme] = []
     for name in names:
         if name == "all":
-            found.extend(SCHEMES[n] for n in COMPARED)
+            chosen.extend(SCHEMES[n] for n in COMPARED)
         elif name.endswith(".toml"):
             example = "docs/cost/README.md has an example of a scheme's file"
-            found.append(_from_file(read_toml(Path(name), f"{example}; shipped: {_SHIPPED}")))
+            chosen.append(_from_file(read_toml(Path(name), f"{example}; shipped: {_SHIPPED}")))
         elif shipped := scheme_named(name):
-            found.append(shipped)
+            chosen.append(shipped)
         elif name == AS_COMPILED:
             raise CostError(
                 f"--scheme {AS_COMPILED} works only for an estimate of --model, --gemm or --trace: "
@@ -192,16 +192,16 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
             raise CostError(
                 f"no scheme {name!r}", remedy=f"schemes: {_SHIPPED}; of an estimate: {AS_COMPILED}"
             )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(chosen))
 
 
 def with_caches(found: Sequence[Scheme], widths: Sequence[int]) -> tuple[Scheme, ...]:
-    """Schemes with the widths of the cache that are asked for; none asked for: with their own.
+    """Return schemes with caches of each width in ``widths``; without widths, unchanged.
 
-    One that has a width below 16 by its name or in its file is taken with that one alone.
+    A scheme whose name or file sets a cache below 16 bits keeps it.
 
     Raises:
-        CostError: the scheme has a cache of another width than the user asked for.
+        CostError: a scheme's cache below 16 bits is not in ``widths``.
     """
     for scheme in found:
         if widths and scheme.cache < FLOAT16.cache and scheme.cache not in widths:
@@ -210,8 +210,8 @@ def with_caches(found: Sequence[Scheme], widths: Sequence[int]) -> tuple[Scheme,
                 f"--scheme {scheme.name} has a cache of {scheme.cache} bits, --cache {asked} not",
                 remedy=f"leave --cache out, or type: --cache {asked} {scheme.cache}",
             )
-    own = FLOAT16.cache
-    chosen = [s if s.cache < own else with_cache(s, b) for b in widths for s in found]
+    default = FLOAT16.cache
+    chosen = [s if s.cache < default else with_cache(s, b) for b in widths for s in found]
     return tuple(dict.fromkeys(chosen or found))
 
 
@@ -224,7 +224,7 @@ _GRAINS = {
 
 
 def _from_file(table: TomlTable) -> Scheme:
-    """Check a scheme's table and make it typed; widths are quantities in bits."""
+    """Return the scheme of a TOML table, whose widths are quantities in bits."""
     table.only(["schema", "name", "group", *_WIDTHS, *_GRAINS])
     plain = Scheme("")
     widths = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files with a checked schema; an error names the line."""
+"""TOML files with a checked schema; errors name the line of the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PER_SECOND = {"GB/s": 8e9, "MB/s": 8e6, "Gbit/s": 1e9}
 
 @dataclass(frozen=True)
 class TomlTable:
-    """A TOML table that knows which file, and which lines, it came from."""
+    """A TOML table with the name and the lines of its file."""
 
     name: str
     lines: tuple[str, ...]
@@ -39,7 +39,7 @@ class TomlTable:
     index: int = 0
 
     def line_of(self, key: str) -> int:
-        """Line number of ``key`` in this table, or of the table's header, or 1."""
+        """Return the line number of ``key`` in this table, or of the table's header, or 1."""
         section, count, start = "", -1, 1
         for number, line in enumerate(self.lines, 1):
             header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
@@ -56,24 +56,24 @@ class TomlTable:
         return start
 
     def error(self, key: str, problem: str, remedy: str = "") -> CostError:
-        """A mistake at ``key``."""
+        """Return the error of a mistake at ``key``."""
         number = self.line_of(key)
         text = self.lines[number - 1] if self.lines else ""
         return Position(self.name, number).error(text, problem, remedy)
 
     def source(self, key: str) -> Position:
-        """File and line of the value of ``key``."""
+        """Return the file and line of the value of ``key``."""
         return Position(self.name, self.line_of(key))
 
     def only(self, allowed: Iterable[str]) -> None:
-        """Refuse keys that the schema does not have."""
+        """Refuse keys outside of ``allowed``."""
         known = sorted(allowed)
         for key in self.values:
             if key not in known:
                 raise self.error(key, f"unknown key {key!r}", f"known here: {', '.join(known)}")
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """A value of a given type; without ``default`` it must be there."""
+        """Return the value of ``key`` after a check of its type; a default makes it optional."""
         if key not in self.values:
             if default is not None:
                 return default
@@ -85,7 +85,7 @@ class TomlTable:
         return value
 
     def quantity(self, key: str, units: Mapping[str, float], default: str | None = None) -> float:
-        """A number from 0 on with a unit, in the base unit of ``units``."""
+        """Return a number with a unit, at least 0, converted to the base unit of ``units``."""
         raw = self.get(key, (str, int, float), default)
         match = _QUANTITY.fullmatch(str(raw))
         form = f'write it as "NUMBER UNIT": {", ".join(units)}'
@@ -93,7 +93,7 @@ class TomlTable:
             raise self.error(key, f"{key!r} is {raw!r}, not a number with a unit", form)
         text, unit = match.groups()
         value = float(text.replace("_", ""))
-        if not value >= 0:  # so nan is refused too
+        if not value >= 0:  # also refuses nan
             raise self.error(key, f"{key!r} is {raw!r}, not a number from 0 on", form)
         if not unit:
             raise self.error(key, f"{key!r} has no unit", form)
@@ -104,32 +104,32 @@ class TomlTable:
         return value * units[unit]
 
     def bits(self, key: str, default: int, least: int, most: int) -> int:
-        """A width: a whole number of bits in a range."""
-        found = self.quantity(key, {"bit": 1}, f"{default} bit")
-        if found != int(found) or not least <= found <= most:
+        """Return a width: a whole number of bits from ``least`` to ``most``."""
+        width = self.quantity(key, {"bit": 1}, f"{default} bit")
+        if width != int(width) or not least <= width <= most:
             wanted = f"a whole number, at least {least} bit and at most {most}"
             raise self.error(key, f"{key!r} is {self.values[key]!r}, not {wanted}")
-        return int(found)
+        return int(width)
 
     def table(self, key: str) -> TomlTable:
-        """A table inside this one."""
+        """Return the table at ``key`` of this table."""
         values = self.get(key, dict)
         header = f"{self.header}.{key}" if self.header else key
         return TomlTable(self.name, self.lines, values, header)
 
     def tables(self, key: str) -> tuple[TomlTable, ...]:
-        """An array of tables inside this one."""
-        found = self.get(key, list)
-        if not all(isinstance(v, dict) for v in found):
+        """Return the array of tables at ``key`` of this table."""
+        tables = self.get(key, list)
+        if not all(isinstance(v, dict) for v in tables):
             raise self.error(key, f"{key!r} must be tables", f"write each as [[{key}]]")
-        return tuple(TomlTable(self.name, self.lines, v, key, n) for n, v in enumerate(found))
+        return tuple(TomlTable(self.name, self.lines, v, key, n) for n, v in enumerate(tables))
 
 
 def read_toml(path: Path, remedy: str = "correct the file, or give another") -> TomlTable:
-    """Read a file of schema 1; ``remedy`` is for one that cannot be read.
+    """Read a TOML file of schema 1; ``remedy`` advises on a file that cannot be read.
 
     Raises:
-        CostError: it cannot be read, is not TOML, or has another schema.
+        CostError: the file cannot be read, is not TOML, or has another schema.
     """
     text = read_text(path, remedy)
     try:
@@ -143,14 +143,14 @@ def read_toml(path: Path, remedy: str = "correct the file, or give another") -> 
 
 
 def library_file(kind: str, name: str) -> Path:
-    """A shipped file by name, or the user's by path.
+    """Return the path of a shipped file by name, or of a user's file.
 
     Args:
         kind: ``hardware`` or ``dataflow``.
         name: name of a shipped file without its ending, or a path.
 
     Raises:
-        CostError: there is neither; lists what is shipped.
+        CostError: neither file exists; the message lists the shipped names.
     """
     folder = LIBRARY / kind
     shipped = folder / f"{name}.toml"
@@ -164,5 +164,5 @@ def library_file(kind: str, name: str) -> Path:
 
 
 def shipped_names(kind: str) -> list[str]:
-    """Names of the shipped files of a kind."""
+    """Return the names of the shipped files of a kind."""
     return sorted(p.stem for p in (LIBRARY / kind).glob("*.toml"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Energy and area by technology, from ``library/technology.toml``, which names the sources."""
+"""Energy and area by technology, from ``library/technology.toml``, which names its sources."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ class Memory:
     area: float
 
     def energy_of(self, size: float) -> float:
-        """Energy in pJ of a bit of a memory of ``size`` bytes: a line over the logarithms."""
+        """Return the pJ a bit of a memory of ``size`` bytes, interpolated between logarithms."""
         if len(self.bytes) == 1 or size <= self.bytes[0]:
             return self.energy[0]
-        place = next((n for n, b in enumerate(self.bytes) if size <= b), len(self.bytes) - 1)
+        index = next((n for n, b in enumerate(self.bytes) if size <= b), len(self.bytes) - 1)
         (x0, x1), (y0, y1) = (
-            [log(v) for v in values[place - 1 : place + 1]] for values in (self.bytes, self.energy)
+            [log(v) for v in values[index - 1 : index + 1]] for values in (self.bytes, self.energy)
         )
         return exp(y0 + (y1 - y0) * (log(size) - x0) / (x1 - x0))
 
 
 @dataclass(frozen=True)
 class Technology:
-    """Multipliers by width, and memories by name."""
+    """Energies and areas of multipliers by width, and memories by name."""
 
     mac_energy: tuple[tuple[int, float], ...]
     mac_area: tuple[tuple[int, float], ...]
     memories: dict[str, Memory]
 
     def area_of_mac(self, bits: int) -> float:
-        """Square micrometres of a multiply-accumulate of operands of ``bits``."""
+        """Return the square micrometres of a multiply-accumulate of ``bits`` operands."""
         fitting = [area for width, area in self.mac_area if width >= bits]
         return fitting[0] if fitting else self.mac_area[-1][1]
 
 
 @cache
 def technology() -> Technology:
-    """Read the shipped table."""
+    """Read the shipped table of technology."""
     table = read_toml(LIBRARY / "technology.toml")
     mac = table.table("mac")
     energy, area = mac.table("energy"), mac.table("area")

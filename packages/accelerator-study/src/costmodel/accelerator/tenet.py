@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TENET's own text files: ``.p`` (array), ``.s`` (statement), ``.m`` (mapping), experiments.
+"""Readers of TENET's text files: ``.p`` (array), ``.s`` (statement), ``.m`` (mapping), experiments.
 
-The format, as the files of github.com/pku-liang/TENET have it:
+The format of the files of github.com/pku-liang/TENET:
 
-* ``.p``: the PE set, the interconnect (from a PE to those it may take an element from), and
+* ``.p``: the PE set, the interconnect (from a PE to the PEs that feed it), and
   ``L1 L2 bandwidth latency`` (entries, entries, bits a cycle, cycles);
-* ``.s``: numbers of read and of written tensors, the instance set, one access line each;
+* ``.s``: numbers of read and of written tensors, the instance set, an access line for each tensor;
 * ``.m``: the space map, the time map;
-* an experiment names the ``.m``, the ``.p`` and the ``.s`` file, a line each.
+* an experiment: the names of a ``.m``, a ``.p`` and a ``.s`` file, a line each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMAT = "tests/costmodel/data/tenet/experiment and the three files that it name
 
 @dataclass(frozen=True)
 class Statement:
-    """An operation: its instances, what it reads and what it writes."""
+    """An operation: its instances, and the tensors that it reads and writes."""
 
     domain: Domain
     reads: tuple[Access, ...]
@@ -39,7 +39,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One TENET experiment."""
+    """A TENET experiment: hardware, statement and dataflow."""
 
     name: str
     hardware: Hardware
@@ -49,11 +49,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class TenetResult:
-    """TENET's figures.
+    """TENET's figures for an experiment.
 
     Attributes:
         volumes: per tensor; in_delay, out_delay, compute_delay, delay: cycles;
-        energy: in units of one multiply-accumulate.
+        energy: relative to the energy of a multiply-accumulate.
     """
 
     name: str
@@ -66,7 +66,7 @@ class TenetResult:
 
     @property
     def delay(self) -> int:
-        """The largest of the three."""
+        """The largest of the delays of input, output and compute."""
         return max(self.in_delay, self.out_delay, self.compute_delay)
 
 
@@ -76,24 +76,24 @@ def _lines(path: Path) -> list[SourceLine]:
     return [SourceLine(t.strip(), Position(str(path), n)) for n, t in numbered if t.strip()]
 
 
-def _expect(path: Path, lines: list[SourceLine], count_: int, what: str) -> None:
+def _expect(path: Path, lines: list[SourceLine], count_: int, content: str) -> None:
     if len(lines) < count_:
-        problem = f"{path}:{len(lines) + 1}: the file ends early; {what} are wanted"
+        problem = f"{path}:{len(lines) + 1}: the file ends early; {content} are wanted"
         raise CostError(problem, remedy=FORMAT)
 
 
 def read_mapping_file(path: Path) -> tuple[SourceLine, SourceLine]:
-    """Read a ``.m`` file."""
+    """Read the space map and the time map of a ``.m`` file."""
     lines = _lines(path)
     _expect(path, lines, 2, "a space map and a time map")
     return lines[0], lines[1]
 
 
 def hardware_from_pe_file(path: Path) -> Hardware:
-    """Read a ``.p`` file.
+    """Read the hardware of a ``.p`` file.
 
     Raises:
-        CostError: with the offending line.
+        CostError: the file is wrong; the message names the line.
     """
     lines = _lines(path)
     _expect(path, lines, 3, "a PE set, an interconnect and four numbers")
@@ -130,10 +130,10 @@ def hardware_from_pe_file(path: Path) -> Hardware:
 
 
 def read_statement(path: Path) -> Statement:
-    """Read a ``.s`` file.
+    """Read the statement of a ``.s`` file.
 
     Raises:
-        CostError: with the offending line.
+        CostError: the file is wrong; the message names the line.
     """
     lines = _lines(path)
     _expect(path, lines, 2, "two numbers and an instance set")
@@ -159,13 +159,13 @@ def _access(line: SourceLine, domain: Domain) -> Access:
 
 
 def _joined(accesses: list[Access]) -> tuple[Access, ...]:
-    """Several lines for one tensor are one access with several indices."""
-    found: dict[str, Access] = {}
+    """Merge accesses to the same tensor into an access with several indices."""
+    merged: dict[str, Access] = {}
     for access in accesses:
-        old = found.get(access.tensor)
+        old = merged.get(access.tensor)
         indices = (*(old.indices if old else ()), *access.indices)
-        found[access.tensor] = Access(access.tensor, tuple(dict.fromkeys(indices)))
-    return tuple(found.values())
+        merged[access.tensor] = Access(access.tensor, tuple(dict.fromkeys(indices)))
+    return tuple(merged.values())
 
 
 def read_experiment(path: Path, root: Path | None = None) -> Experiment:
@@ -173,8 +173,8 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
 
     Args:
         path: the experiment.
-        root: directory the names are relative to; by default the nearest directory above
-            the experiment from which all three exist.
+        root: directory of the three files; by default the nearest directory above the
+            experiment in which all three exist.
 
     Raises:
         CostError: a file is missing or wrong.
@@ -199,7 +199,7 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
 
 
 def run_experiment(experiment: Experiment) -> TenetResult:
-    """Give TENET's figures for an experiment."""
+    """Return TENET's figures for an experiment."""
     bound = experiment.dataflow.bind(experiment.hardware.fabric)
     domain = experiment.statement.domain
     if bound.dimensions != domain.variables:
@@ -237,5 +237,5 @@ def _figures(experiment: Experiment, volumes: Volumes, written: tuple[str, ...])
 
 
 def transfer_delay(bits: int, bandwidth: float, latency: int) -> int:
-    """TENET's delay of a transfer: whole cycles of it, and the latency but one."""
+    """Return TENET's delay of a transfer: its whole cycles plus the latency less 1."""
     return int(bits // bandwidth) + latency - 1

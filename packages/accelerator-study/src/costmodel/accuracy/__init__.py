@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quality that a quantization scheme costs, measured on a real model's weights."""
+"""The loss of quality by a quantization scheme, measured on a real model's weights."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama in numpy, read from a GGUF file, with every product's operands rounded by a scheme."""
+"""A Llama in numpy, read from a GGUF file; a scheme rounds the operands of every product."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Tokens = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FloatLlama:
-    """A model's sizes and weights (N x K, float32).
+    """A Llama's sizes and weights (N x K, float32).
 
-    The rotation turns pairs of neighbours, as GGUF orders the rows of queries and keys.
+    The rotary embedding rotates pairs of neighbours: GGUF orders the rows of queries and keys so.
     """
 
     layers: int
@@ -36,15 +36,15 @@ class FloatLlama:
     tokenizer: Tokenizer
 
     def quantized(self, scheme: Scheme) -> FloatLlama:
-        """The model with the weights of its products rounded."""
-        made = {
+        """Return the model with the weights of its products rounded by a scheme."""
+        tensors = {
             name: rounding.weights(value, scheme) if value.ndim == 2 else value
             for name, value in self.tensors.items()
         }
-        return FloatLlama(**{**vars(self), "tensors": made})
+        return FloatLlama(**{**vars(self), "tensors": tensors})
 
     def logits(self, tokens: Tokens, scheme: Scheme) -> F32:
-        """Logits of tokens x vocabulary of one sequence from its first token."""
+        """Return the logits, tokens x vocabulary, of a sequence from its first token."""
         tensors = self.tensors
         hidden = tensors["token_embd.weight"][tokens]
         for layer in range(self.layers):
@@ -62,7 +62,7 @@ class FloatLlama:
         return self.product(normed, head, scheme)
 
     def product(self, values: F32, name: str, scheme: Scheme) -> F32:
-        """Values by the weights of a name: tokens x outputs; a subclass may do it elsewhere."""
+        """Return values by the named weights: tokens x outputs; subclasses may override it."""
         return np.asarray(rounding.activations(values, scheme) @ self.tensors[name].T)
 
     def _norm(self, values: F32, weight: F32) -> F32:
@@ -83,7 +83,7 @@ class FloatLlama:
         return self.product(flat, name + "attn_output.weight", scheme)
 
     def mixed(self, query: F32, key: F32, value: F32) -> F32:
-        """Values weighted by attention; a subclass may do it elsewhere.
+        """Return the output of attention; subclasses may override it.
 
         Args:
             query: heads x tokens x width.
@@ -117,18 +117,18 @@ class FloatLlama:
 
 
 class LlamaReader(Bounded, GGUFReader):  # type: ignore[misc]
-    """The package's reader, which refuses counts that lead past the end of the file."""
+    """The reader of the package gguf, which here refuses counts past the end of the file."""
 
 
 def load(path: Path) -> FloatLlama:
-    """Read a GGUF file.
+    """Read a Llama from a GGUF file.
 
     Raises:
-        CostError: it is not a Llama in GGUF.
+        CostError: the file is not a Llama in GGUF.
     """
     try:
         return _load(LlamaReader(path))
-    except Exception as error:  # the package names no exceptions of its own
+    except Exception as error:  # the package gguf defines no exception classes
         problem = f"{path}: not a Llama in GGUF: {error or type(error).__name__}"
         remedy = "give the file of a Llama: --accuracy MODEL.gguf; docs/cost/README.md names one"
         raise CostError(problem, remedy=remedy) from error
@@ -155,11 +155,11 @@ def _load(reader: LlamaReader) -> FloatLlama:
 
 
 def _tokenizer(words: list[str], merges: list[str]) -> Tokenizer:
-    """Byte-level pairs with single digits, as SmolLM2 has them."""
+    """Return a tokenizer of byte-level pairs that splits digits, as SmolLM2's does."""
     pairs = [(a, b) for a, b in (m.split(" ", 1) for m in merges)]
-    found = Tokenizer(models.BPE({w: n for n, w in enumerate(words)}, pairs))
+    tokenizer = Tokenizer(models.BPE({w: n for n, w in enumerate(words)}, pairs))
     digits = pre_tokenizers.Digits(individual_digits=True)
-    found.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    return found
+    return tokenizer

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Perplexity and greedy agreement of schemes, and the file that keeps them.
+"""Perplexity and greedy agreement of schemes, and the file with their measurements.
 
 ``python -m costmodel --accuracy MODEL.gguf --scheme NAME --json FILE`` measures, and adds to the
-FILE of an earlier measurement; what it gave for SmolLM2 lies in ``library/accuracy`` with the text,
-and stands in the rows of a search.
+FILE of an earlier measurement. ``library/accuracy`` has the text and the measurement of SmolLM2,
+which the rows of a search show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.errors import CostError, read_json
 
-if TYPE_CHECKING:  # its packages are needed by a measurement alone
+if TYPE_CHECKING:  # only a measurement needs the packages of llama
     from costmodel.accuracy.llama import FloatLlama
 
 FOLDER = LIBRARY / "accuracy"
@@ -31,7 +31,7 @@ MATRIX = 2  # axes of the weights of a product
 
 
 def load(model: Path) -> FloatLlama:
-    """Read a model.
+    """Read the model of a GGUF file.
 
     Raises:
         CostError: the model cannot be read.
@@ -45,20 +45,20 @@ def load(model: Path) -> FloatLlama:
 
 
 def measured(plain: FloatLlama, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:
-    """Measure schemes one by one, ``float32`` first: the weights as they are in the file.
+    """Measure schemes one after the other, beginning with ``float32``, the unrounded weights.
 
     Yields:
-        ``{"scheme", "perplexity", "agreement"}``: of the next token over the text, and the share of
-        positions at which the likeliest token is that of the weights as they are.
+        ``{"scheme", "perplexity", "agreement"}``: perplexity of the next token over the text, and
+        the share of positions at which the likeliest token is that of the unrounded weights.
     """
     ids = np.array(plain.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids)
     windows = [ids[s : s + WINDOW] for s in range(0, len(ids), WINDOW)]
     reference: list[Any] = []
     for scheme in dict.fromkeys((FLOAT32, *schemes)):
-        own = plain.quantized(scheme)
+        quantized = plain.quantized(scheme)
         loss, tokens, same = 0.0, 0, 0
         for number, window in enumerate(windows):
-            logits = own.logits(window, scheme)
+            logits = quantized.logits(window, scheme)
             best = logits.argmax(axis=1)
             if scheme is FLOAT32:
                 reference.append(best)
@@ -75,10 +75,10 @@ def measured(plain: FloatLlama, schemes: Sequence[Scheme]) -> Iterator[dict[str,
 
 
 def record(model: Path, plain: FloatLlama) -> dict[str, Any]:
-    """A measurement without rows as plain data, with the digests of what it is made from.
+    """Return a measurement without rows as plain data, with the digests of model and text.
 
-    ``weights`` has the shapes by which :func:`known` finds the measurement of a work file, as
-    :func:`costmodel.estimate.workload.weight_shapes` gives them.
+    :func:`known` finds the measurement of a work file by the shapes in ``weights``, which
+    :func:`costmodel.estimate.workload.weight_shapes` computes.
     """
     return {
         "schema": 1,
@@ -93,22 +93,22 @@ def record(model: Path, plain: FloatLlama) -> dict[str, Any]:
 
 
 def earlier(path: Path, made: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of an earlier measurement in a file; empty if the file does not exist.
+    """Return the rows of an earlier measurement in a file; [] if the file does not exist.
 
     Args:
         path: the file.
-        made: the :func:`record` of what is measured now.
+        made: the :func:`record` of the current measurement.
 
     Raises:
-        CostError: the file holds something else, which would be lost.
+        CostError: the file is not a measurement of the same model and text.
     """
     if not path.exists():
         return []
     remedy = "give --json another name, or delete the file"
-    found = read_json(path, remedy)
+    content = read_json(path, remedy)
     try:
-        rows = {str(row["scheme"]): dict(row) for row in found["rows"]}
-        same = {**found, "rows": []} == made
+        rows = {str(row["scheme"]): dict(row) for row in content["rows"]}
+        same = {**content, "rows": []} == made
     except (ValueError, KeyError, TypeError) as error:
         raise CostError(f"{path}: not a measurement: {error!r}", remedy=remedy) from error
     if not same:
@@ -119,35 +119,35 @@ def earlier(path: Path, made: Mapping[str, Any]) -> list[dict[str, Any]]:
 def merged(
     rows: Sequence[dict[str, Any]], further: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Rows with further ones, which take the place of those of the same scheme."""
+    """Return ``rows`` with ``further`` rows, which replace rows of the same scheme."""
     return list({row["scheme"]: row for row in (*rows, *further)}.values())
 
 
 def _weight_shapes(plain: FloatLlama) -> dict[str, int]:
     tensors = plain.tensors
-    found: dict[str, int] = {}
+    shapes: dict[str, int] = {}
     for name, value in tensors.items():
         looked_up = name == "token_embd.weight" and "output.weight" in tensors
         if value.ndim == MATRIX and not looked_up:
             rows, length = value.shape
-            found[str(length)] = found.get(str(length), 0) + rows
-    return dict(sorted(found.items()))
+            shapes[str(length)] = shapes.get(str(length), 0) + rows
+    return dict(sorted(shapes.items()))
 
 
 @cache
 def _shipped() -> tuple[tuple[dict[str, int], dict[str, float]], ...]:
-    """Weights of the models whose measurement is shipped, and perplexity by scheme."""
-    found = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(FOLDER.glob("*.json"))]
+    """Return weight shapes and perplexity by scheme of each shipped measurement."""
+    records = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(FOLDER.glob("*.json"))]
     return tuple(
         (f["model"]["weights"], {row["scheme"]: row["perplexity"] for row in f["rows"]})
-        for f in found
+        for f in records
     )
 
 
 def known(weights: Mapping[str, int]) -> dict[str, float]:
-    """Perplexity by scheme of the model with these weights; empty where it was not measured.
+    """Return the perplexity by scheme of the model with these weights; {} without a measurement.
 
     Args:
-        weights: :func:`costmodel.estimate.workload.weight_shapes` of its work file.
+        weights: :func:`costmodel.estimate.workload.weight_shapes` of the model's work file.
     """
     return next((rows for shapes, rows in _shipped() if shapes == weights), {})

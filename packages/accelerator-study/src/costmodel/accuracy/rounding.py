@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fake quantization: values rounded to what a scheme can store, still as float32."""
+"""Fake quantization: float32 values rounded to the values that a scheme can store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ F32 = NDArray[np.float32]
 
 
 def rounded(values: F32, bits: int, axis: int | None) -> F32:
-    """Round to symmetric integers of ``bits``; one scale along ``axis``, or one for all."""
+    """Round to symmetric integers of ``bits``; values along ``axis``, or all, share a scale."""
     most = 2 ** (bits - 1) - 1
     top = np.max(np.abs(values), axis=axis, keepdims=axis is not None)
     scale = _as_half(np.maximum(np.asarray(top, dtype=np.float32) / most, 1e-8))
@@ -20,12 +20,12 @@ def rounded(values: F32, bits: int, axis: int | None) -> F32:
 
 
 def _as_half(values: F32) -> F32:
-    """Scales are stored in 16 bits."""
+    """Round scales to float16, in which a scheme stores them."""
     return np.maximum(values.astype(np.float16).astype(np.float32), np.float32(6e-8))
 
 
 def weights(values: F32, scheme: Scheme) -> F32:
-    """Round a matrix of N x K weights.
+    """Round N x K weights as a scheme stores them.
 
     Raises:
         ValueError: K is not a multiple of the group.
@@ -35,7 +35,7 @@ def weights(values: F32, scheme: Scheme) -> F32:
     match scheme.weight_grain:
         case Grain.GROUP:
             columns = values.shape[1]
-            # A last group that the matrix does not fill has a scale of its own.
+            # An incomplete last group has a separate scale.
             parts = [
                 rounded(values[:, s : s + scheme.group], scheme.weight, 1)
                 for s in range(0, columns, scheme.group)
@@ -47,7 +47,7 @@ def weights(values: F32, scheme: Scheme) -> F32:
 
 
 def activations(values: F32, scheme: Scheme) -> F32:
-    """Round the rows of tokens x K activations, scales taken from the values themselves."""
+    """Round tokens x K activations; the scales follow from the values."""
     if scheme.activation >= 16:
         return values.astype(np.float16).astype(np.float32) if scheme.activation == 16 else values
     axis = {Grain.TOKEN: 1, Grain.EMBEDDING: 0}.get(scheme.activation_grain)
@@ -55,7 +55,7 @@ def activations(values: F32, scheme: Scheme) -> F32:
 
 
 def cache(values: F32, scheme: Scheme) -> F32:
-    """Round keys or values of heads x tokens x width; a scale for each entry of a head."""
+    """Round keys or values of heads x tokens x width, with a scale for each head and token."""
     if scheme.cache >= 16:
         return values.astype(np.float16).astype(np.float32) if scheme.cache == 16 else values
     return rounded(values, scheme.cache, 2)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quasi-affine maps, and the exact number of stamps and elements that they give."""
+"""Quasi-affine maps, and the exact numbers of their time stamps and elements."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quasi-affine integer expressions: sums of variables, floor divisions and remainders.
 
-``i%8 + 8*floor(j/4) - 1`` is one. They are kept in one normal form, a linear combination of
+An example is ``i%8 + 8*floor(j/4) - 1``. Expressions have a normal form, a linear combination of
 atoms, so that two spellings of an expression compare equal.
 """
 
@@ -16,7 +16,7 @@ Value = Any  # an int, or a numpy array of int64
 
 @dataclass(frozen=True)
 class Floor:
-    """``floor(inner / divisor)`` with a positive divisor."""
+    """The atom ``floor(inner / divisor)`` with a positive divisor."""
 
     inner: Affine
     divisor: int
@@ -24,7 +24,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Mod:
-    """``inner mod divisor``, between 0 and ``divisor - 1``."""
+    """The atom ``inner mod divisor``, between 0 and ``divisor - 1``."""
 
     inner: Affine
     divisor: int
@@ -35,7 +35,7 @@ Atom = str | Floor | Mod
 
 @dataclass(frozen=True)
 class Affine:
-    """``constant`` plus the sum of ``coefficient * atom``."""
+    """An expression: ``constant`` plus the sum of ``coefficient * atom``."""
 
     terms: tuple[tuple[Atom, int], ...] = ()
     constant: int = 0
@@ -50,18 +50,18 @@ class Affine:
         return self + other.scaled(-1)
 
     def scaled(self, factor: int) -> Affine:
-        """Multiply by an integer."""
+        """Return the expression times an integer."""
         return _normal({a: c * factor for a, c in self.terms}, self.constant * factor)
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
-        """Value under ``values`` (integers or integer arrays that broadcast)."""
+        """Return the expression's value for integers, or integer arrays that broadcast."""
         total: Value = self.constant
         for atom, coefficient in self.terms:
             total = total + coefficient * _evaluate_atom(atom, values)
         return total
 
     def variables(self) -> Iterator[str]:
-        """Names used, with repetitions."""
+        """Yield the names of the variables, with repetitions."""
         for atom, _ in self.terms:
             if isinstance(atom, str):
                 yield atom
@@ -69,7 +69,7 @@ class Affine:
                 yield from atom.inner.variables()
 
     def renamed(self, names: Mapping[str, Affine]) -> Affine:
-        """Replace variables by expressions."""
+        """Return the expression with variables replaced by expressions."""
         total = Affine((), self.constant)
         for atom, coefficient in self.terms:
             total += _renamed_atom(atom, names).scaled(coefficient)
@@ -84,17 +84,17 @@ class Affine:
 
 
 def variable(name: str) -> Affine:
-    """The expression that is one variable."""
+    """Return the expression of a single variable."""
     return Affine(((name, 1),))
 
 
 def constant(value: int) -> Affine:
-    """The expression that is one number."""
+    """Return the expression of a single number."""
     return Affine((), value)
 
 
 def floor_div(inner: Affine, divisor: int) -> Affine:
-    """``floor(inner / divisor)``, simplified where it is trivial."""
+    """Return ``floor(inner / divisor)``, simplified if ``divisor`` is 1 or ``inner`` constant."""
     if divisor == 1:
         return inner
     if not inner.terms:
@@ -103,7 +103,7 @@ def floor_div(inner: Affine, divisor: int) -> Affine:
 
 
 def modulo(inner: Affine, divisor: int) -> Affine:
-    """``inner mod divisor``, simplified where it is trivial."""
+    """Return ``inner mod divisor``, simplified if ``divisor`` is 1 or ``inner`` constant."""
     if not inner.terms or divisor == 1:
         return constant(inner.constant % divisor)
     return Affine(((Mod(inner, divisor), 1),))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact volumes in closed form, for every size.
+"""Exact volumes of elements in closed form, for GEMMs of every size.
 
-In digits the space-time map is linear, so two instances that touch the same element at
-neighbouring places in consecutive stamps differ by a constant vector: there are a handful of
-such vectors, found by solving a small integer system. What is reused is then a union of
-boxes, whose points are counted on compressed coordinates. Nothing grows with the size of the
-GEMM. Maps that do not fit raise :class:`NonSeparableMapError` and are enumerated instead.
+In digits the space-time map is linear, so two instances that touch the same element in
+neighbouring PEs and consecutive stamps differ by a constant vector. A small integer system has a
+handful of such vectors as solutions. The reused elements are a union of boxes, whose points are
+counted on compressed coordinates. The time to count does not grow with the size of the GEMM. Maps
+that do not fit raise :class:`NonSeparableMapError` and are enumerated instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A dataflow on an array, lowered to digits."""
+    """A dataflow on an array, with its maps as linear forms on digits."""
 
     domain: DigitDomain
     fabric: Fabric
@@ -47,17 +47,17 @@ class ClosedForm:
 
     @cached_property
     def lane_digits(self) -> tuple[int, ...]:
-        """Digits in neither map: their instances run side by side in one PE."""
+        """The digits in neither map: their instances run side by side in a PE."""
         rows = (*self.space, *self.time)
         return tuple(
             n for n in range(len(self.domain.digits)) if not any(r.weights[n] for r in rows)
         )
 
     def occupancy(self) -> Occupancy:
-        """Count stamps, PEs and lanes.
+        """Count the instances, time stamps, active PEs and lanes of the dataflow.
 
         Raises:
-            NotInjectiveError: the map puts more instances in one place than it has lanes.
+            NotInjectiveError: more instances share a PE and a stamp than the PE has lanes.
             OutsideArrayError: a PE coordinate leaves the array.
         """
         self._check_inside()
@@ -74,7 +74,7 @@ class ClosedForm:
         )
 
     def unique(self, tensor: str) -> int:
-        """Elements of ``tensor`` that no neighbour could have passed on, TENET's unique volume."""
+        """Count the elements of ``tensor`` that no PE can pass on: TENET's unique volume."""
         access, rows = next(pair for pair in self.accesses if pair[0].tensor == tensor)
         return _Reuse(self, access, rows).count()
 
@@ -112,7 +112,7 @@ class ClosedForm:
         return lanes
 
     def _clash(self, step: Ints) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Two instances of the domain that differ by ``step``, if there are any."""
+        """Return two instances of the domain that differ by ``step``, or None."""
         for low, high in zip(self.domain.low, self.domain.high, strict=True):
             for low2, high2 in zip(self.domain.low, self.domain.high, strict=True):
                 corner = np.maximum(low, low2 - step)
@@ -121,7 +121,7 @@ class ClosedForm:
         return None
 
     def _load_of_pes(self) -> Ints:
-        """Instances of each PE, flattened."""
+        """Return the number of instances of each PE, flattened."""
         used = [n for n in range(len(self.domain.digits)) if any(f.weights[n] for f in self.space)]
         load = np.zeros(self.fabric.pes, dtype=np.int64)
         for low, high in zip(self.domain.low, self.domain.high, strict=True):
@@ -130,18 +130,18 @@ class ClosedForm:
             if points > MAX_CELLS:
                 raise NonSeparableMapError("too many digits choose the PE")
             axes = np.indices([int(s) for s in span[used]]).reshape(len(used), points)
-            place = np.zeros(points, dtype=np.int64)
+            pe = np.zeros(points, dtype=np.int64)
             for form, extent in zip(self.space, self.fabric.shape, strict=True):
                 weights = np.array([form.weights[n] for n in used], dtype=np.int64)
-                place = place * extent + form.constant + weights @ (axes + low[used, None])
-            others = [n for n in range(len(span)) if n not in used]
-            np.add.at(load, place, int(np.prod(span[others])))
+                pe = pe * extent + form.constant + weights @ (axes + low[used, None])
+            unused = [n for n in range(len(span)) if n not in used]
+            np.add.at(load, pe, int(np.prod(span[unused])))
         return load
 
 
 @dataclass(frozen=True)
 class _Reuse:
-    """The reuse of one access."""
+    """The reuse of the elements of an access."""
 
     counter: ClosedForm
     access: Access
@@ -149,7 +149,7 @@ class _Reuse:
 
     @cached_property
     def pins(self) -> dict[int, int]:
-        """Digits held at one value: pinned dimensions, and lanes that share an element."""
+        """The digits held at a value: pinned dimensions, and lanes that share an element."""
         held: dict[int, int] = {}
         digits = self.counter.domain.digits
         for name in self.access.pinned:
@@ -165,10 +165,10 @@ class _Reuse:
         return held
 
     def inside(self, points: Ints) -> Bools:
-        found = self.counter.domain.contains(points)
+        mask = self.counter.domain.contains(points)
         for digit, value in self.pins.items():
-            found &= points[..., digit] == value
-        return found
+            mask &= points[..., digit] == value
+        return mask
 
     def count(self) -> int:
         marks = self._first_marks()
@@ -186,33 +186,33 @@ class _Reuse:
         counter = self.counter
         marks: list[list[int]] = []
         for n, digit in enumerate(counter.domain.digits):
-            own = {0, digit.size}
-            own |= set(counter.domain.low[:, n].tolist())
-            own |= {v + 1 for v in counter.domain.low[:, n].tolist()}
-            own |= set(counter.domain.high[:, n].tolist())
-            own |= {v for p in [self.pins.get(n)] if p is not None for v in (p, p + 1)}
-            for place, form in enumerate(counter.stamps.forms):
-                own |= self._time_marks(n, form, place)
-            marks.append(sorted(v for v in own if 0 <= v <= digit.size))
+            values = {0, digit.size}
+            values |= set(counter.domain.low[:, n].tolist())
+            values |= {v + 1 for v in counter.domain.low[:, n].tolist()}
+            values |= set(counter.domain.high[:, n].tolist())
+            values |= {v for p in [self.pins.get(n)] if p is not None for v in (p, p + 1)}
+            for component, form in enumerate(counter.stamps.forms):
+                values |= self._time_marks(n, form, component)
+            marks.append(sorted(v for v in values if 0 <= v <= digit.size))
         return marks
 
-    def _time_marks(self, digit: int, form: LinearForm, place: int) -> set[int]:
-        """Values at which a component of one digit crosses an end of a box of stamps."""
+    def _time_marks(self, digit: int, form: LinearForm, component: int) -> set[int]:
+        """Return values of a digit at which a stamp component crosses the end of a stamp box."""
         weight = form.weights[digit]
         if weight == 0:
             return set()
-        found: set[int] = set()
+        values: set[int] = set()
         if weight < 0:
             tops = self.counter.domain.high[:, digit].tolist()
-            found |= {v - 1 for v in tops}
+            values |= {v - 1 for v in tops}
         if sum(1 for w in form.weights if w) == 1:
             stamps = self.counter.stamps
-            ends = {*stamps.low[:, place].tolist(), *(stamps.high[:, place] + 1).tolist()}
+            ends = {*stamps.low[:, component].tolist(), *(stamps.high[:, component] + 1).tolist()}
             for end in ends:
                 for value in (end, end + 1):
                     quotient, rest = divmod(value - form.constant, weight)
-                    found |= {quotient, quotient + (1 if rest else 0), quotient + 1}
-        return found
+                    values |= {quotient, quotient + (1 if rest else 0), quotient + 1}
+        return values
 
     def _marks_for(self, base: list[list[int]], steps: set[tuple[int, ...]]) -> list[list[int]]:
         digits = self.counter.domain.digits
@@ -224,10 +224,10 @@ class _Reuse:
         ]
 
     def _cells(self, marks: list[list[int]]) -> tuple[Ints, Ints]:
-        """Lowest and highest point of every cell of the grid inside the domain."""
+        """Return the lowest and the highest point of each grid cell inside the domain."""
         total = 1
-        for own in marks:
-            total *= len(own) - 1
+        for values in marks:
+            total *= len(values) - 1
         if total > MAX_CELLS:
             raise NonSeparableMapError("too many cells")
         starts = [np.array(m[:-1], dtype=np.int64) for m in marks]
@@ -257,7 +257,7 @@ class _Reuse:
                 yield tuple(int(v) for v in move[:-1]), np.nonzero(groups == n)[0]
 
     def _moves(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Distinct steps back in time (their level last), and which one each cell takes."""
+        """Return the distinct steps back in time, level last, and the step of each cell."""
         stamps = self.counter.stamps
         first, last = self._stamp_range(low, high)
         before, level = stamps.previous(first)
@@ -276,26 +276,26 @@ class _Reuse:
         return np.stack(firsts, axis=-1), np.stack(lasts, axis=-1)
 
     def _check_cells(self, first: Ints, last: Ints, before: Ints, level: Ints) -> None:
-        """Refuse cells over which the step back in time is not the same everywhere."""
+        """Refuse cells whose points take different steps back in time."""
         stamps = self.counter.stamps
         inner = first.shape[1] - 1
         wide = first != last
         jumps = np.take_along_axis(first - before, np.maximum(level, 0)[:, None], 1)[:, 0] != 1
-        places = np.arange(first.shape[1])
-        wrapped = wide & (places[None, :] > level[:, None])
+        axes = np.arange(first.shape[1])
+        wrapped = wide & (axes[None, :] > level[:, None])
         jumped = (level >= 0) & jumps & wide[np.arange(len(level)), np.maximum(level, 0)]
         if wrapped.any() or jumped.any():
             raise NonSeparableMapError("a cell wraps in part")
-        for place in range(inner):
-            edges = np.unique(np.concatenate([stamps.low[:, place], stamps.high[:, place] + 1]))
+        for axis in range(inner):
+            edges = np.unique(np.concatenate([stamps.low[:, axis], stamps.high[:, axis] + 1]))
             for shift in (0, 1):
-                ends = [np.searchsorted(edges, v[:, place] - shift, "right") for v in (first, last)]
-                if (ends[0] != ends[1])[wide[:, place]].any():
+                ends = [np.searchsorted(edges, v[:, axis] - shift, "right") for v in (first, last)]
+                if (ends[0] != ends[1])[wide[:, axis]].any():
                     raise NonSeparableMapError("a cell crosses the end of a box of stamps")
         self._check_contiguous(first, last)
 
     def _check_contiguous(self, first: Ints, last: Ints) -> None:
-        """The innermost component has no gap between the stamps of any one prefix."""
+        """Refuse gaps between the innermost components of stamps with equal prefixes."""
         stamps = self.counter.stamps
         inner = first.shape[1] - 1
         if not (first[:, inner] != last[:, inner]).any():
@@ -309,22 +309,22 @@ class _Reuse:
                 reach = max(reach, end)
 
     def _steps(self, move: tuple[int, ...] | None) -> Iterator[tuple[int, ...]]:
-        """Vectors to an instance with the same element, nearby, in the same or the last stamp."""
+        """Yield the vectors to instances with the same element in a PE that can pass it on."""
         counter = self.counter
         still = [0] * len(counter.fabric.shape)
-        places = [tuple(still), *counter.fabric.feeds]
+        feeds = [tuple(still), *counter.fabric.feeds]
         forms = (*counter.space, *counter.stamps.forms, *self.rows)
         matrix = [list(f.weights) for f in forms]
         spans = [0 if n in self.pins else d.size - 1 for n, d in enumerate(counter.domain.digits)]
         back = list(move) if move else [0] * len(counter.stamps.forms)
-        for place in places:
-            right = [*place, *back, *([0] * len(self.rows))]
-            found = solutions(matrix, right, [-s for s in spans], spans)
-            if move or any(place):
-                yield from found
+        for feed in feeds:
+            right = [*feed, *back, *([0] * len(self.rows))]
+            steps = solutions(matrix, right, [-s for s in spans], spans)
+            if move or any(feed):
+                yield from steps
             else:
-                # Lanes of one PE that touch one element in one stamp: the first fetches it.
-                yield from (step for step in found if step < (0,) * len(step))
+                # The first of a PE's lanes that touch an element in a stamp fetches the element.
+                yield from (step for step in steps if step < (0,) * len(step))
 
 
 def _ends(form: LinearForm, low: Ints, high: Ints) -> tuple[int, int]:
@@ -339,10 +339,10 @@ def _ends(form: LinearForm, low: Ints, high: Ints) -> tuple[int, int]:
 def lower(
     domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]
 ) -> ClosedForm:
-    """Prepare a dataflow for counting.
+    """Convert a dataflow's maps to linear forms on digits.
 
     Raises:
-        NonSeparableMapError: it has to be enumerated.
+        NonSeparableMapError: the map has no closed form; the caller must enumerate it.
     """
     if any(len(a.indices) != 1 for a in accesses):
         raise NonSeparableMapError("a tensor is read at several places at once")

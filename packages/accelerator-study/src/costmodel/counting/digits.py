@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed-radix digits: in them, tiled maps such as ``i%8`` and ``floor(i/8)`` are linear.
+"""Mixed-radix digits, in which tiled maps such as ``i%8`` and ``floor(i/8)`` are linear.
 
-A dimension which the maps cut at 8 and 64 becomes three digits with strides 1, 8 and 64. A
-size that is not a multiple of the cuts leaves a digit_domain, which is a few disjoint boxes.
+A dimension which the maps cut at 8 and 64 becomes three digits with strides 1, 8 and 64. If a
+size is not a multiple of the cuts, the domain in digits is a few disjoint boxes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Digit:
-    """One digit: ``dimension = sum(stride * digit)``."""
+    """A digit of a dimension: ``dimension = sum(stride * digit)``."""
 
     dimension: str
     stride: int
@@ -31,7 +31,7 @@ class Digit:
 
 @dataclass(frozen=True)
 class LinearForm:
-    """A linear form on the digits."""
+    """A linear form on the digits: weights and a constant."""
 
     weights: tuple[int, ...]
     constant: int = 0
@@ -39,7 +39,7 @@ class LinearForm:
 
 @dataclass(frozen=True)
 class DigitDomain:
-    """The domain in digits.
+    """An iteration domain in digits.
 
     Attributes:
         digits: all digits, dimension by dimension, smallest stride first.
@@ -53,7 +53,7 @@ class DigitDomain:
     high: Ints
 
     def lower(self, expression: Affine) -> LinearForm:
-        """Write a quasi-affine expression as a linear form on the digits.
+        """Return a quasi-affine expression as a linear form on the digits.
 
         Raises:
             NonSeparableMapError: a floor or remainder cuts across digits.
@@ -73,10 +73,10 @@ class DigitDomain:
 
     def _atom(self, atom: Atom) -> tuple[dict[int, int], int]:
         if isinstance(atom, str):
-            found = {n: d.stride for n, d in enumerate(self.digits) if d.dimension == atom}
-            if not found:
+            weights = {n: d.stride for n, d in enumerate(self.digits) if d.dimension == atom}
+            if not weights:
                 raise KeyError(atom)
-            return found, 0
+            return weights, 0
         return self._cut(atom)
 
     def _cut(self, atom: Floor | Mod) -> tuple[dict[int, int], int]:
@@ -91,25 +91,25 @@ class DigitDomain:
         return (whole, shift) if isinstance(atom, Floor) else (part, rest)
 
     def contains(self, points: Ints) -> npt.NDArray[np.bool_]:
-        """Mask of the digit vectors (last axis) that lie in the domain."""
+        """Return a mask of the digit vectors (last axis) that lie in the domain."""
         sizes = np.array([d.size for d in self.digits])
         inside = np.asarray(((points >= 0) & (points < sizes)).all(axis=-1))
         for name, extent in self.extents.items():
-            own = [n for n, d in enumerate(self.digits) if d.dimension == name]
-            strides = np.array([self.digits[n].stride for n in own], dtype=np.int64)
-            inside &= points[..., own] @ strides < extent
+            digits = [n for n, d in enumerate(self.digits) if d.dimension == name]
+            strides = np.array([self.digits[n].stride for n in digits], dtype=np.int64)
+            inside &= points[..., digits] @ strides < extent
         return inside
 
     def values(self, point: Iterable[int]) -> dict[str, int]:
-        """Values of the dimensions at one digit vector."""
-        found = dict.fromkeys(self.extents, 0)
+        """Return the values of the dimensions at a digit vector."""
+        values = dict.fromkeys(self.extents, 0)
         for digit, value in zip(self.digits, point, strict=True):
-            found[digit.dimension] += digit.stride * int(value)
-        return found
+            values[digit.dimension] += digit.stride * int(value)
+        return values
 
 
 def digit_domain(domain: Box, expressions: Iterable[Affine]) -> DigitDomain:
-    """Split a domain into the digits that ``expressions`` ask for.
+    """Split a domain into the digits at which ``expressions`` cut its dimensions.
 
     Raises:
         NonSeparableMapError: the cuts of a dimension do not divide each other, the domain does not
@@ -123,9 +123,9 @@ def digit_domain(domain: Box, expressions: Iterable[Affine]) -> DigitDomain:
     digits: list[Digit] = []
     pieces: list[list[tuple[list[int], list[int]]]] = []
     for name, (_, extent) in zip(domain.names, domain.bounds, strict=True):
-        own = _split(name, extent, cuts[name])
-        digits.extend(own)
-        pieces.append(_stairs(own, extent))
+        parts = _split(name, extent, cuts[name])
+        digits.extend(parts)
+        pieces.append(_stairs(parts, extent))
     rows = [([n for p in c for n in p[0]], [n for p in c for n in p[1]]) for c in product(*pieces)]
     low = np.array([r[0] for r in rows], dtype=np.int64)
     high = np.array([r[1] for r in rows], dtype=np.int64)
@@ -134,7 +134,7 @@ def digit_domain(domain: Box, expressions: Iterable[Affine]) -> DigitDomain:
 
 
 def _collect(expression: Affine, divisor: int, cuts: dict[str, set[int]]) -> None:
-    """Note where floors and remainders by ``divisor`` of ``expression`` cut a dimension."""
+    """Add to ``cuts`` where floors and remainders by ``divisor`` cut a dimension."""
     for atom, coefficient in expression.terms:
         if isinstance(atom, str):
             step = divisor // coefficient if coefficient > 0 and divisor % coefficient == 0 else 1
@@ -157,16 +157,16 @@ def _split(name: str, extent: int, cuts: set[int]) -> list[Digit]:
 
 
 def _stairs(digits: list[Digit], extent: int) -> list[tuple[list[int], list[int]]]:
-    """Disjoint boxes of the digit vectors below ``extent``."""
+    """Return disjoint boxes that cover the digit vectors below ``extent``."""
     boxes = []
     rest, low, high = extent, [0] * len(digits), [d.size for d in digits]
-    for place in reversed(range(len(digits))):
-        whole, rest = divmod(rest, digits[place].stride)
+    for position in reversed(range(len(digits))):
+        whole, rest = divmod(rest, digits[position].stride)
         if whole:
             top = list(high)
-            top[place] = whole
+            top[position] = whole
             boxes.append((list(low), top))
-        low[place], high[place] = whole, whole + 1
+        low[position], high[position] = whole, whole + 1
         if rest == 0:
             break
     return boxes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact volumes by visiting every instance: slow, for any map that can be evaluated."""
+"""Exact volumes by enumeration of every instance: slow, for every map that can be evaluated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_POINTS = 1 << 24
 
 
 class TooLargeError(Exception):
-    """More instances than can be visited."""
+    """The error for more instances than can be enumerated."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Enumerated:
 
     Attributes:
         values: each dimension's value for every instance.
-        place: flattened PE; order: rank of the time stamp among those used.
+        place: flattened PE; order: rank of the time stamp among the used stamps.
     """
 
     domain: Box
@@ -45,7 +45,7 @@ class Enumerated:
     stamps: int
 
     def occupancy(self) -> Occupancy:
-        """Count stamps, PEs and lanes; raises NotInjectiveError."""
+        """Count stamps, PEs and lanes; raise NotInjectiveError if lanes are too few."""
         slots = self.place * self.stamps + self.order
         ranked = np.sort(slots)
         starts = np.nonzero(np.diff(ranked, prepend=ranked[:1] - 1))[0]
@@ -68,7 +68,7 @@ class Enumerated:
         return {n: p[0] for n, p in pick.items()}, {n: p[1] for n, p in pick.items()}
 
     def unique(self, tensor: str) -> int:
-        """Elements of ``tensor`` that no neighbour could have passed on."""
+        """Count the elements of ``tensor`` that no PE can pass on."""
         access = next(a for a in self.accesses if a.tensor == tensor)
         keep = self._kept(access)
         elements = self._elements(access, keep)
@@ -114,10 +114,10 @@ class Enumerated:
 def enumerate_all(
     domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]
 ) -> Enumerated:
-    """Visit every instance.
+    """Return all instances of a dataflow with their PEs and stamps.
 
     Raises:
-        TooLargeError: there are more than ``MAX_POINTS``.
+        TooLargeError: there are more than ``MAX_POINTS`` instances.
         OutsideArrayError: a PE coordinate leaves the array.
     """
     if domain.size > MAX_POINTS:
@@ -146,7 +146,7 @@ def _columns(forms: Sequence[Affine], values: dict[str, Ints], count: int) -> In
 
 
 def _rank(rows: Ints) -> Ints:
-    """Rank of each row among the distinct rows, in lexicographic order."""
+    """Return the rank of each row among the distinct rows, in lexicographic order."""
     packed = np.zeros(len(rows), dtype=np.int64)
     for column in rows.T:
         low, high = int(column.min()), int(column.max())

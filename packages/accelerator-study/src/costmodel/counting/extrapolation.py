@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of maps that are too large to visit, from the counts of smaller boxes.
+"""Counts of maps that are too large to enumerate, from the counts of smaller boxes.
 
-The points of a box under a quasi-affine map are counted by a quasi-polynomial of the box's
-extents (Ehrhart; Verdoolaege et al., *Counting Integer Points in Parametric Polytopes Using
-Barvinok's Rational Functions*, Algorithmica 2007): with every extent in one class modulo the
-divisors of the map, a polynomial. It is fitted to boxes that can be visited, extent by extent, and
-taken only if it gives the counts of further, larger boxes to the digit.
+A quasi-polynomial of a box's extents counts the points of the box under a quasi-affine map
+(Ehrhart; Verdoolaege et al., *Counting Integer Points in Parametric Polytopes Using Barvinok's
+Rational Functions*, Algorithmica 2007). For extents in fixed classes modulo the divisors of the
+map, the quasi-polynomial is a polynomial. The polynomial is fitted to boxes that can be enumerated
+and accepted only if it gives the exact counts of further, larger boxes.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from costmodel.counting.affine import Affine
 Extents = tuple[int, ...]
 Counts = Mapping[str, int]
 DEGREES = (1, 2)
-FIRST = 2  # periods in the smallest box: below, a border may reach across
-MOST_POINTS = 1 << 27  # visited in all
+FIRST = 2  # periods in the smallest box; in a smaller box, borders may overlap
+MOST_POINTS = 1 << 27  # of all enumerated boxes
 
 
 class NoPolynomialError(Exception):
-    """The counts of the sample boxes are not those of one polynomial, or there are too many."""
+    """The error if no polynomial gives the counts of the sample boxes, or they are too large."""
 
 
 def period(name: str, expressions: Sequence[Affine]) -> int:
-    """Common multiple of the divisors through which a dimension passes."""
-    found = 1
+    """Return a common multiple of the divisors through which a dimension passes."""
+    multiple = 1
     for expression in expressions:
         for atom, _ in expression.terms:
             if not isinstance(atom, str) and name in set(atom.inner.variables()):
                 inner = period(name, [atom.inner])
-                found = lcm(found, atom.divisor * inner)
-    return found
+                multiple = lcm(multiple, atom.divisor * inner)
+    return multiple
 
 
 def extrapolate(
     extents: Extents, periods: Sequence[int], counts: Callable[[Extents], Counts]
 ) -> dict[str, int]:
-    """Counts of a box by the counts of smaller ones.
+    """Return the counts of a box, extrapolated from smaller boxes.
 
     Args:
         extents: of the box.
         periods: of its dimensions, see :func:`period`.
-        counts: visits a small box.
+        counts: enumerates a small box.
 
     Raises:
         NoPolynomialError: no polynomial of low degree gives the sample boxes.
@@ -76,35 +76,35 @@ def _base(extent: int, step: int) -> int:
 
 
 def _nodes(extent: int, step: int, base: int, degree: int) -> list[int]:
-    found = [base + n * step for n in range(degree + 1)]
-    return found if found[-1] < extent else [extent]
+    nodes = [base + n * step for n in range(degree + 1)]
+    return nodes if nodes[-1] < extent else [extent]
 
 
 def _checks(extents: Extents, periods: Sequence[int], nodes: list[list[int]]) -> Iterator[Extents]:
-    """Boxes beyond the fitted ones: one extent larger, and all of them."""
+    """Yield boxes beyond the fitted boxes: with a single larger extent, and with all larger."""
     larger = [n[-1] + p if len(n) > 1 else n[-1] for n, p in zip(nodes, periods, strict=True)]
-    for place, own in enumerate(nodes):
-        if len(own) > 1:
-            yield tuple(larger[n] if n == place else nodes[n][0] for n in range(len(extents)))
+    for position, values in enumerate(nodes):
+        if len(values) > 1:
+            yield tuple(larger[n] if n == position else nodes[n][0] for n in range(len(extents)))
     yield tuple(larger)
 
 
 def _size(box: Extents) -> int:
-    found = 1
+    size = 1
     for side in box:
-        found *= side
-    return found
+        size *= side
+    return size
 
 
 def _fitted(
     wanted: Extents, nodes: list[list[int]], visited: Callable[[Extents], Counts]
 ) -> dict[str, int]:
-    """Lagrange's polynomial through the nodes, in exact fractions."""
+    """Return Lagrange's polynomial through the nodes at ``wanted``, in exact fractions."""
     sums: dict[str, Fraction] = {}
     for box in product(*nodes):
         weight = Fraction(1)
-        for at, node, own in zip(wanted, box, nodes, strict=True):
-            for other in own:
+        for at, node, values in zip(wanted, box, nodes, strict=True):
+            for other in values:
                 if other != node:
                     weight *= Fraction(at - other, node - other)
         for name, value in visited(box).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All integer solutions of a small linear system inside a box."""
+"""The integer solutions of a small linear system inside a box."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def solutions(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the integer vectors ``x``, ``low <= x <= high``, with ``matrix @ x == right``.
 
-    The rows are reduced first, so that a triangular system needs no search; what is left
-    branches on the variable with the fewest values.
+    The rows are reduced first, so that a triangular system needs no search; the search branches
+    on the variable with the fewest values.
     """
     rows = _reduced(matrix, right)
     if any(not any(w) and r for w, r in rows):
@@ -26,7 +26,7 @@ def solutions(
 
 
 def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
-    """Gauss-Jordan elimination in whole numbers, each row without a common factor."""
+    """Return the rows after Gauss-Jordan elimination in integers, without common factors."""
     rows = [[*r, b] for r, b in zip(matrix, right, strict=True)]
     columns = len(rows[0]) - 1 if rows else 0
     done = 0
@@ -35,11 +35,11 @@ def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
         if pivot is None:
             continue
         rows[done], rows[pivot] = rows[pivot], rows[done]
-        own = rows[done]
+        pivot_row = rows[done]
         for n, row in enumerate(rows):
             if n != done and row[column]:
-                scale, factor = own[column], row[column]
-                mixed = [scale * v - factor * p for v, p in zip(row, own, strict=True)]
+                scale, factor = pivot_row[column], row[column]
+                mixed = [scale * v - factor * p for v, p in zip(row, pivot_row, strict=True)]
                 common = gcd(*mixed) or 1
                 rows[n] = [v // common for v in mixed]
         done += 1
@@ -61,11 +61,11 @@ def _search(rows: list[Row], ranges: Ranges) -> Iterator[tuple[int, ...]]:
 
 
 def _propagate(rows: list[Row], ranges: Ranges) -> Ranges | None:
-    """Tighten the ranges by every row until nothing moves; None when a range is empty."""
+    """Tighten the ranges by every row up to a fixed point; None if a range is empty."""
     ranges = list(ranges)
-    moved = True
-    while moved:
-        moved = False
+    changed = True
+    while changed:
+        changed = False
         for weights, right in rows:
             for n, weight in enumerate(weights):
                 if not weight:
@@ -74,14 +74,14 @@ def _propagate(rows: list[Row], ranges: Ranges) -> Ranges | None:
                 if bounds is None:
                     return None
                 if bounds != ranges[n]:
-                    ranges[n], moved = bounds, True
+                    ranges[n], changed = bounds, True
     return ranges
 
 
 def _bound(
     weights: tuple[int, ...], right: int, ranges: Ranges, target: int
 ) -> tuple[int, int] | None:
-    """Range of one variable that a row leaves, given the ranges of the others."""
+    """Return the range of a variable that a row allows for the other variables' ranges."""
     least = most = right
     for n, weight in enumerate(weights):
         if weight and n != target:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of an operand that stays in the array while others stream by."""
+"""Counts of the loads of an operand that stays in the array while other operands stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from costmodel.counting.stamps import stamp_set
 
 
 def folds(domain: Box, mapping: SpaceTime, operands: Sequence[Access]) -> int:
-    """Times that the array is filled anew with an operand that its PEs keep.
+    """Return how many times the array loads an operand that its PEs keep; 0 without such.
 
-    An operand is kept if none of the digits that run with the last component of the time stamp
-    alone is in its index. 0: none is kept, or the map has no closed form.
+    PEs keep an operand if its index has no digit that only the last component of the time stamp
+    uses. Without a kept operand, or without a closed form of the map, the result is 0.
     """
     listed = [e for a in operands for e in a.indices[0]]
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of the relation texts: ``{S[i,j,k] -> PE[i%8, j%8]}`` and its kin.
+"""Parser of relation texts such as ``{S[i,j,k] -> PE[i%8, j%8]}``.
 
-The grammar is the part of isl's that TENET's files use, with the spellings people write by
-hand: ``%`` or ``mod``; ``floor(e/c)``, ``e//c`` or ``e/c``, all of which round down.
+The grammar is the part of isl's grammar that TENET's files use, with spellings of handwritten
+files: ``%`` or ``mod``; ``floor(e/c)``, ``e//c`` or ``e/c``, all of which round down.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from costmodel.counting.affine import Affine, constant, floor_div, modulo, variable
 from costmodel.errors import CostError
 
-DIGITS = 18  # of a whole number: what any size takes, and no more than 64 bits hold
+DIGITS = 18  # of a whole number: enough for every size, and within 64 bits
 DEEPEST = 64  # brackets within brackets
 
 
 def is_number(text: str) -> bool:
-    """True for a whole number in ASCII digits that fits 64 bits."""
+    """Return True for a whole number in ASCII digits that fits 64 bits."""
     return text.isascii() and text.isdigit() and len(text) <= DIGITS
 
 
@@ -29,13 +29,13 @@ _COMPARISONS = ("<=", "<", ">=", ">", "=")
 
 @dataclass(frozen=True)
 class Position:
-    """Position of a text, for messages: a file (or option) name and a line number."""
+    """The position of a text, for messages: a file (or option) name and a line number."""
 
     name: str
     line: int = 0
 
     def error(self, text: str, problem: str, remedy: str = "") -> CostError:
-        """A mistake in ``text``, with the line that holds it."""
+        """Return the error of a mistake in ``text``, whose line the message shows."""
         where = f"{self.name}:{self.line}" if self.line else self.name
         return CostError(f"{where}: {problem}\n  | {text.strip()}", remedy=remedy)
 
@@ -50,7 +50,7 @@ class Tuple:
 
 @dataclass(frozen=True)
 class Relation:
-    """One ``domain -> range`` disjunct; the domain's entries are plain variables."""
+    """A disjunct ``domain -> range``; the domain's entries are plain variables."""
 
     domain: str
     variables: tuple[str, ...]
@@ -59,7 +59,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Domain:
-    """A named set: variables, half-open bounds of each, and further ``expression >= 0``."""
+    """A named set: variables, their half-open bounds, and constraints ``expression >= 0``."""
 
     name: str
     variables: tuple[str, ...]
@@ -70,7 +70,7 @@ class Domain:
 def parse_relations(
     text: str, source: Position, values: Mapping[str, int] | None = None
 ) -> tuple[Relation, ...]:
-    """Read ``{A[i] -> B[i+1]; A[i] -> B[i-1]}`` (braces optional), one relation a disjunct.
+    """Parse ``{A[i] -> B[i+1]; A[i] -> B[i-1]}`` (braces optional) into its disjuncts.
 
     Args:
         text: the relation.
@@ -78,20 +78,20 @@ def parse_relations(
         values: numbers of names (array sizes, tile factors).
 
     Raises:
-        CostError: with the offending line.
+        CostError: the text is not a relation; the message names the line.
     """
     parser = _Parser(text, source, values or {})
     return parser.relations()
 
 
 def parse_domain(text: str, source: Position, values: Mapping[str, int] | None = None) -> Domain:
-    """Read ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}``; each variable needs both bounds."""
+    """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}``; each variable needs both bounds."""
     parser = _Parser(text, source, values or {})
     return parser.domain()
 
 
 class _Parser:
-    """Recursive descent over one line."""
+    """A recursive descent parser of a line."""
 
     def __init__(self, text: str, source: Position, values: Mapping[str, int]) -> None:
         self.text, self.source, self.values = text, source, values
@@ -131,13 +131,13 @@ class _Parser:
 
     def relations(self) -> tuple[Relation, ...]:
         braced = self.accept("{")
-        found: list[Relation] = []
-        while not found or self.accept(";"):
-            found.append(self.relation())
+        relations: list[Relation] = []
+        while not relations or self.accept(";"):
+            relations.append(self.relation())
         if braced:
             self.take("}")
         self.end()
-        return tuple(found)
+        return tuple(relations)
 
     def relation(self) -> Relation:
         left = self.tuple_()
@@ -214,20 +214,20 @@ class _Parser:
         return Tuple(name, tuple(entries))
 
     def chain(self) -> list[Affine]:
-        """``0 <= i < 8`` as expressions that must not be negative."""
-        left, found = self.sum_(), []
+        """Parse ``0 <= i < 8`` into expressions that must not be negative."""
+        left, expressions = self.sum_(), []
         while self.peek() in _COMPARISONS:
             sign = self.take()
             right = self.sum_()
             difference = right - left if sign in ("<", "<=") else left - right
             strict = constant(1 if sign in ("<", ">") else 0)
-            found.append(difference - strict)
+            expressions.append(difference - strict)
             if sign == "=":
-                found.append(right - left)
+                expressions.append(right - left)
             left = right
-        if not found:
+        if not expressions:
             raise self.fail(f"expected a comparison, found {self.peek()!r}")
-        return found
+        return expressions
 
     def sum_(self) -> Affine:
         negative = self.accept("-")
@@ -281,7 +281,7 @@ class _Parser:
         raise self.fail(f"expected an expression, found {token!r}" if token else "the line ends")
 
     def implicit(self, number: int) -> Affine:
-        """``2i`` is isl's spelling of ``2*i``."""
+        """Parse the rest of a number: ``2i`` is isl's spelling of ``2*i``."""
         if re.fullmatch(r"[A-Za-z_]\w*'?", self.peek()) and self.peek() not in ("and", "mod"):
             return self.factor().scaled(number)
         return constant(number)

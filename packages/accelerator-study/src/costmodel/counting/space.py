@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that are counted: iteration domain, space-time map, accesses, interconnect."""
+"""The inputs of counting: iteration domain, space-time map, accesses, interconnect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.counting.affine import Affine
 
 @dataclass(frozen=True)
 class Box:
-    """Half-open integer ranges of named dimensions, and further ``expression >= 0``."""
+    """Half-open integer ranges of named dimensions, and constraints ``expression >= 0``."""
 
     names: tuple[str, ...]
     bounds: tuple[tuple[int, int], ...]
@@ -19,24 +19,24 @@ class Box:
 
     @property
     def size(self) -> int:
-        """Points inside the bounds (the constraints not applied)."""
+        """The number of points inside the bounds, without the constraints."""
         return prod(high - low for low, high in self.bounds)
 
     @staticmethod
     def of(extents: dict[str, int]) -> Box:
-        """The box from zero with these extents."""
+        """Return the box from zero with the given extents."""
         return Box(tuple(extents), tuple((0, n) for n in extents.values()))
 
 
 @dataclass(frozen=True)
 class Access:
-    """Elements of one tensor that an instance touches.
+    """The elements of a tensor that an instance touches.
 
     Attributes:
-        tensor: its name.
-        indices: alternatives (a stencil reads several); each is one index tuple.
-        pinned: dimensions held at their last value for this access to happen, as for a
-            per-channel scale which is applied when the reduction is over.
+        tensor: name of the tensor.
+        indices: index tuples; a stencil has several.
+        pinned: dimensions that must have their last value for this access, as for a per-channel
+            scale, which is applied at the end of the reduction.
     """
 
     tensor: str
@@ -54,7 +54,7 @@ class SpaceTime:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The array: its extents, and the neighbours an element may come from.
+    """The array: its extents, and the neighbours that feed a PE.
 
     Attributes:
         shape: PEs along each dimension (1 to 3).
@@ -68,20 +68,20 @@ class Fabric:
 
     @property
     def pes(self) -> int:
-        """PEs in the array."""
+        """The number of PEs in the array."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Use of space and time by the instances.
+    """The use of PEs and time stamps by the instances.
 
     Attributes:
         instances: points of the iteration domain (multiply-accumulates of a GEMM).
-        stamps: distinct time stamps, TENET's ``|T|``; array skew is in it.
+        stamps: distinct time stamps, TENET's ``|T|``, which include array skew.
         active_pes: PEs with at least one instance.
         busiest: instances of the busiest PE, divided (up) by the lanes: cycles without skew.
-        lanes: most instances that share one PE and one stamp.
+        lanes: most instances that share a PE and a stamp.
     """
 
     instances: int
@@ -92,15 +92,15 @@ class Occupancy:
 
 
 class NonSeparableMapError(Exception):
-    """The maps do not separate into independent digits: they have to be enumerated."""
+    """The error for maps without independent digits, which must be enumerated."""
 
 
 class NotInjectiveError(Exception):
-    """More instances share a PE and a time stamp than the PE has lanes.
+    """The error if more instances share a PE and a time stamp than the PE has lanes.
 
     Attributes:
-        first: one instance; second: another at the same place and time (may be empty).
-        lanes: multiply-accumulates of a PE that would do, 0 when that is not known.
+        first, second: instances in the same PE at the same time stamp.
+        lanes: multiply-accumulates of a PE that suffice; 0: unknown.
     """
 
     def __init__(self, first: dict[str, int], second: dict[str, int], lanes: int = 0) -> None:
@@ -109,7 +109,7 @@ class NotInjectiveError(Exception):
 
 
 class OutsideArrayError(Exception):
-    """An instance is mapped to a PE that the array does not have."""
+    """The error for an instance whose PE is not in the array."""
 
     def __init__(self, axis: int, low: int, high: int, extent: int) -> None:
         super().__init__(f"PE coordinate {axis} runs from {low} to {high}, the array has {extent}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set of time stamps, and their order.
+"""The set of time stamps, and their lexicographic order.
 
 Each box of the domain maps to a box of stamps when the components of the time map share no
-digit; the set of stamps is the union of these boxes. The stamp before ``t`` is found by
-lowering the innermost component that can still be lowered and raising those after it.
+digit; the set of stamps is the union of these boxes. The stamp before ``t`` has the innermost
+component that can decrease decreased, and the components after it at their largest values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Stamps:
 
     Attributes:
         forms: time components as linear forms on digits that share no digit.
-        low, high: one row a domain box, inclusive.
+        low, high: boxes of stamps, inclusive; a row for each box of the domain.
     """
 
     forms: tuple[LinearForm, ...]
@@ -33,17 +33,17 @@ class Stamps:
     high: Ints
 
     def count(self) -> int:
-        """Distinct stamps, TENET's ``|T|``."""
+        """Return the number of distinct stamps, TENET's ``|T|``."""
         return count_union(self.low, self.high + 1)
 
     def matching(self, stamps: Ints, depth: int) -> Bools:
-        """``[stamp, box]``: true if the first ``depth`` components lie in the box."""
+        """Return ``[stamp, box]``: true if the box contains the first ``depth`` components."""
         part = stamps[:, None, :depth]
         inside = (part >= self.low[None, :, :depth]) & (part <= self.high[None, :, :depth])
         return np.asarray(inside.all(axis=2))
 
     def previous(self, stamps: Ints) -> tuple[Ints, Ints]:
-        """The stamps before ``stamps``, and the component lowered (-1 without one)."""
+        """Return the stamps before ``stamps``, and the decreased components (-1 without one)."""
         count, depth = stamps.shape
         result = stamps.copy()
         level = np.full(count, -1, dtype=np.int64)
@@ -55,18 +55,18 @@ class Stamps:
             goal = np.minimum(self.high[None, :, component], stamps[:, None, component] - 1)
             goal = np.where(match & (goal >= self.low[None, :, component]), goal, _NO_STAMP)
             best = goal.max(axis=1) if goal.size else np.full(count, _NO_STAMP)
-            found = left & (best > _NO_STAMP)
-            result[found, component] = best[found]
-            self._raise_rest(result, match, found, component)
-            level[found] = component
+            lowered = left & (best > _NO_STAMP)
+            result[lowered, component] = best[lowered]
+            self._raise_rest(result, match, lowered, component)
+            level[lowered] = component
         return result, level
 
-    def _raise_rest(self, result: Ints, match: Bools, found: Bools, component: int) -> None:
+    def _raise_rest(self, result: Ints, match: Bools, lowered: Bools, component: int) -> None:
         alive = match.copy()
         for place in range(component, result.shape[1]):
             if place > component:
                 top = np.where(alive, self.high[None, :, place], _NO_STAMP).max(axis=1)
-                result[found, place] = top[found]
+                result[lowered, place] = top[lowered]
             value = result[:, None, place]
             alive &= (value >= self.low[None, :, place]) & (value <= self.high[None, :, place])
 
@@ -75,7 +75,7 @@ _NO_STAMP = np.iinfo(np.int64).min
 
 
 def stamp_set(domain: DigitDomain, forms: list[LinearForm]) -> Stamps:
-    """The stamps of a domain.
+    """Return the time stamps of a domain.
 
     Raises:
         NonSeparableMapError: components share digits, or leave gaps between their values.
@@ -85,24 +85,24 @@ def stamp_set(domain: DigitDomain, forms: list[LinearForm]) -> Stamps:
     high = np.zeros_like(low)
     for box in range(len(domain.low)):
         lower, upper = domain.low[box].tolist(), domain.high[box].tolist()
-        for place, form in enumerate(separate):
-            low[box, place], high[box, place] = _interval(form, lower, upper)
+        for component, form in enumerate(separate):
+            low[box, component], high[box, component] = _interval(form, lower, upper)
     return Stamps(tuple(separate), low, high)
 
 
 def _separated(forms: list[LinearForm]) -> list[LinearForm]:
-    """Take earlier components out of later ones.
+    """Subtract multiples of earlier components from later components that share digits.
 
-    Subtracting a function of the earlier components from a later one keeps the order of the
-    stamps and their number, so nothing that is counted changes.
+    Subtracting a function of earlier components from a later component keeps the order of the
+    stamps and their number, so no count changes.
     """
-    done: list[LinearForm] = []
+    separate: list[LinearForm] = []
     for original in forms:
         form = original
-        for earlier in done:
+        for earlier in separate:
             form = _without(form, earlier)
-        done.append(form)
-    return [f for f in done if any(f.weights)] or done[:1]
+        separate.append(form)
+    return [f for f in separate if any(f.weights)] or separate[:1]
 
 
 def _without(form: LinearForm, earlier: LinearForm) -> LinearForm:
@@ -117,7 +117,7 @@ def _without(form: LinearForm, earlier: LinearForm) -> LinearForm:
 
 
 def _interval(form: LinearForm, low: list[int], high: list[int]) -> tuple[int, int]:
-    """Smallest and largest value over a box, all between being taken."""
+    """Return the smallest and largest value over a box; refuse gaps between values."""
     least = most = form.constant
     reach = 0
     parts = [(abs(w), high[n] - low[n] - 1) for n, w in enumerate(form.weights) if w]
@@ -132,7 +132,7 @@ def _interval(form: LinearForm, low: list[int], high: list[int]) -> tuple[int, i
 
 
 def count_union(low: Ints, high: Ints) -> int:
-    """Points in a union of half-open boxes (rows), by compressing the coordinates."""
+    """Count the points in a union of half-open boxes (rows), on compressed coordinates."""
     axes = [np.unique(np.concatenate([low[:, d], high[:, d]])) for d in range(low.shape[1])]
     covered = np.zeros([max(len(a) - 1, 1) for a in axes], dtype=bool)
     for lower, upper in zip(low, high, strict=True):
@@ -142,7 +142,7 @@ def count_union(low: Ints, high: Ints) -> int:
         )
         covered[where] = True
     volume = covered.astype(object)
-    for place, axis in enumerate(axes):
+    for dimension, axis in enumerate(axes):
         sizes = np.diff(axis).astype(object)
-        volume = volume * sizes.reshape([-1 if d == place else 1 for d in range(len(axes))])
+        volume = volume * sizes.reshape([-1 if d == dimension else 1 for d in range(len(axes))])
     return int(volume.sum())

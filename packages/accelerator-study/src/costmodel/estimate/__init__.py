@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates: the cost of one GEMM, of a model's phases, of a recorded run."""
+"""Estimates of the cost of a GEMM, of a model's phases, or of a recorded run."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tile on the array: exact volumes, cycles of compute, of loading and of the port."""
+"""A tile on the array: exact volumes, and cycles of compute, of loading and of the port."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OUTPUT = "C"
 
 @dataclass
 class TileCounts:
-    """Instances, cycles and elements added up over tiles and batch.
+    """The instances, cycles and elements, summed over tiles and batch.
 
     Attributes:
-        moved: bits over the inner boundary of each memory, by its name.
+        moved: bits over the inner boundary of each memory, by the memory's name.
     """
 
     instances: int = 0
@@ -38,21 +38,21 @@ class TileCounts:
     moved: dict[str, MovedBits] = field(default_factory=dict)
 
     def add(self, other: TileCounts, times: int) -> None:
-        """Add another part's counts, ``times`` over."""
+        """Add another part's counts, multiplied by ``times``."""
         for name in ("instances", "stamps", "loading", "compute", "busiest"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         self.active_pes = max(self.active_pes, other.active_pes)
         for name in ("total", "unique"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            for key, value in theirs.items():
-                mine[key] = mine.get(key, 0) + times * value
+            sums, addends = getattr(self, name), getattr(other, name)
+            for key, value in addends.items():
+                sums[key] = sums.get(key, 0) + times * value
         for level, bits in other.moved.items():
             self.moved[level] = self.moved.get(level, NOTHING) + bits * times
 
 
 @dataclass(frozen=True)
 class Region:
-    """A product or a tile of it: its counts, and its cycles."""
+    """The counts and cycles of a product or of a tile."""
 
     counts: TileCounts
     cycles: float
@@ -61,11 +61,11 @@ class Region:
 def on_array(
     state: State, batch: int, bound: BoundDataflow, hardware: Hardware, scheme: Scheme
 ) -> Region:
-    """One tile on the array: exact volumes, and the cycles of compute and of the port."""
-    m, n, k, own = bound.gemm_names()
-    name = own or "b"
+    """Return the exact volumes of a tile on the array, and the cycles of compute and port."""
+    m, n, k, batch_name = bound.gemm_names()
+    name = batch_name or "b"
     mapping = bound.mapping
-    if own is None:
+    if batch_name is None:
         mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
     extents = {name: batch, m: state[0], n: state[1], k: state[2]}
     listed = accesses(m, n, k, (name,), scheme)
@@ -102,7 +102,7 @@ def on_array(
 def _padded(
     extents: Mapping[str, int], mapping: SpaceTime, bound: BoundDataflow, hardware: Hardware
 ) -> Volumes:
-    """The same with every pass over the whole array."""
+    """Return the volumes if every pass fills the whole array."""
     passes = {d: period(d, mapping.space) for d in extents}
     whole = {d: -(-e // passes[d]) * passes[d] for d, e in extents.items()}
     fabric = hardware.fabric
@@ -111,38 +111,38 @@ def _padded(
 
 
 def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> tuple[Access, ...]:
-    """Tensors of a GEMM with the scales that a scheme adds."""
+    """Return the accesses of a GEMM, with the scales that a scheme adds."""
     row, column, depth = variable(m), variable(n), variable(k)
-    own: tuple[Affine, ...] = tuple(variable(b) for b in batch)
-    found = [
-        Access("A", ((*own, row, depth),)),
-        Access("B", ((*own, depth, column),)),
-        Access(OUTPUT, ((*own, row, column),)),
+    batch_indices: tuple[Affine, ...] = tuple(variable(b) for b in batch)
+    tensors = [
+        Access("A", ((*batch_indices, row, depth),)),
+        Access("B", ((*batch_indices, depth, column),)),
+        Access(OUTPUT, ((*batch_indices, row, column),)),
     ]
     kinds = ["scale"] + (["zero"] if scheme.zero_point else [])
     for kind in kinds:
         match scheme.weight_grain:
             case Grain.TENSOR:
-                found.append(Access(f"{kind}_B", ((),), (k,)))
+                tensors.append(Access(f"{kind}_B", ((),), (k,)))
             case Grain.CHANNEL:
-                found.append(Access(f"{kind}_B", ((column,),), (k,)))
+                tensors.append(Access(f"{kind}_B", ((column,),), (k,)))
             case Grain.ROW:
-                found.append(Access(f"{kind}_B", ((*own, depth),)))
+                tensors.append(Access(f"{kind}_B", ((*batch_indices, depth),)))
             case Grain.GROUP:
                 groups = (floor_div(depth, scheme.group), column)
-                found.append(Access(f"{kind}_B", (groups,)))
+                tensors.append(Access(f"{kind}_B", (groups,)))
     match scheme.activation_grain:
         case Grain.TENSOR:
-            found.append(Access("scale_A", ((),), (k,)))
+            tensors.append(Access("scale_A", ((),), (k,)))
         case Grain.TOKEN:
-            found.append(Access("scale_A", ((*own, row),), (k,)))
+            tensors.append(Access("scale_A", ((*batch_indices, row),), (k,)))
         case Grain.EMBEDDING:
-            found.append(Access("scale_A", ((depth,),)))
-    return tuple(found)
+            tensors.append(Access("scale_A", ((depth,),)))
+    return tuple(tensors)
 
 
 def widths_of(names: Mapping[str, int], scheme: Scheme) -> dict[str, int]:
-    """Bits of an element of each tensor."""
+    """Return the bits of an element of each tensor."""
     widths = {"A": scheme.activation, "B": scheme.weight, OUTPUT: scheme.output}
     for name in names:
         if name.startswith("scale"):

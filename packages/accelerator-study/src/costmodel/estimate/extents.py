@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents of a work file: numbers, or arithmetic on sizes that stay open until they are bound."""
+"""Extents of a work file: numbers, or arithmetic on sizes that are bound later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 
 
 def names(extent: int | str) -> set[str]:
-    """Names of the sizes that an extent leaves open.
+    """Return the names of the open sizes in an extent.
 
     Raises:
         SyntaxError: the text is not an expression.
@@ -32,7 +32,7 @@ def names(extent: int | str) -> set[str]:
 
 
 def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
-    """Value of an extent such as ``seq_len*64``.
+    """Return the value of an extent such as ``seq_len*64``.
 
     Raises:
         CostError: a name has no value, or the text is not arithmetic.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of one GEMM on one accelerator under one dataflow and one scheme."""
+"""The cost of a GEMM on an accelerator under a dataflow and a quantization scheme."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def cost(
     tile: BufferTile | None = None,
     plan: tuple[Holding, ...] = (),
 ) -> GemmCost:
-    """Estimate a GEMM.
+    """Return the estimated cost of a GEMM.
 
-    Without a tile or a plan, each memory holds what :func:`costmodel.estimate.tiling.choose` says:
-    the tile of the least time of bus and array added, which is not always the least latency.
+    Without a tile or a plan, :func:`costmodel.estimate.tiling.choose` chooses each memory's tile:
+    the tile with the least sum of bus and array time, which is not always the least latency.
 
     Args:
         gemm: the product.
         hardware: the accelerator.
-        dataflow: how the product is laid out on the array.
+        dataflow: space-time map of the product on the array.
         scheme: widths; a GEMM without a weight keeps 16 bits.
-        tile: what the first level holds.
-        plan: what every bounded level holds, from the array outwards.
+        tile: tile in the first level.
+        plan: tiles in every bounded level, from the array outwards.
 
     Raises:
-        CostError: the dataflow does not fit the array, the tile does not fit the buffer.
+        CostError: the dataflow does not fit the array, or the tile does not fit the buffer.
     """
     if tile is not None:
         order = _tile_order(dataflow.bind(hardware.fabric))
@@ -88,7 +88,7 @@ def _cost(
 
 @dataclass(frozen=True)
 class _Case:
-    """A GEMM on one accelerator, its dataflow bound to the array."""
+    """A GEMM on an accelerator, with a dataflow bound to the array."""
 
     gemm: Gemm
     hardware: Hardware
@@ -97,69 +97,69 @@ class _Case:
 
     @property
     def holders(self) -> list[Level]:
-        """Memories that hold tiles: each larger than the one inside it; others pass through."""
-        found: list[Level] = []
+        """The memories that hold tiles, each larger than the previous; data pass through others."""
+        holders: list[Level] = []
         for level in self.hardware.levels[:-1]:
-            if not found or (level.size or 0) > (found[-1].size or 0):
-                found.append(level)
-        return [] if self.hardware.levels[0].size is None else found
+            if not holders or (level.size or 0) > (holders[-1].size or 0):
+                holders.append(level)
+        return [] if self.hardware.levels[0].size is None else holders
 
     def behind(self, holder: Level) -> list[Level]:
-        """Memories between a holder and the next one, that one included."""
+        """Return the memories outside of a holder, up to and including the next holder."""
         levels, holders = list(self.hardware.levels), self.holders
-        place = holders.index(holder) + 1
-        end = levels.index(holders[place]) if place < len(holders) else len(levels) - 1
+        index = holders.index(holder) + 1
+        end = levels.index(holders[index]) if index < len(holders) else len(levels) - 1
         return levels[levels.index(holder) + 1 : end + 1]
 
-    def plan(self, given: tuple[Holding, ...]) -> dict[str, Holding]:
-        """Tiles that the memories hold, from the array outwards.
+    def plan(self, holdings: tuple[Holding, ...]) -> dict[str, Holding]:
+        """Return the tiles of the memories by name, from the array outwards.
 
         Raises:
-            CostError: what is given does not fit, or nothing does.
+            CostError: a given tile does not fit its memory, or no tile fits.
         """
         holders = self.holders
         plan: dict[str, Holding] = {}
         inside = list(_extents(self.gemm))
-        for place in reversed(range(len(holders))):
-            level = holders[place]
-            if place < len(given):
-                plan[level.name] = self._checked(given[place], level)
+        for index in reversed(range(len(holders))):
+            level = holders[index]
+            if index < len(holdings):
+                plan[level.name] = self._checked(holdings[index], level)
             else:
                 plan[level.name] = self._least(tuple(inside), level)
             inside = list(_sides(plan[level.name].tile))
         return dict(reversed(plan.items()))
 
-    def _checked(self, given: Holding, level: Level) -> Holding:
+    def _checked(self, holding: Holding, level: Level) -> Holding:
         copies = 2 if level.double_buffered else 1
-        taken = room(*_sides(given.tile), self.scheme, copies)
-        if not fits(taken, level):
-            tile, first = given.tile, level
+        bits = room(*_sides(holding.tile), self.scheme, copies)
+        if not fits(bits, level):
+            tile, first = holding.tile, level
             raise CostError(
                 f"{self.hardware.name}: tile {tile.m},{tile.n},{tile.k} of "
-                f"{self.gemm.name} takes {sum(taken)} bits under {self.scheme.name}, "
+                f"{self.gemm.name} takes {sum(bits)} bits under {self.scheme.name}, "
                 f"level {first.name} has {first.size}",
                 remedy="give a smaller --tile, or leave it out to have one searched",
             )
-        return given
+        return holding
 
     def _least(self, extents: tuple[int, ...], level: Level) -> Holding:
         m, n, k = extents
-        found: Holding | None
+        holding: Holding | None
         if self.gemm.role is Role.PRODUCT:
             levels = (level, slowest(self.behind(level)))
             order = _tile_order(self.bound)
-            found = choose((m, n, k), order, self.scheme, levels, self._passes())
+            holding = choose((m, n, k), order, self.scheme, levels, self._passes())
         else:
             context, width = (n, k) if self.gemm.role is Role.SCORES else (k, n)
             blocks = attention_holding(m, context, width, self.scheme, level)
             scores = self.gemm.role is Role.SCORES
-            found = blocks and Holding(
+            holding = blocks and Holding(
                 BufferTile(blocks[0], *((blocks[1], width) if scores else (width, blocks[1])))
             )
-        if found is None:
+        if holding is None:
             name = f"{self.hardware.name}: no tile of {self.gemm.name}"
             raise CostError(f"{name} fits {level.name}", remedy=LARGER)
-        return found
+        return holding
 
     def _passes(self) -> Passes:
         names, mapping = self.bound.gemm_names()[:3], self.bound.mapping
@@ -167,15 +167,15 @@ class _Case:
         streamed = [
             period(d, mapping.time) if p == 1 else 1 for d, p in zip(names, (m, n, k), strict=True)
         ]
-        one = BufferTile(*(s if p == 1 else p for p, s in zip((m, n, k), streamed, strict=True)))
-        sides = _sides(one)
+        tile = BufferTile(*(s if p == 1 else p for p, s in zip((m, n, k), streamed, strict=True)))
+        sides = _sides(tile)
         counts = self.array((*sides, True, True), 1).counts
         return Passes(
             (m, n, k), (streamed[0], streamed[1], streamed[2]), counts.stamps + counts.loading - 1
         )
 
     def result(self, label: str, plan: dict[str, Holding]) -> GemmCost:
-        """Delays, traffic and energy that follow from the counts."""
+        """Return the GEMM's cost: delays, traffic and energy that follow from the counts."""
         gemm, hardware, scheme = self.gemm, self.hardware, self.scheme
         run = _Run(self, list(plan.values()), {})
         whole = (*_extents(gemm), True, True)
@@ -232,11 +232,11 @@ class _Case:
         )
 
     def array(self, state: State, batch: int) -> Region:
-        """One tile on the array."""
+        """Return the counts and cycles of a tile on the array."""
         return on_array(state, batch, self.bound, self.hardware, self.scheme)
 
     def _rescales(self, counts: TileCounts) -> int:
-        """Multiplications by scales: of weights as they enter, or of finished sums."""
+        """Return the multiplications by scales, of weights that enter or of finished sums."""
         if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
             return counts.unique["B"]
         if self.scheme.activation_grain is Grain.EMBEDDING:
@@ -247,9 +247,9 @@ class _Case:
         return each * self.gemm.batch * self.gemm.m * self.gemm.n
 
     def _energy(self, rescales: int, moved: Sequence[MovedBits]) -> dict[str, float]:
-        """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
+        """Return pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
         hardware, width = self.hardware, self.scheme.compute
-        found = {
+        energies = {
             "mac": self.gemm.macs * hardware.mac(width),
             "register": self.gemm.macs
             * (2 * width + 2 * self.scheme.accumulator)
@@ -257,14 +257,14 @@ class _Case:
             "rescale": rescales * hardware.mac(FLOAT16.activation),
         }
         for level, inside, outside in with_outside(hardware, moved):
-            found[level.name] = memory_energy(level, inside, outside)
-        return found
+            energies[level.name] = memory_energy(level, inside, outside)
+        return energies
 
 
 def _traffic(
     level: str, inside: MovedBits, outside: MovedBits, array: int, latency: int
 ) -> Traffic:
-    """All accesses to a memory; its port to the inside has the bandwidth of the description."""
+    """Return all accesses to a memory; only its port to the inside has the file's bandwidth."""
     port = inside.read + inside.write
     return Traffic(
         level,
@@ -278,11 +278,11 @@ def _traffic(
 
 
 def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
-    """Loop order over tiles in terms of m, n, k."""
+    """Return the loop order over tiles in terms of m, n, k."""
     m, n, k, _ = bound.gemm_names()
     role = {m: "m", n: "n", k: "k", "i": "m", "j": "n"} | {m: "m", n: "n", k: "k"}
-    given = [role.get(t, t) for t in bound.dataflow.tiles]
-    order = tuple(dict.fromkeys([*given, "m", "n", "k"]))
+    listed = [role.get(t, t) for t in bound.dataflow.tiles]
+    order = tuple(dict.fromkeys([*listed, "m", "n", "k"]))
     if set(order) != {"m", "n", "k"}:
         raise CostError(f"dataflow {bound.dataflow.name}: 'tiles' must order {m}, {n}, {k}")
     return order
@@ -290,10 +290,10 @@ def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Run:
-    """The walk over the tiles of every memory, the outermost first.
+    """A walk over the tiles of every memory, the outermost memory first.
 
     Attributes:
-        known: regions by memory, tile and state: equal ones are counted once.
+        known: regions by memory, tile and batch, so that equal regions are counted once.
     """
 
     case: _Case
@@ -301,7 +301,7 @@ class _Run:
     known: dict[tuple[int, State, int], Region]
 
     def region(self, depth: int, state: State, batch: int = 1) -> Region:
-        """Walk over a region by the tiles of the ``depth`` innermost memories."""
+        """Return counts and cycles of a region in tiles of the ``depth`` innermost memories."""
         key = (depth, state, batch)
         if key not in self.known:
             self.known[key] = (
@@ -327,5 +327,5 @@ class _Run:
 
 
 def slowest(levels: Sequence[Level]) -> Level:
-    """The memory that takes longest to move a bit."""
+    """Return the memory that takes longest to move a bit."""
     return max(levels, key=lambda level: float(level.cycles(1.0, 1.0)))

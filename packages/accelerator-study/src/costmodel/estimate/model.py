@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Totals by kind of layer, by layer, by phase and by model."""
+"""Totals of cost by kind of layer, by layer, by phase and by model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class ItemCost:
-    """A product of the model and its cost (of one execution)."""
+    """A product of the model, and the cost of an execution."""
 
     item: Item
     cost: GemmCost
@@ -33,8 +33,8 @@ class Totals:
     """Sums over executions: MACs, cycles, bits at the outermost level, pJ, scalings, bits sent.
 
     Attributes:
-        stamps: cycles in which the array computes or is loaded, skew included; compute: without.
-        latency: cycles, one product after the other.
+        stamps: cycles in which the array computes (with skew) or loads; compute: without both.
+        latency: cycles, with products one after the other.
     """
 
     macs: int = 0
@@ -53,10 +53,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """A phase on one accelerator under one dataflow and one scheme.
+    """The cost of a phase on an accelerator under a dataflow and a scheme.
 
     Attributes:
-        beside: the same of further arrays with another share of the work.
+        beside: the cost of further arrays with another share of the work.
     """
 
     phase: Phase
@@ -69,31 +69,31 @@ class PhaseCost:
 
     @property
     def latency(self) -> int:
-        """Cycles of the slowest array."""
+        """The cycles of the slowest array."""
         return max(self.total.latency, self.beside.latency if self.beside else 0)
 
     @property
     def energy(self) -> float:
-        """Energy in pJ of all arrays."""
+        """The energy in pJ of all arrays."""
         return self.phase.arrays * self.total.energy + (self.beside.energy if self.beside else 0)
 
     @property
     def bits(self) -> int:
-        """Bits at the outermost level of all arrays."""
+        """The bits at the outermost level of all arrays."""
         return self.phase.arrays * self.total.bits + (self.beside.bits if self.beside else 0)
 
     @property
     def total(self) -> Totals:
-        """Sum over all work, products and other."""
+        """The sum over all work, products and other work, of an array."""
         return sum((item_totals(i) for i in self.items), self.other)
 
     def by_kind(self) -> dict[str, Totals]:
-        """Sums by layer type, and the other work."""
-        found = _grouped(self.items, lambda i: i.item.kind)
-        return {**found, OTHER: self.other} if self.phase.others else found
+        """Return sums by layer type, and the sum of other work."""
+        sums = _grouped(self.items, lambda i: i.item.kind)
+        return {**sums, OTHER: self.other} if self.phase.others else sums
 
     def by_layer(self) -> dict[str, Totals]:
-        """Sums by decoder layer; products that name no layer stand under their kind."""
+        """Return sums by decoder layer, or by kind for products outside of layers."""
 
         def label(i: ItemCost) -> str:
             return i.item.kind if i.item.layer is None else f"layer {i.item.layer}"
@@ -102,25 +102,25 @@ class PhaseCost:
 
 
 def _grouped(items: Iterable[ItemCost], label: Callable[[ItemCost], str]) -> dict[str, Totals]:
-    found: dict[str, Totals] = {}
+    sums: dict[str, Totals] = {}
     for item in items:
         key = label(item)
-        found[key] = found.get(key, Totals()) + item_totals(item)
-    return found
+        sums[key] = sums.get(key, Totals()) + item_totals(item)
+    return sums
 
 
 def item_totals(item: ItemCost) -> Totals:
-    """All executions of one item."""
-    one, times = item.cost, item.item.count
-    outer = one.traffic[-1]
+    """Return the totals of all executions of an item."""
+    gemm_cost, times = item.cost, item.item.count
+    outer = gemm_cost.traffic[-1]
     return Totals(
-        macs=times * one.macs,
-        stamps=times * one.array,
-        compute=times * one.compute_delay,
-        latency=times * one.latency,
+        macs=times * gemm_cost.macs,
+        stamps=times * gemm_cost.array,
+        compute=times * gemm_cost.compute_delay,
+        latency=times * gemm_cost.latency,
         bits=times * (outer.read + outer.write),
-        energy=times * sum(one.energy.values()),
-        rescales=times * one.rescales,
+        energy=times * sum(gemm_cost.energy.values()),
+        rescales=times * gemm_cost.rescales,
     )
 
 
@@ -132,15 +132,15 @@ def phase_cost(
     tile: BufferTile | None = None,
     plans: Mapping[str, tuple[Holding, ...]] | None = None,
 ) -> PhaseCost:
-    """Estimate a phase; the scheme ``as-compiled`` takes each product's own widths.
+    """Estimate a phase; the scheme ``as-compiled`` keeps each product's compiled widths.
 
     Args:
         phase: the products.
         hardware: the accelerator.
-        dataflow: how products are laid out on the array.
+        dataflow: space-time map of products on the array.
         scheme: widths.
         tile: of the first memory, for all products.
-        plans: tiles of products by :func:`product_key`; the others' are chosen.
+        plans: tiles by :func:`product_key`; the estimate chooses tiles of products without a plan.
 
     Raises:
         CostError: a product does not fit the accelerator.
@@ -170,20 +170,20 @@ def phase_cost(
 
 
 def product_key(item: Item) -> str:
-    """Name of a product by its kind and extents: equal ones have one mapping."""
+    """Return the name of a product by kind and extents; equal products share a mapping."""
     g = item.gemm
     return f"{item.kind} {g.batch}x{g.m}x{g.n}x{g.k}"
 
 
 def item_scheme(item: Item, scheme: Scheme | str) -> Scheme:
-    """A scheme, or the product's own as compiled."""
+    """Return ``scheme``, or the product's compiled scheme for ``as-compiled``."""
     return item.compiled if isinstance(scheme, str) else scheme
 
 
 def other_work(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
-    """Work other than products: the time of its transfers to and from the outermost memory.
+    """Return the totals of work beside products, from transfers to and from the outermost memory.
 
-    On their way its operands and results pass through every memory, which is written and read once.
+    Operands and results pass through every memory, which is written and read once.
     """
     compiled = phase.compiled_output
     width = compiled if isinstance(scheme, str) else max(scheme.output, FLOAT16.output)
@@ -226,7 +226,7 @@ def every_combination(
     schemes: Sequence[Scheme | str],
     tile: BufferTile | None = None,
 ) -> list[PhaseCost]:
-    """All combinations, phase by phase."""
+    """Estimate all combinations of phase, hardware, dataflow and scheme, phase by phase."""
     return [
         phase_cost(p, h, d, s, tile)
         for p in phases

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a product whose tiles pass through a memory: double buffering, step by step.
+"""The time of a product whose tiles pass through a memory with double buffering, step by step.
 
-In one step a tile is computed on while the next one is fetched and the last one is stored; the
-step is as long as the longest of these. A memory that is not double buffered does the three one
-after the other.
+In a step the array computes a tile while the memory fetches the next tile and stores the previous
+tile; the longest of the three determines the step's time. Without double buffering the three follow
+each other.
 
-A step is known by its tile's place along each of the three loops: the first, one in the middle, the
-one before the last (after which a ragged tile may be fetched), or the last. So at most 64 kinds of
-steps say all of a product, whatever the number of its tiles, and many mappings are looked at in one
-go: everything below is an array of kinds x mappings.
+A tile's position along each of the three loops determines its kind of step: first, middle, last but
+one (after which the memory may fetch a ragged tile), or last. So at most 64 kinds of steps describe
+a product with any number of tiles. All arrays below are kinds x mappings, so that one call
+evaluates many mappings.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from costmodel.estimate.tiling import DIMENSIONS, Holding
 from costmodel.estimate.transfer import MovedBits
 
 Count = Any  # a numpy array of int64, kinds x mappings
-State = tuple[int, int, int, bool, bool]  # extents of a tile; are its sums new, does it finish them
+State = tuple[int, int, int, bool, bool]  # extents of a tile; it begins, it finishes its sums
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Kinds of steps of a product under some mappings.
+    """The kinds of steps of a product under several mappings.
 
     Attributes:
-        times: steps of a kind, or 0.
-        m, n, k: extents of the tile that a step works on.
-        new, done: its sums begin, end here.
-        fetched: bits of the step's own tile; following: of the next step's, that are fetched
-            meanwhile, the last step's being the first one's of the next product of a batch.
-        activation, weight: of those of the step's own tile, A's and B's.
-        stored: bits that this step leaves; before: of the step before, likewise.
+        times: number of steps of a kind, or 0.
+        m, n, k: extents of the step's tile.
+        new, done: the tile begins, finishes its sums.
+        fetched: bits fetched for the step's tile; following: for the next step's tile, during the
+            step; the next product of a batch follows the last step.
+        activation, weight: the part of ``fetched`` for A, for B.
+        stored: bits of the step's result; before: of the previous step's result.
         first, last: the kind is the first, the last step of a product.
     """
 
@@ -60,16 +60,16 @@ class Steps:
 
     @property
     def read(self) -> Count:
-        """Bits fetched, of each mapping."""
+        """The fetched bits of each mapping."""
         return (self.times * self.fetched).sum(axis=0)
 
     @property
     def write(self) -> Count:
-        """Bits stored, of each mapping."""
+        """The stored bits of each mapping."""
         return (self.times * self.stored).sum(axis=0)
 
     def moved(self) -> MovedBits:
-        """Bits that a single mapping fetches and stores, by operand."""
+        """Return the bits that a single mapping fetches and stores, by operand."""
         activation, weight = (
             int((self.times * bits)[:, 0].sum()) for bits in (self.activation, self.weight)
         )
@@ -77,17 +77,17 @@ class Steps:
         return MovedBits(activation, weight, read - activation - weight, write)
 
     def states(self) -> dict[State, list[int]]:
-        """Tiles of a single mapping that differ, and the kinds of steps that work on them."""
-        found: dict[State, list[int]] = {}
+        """Return the distinct tiles of a single mapping, with their kinds of steps."""
+        states: dict[State, list[int]] = {}
         for at in np.flatnonzero(self.times[:, 0]):
             m, n, k = (int(side[at, 0]) for side in (self.m, self.n, self.k))
             state = (m, n, k, bool(self.new[at, 0]), bool(self.done[at, 0]))
-            found.setdefault(state, []).append(int(at))
-        return found
+            states.setdefault(state, []).append(int(at))
+        return states
 
 
 def steps(region: State, holding: Holding, scheme: Scheme, on_chip: frozenset[str]) -> Steps:
-    """List the steps of a region: a product, or a tile of an outer memory."""
+    """Return the steps of a region, which is a product or a tile of an outer memory."""
     sides = [np.array([getattr(holding.tile, d)]) for d in DIMENSIONS]
     orders = np.array([[DIMENSIONS.index(d)] for d in holding.order])
     return many_steps(region, sides, orders, scheme, on_chip)
@@ -96,14 +96,14 @@ def steps(region: State, holding: Holding, scheme: Scheme, on_chip: frozenset[st
 def many_steps(
     region: State, tiles: Sequence[Count], orders: Count, scheme: Scheme, on_chip: frozenset[str]
 ) -> Steps:
-    """List the steps of a region under many mappings.
+    """Return the steps of a region under many mappings.
 
     Args:
-        region: extents, and whether its sums begin and end here.
-        tiles: extents of the tiles along M, N and K, each of one length.
+        region: extents, and whether the region begins and finishes its sums.
+        tiles: extents of the tiles along M, N and K, three arrays over mappings.
         orders: 3 x mappings, the dimension of each loop, outermost first.
         scheme: widths.
-        on_chip: operands that a fused neighbour makes or takes.
+        on_chip: operands that a fused neighbour produces or consumes.
     """
     extents = np.array(region[:3]).reshape(3, 1)
     size = np.minimum(np.stack(tiles), extents)
@@ -122,7 +122,7 @@ def many_steps(
         for p in (here, after, back)
     )
     new, done = (here[2] == 0) & region[3], (here[2] == ends[2]) & region[4]
-    # Neighbours in a batch are other matrices: all is fetched and stored at their boundary.
+    # Products of a batch share no matrices: every operand moves at a boundary between products.
     enters, leaves = (here != back) | first, (here != after) | last
 
     def fetched(tile: Count, moves: Count, fresh: Count) -> tuple[Count, Count, Count]:
@@ -142,7 +142,7 @@ def many_steps(
         width = np.where(whole, scheme.output, scheme.accumulator)
         return (moves[0] | moves[1]) * (tile[0] * tile[1] * width)
 
-    own = fetched((m, n, k), enters, new)
+    bits = fetched((m, n, k), enters, new)
     return Steps(
         times=times,
         m=m,
@@ -150,9 +150,9 @@ def many_steps(
         k=k,
         new=new,
         done=done,
-        fetched=sum(own),
-        activation=own[0],
-        weight=own[1],
+        fetched=sum(bits),
+        activation=bits[0],
+        weight=bits[1],
         following=sum(fetched(following, leaves, (after[2] == 0) & region[3])),
         stored=stored((m, n, k), leaves, done),
         before=stored(before, enters, (back[2] == ends[2]) & region[4]),
@@ -162,36 +162,36 @@ def many_steps(
 
 
 def _places(loops: Count) -> tuple[Count, Count]:
-    """Places of the kinds of steps in the three loops, and the steps of each kind."""
+    """Return the positions of the kinds of steps in the three loops, and the steps of each kind."""
     zero = np.zeros_like(loops)
     marks = np.stack([zero, zero + 1, loops - 2, loops - 1])
     number = np.stack([zero + 1, np.maximum(loops - 3, 0), loops >= 3, loops >= 2])
     which = np.indices((4, 4, 4)).reshape(3, -1)
     times = np.prod([number[which[d], d] for d in range(3)], axis=0)
     used = times.any(axis=1)
-    place = np.stack([marks[which[d][used], d] for d in range(3)])
-    return np.clip(place, 0, loops[:, None, :] - 1), times[used]
+    positions = np.stack([marks[which[d][used], d] for d in range(3)])
+    return np.clip(positions, 0, loops[:, None, :] - 1), times[used]
 
 
 def _odometer(place: Count, loops: Count, step: int) -> Count:
-    """Places of the steps after (1) or before (-1); past the end it begins again."""
-    found = place.copy()
+    """Return the positions of the next (1) or previous (-1) steps; past the end, the first."""
+    positions = place.copy()
     carry: Count = True
     for d in (2, 1, 0):
-        found[d] = (place[d] + step * carry) % loops[d]
+        positions[d] = (place[d] + step * carry) % loops[d]
         carry = carry & (place[d] == (loops[d] - 1 if step > 0 else 0))
-    return found
+    return positions
 
 
 def duration(listed: Steps, cycles: Count, level: Level, double: bool, batch: int) -> Count:
-    """Cycles of all steps, ``batch`` times, of each mapping.
+    """Return the cycles of all steps, ``batch`` times, for each mapping.
 
     Args:
-        listed: the steps of one product.
-        cycles: of the work on the tile of each kind.
-        level: the memory that tiles come from and go to.
-        double: the next tile is fetched while one is worked on.
-        batch: products, one after the other.
+        listed: the steps of a product.
+        cycles: of the array, for the tile of each kind.
+        level: the memory from which tiles are fetched and in which they are stored.
+        double: fetches and stores overlap the array's work.
+        batch: number of products, one after the other.
     """
     if not double:
         alone = cycles + level.cycles(listed.fetched, 0) + level.cycles(0, listed.stored)
@@ -199,7 +199,7 @@ def duration(listed: Steps, cycles: Count, level: Level, double: bool, batch: in
     within = np.maximum(cycles, level.cycles(listed.following, listed.before))
     begin = np.maximum(cycles, level.cycles(listed.following, 0))
     end = np.maximum(cycles, level.cycles(0, listed.before))
-    # The first product's first step has nothing to store yet, the last one's last nothing to fetch.
+    # The first step of the first product stores nothing; the last step of the last fetches nothing.
     edges = listed.first * (begin - within) + listed.last * (end - within)
     if batch == 1:
         edges = np.where(listed.first & listed.last, cycles - within, edges)

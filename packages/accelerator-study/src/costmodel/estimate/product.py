@@ -13,7 +13,7 @@ from costmodel.estimate.tiling import BufferTile, Holding
 
 
 class Role(Enum):
-    """A product's place in the model: attention's two are fused, their scores stay on chip."""
+    """A product's role in the model; attention's two products are fused, with scores on chip."""
 
     PRODUCT = "product"
     SCORES = "scores"
@@ -22,8 +22,8 @@ class Role(Enum):
     @property
     def on_chip(self) -> frozenset[str]:
         """The operand that does not go beyond the first level."""
-        held = {Role.SCORES: frozenset("C"), Role.VALUES: frozenset("A")}
-        return held.get(self, frozenset())
+        operands = {Role.SCORES: frozenset("C"), Role.VALUES: frozenset("A")}
+        return operands.get(self, frozenset())
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Gemm:
 
     Attributes:
         weight: B is a weight; only weights are quantized by a scheme's ``weight``.
-        role: SCORES and VALUES are queries by keys and scores by values of fused attention, one
-            product a sequence and key-value head; B is the cache.
+        role: SCORES and VALUES are queries by keys and scores by values of fused attention, a
+            product for each sequence and key-value head; B is the cache.
         kept: operands that stay in the first memory, for or from a neighbour.
-        reserved: bits of the first memory that these take beside the tiles.
+        reserved: bits of the first memory that chained activations take beside the tiles.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Gemm:
 
     @property
     def on_chip(self) -> frozenset[str]:
-        """Operands that do not go beyond the first level."""
+        """The operands that do not go beyond the first level."""
         return self.role.on_chip | self.kept
 
     def beside(self, hardware: Hardware) -> Hardware:
-        """The accelerator with the room that what is kept leaves."""
+        """Return the hardware with its first memory reduced by the reserved bits."""
         first, *others = hardware.levels
         if not self.reserved or first.size is None:
             return hardware
@@ -62,20 +62,20 @@ class Gemm:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates."""
+        """The multiply-accumulates of the batch."""
         return self.batch * self.m * self.n * self.k
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Accesses to a memory level in bits.
+    """The accesses to a memory level in bits.
 
     Attributes:
         read, write: all bits read and written.
-        filled: of those written, what the level behind delivers.
-        drained: of those read, what goes to the level behind.
-        required, achieved: bits a cycle between the level and what is inside it, needed to keep
-            computing and reached.
+        filled: written bits that come from the level behind.
+        drained: read bits that go to the level behind.
+        required, achieved: bits a cycle over the level's inner boundary: needed to keep the array
+            busy, and reached.
     """
 
     level: str
@@ -89,23 +89,23 @@ class Traffic:
 
 @dataclass(frozen=True)
 class GemmCost:
-    """Cost of a GEMM: delays in cycles, volumes in elements, traffic in bits, energy in pJ.
+    """The cost of a GEMM: delays in cycles, volumes in elements, traffic in bits, energy in pJ.
 
     Attributes:
         stamps: ``|T|``, compute cycles with the skew of the array.
-        loading: cycles in which stationary operands are put into the array.
-        compute_delay: compute cycles without either, MACs by active PEs (TENET).
-        busiest: instances of the busiest PE: no schedule of this map is shorter.
+        loading: cycles in which stationary operands are loaded into the array.
+        compute_delay: compute cycles without skew and loading: MACs by active PEs (TENET).
+        busiest: instances of the busiest PE: a lower bound of the map's cycles.
         in_delay, out_delay: transfer between the first level and the array (TENET's, with the
             partial sums that come back).
         latency: cycles, from the double buffering of every tile.
-        waiting: of these, cycles in which the array waits for outer memories.
-        total, unique: elements by tensor; scales are tensors too.
+        waiting: cycles of the latency in which the array waits for outer memories.
+        total, unique: elements by tensor; scales are tensors, too.
         partial_sums: elements of C that left the array unfinished.
         rescales: multiplications by scales.
-        intensity: MACs per bit of the outermost level; attainable: the roof there in MACs a cycle.
-        plan: what each memory holds, from the array outwards; empty when one holds everything.
-        bus: cycles in which the port of each outer memory moves bits, by its name.
+        intensity: MACs per bit of the outermost level; attainable: its roof in MACs a cycle.
+        plan: tiles by memory, from the array outwards; empty if the first level is unbounded.
+        bus: cycles in which the port of an outer memory moves bits, by the memory's name.
     """
 
     gemm: Gemm
@@ -136,12 +136,12 @@ class GemmCost:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates."""
+        """The multiply-accumulates."""
         return self.gemm.macs
 
     @property
     def array(self) -> int:
-        """Cycles in which the array computes or is loaded."""
+        """The cycles in which the array computes or is loaded."""
         return self.stamps + self.loading
 
     @property
@@ -156,7 +156,7 @@ class GemmCost:
 
     @property
     def bound(self) -> str:
-        """The part of the machine that is busy longest: the array, its port, an outer memory."""
+        """The busiest part of the machine: the array, its port, or an outer memory."""
         busy = {
             "array": self.array,
             "array read": self.in_delay,
@@ -167,7 +167,7 @@ class GemmCost:
 
 
 def effective_scheme(gemm: Gemm, scheme: Scheme) -> Scheme:
-    """The widths that a product has under a scheme: only weights and the cache are quantized."""
+    """Return a product's scheme; only weights and the cache are quantized."""
     if gemm.role is not Role.PRODUCT:
         return scheme.for_cache(gemm.role is Role.VALUES)
     return scheme if gemm.weight or scheme.activation > FLOAT16.activation else FLOAT16

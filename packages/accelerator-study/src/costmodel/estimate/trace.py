@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded runs: the shapes of every call, estimated as phases.
+"""Estimates of recorded runs from the shapes of every call.
 
-``accelerator.workload.recorder`` writes the recording. Attention needs the length of the sequence
-so far, which is counted from the tokens that attention was called with.
+``accelerator.workload.recorder`` writes the recording. The cost of attention depends on the length
+of the sequence so far, which follows from the tokens of all earlier calls of attention.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
 
 
 def trace_phases(path: Path) -> list[Phase]:
-    """Read a recording as phases, in order.
+    """Read a recording and return its sections as phases, in order.
 
     Raises:
-        CostError: the file is not a recording, or a call has other shapes than its function takes.
+        CostError: the file is not a recording, or a call's shapes do not fit its function.
     """
     record = read_json(path, RECORD)
     if not isinstance(record, dict) or record.get("schema") != 1 or "sections" not in record:
@@ -35,18 +35,18 @@ def trace_phases(path: Path) -> list[Phase]:
 
 
 def phases_of(record: Mapping[str, Any]) -> list[Phase]:
-    """Bind every recorded call, section by section."""
-    found, tokens_so_far = [], 0
+    """Return a phase for each section of a recording."""
+    phases, tokens_so_far = [], 0
     for number, section in enumerate(record["sections"]):
         tokens = _tokens(section)
         tokens_so_far += tokens
         label = f"{number}:{section['name']}"
-        found.append(_phase(record, section, label, tokens_so_far))
-    return found
+        phases.append(_phase(record, section, label, tokens_so_far))
+    return phases
 
 
 def _tokens(section: Mapping[str, Any]) -> int:
-    """Tokens that a section adds to the sequence: the calls of one layer's attention."""
+    """Return the tokens that a section adds to the sequence, from a layer's calls of attention."""
     calls = [c for c in section["calls"] if c["callee"] == ATTENTION]
     if not calls:
         return 0
@@ -91,17 +91,17 @@ def _repeated(function: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def _sizes(name: str, params: list[Any], shapes: list[Any]) -> dict[str, int]:
-    """Symbolic sizes of a function from the shapes of a call."""
-    found: dict[str, int] = {}
+    """Return the symbolic sizes of a function from the shapes of a call."""
+    sizes: dict[str, int] = {}
     for wanted, actual in zip(params, shapes, strict=False):
         if wanted is None or actual is None:
             continue
         if len(wanted) != len(actual):
             raise CostError(f"trace: {name} was called with {actual}, it takes {wanted}")
         for extent, size in zip(wanted, actual, strict=True):
-            known = extent if isinstance(extent, int) else found.get(extent)
+            known = extent if isinstance(extent, int) else sizes.get(extent)
             if isinstance(extent, str) and extent.isidentifier() and known is None:
-                found[extent] = size
+                sizes[extent] = size
             elif known is not None and known != size:
                 raise CostError(f"trace: {name} was called with {actual}, it takes {wanted}")
-    return found
+    return sizes

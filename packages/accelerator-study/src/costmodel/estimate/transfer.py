@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bits that cross a boundary between two neighbours of the hierarchy, and the energy of a memory.
+"""Bits that cross a boundary between neighbouring memories, and the energy of a memory.
 
-Every access counts: what crosses a boundary inwards is a read of the outer memory and a write of
-the inner one, what crosses it outwards a read of the inner and a write of the outer one. No
-description can say that a memory is bypassed, so nothing bypasses one: stationary operands, too,
-are read from the first memory into the registers.
+Every access counts. A bit that crosses a boundary inwards is a read of the outer memory and a write
+of the inner memory; a bit that crosses outwards is the reverse. Data never bypass a memory, since
+a hardware file cannot describe a bypass: even stationary operands are read from the first memory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Count = Any  # an int, or a numpy array of int64
 
 @dataclass(frozen=True)
 class MovedBits:
-    """Bits moved over the inner boundary of a memory: to and from the array, or a smaller memory.
+    """Bits over the inner boundary of a memory, to and from the array or a smaller memory.
 
     Attributes:
         activation, weight: of A and B with their scales, inwards.
@@ -35,12 +34,12 @@ class MovedBits:
 
     @property
     def read(self) -> Count:
-        """Bits that go inwards: read from the outer memory, written to the inner one."""
+        """The bits that go inwards: read from the outer memory, written to the inner memory."""
         return self.activation + self.weight + self.partial
 
     @property
     def write(self) -> Count:
-        """Bits that go outwards: read from the inner memory, written to the outer one."""
+        """The bits that go outwards: read from the inner memory, written to the outer memory."""
         return self.stored
 
     def __add__(self, other: MovedBits) -> MovedBits:
@@ -50,7 +49,7 @@ class MovedBits:
         return MovedBits(*(times * bits for bits in _bits(self)))
 
     def at(self, places: Count) -> MovedBits:
-        """Of some mappings, where the counts are arrays."""
+        """Return the bits of the mappings at ``places``; the counts are arrays."""
         return MovedBits(*(bits[places] for bits in _bits(self)))
 
 
@@ -62,12 +61,12 @@ def _bits(moved: MovedBits) -> tuple[Count, ...]:
 
 
 def memory_energy(level: Level, inside: MovedBits, outside: MovedBits) -> Count:
-    """Energy in pJ of all accesses to a memory.
+    """Return the energy in pJ of all accesses to a memory.
 
     Args:
-        level: the memory; of a split one each operand has the energy of its own part.
-        inside: what it gives to the array or a smaller memory, and takes from it.
-        outside: what fills it and what it drains, over the boundary to the memory behind it.
+        level: the memory; each operand of a split memory has the energy of the operand's part.
+        inside: bits between the memory and the array or a smaller memory.
+        outside: bits between the memory and the memory behind it.
     """
     read, write = level.operand_energy()
     fetched = (
@@ -76,13 +75,13 @@ def memory_energy(level: Level, inside: MovedBits, outside: MovedBits) -> Count:
         (inside.partial + outside.stored, inside.stored + outside.partial),
     )
     return sum(
-        given * out + taken * into
-        for (given, taken), out, into in zip(fetched, read, write, strict=True)
+        reads * out + writes * into
+        for (reads, writes), out, into in zip(fetched, read, write, strict=True)
     )
 
 
 def with_outside(
     hardware: Hardware, inside: Sequence[MovedBits]
 ) -> list[tuple[Level, MovedBits, MovedBits]]:
-    """Each memory, what crosses its inner boundary, and what its outer one: nothing of the last."""
+    """Return each memory with the bits over its inner and its outer boundary."""
     return list(zip(hardware.levels, inside, [*inside[1:], NOTHING], strict=True))

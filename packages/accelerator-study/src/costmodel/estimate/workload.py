@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads that the extraction pass wrote, with symbolic sizes bound to numbers."""
+"""The workloads that the extraction pass wrote, with numbers for their symbolic sizes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, Arithmet
 
 @dataclass(frozen=True)
 class Item:
-    """A product of a model, bound: its GEMM, where it stands, and how it was compiled.
+    """A product of a model at given sizes: its GEMM, its layer, and its compiled scheme.
 
     Attributes:
         kind: the layer type, such as ``qkv_proj`` or ``attention QK``.
-        layer: index of the decoder layer, None outside of them.
+        layer: index of the decoder layer; None outside of decoder layers.
         compiled: widths and scales found in the module.
     """
 
@@ -43,14 +43,14 @@ class Item:
 
 @dataclass(frozen=True)
 class OtherWork:
-    """Work other than products: loop instances and bits, as compiled.
+    """Work beside products: loop instances, and bits in the compiled widths.
 
     Attributes:
-        view: the compiler makes it another view of the same memory; nothing moves.
+        view: the result is another view of the operand's memory; no bits move.
         exact: the bits are the same under every scheme; otherwise they are activations.
         link: the bits go to other arrays.
-        bits_weights: those of the bits read that are weights, as a norm's; None: not recorded.
-        on_chip: only weights come from beyond the first memory; all else is and stays there.
+        bits_weights: read bits that are weights, such as a norm's; None: not recorded.
+        on_chip: weights come from beyond the first memory; activations stay in it.
     """
 
     name: str
@@ -67,12 +67,12 @@ class OtherWork:
 
 @dataclass(frozen=True)
 class Phase:
-    """One function of a model at certain sizes.
+    """A function of a model at given sizes.
 
     Attributes:
         chain: activations that fit stay on chip between consecutive operators.
-        arrays: accelerators with this share of the work; figures are of one of them.
-        beside: the share of further arrays, if it is another.
+        arrays: number of accelerators with this share of the work; figures are for each.
+        beside: the share of further arrays, if it differs.
     """
 
     name: str
@@ -87,22 +87,22 @@ class Phase:
 
     @property
     def all_arrays(self) -> int:
-        """Accelerators that work on the phase together."""
+        """The number of accelerators that work on the phase together."""
         return self.arrays + (self.beside.all_arrays if self.beside else 0)
 
     @property
     def prompt(self) -> bool:
-        """Tell whether the phase takes in a prompt."""
+        """True if the phase reads a prompt."""
         return "prefill" in self.name
 
     @property
     def compiled_output(self) -> int:
-        """Bits of an activation in the compiled module."""
+        """The bits of an activation in the compiled module."""
         return max((i.compiled.output for i in self.items), default=16)
 
     @property
     def tokens(self) -> int:
-        """Tokens that the phase takes in or makes: the prompt's, or one a sequence."""
+        """The tokens that the phase reads or generates: the prompt's, or a token a sequence."""
         sizes = dict(self.sizes)
         if self.prompt:
             return max(sizes.get("seq_len", sizes.get(CONTEXT, 1)), 1)
@@ -110,7 +110,7 @@ class Phase:
 
 
 def model_name(path: Path) -> str:
-    """The name of a model: that of its file, without ``.work.json``."""
+    """Return a model's name: its file's name without ``.work.json``."""
     return path.name.removesuffix(".json").removesuffix(".work")
 
 
@@ -118,24 +118,24 @@ def read_workloads(path: Path) -> dict[str, Any]:
     """Read a report of the extraction pass.
 
     Raises:
-        CostError: it is not one.
+        CostError: the file is not such a report.
     """
     return checked(read_json(path, WORK_ANEW), str(path))
 
 
-def checked(found: Any, name: str) -> dict[str, Any]:
-    """Check the outer form of a report."""
-    report: dict[str, Any] = found if isinstance(found, dict) else {}
+def checked(content: Any, name: str) -> dict[str, Any]:
+    """Return a report after a check of its schema."""
+    report: dict[str, Any] = content if isinstance(content, dict) else {}
     if report.get("schema") != 1 or not isinstance(report.get("entries"), dict):
         raise CostError(f"{name}: not a work file of schema 1", remedy=WORK_ANEW)
     return report
 
 
 def parse_extents(text: str, option: str) -> tuple[int, int, int]:
-    """Read ``M,N,K``.
+    """Parse ``M,N,K`` into three positive integers.
 
     Raises:
-        CostError: with the option and its text.
+        CostError: the text has another form; the message names the option.
     """
     parts = text.split(",")
     if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
@@ -146,29 +146,29 @@ def parse_extents(text: str, option: str) -> tuple[int, int, int]:
 
 
 def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
-    """Read ``prefill:512,decode:1024``.
+    """Parse ``prefill:512,decode:1024`` into names and tokens.
 
     Raises:
-        CostError: with the offending part.
+        CostError: a part has another form, or occurs twice; the message names the part.
     """
-    found = []
+    phases = []
     for part in text.split(","):
         name, _, size = part.partition(":")
         if not name or not is_number(size) or int(size) < 1:
             raise CostError(
                 f"--phase: {part!r} is not NAME:TOKENS", remedy="prefill:512,decode:1024"
             )
-        if (name, int(size)) in found:
+        if (name, int(size)) in phases:
             raise CostError(f"--phase: {part} is given twice", remedy="leave one of them out")
-        found.append((name, int(size)))
-    return tuple(found)
+        phases.append((name, int(size)))
+    return tuple(phases)
 
 
 def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[str, int]) -> Phase:
-    """Bind one entry. ``prefill:n`` has n tokens and a context of n; others a context of n.
+    """Bind an entry to sizes: ``size`` is the context, and in a prefill also the prompt's tokens.
 
     Raises:
-        CostError: there is no such entry, it is damaged, or a dimension stays unbound.
+        CostError: the entry is missing or damaged, or a dimension stays unbound.
     """
     entry_name = _entry_name(report, name)
     entry = report["entries"][entry_name]
@@ -188,7 +188,7 @@ def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[s
 def bind_entry(
     entry_name: str, entry: Mapping[str, Any], sizes: Mapping[str, int], label: str
 ) -> Phase:
-    """Bind an entry to sizes.
+    """Bind an entry to sizes, and return its phase.
 
     Raises:
         CostError: a dimension stays unbound.
@@ -221,25 +221,25 @@ def bind_entry(
 
 
 def weight_shapes(report: Mapping[str, Any]) -> dict[str, int]:
-    """Rows of the model's weight matrices by their length, which identify a model.
+    """Return the total rows of a model's weight matrices by row length, to identify a model.
 
-    Fused and separate weights, and all widths, give the same; a size that is left open counts
-    nothing.
+    Fused and separate weights, and all widths, give equal shapes; matrices with open sizes do not
+    count.
 
     Raises:
         CostError: the work file is damaged.
     """
-    found: dict[str, int] = {}
+    shapes: dict[str, int] = {}
     try:
         for product in report["entries"].get("decode", {"products": []})["products"]:
             n, k = product["n"], product["k"]
             if product["b"]["weight"] and isinstance(n, int) and isinstance(k, int):
-                found[str(k)] = found.get(str(k), 0) + n * int(product["count"])
+                shapes[str(k)] = shapes.get(str(k), 0) + n * int(product["count"])
     except DAMAGE as error:
         raise CostError(
             f"the work file's 'decode' is damaged: {error!r}", remedy=WORK_ANEW
         ) from error
-    return found
+    return shapes
 
 
 def _entry_name(report: Mapping[str, Any], name: str) -> str:
@@ -253,7 +253,7 @@ def _entry_name(report: Mapping[str, Any], name: str) -> str:
 
 
 def symbols(entry: Mapping[str, Any]) -> set[str]:
-    """Names of the sizes that an entry leaves open."""
+    """Return the names of an entry's open sizes."""
     texts: list[Any] = [p[k] for p in entry["products"] for k in ("batch", "m", "n", "k")]
     keys = ("elements", "bits_read", "bits_written")
     texts += [o[k] for o in entry["others"] for k in keys]
@@ -261,7 +261,7 @@ def symbols(entry: Mapping[str, Any]) -> set[str]:
 
 
 def open_sizes(report: Mapping[str, Any], entries: Sequence[str] | None = None) -> set[str]:
-    """Names of the sizes that a report leaves open, in these entries or in all.
+    """Return the names of the open sizes of a report's ``entries``, or of all entries.
 
     Raises:
         CostError: the work file is damaged.
@@ -299,11 +299,11 @@ def _item(product: Mapping[str, Any], value: Callable[[int | str], int], entry: 
 def _attention(
     gemm: Gemm, product: Mapping[str, Any], value: Callable[[int | str], int], entry: str
 ) -> Gemm:
-    """One of attention's products as a batch over sequences and key-value heads.
+    """Return a product of attention as a batch over sequences and key-value heads.
 
-    The query heads that share a key-value head are rows of one product; the index of B in the work
-    file tells them, ``b*3//9`` for nine on three. A decode has a token of each sequence, a recorded
-    call with two leading extents has the sequences first; all else is one sequence.
+    The query heads that share a key-value head are rows of a product; the index of B in the work
+    file gives their number, ``b*3//9`` for nine on three. A decode has a token of each sequence; a
+    recorded call with two leading extents has the sequences first; other calls have one sequence.
     """
     shared = _SHARED_HEAD.search(str(product["b"]["index"]))
     heads, tokens = gemm.batch, gemm.m
@@ -325,7 +325,7 @@ def _attention(
 
 
 def layer_kind(product: Mapping[str, Any]) -> tuple[str, int | None]:
-    """Name a product's kind and layer from its weight, or from its role in attention."""
+    """Return a product's kind and layer, from its weight's name or from its role in attention."""
     if product["kind"] == "attention":
         return f"attention {product['block']}", None
     if not product["b"]["weight"]:
@@ -340,7 +340,7 @@ def layer_kind(product: Mapping[str, Any]) -> tuple[str, int | None]:
 
 
 def compiled_scheme(product: Mapping[str, Any]) -> Scheme:
-    """Widths and scales as the module has them."""
+    """Return the scheme with a product's widths and scales in the module."""
     a, b = product["a"], product["b"]
     width = int(re.sub(r"\D", "", product["c_dtype"]) or 16)
     grain = Grain(b["quantization"]["grain"])
@@ -361,7 +361,7 @@ def compiled_scheme(product: Mapping[str, Any]) -> Scheme:
 
 
 def only_gemm(extents: Sequence[int], batch: int) -> Phase:
-    """A phase of one GEMM that the user gave."""
+    """Return a phase of a single GEMM."""
     m, n, k = extents
     compiled = Scheme("as-compiled")
     item = Item(Gemm("gemm", m, n, k, batch), "gemm", None, 1, compiled)

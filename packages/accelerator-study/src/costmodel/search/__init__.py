@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for an accelerator and its mappings: bounds, exact times, Pareto fronts."""
+"""The search for an accelerator and its mappings by bounds, exact times and Pareto fronts."""

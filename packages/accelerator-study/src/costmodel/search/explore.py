@@ -29,7 +29,7 @@ from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
 from costmodel.search.products import Found, NoRoomError, Problem
 from costmodel.search.systolic import FLOWS, Systolic
 
-BUFFERS = (0.125, 0.25, 0.5, 1.0, 2.0)  # of the base's
+BUFFERS = (0.125, 0.25, 0.5, 1.0, 2.0)  # in buffers of the base
 SPLITS = ((2, 4, 2), (1, 6, 1))  # eighths for A, B and C, of a buffer of the base's size
 STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
@@ -46,7 +46,7 @@ class Design:
     """An accelerator of the search: its array and the bytes of its buffer.
 
     Attributes:
-        split: eighths of the buffer that A, B and C have for themselves; None: they share it.
+        split: separate eighths of the buffer for A, B and C; None: A, B and C share the buffer.
     """
 
     array: tuple[int, int]
@@ -54,7 +54,7 @@ class Design:
     split: tuple[int, ...] | None = None
 
     def hardware(self, base: Hardware) -> Hardware:
-        """The base with this array and buffer."""
+        """Return the base with this design's array and buffer."""
         first, *others = base.levels
         energy = first.read_energy, first.write_energy
         if first.memory:
@@ -72,13 +72,13 @@ class Design:
 
 
 def arrays(pes: int) -> list[tuple[int, int]]:
-    """Arrays of at most so many PEs, of half as many, of a quarter, and so on.
+    """Return arrays of at most ``pes`` PEs, of at most half as many, a quarter, and so on.
 
-    Of each number one side is a power of two and the other as long as the number allows. If the
+    For each number, a side is a power of two and the other side is as long as possible. If the
     number is not a power of two, both sides may also be about equal. No side is shorter than
-    `SMALLEST` nor longer than `STEEPEST` times the other.
+    `SMALLEST` nor longer than `STEEPEST` times the other side.
     """
-    found: dict[tuple[int, int], None] = {}
+    shapes: dict[tuple[int, int], None] = {}
     while pes >= SMALLEST**2:
         longest = isqrt(pes * STEEPEST)
         sides = [1 << n for n in range(longest.bit_length())]
@@ -87,16 +87,16 @@ def arrays(pes: int) -> list[tuple[int, int]]:
         for side in sides:
             other = pes // side
             if min(side, other) >= SMALLEST and max(side, other) <= STEEPEST * min(side, other):
-                found |= {(side, other): None, (other, side): None}
+                shapes |= {(side, other): None, (other, side): None}
         pes //= 2
-    return list(found)
+    return list(shapes)
 
 
 def designs(base: Hardware, pes: int) -> list[Design]:
-    """Arrays of at most so many PEs, and buffers about the base's.
+    """Return the designs of a search: arrays of at most ``pes`` PEs, and buffers near the base's.
 
     Raises:
-        CostError: the base is not an array of two axes behind one buffer.
+        CostError: the base has no 2D array behind a buffer, or no design is possible.
     """
     size = base.levels[0].size
     if len(base.fabric.shape) != 2 or len(base.levels) not in (2, 3) or size is None:
@@ -106,13 +106,13 @@ def designs(base: Hardware, pes: int) -> list[Design]:
         )
     if pes > MOST_PES:
         raise CostError(f"{pes} PEs: a search takes at most {MOST_PES}", remedy=f"--pes {MOST_PES}")
-    found = []
+    candidates = []
     for array in arrays(pes):
-        found += [Design(array, max(1, int(size // 8 * b))) for b in BUFFERS]
-        found += [Design(array, size // 8, split) for split in SPLITS]
+        candidates += [Design(array, max(1, int(size // 8 * b))) for b in BUFFERS]
+        candidates += [Design(array, size // 8, split) for split in SPLITS]
     if len(base.levels) > BUFFER_AND_MEMORY:
-        found = [d for d in found if 8 * d.buffer < (base.levels[1].size or 0)]
-    if not found:
+        candidates = [d for d in candidates if 8 * d.buffer < (base.levels[1].size or 0)]
+    if not candidates:
         if not arrays(pes):
             problem = f"{base.name}, {pes} PEs: no array has sides from {SMALLEST} on"
             raise CostError(problem, remedy=f"--pes {SMALLEST**2} or more")
@@ -120,11 +120,11 @@ def designs(base: Hardware, pes: int) -> list[Design]:
             f"{base.name}: no buffer of the search is smaller than the L2, {base.levels[1].name}",
             remedy="give a --hardware with a smaller first level, or a larger second one",
         )
-    return found
+    return candidates
 
 
 def area(hardware: Hardware, scheme: Scheme) -> float:
-    """Square millimetres of multipliers, buffer and L2; wires, control and DRAM left out."""
+    """Return the area in mm2 of multipliers, buffer and L2, without wires, control and DRAM."""
     table = technology()
     multipliers = hardware.peak * table.area_of_mac(scheme.compute)
     cells = sum(
@@ -136,10 +136,10 @@ def area(hardware: Hardware, scheme: Scheme) -> float:
 
 @dataclass(frozen=True)
 class Point:
-    """A phase on a design under a dataflow and a scheme, each product mapped.
+    """The figures of a phase on a design under a dataflow and a scheme, with mapped products.
 
     Attributes:
-        plans: tile and order of each product by its key.
+        plans: tiles and orders of each product by the product's key.
     """
 
     phase: int
@@ -153,15 +153,15 @@ class Point:
 
 
 def groups(phase: Phase) -> list[list[Item]]:
-    """Products that are mapped together: each alone, attention's two as one."""
-    found: list[list[Item]] = []
+    """Return groups of products that share a mapping: single products, or attention's pair."""
+    grouped: list[list[Item]] = []
     for item in phase.items:
-        last = found[-1][-1].gemm.role if found else Role.PRODUCT
+        last = grouped[-1][-1].gemm.role if grouped else Role.PRODUCT
         if item.gemm.role is Role.VALUES and last is Role.SCORES:
-            found[-1].append(item)
+            grouped[-1].append(item)
         else:
-            found.append([item])
-    return found
+            grouped.append([item])
+    return grouped
 
 
 def _points(
@@ -171,12 +171,12 @@ def _points(
     listed: Sequence[Design],
     schemes: Sequence[Scheme],
 ) -> list[Point]:
-    """The mapped phase on designs of one array under every scheme and dataflow.
+    """Return the points of a phase on designs of an array under every scheme and dataflow.
 
-    Designs that differ in their buffer alone come one after the other, since they share what
-    :func:`costmodel.search.products.candidates` keeps.
+    Designs that differ only in their buffer come one after the other, since they share the cache
+    of :func:`costmodel.search.products.candidates`.
     """
-    found: list[Point] = []
+    points: list[Point] = []
     widest = 8 * max(design.buffer for design in listed)
     for scheme, flow, design in product(schemes, FLOWS, listed):
         hardware = design.hardware(base)
@@ -184,17 +184,17 @@ def _points(
         try:
             chosen = list(_mapped(phase, hardware, flow, scheme, widest))
         except NoRoomError:
-            continue  # a larger buffer may do
+            continue  # a larger buffer may hold a tile
         for cycles, energy, plans in chosen:
-            place = (number, scheme.name, flow, design)
-            found.append(Point(*place, cycles, energy, size, plans))
-    return found
+            key = (number, scheme.name, flow, design)
+            points.append(Point(*key, cycles, energy, size, plans))
+    return points
 
 
 def _mapped(
     phase: Phase, hardware: Hardware, flow: str, scheme: Scheme, widest: int
 ) -> Iterator[tuple[float, float, Plans]]:
-    """The fastest mappings, then the most frugal: cycles, pJ of all arrays, plans by product."""
+    """Yield the fastest, then the most frugal mappings: cycles, pJ of all arrays, plans."""
     phase = chained(phase, hardware.levels[0], scheme)
     rows, columns = hardware.fabric.shape
     array = Systolic(flow, rows, columns, hardware.fabric.lanes, hardware.drains_whole)
@@ -204,16 +204,16 @@ def _mapped(
     plans: list[dict[str, tuple[Holding, ...]]] = [{}, {}]
     for items in groups(phase):
         problems = tuple(_problem(i, items, scheme, hardware, array, widest) for i in items)
-        for place, best in enumerate(solve(problems)):
+        for index, best in enumerate(solve(problems)):
             times = items[0].count
-            sums[place][0] += times * (best.cycles + lag * len(items))
-            sums[place][1] += times * best.energy
-            plans[place] |= _plans(items, best)
+            sums[index][0] += times * (best.cycles + lag * len(items))
+            sums[index][1] += times * best.energy
+            plans[index] |= _plans(items, best)
     further: Iterable[tuple[float, float, Plans]] = [(0.0, 0.0, {})] * 2
     if phase.beside:
         further = _mapped(phase.beside, hardware, flow, scheme, widest)
-    for (cycles, energy), own, (slower, more, theirs) in zip(sums, plans, further, strict=True):
-        yield max(cycles, slower), energy * phase.arrays + more, {**theirs, **own}
+    for (cycles, energy), own, (slower, added, others) in zip(sums, plans, further, strict=True):
+        yield max(cycles, slower), energy * phase.arrays + added, {**others, **own}
 
 
 def _problem(
@@ -224,11 +224,11 @@ def _problem(
     array: Systolic,
     widest: int,
 ) -> Problem:
-    """A product without its name and without what its widths do not depend on: solved once."""
-    own = effective_scheme(item.gemm, item_scheme(item, scheme))
+    """Return the search problem of a product, with equal parts so that its solution is reused."""
+    widths = effective_scheme(item.gemm, item_scheme(item, scheme))
     reserved = max(i.gemm.reserved for i in together)
     gemm = replace(item.gemm, name=item.gemm.role.value, reserved=reserved)
-    return Problem(gemm, replace(own, name="", cache=FLOAT16.cache), hardware, array, widest)
+    return Problem(gemm, replace(widths, name="", cache=FLOAT16.cache), hardware, array, widest)
 
 
 def _plans(items: Sequence[Item], best: Found) -> Plans:
@@ -239,7 +239,7 @@ def _plans(items: Sequence[Item], best: Found) -> Plans:
 
 
 def _end_with_parent() -> None:
-    """Let a worker end with the search, however that ends: its queue would keep it for ever."""
+    """Let a worker process end with the search process, however the search ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search process gets the signal and decides
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -253,7 +253,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _not_interrupted() -> Iterator[None]:
-    """Let Ctrl-C come after the block, in which workers start: what runs at a fork swallows it."""
+    """Block SIGINT while workers start, since code that runs at a fork swallows it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -263,7 +263,7 @@ def _not_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _workers() -> Iterator[ProcessPoolExecutor]:
-    """Processes that share the work; an interruption does not wait for what they are at."""
+    """Yield a pool of processes; an interruption does not wait for running jobs."""
     pool = ProcessPoolExecutor(WORKERS, initializer=_end_with_parent)
     interrupted = False
     try:
@@ -282,47 +282,47 @@ def search(
     pes: int | None = None,
     accuracy: Accuracy | None = None,
 ) -> list[dict[str, Any]]:
-    """Search, and give the Pareto fronts of all phases.
+    """Search for designs and mappings, and return the Pareto fronts of all phases.
 
     Args:
         phases: the work.
-        base: accelerator whose memory system and clock are kept.
+        base: accelerator whose memory system and clock all designs share.
         schemes: to choose from.
-        pes: most PEs; the base's when left out.
-        accuracy: perplexity of the model by scheme, where it was measured.
+        pes: most PEs; None: as many as the base has.
+        accuracy: measured perplexity of the model by scheme.
 
     Returns:
         Rows ``{phase, scheme, dataflow, array, latency_ms, energy_mj, area_mm2, perplexity,
-        mapping}``, none of which is better in everything than another of its phase; perplexity is
-        None where it was not measured.
+        mapping}``, of which no row dominates another row of its phase; perplexity is None if it
+        was not measured.
 
     Raises:
         CostError: the base cannot be searched, or a product fits no buffer.
     """
     accuracy = accuracy or {}
     listed = designs(base, base.fabric.pes if pes is None else pes)
-    arrays = [list(own) for _, own in groupby(listed, lambda design: design.array)]
-    jobs = [(n, phase, base, own, schemes) for n, phase in enumerate(phases) for own in arrays]
+    arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
+    jobs = [(n, phase, base, group, schemes) for n, phase in enumerate(phases) for group in arrays]
     by_name = {s.name: s for s in schemes}
     fronts: list[dict[str, Any]] = []
     with _workers() as pool:
         with _not_interrupted():
-            found = pool.map(_points, *zip(*jobs, strict=True))
-        points = [p for part in found for p in part]
+            parts = pool.map(_points, *zip(*jobs, strict=True))
+        points = [p for part in parts for p in part]
         for number, phase in enumerate(phases):
             best = _best([p for p in points if p.phase == number], phase, base, accuracy)
             calls = [
                 (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy) for p in best
             ]
             exact = list(pool.map(row, *zip(*calls, strict=True)))
-            # The engine may tell apart what the closed forms do not.
+            # The counting engine's figures may differ where those of the closed forms are equal.
             kept = [r for r in exact if not any(dominates(o, r) for o in exact)]
             fronts += sorted(kept, key=lambda r: r["latency_ms"])
     return fronts
 
 
 def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accuracy) -> list[Point]:
-    """Points of a phase of which none is better in everything than another; of equals the first.
+    """Return the points of a phase that no other point dominates; of equal points, the first.
 
     Raises:
         CostError: no design fits.
@@ -347,14 +347,14 @@ def _figures(point: Point, base: Hardware, accuracy: Accuracy) -> dict[str, Any]
     }
 
 
-def dominates(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether a row is nowhere worse than another, and somewhere better.
+def dominates(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return True if a row is nowhere worse than another row, and somewhere better.
 
-    Where a perplexity is not known, only rows of one scheme are compared.
+    Rows of different schemes are not compared unless both perplexities are known.
     """
-    if None in (one["perplexity"], other["perplexity"]) and one["scheme"] != other["scheme"]:
+    if None in (row["perplexity"], other["perplexity"]) and row["scheme"] != other["scheme"]:
         return False
-    pairs = [(one[o], other[o]) for o in OBJECTIVES if one[o] is not None and other[o] is not None]
+    pairs = [(row[o], other[o]) for o in OBJECTIVES if row[o] is not None and other[o] is not None]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
@@ -367,16 +367,16 @@ def row(
     plans: Plans,
     accuracy: Accuracy,
 ) -> dict[str, Any]:
-    """A row of a front, estimated by the counting engine with these mappings."""
+    """Return a row of a front, estimated by the counting engine with the given mappings."""
     hardware = design.hardware(base)
-    found = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans)
+    estimate = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans)
     return {
         "phase": phase.name,
         "scheme": scheme.name,
         "dataflow": flow,
         "array": list(design.array),
-        "latency_ms": found.latency / base.clock * 1e3,
-        "energy_mj": found.energy / 1e9,
+        "latency_ms": estimate.latency / base.clock * 1e3,
+        "energy_mj": estimate.energy / 1e9,
         "area_mm2": area(hardware, scheme) * phase.all_arrays,
         "perplexity": accuracy.get(scheme.name),
         "mapping": {

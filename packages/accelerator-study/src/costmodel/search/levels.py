@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best tiles of products in every memory between the array and the outermost one."""
+"""Search for the best tiles of products in every memory inside of the outermost memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, attention
 from costmodel.estimate.transfer import NOTHING, memory_energy
 from costmodel.search.products import Found, NoRoomError, Problem, search_together
 
-NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # sizes of an L2's tiles that are tried, from the largest
+NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # candidate sizes of an L2's tiles, 0 is the largest
 L2_GAP = 1e-2
 BUFFER_AND_MEMORY = 2  # levels without an L2
 
 
 def beside(tile: BufferTile, lead: bool) -> BufferTile:
-    """The tile of the second of attention's products, N and K changed."""
+    """Return the tile of attention's second product, with N and K exchanged, unless ``lead``."""
     return tile if lead else BufferTile(tile.m, tile.k, tile.n)
 
 
 @lru_cache(maxsize=1 << 16)
 def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
-    """The fastest and the most frugal mapping of products that share their tiles.
+    """Return the fastest and the most frugal mapping of products that share their tiles.
 
     Raises:
         NoRoomError: no tile fits.
@@ -41,10 +41,10 @@ def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
 def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
     """Search the tiles of an L2 between buffer and memory, each with the best tiles within it.
 
-    The bounds are those of :meth:`Problem.bounds` for an L2 without a port: the array's cycles for
-    a tile of the L2 are no more than for its parts. Few sizes are tried, and the best of them is
-    looked for to a hundredth: every candidate asks for a search of its own. Attention keeps the
-    fewest blocks of rows and the longest part of the cache in the L2.
+    The bounds come from :meth:`Problem.bounds` for an L2 without a port: the array's cycles for a
+    tile of the L2 are no more than for the tile's parts. As every candidate needs a search within
+    it, candidates are few, and the result is within a hundredth of the best candidate. Attention
+    keeps the fewest blocks of rows and the longest part of the cache in the L2.
     """
     lead = problems[0]
     buffer, level, memory = lead.hardware.levels
@@ -62,24 +62,24 @@ def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
         raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {level.name}")
     quick: Found | None = None
     cheap: Found | None = None
-    for looked, at in enumerate(np.argsort(flat, kind="stable")):
+    for tried, at in enumerate(np.argsort(flat, kind="stable")):
         if quick and cheap and flat[at] >= quick.cycles * (1 - L2_GAP):
             break
         tile = BufferTile(*(int(side[at % len(grid[0])]) for side in grid))
         try:
-            some = list(within(problems, Holding(tile, orders[at // len(grid[0])]), looked))
+            mappings = list(within(problems, Holding(tile, orders[at // len(grid[0])]), tried))
         except NoRoomError:
             continue  # a smaller part may have tiles that fit the buffer
-        for found in some:
-            quick = found if quick is None or found.cycles < quick.cycles else quick
-            cheap = found if cheap is None or found.energy < cheap.energy else cheap
+        for mapping in mappings:
+            quick = mapping if quick is None or mapping.cycles < quick.cycles else quick
+            cheap = mapping if cheap is None or mapping.energy < cheap.energy else cheap
     if quick is None or cheap is None:
         raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {buffer.name}")
     return quick, cheap
 
 
 def _thinned(grid: list[Any]) -> list[Any]:
-    """Tiles of some sizes of each dimension, the largest first and then ever wider apart."""
+    """Return tiles of few sizes along each dimension: the largest sizes, then ever wider apart."""
     keep: Any = True
     for side in grid:
         values = np.unique(side)[::-1]
@@ -87,8 +87,8 @@ def _thinned(grid: list[Any]) -> list[Any]:
     return [side[keep] for side in grid]
 
 
-def within(problems: tuple[Problem, ...], held: Holding, looked: int) -> Iterator[Found]:
-    """Map the part of a product that an L2 holds, and add up over all parts."""
+def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator[Found]:
+    """Yield mappings of a product in parts that an L2 holds, with totals over all parts."""
     lead = problems[0]
     buffer, level, memory = lead.hardware.levels
     close = replace(lead.hardware, levels=(buffer, level))
@@ -101,21 +101,21 @@ def within(problems: tuple[Problem, ...], held: Holding, looked: int) -> Iterato
         cycles, energy = 0.0, 0.0
         for problem, part in zip(problems, parts, strict=True):
             gemm, first = problem.gemm, part is parts[0]
-            own = Holding(beside(held.tile, first), held.order)
-            near = replace(inner.holdings[0], tile=beside(inner.holdings[0].tile, first))
-            sides = [np.array([s]) for s in vars(near.tile).values()]
-            order = np.array([[DIMENSIONS.index(d)] for d in near.order])
+            outer = Holding(beside(held.tile, first), held.order)
+            tile_in_buffer = replace(inner.holdings[0], tile=beside(inner.holdings[0].tile, first))
+            sides = [np.array([s]) for s in vars(tile_in_buffer.tile).values()]
+            order = np.array([[DIMENSIONS.index(d)] for d in tile_in_buffer.order])
             whole = (gemm.m, gemm.n, gemm.k, True, True)
-            listed = steps(whole, own, problem.scheme, gemm.on_chip)
+            listed = steps(whole, outer, problem.scheme, gemm.on_chip)
             work = np.zeros(listed.times.shape)
             for state, kinds in listed.states().items():
                 work[kinds] = part.simulate(sides, order, state)[0]
                 times = gemm.batch * int(listed.times[kinds].sum())
-                energy += times * part.moving_energy(near, state)
+                energy += times * part.moving_energy(tile_in_buffer, state)
             both = level.double_buffered
             cycles += float(duration(listed, work, memory, both, gemm.batch)[0])
-            # The parts' energy has what the L2 gives to the buffer and takes from it.
+            # The energy of the parts includes the L2's traffic to and from the buffer.
             moved = listed.moved() * gemm.batch
             energy += memory_energy(memory, moved, NOTHING) + memory_energy(level, NOTHING, moved)
             energy += problem.fixed_energy()
-        yield Found((*inner.holdings, held), cycles, energy, 0, looked + 1)
+        yield Found((*inner.holdings, held), cycles, energy, 0, tried + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a search, read back and checked: its rows are estimated again."""
+"""Reader of a search's file, whose rows are checked and estimated again."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def again(
     accuracy: Accuracy,
     wanted: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Estimate the rows of a search's file again; all are checked before the first is estimated.
+    """Check all rows of a search's file, then estimate them again.
 
     Args:
         found: the content of the file.
-        phases: of which rows may be.
-        base: accelerator whose memory system and clock are kept.
-        schemes: of which there must be rows, and which are looked up before the shipped ones.
-        accuracy: perplexity of the model by scheme, where it was measured.
-        wanted: names of phases of which there must be rows.
+        phases: all phases that rows may name.
+        base: accelerator whose memory system and clock all designs share.
+        schemes: schemes that must occur, and that take precedence over shipped schemes.
+        accuracy: measured perplexity of the model by scheme.
+        wanted: names of phases that must occur.
 
     Raises:
-        CostError: it is damaged, or of another model, phase, accelerator or scheme.
+        CostError: the file is damaged, or for another model, phase, accelerator or scheme.
     """
     by_name = {p.name: p for p in phases}
-    own = {s.name: s for s in schemes}
+    given = {s.name: s for s in schemes}
     checked = []
-    for number, old in enumerate(found["fronts"]):
+    for number, record in enumerate(found["fronts"]):
         where = f"--mapping: fronts[{number}]"
-        if not isinstance(old, dict) or not isinstance(old.get("mapping"), dict):
+        if not isinstance(record, dict) or not isinstance(record.get("mapping"), dict):
             raise CostError(f"{where}: not a row of a search", remedy=ANEW)
-        if old.get("phase") not in list(by_name):
-            raise CostError(f"{where} is of phase {old.get('phase')!r}", remedy=OTHER_RUN)
-        checked.append(_Row(where, old, by_name[old["phase"]], base, found.get("pes")))
+        if record.get("phase") not in list(by_name):
+            raise CostError(f"{where} is of phase {record.get('phase')!r}", remedy=OTHER_RUN)
+        checked.append(_Row(where, record, by_name[record["phase"]], base, found.get("pes")))
     named = [str(r.old["scheme"]) for r in checked if _is_text(r.old.get("scheme"))]
-    unused = {one for one in own if not any(scheme_named(n, {one: own[one]}) for n in named)}
+    unused = {s for s in given if not any(scheme_named(n, {s: given[s]}) for n in named)}
     if checked and unused:
         raise CostError(
             f"--mapping: no row is of --scheme {', '.join(sorted(unused))}",
@@ -66,7 +66,7 @@ def again(
             f"--mapping: no row is of --phase {', '.join(sorted(missing))}",
             remedy="leave it out, or give the --phase of the search",
         )
-    calls = [(r.where, r.phase, r.scheme(own), r.flow(), r.design(), r.plans()) for r in checked]
+    calls = [(r.where, r.phase, r.scheme(given), r.flow(), r.design(), r.plans()) for r in checked]
     rows = []
     for where, phase, scheme, flow, design, plans in calls:
         try:
@@ -81,44 +81,44 @@ def _is_text(value: Any) -> bool:
 
 
 def _whole(value: Any, most: int) -> bool:
-    """True for a number from 1 to ``most``; JSON's ``true`` is not a number."""
+    """Return True for an integer from 1 to ``most``; JSON's ``true`` is not an integer."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the file, of a phase that was asked for."""
+    """A row of a search's file, with its phase."""
 
     where: str
     old: Mapping[str, Any]
     phase: Phase
     base: Hardware
-    pes: Any = None  # most of an array, as the file says
+    pes: Any = None  # most PEs of an array, by the file
 
     @property
     def mapping(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.old["mapping"]
-        return found
+        mapping: Mapping[str, Any] = self.old["mapping"]
+        return mapping
 
     def _wrong(self, field: str, value: Any, wanted: str) -> CostError:
         return CostError(f"{self.where}: {field} is {value!r}, not {wanted}", remedy=ANEW)
 
     def scheme(self, own: Mapping[str, Scheme]) -> Scheme:
-        """The scheme by its name: one of --scheme, or a shipped one."""
+        """Return the row's scheme by name: a scheme of ``own``, or a shipped scheme."""
         name = self.old.get("scheme")
         if not _is_text(name):
             raise self._wrong("scheme", name, "a name")
         return scheme_named(str(name), own) or schemes_by_name([str(name)])[0]
 
     def flow(self) -> str:
-        """The name of the dataflow."""
+        """Return the name of the row's dataflow."""
         name = self.old.get("dataflow")
         if name not in FLOWS:
             raise self._wrong("dataflow", name, f"one of {', '.join(FLOWS)}")
         return str(name)
 
     def design(self) -> Design:
-        """The array and the buffer."""
+        """Return the row's design: the array and the buffer."""
         hardware = self.mapping.get("hardware")
         if hardware != self.base.name:
             remedy = f"--hardware {hardware}" if _is_text(hardware) else ANEW
@@ -149,7 +149,7 @@ class _Row:
         return Design((sides[0], sides[1]), size, tuple(parts))
 
     def plans(self) -> Plans:
-        """Tiles and orders by product: of all products of the phase, and of no others."""
+        """Return tiles and orders by product; the row must list the phase's products exactly."""
         listed = self.mapping.get("products")
         if not isinstance(listed, dict):
             raise self._wrong("products", listed, "a mapping by product")
@@ -167,11 +167,11 @@ class _Row:
         return {key: self._held(key, listed[key], wanted[key]) for key in wanted}
 
     def _held(self, key: str, plan: Any, extents: tuple[int, int, int]) -> tuple[Holding, ...]:
-        """The tiles of one product that the memories hold, from the array outwards."""
+        """Return the tiles of a product that the memories hold, from the array outwards."""
         memories = len(self.base.levels) - 1
         if not isinstance(plan, list) or len(plan) != memories:
             raise self._wrong(f"{key!r}", plan, f"a list of {memories}: a tile for each memory")
-        found: list[Holding] = []
+        holdings: list[Holding] = []
         for held in reversed(plan):
             inside = held if isinstance(held, dict) else {}
             tile, order = inside.get("tile"), inside.get("order")
@@ -185,5 +185,5 @@ class _Row:
             if not isinstance(order, list) or sorted(map(str, order)) != sorted(DIMENSIONS):
                 raise self._wrong(f"order of {key!r}", order, "an order of m, n and k")
             extents = (tile[0], tile[1], tile[2])
-            found.append(Holding(BufferTile(*extents), tuple(order)))
-        return tuple(reversed(found))
+            holdings.append(Holding(BufferTile(*extents), tuple(order)))
+        return tuple(reversed(holdings))

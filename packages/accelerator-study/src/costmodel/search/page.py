@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fronts of a search as one page: plots with labelled points, and tables."""
+"""The fronts of a search as an HTML page: plots with labelled points, and tables."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Row = Mapping[str, Any]
 
 
 def page(fronts: Sequence[Row], title: str, note: str = "") -> str:
-    """Make the page: a plot of energy over latency and a table for each phase.
+    """Return the page with a plot of energy over latency and a table for each phase.
 
-    The note stands above them.
+    The note is above the plots.
     """
     parts = [
         "<!doctype html>",
@@ -59,10 +59,10 @@ def _plot(rows: Sequence[Row]) -> str:
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 15}">latency, ms (logarithmic)</text>'
         f'<text transform="translate(14 {HEIGHT / 2}) rotate(-90)">energy, mJ (logarithmic)</text>'
     )
-    for values, place, start in (("latency_ms", across, True), ("energy_mj", down, False)):
+    for values, positions, start in (("latency_ms", across, True), ("energy_mj", down, False)):
         figures = [r[values] for r in rows]
         for at in (figures.index(min(figures)), figures.index(max(figures))):
-            x, y = (place[at] - 15, HEIGHT - EDGE + 18) if start else (18, place[at] + 4)
+            x, y = (positions[at] - 15, HEIGHT - EDGE + 18) if start else (18, positions[at] + 4)
             parts.append(
                 f'<text x="{x:.0f}" y="{y:.0f}" font-size="12">{rows[at][values]:.3g}</text>'
             )
@@ -82,14 +82,14 @@ def _plot(rows: Sequence[Row]) -> str:
 
 
 def buffer(row: Row) -> str:
-    """The KiB of the buffer, and the eighths of A, B and C where they do not share it."""
+    """Return the buffer's size in KiB, and the eighths of A, B and C if the buffer is split."""
     split = row["mapping"]["split"]
     size = str(row["mapping"]["buffer_bytes"] >> 10)
     return f"{size}, split {':'.join(map(str, split))}" if split else size
 
 
 def describe(row: Row) -> str:
-    """A row in one line."""
+    """Return a row as a line of text."""
     array = "x".join(map(str, row["array"]))
     quality = "" if row["perplexity"] is None else f", perplexity {row['perplexity']:.4g}"
     return (
@@ -100,7 +100,7 @@ def describe(row: Row) -> str:
 
 
 def _mapping(row: Row) -> str:
-    """The mapping of each product, one a line."""
+    """Return the mapping of each product as a line of text."""
     return "\n".join(
         f"{name}: tile {'x'.join(map(str, held['tile']))}, loops {' '.join(held['order'])}"
         for name, plan in row["mapping"]["products"].items()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best tiles and loop order for one product on one accelerator.
+"""Search for the best tiles and loop order of a product on an accelerator.
 
 The candidates are every tile of a small product, and the tiles of
-:func:`costmodel.estimate.tiling.sizes` of a larger one, in each of the six orders. Two bounds hold
-for each: the bus moves all its bits, and the array does all its cycles after the first fetch and
-before the last store; neither can be shorter, since double buffering overlaps the two and no more.
-Candidates are simulated in the order of the larger bound, until that bound is as good as the best
-time found: no candidate that is left out is better.
+:func:`costmodel.estimate.tiling.sizes` of a larger product, in each of the six orders. A candidate
+has two lower bounds: the bus moves all its bits, and the array does all its cycles after the first
+fetch and before the last store; double buffering overlaps only these two. The search simulates
+candidates in the order of the larger bound, until that bound reaches the best simulated time: no
+other candidate is better.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from costmodel.estimate.transfer import NOTHING, MovedBits, memory_energy
 from costmodel.search.systolic import Systolic, in_tiles
 
 ORDERS = tuple(permutations(DIMENSIONS))
-EVERY = 1 << 16  # tiles: a product that has no more is searched in all of them
-ROOMY = 4  # passes along each dimension, in one tile that a buffer without finer sizes holds
-STREAMED = 8  # elements that count as a pass of a dimension that streams
-FIRST_CHUNK, CHUNK = 32, 256  # candidates that are simulated together
+EVERY = 1 << 16  # most tiles of a product whose every tile is a candidate
+ROOMY = 4  # passes along each dimension of a tile; a buffer that holds it needs no finer sizes
+STREAMED = 8  # elements of a streaming dimension that count as a pass
+FIRST_CHUNK, CHUNK = 32, 256  # candidates of a call of simulate
 
 
 class NoRoomError(Exception):
-    """A memory that is too small for any tile of a product."""
+    """The error for a memory that is too small for every tile of a product."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A mapping of a product, its cycles and pJ, and how many candidates were looked at.
+    """A mapping of a product, its cycles and pJ, and the numbers of candidates and simulations.
 
     Attributes:
-        holdings: what each memory holds, from the array outwards.
+        holdings: the tile in each memory, from the array outwards.
     """
 
     holdings: tuple[Holding, ...]
@@ -64,10 +64,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Problem:
-    """A product under its widths on an accelerator of two memories with a systolic dataflow.
+    """A product with its widths, on an accelerator of two memories with a systolic dataflow.
 
     Attributes:
-        widest: bits of the largest buffer that is tried with this array; 0: the hardware's own.
+        widest: bits of the largest buffer in the search with this array; 0: the hardware's buffer.
     """
 
     gemm: Gemm
@@ -77,7 +77,7 @@ class Problem:
     widest: int = 0
 
     def in_widest(self) -> Problem:
-        """The same with the largest buffer: equal for all roomy buffers that are tried."""
+        """Return the problem with the search's largest buffer, equal for all roomy buffers."""
         if self.tight:
             return replace(self, widest=0)
         buffer, behind = self.hardware.levels
@@ -86,12 +86,12 @@ class Problem:
         return replace(self, hardware=replace(self.hardware, levels=(buffer, behind)), widest=0)
 
     def simulate(self, tiles: Sequence[Count], orders: Count, region: State | None = None) -> Count:
-        """Cycles of candidates, memory latencies left out.
+        """Return the cycles of candidates, without the latencies of memories.
 
         Args:
-            tiles: their extents along M, N and K.
+            tiles: the candidates' extents along M, N and K.
             orders: 3 x candidates, the dimension of each loop.
-            region: a part of the product; left out: all of it.
+            region: a part of the product; None: the whole product.
         """
         (buffer, behind), gemm, scheme = self.hardware.levels, self.gemm, self.scheme
         region = region or (gemm.m, gemm.n, gemm.k, True, True)
@@ -102,7 +102,7 @@ class Problem:
         return duration(listed, work, behind, buffer.double_buffered, gemm.batch)
 
     def _port(self, listed: Steps) -> MovedBits:
-        """Bits between buffer and array in each kind of step."""
+        """Return the bits between buffer and array in each kind of step."""
         scheme, elements = self.scheme, listed.m * listed.n
         inward, weights, visits = self.array.port(listed.m, listed.n, listed.k, scheme)
         back = (visits - listed.new) * elements * scheme.accumulator
@@ -110,7 +110,7 @@ class Problem:
         return MovedBits(inward, weights, back, out)
 
     def moving_energy(self, held: Holding, region: State) -> float:
-        """Energy in pJ of both memories, and of scaling, for a part of the product."""
+        """Return the pJ of both memories, and of scaling, for a part of the product."""
         buffer, behind = self.hardware.levels
         listed = steps(region, held, self.scheme, self.gemm.on_chip)
         each = self._port(listed) * listed.times
@@ -121,7 +121,7 @@ class Problem:
         return float(memories + scaled * self.rescale_energy)
 
     def rescales(self, m: Count, n: Count, k: Count) -> Count:
-        """Operands of a tile that are scaled as they enter the array, each time that they do."""
+        """Return the number of a tile's operands that are scaled as they enter the array."""
         along_m, along_n, _ = self.array.passes(m, n, k)
         if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
             return along_m * n * k
@@ -129,11 +129,11 @@ class Problem:
 
     @property
     def rescale_energy(self) -> float:
-        """Energy in pJ of a multiplication by a scale."""
+        """The energy in pJ of a multiplication by a scale."""
         return self.hardware.mac(FLOAT16.activation)
 
     def search(self) -> tuple[Found, Found]:
-        """Find the fastest mapping, and the one of the least energy.
+        """Return the fastest mapping, and the mapping of the least energy.
 
         Raises:
             NoRoomError: no tile fits.
@@ -141,44 +141,44 @@ class Problem:
         return search_together([self])
 
     def orders(self) -> list[tuple[str, ...]]:
-        """Orders of the loops over tiles: a loop of one tile stands first; attention has one."""
+        """Return the loop orders over tiles: loops of a single tile first; attention has one."""
         if self.gemm.role is not Role.PRODUCT:
             return [DIMENSIONS]
         alone = tuple(d for d in DIMENSIONS if getattr(self.gemm, d) == 1)
         return [o for o in ORDERS if o[: len(alone)] == alone]
 
     def tiles(self, most: int = EVERY) -> list[Any]:
-        """Extents of the tiles that are candidates and fit, as three arrays.
+        """Return the extents of the candidate tiles that fit, as three arrays.
 
         Args:
-            most: tiles of a product of which each is a candidate.
+            most: if a product has at most this many tiles, every tile is a candidate.
         """
         gemm = self.gemm
         extents = (gemm.m, gemm.n, gemm.k)
-        # Keys and values keep their whole width; queries and sums of the result stay as well.
+        # Tiles of keys and values have the whole width; queries and sums of the result stay, too.
         fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(gemm.role)
-        every = prod(e for place, e in enumerate(extents) if place != fixed) <= most
+        every = prod(e for axis, e in enumerate(extents) if axis != fixed) <= most
         sides: list[Sequence[int]] = []
-        for place, (extent, grain) in enumerate(zip(extents, self.array.grains(), strict=True)):
+        for axis, (extent, grain) in enumerate(zip(extents, self.array.grains(), strict=True)):
             finer = sizes(extent, 1) if self.tight else []
             reduced = sorted({*sizes(extent, grain), *finer})
             sides.append(range(1, extent + 1) if every else reduced)
-            if place == fixed:
-                sides[place] = [extent]
+            if axis == fixed:
+                sides[axis] = [extent]
         grid = [g.ravel() for g in np.meshgrid(*(np.array(s) for s in sides), indexing="ij")]
         keep = self.fitting(grid)
         return [g[keep] for g in grid]
 
     @property
     def tight(self) -> bool:
-        """Tell whether a few passes of the array fill the buffer: then sizes below one matter."""
+        """True if a few passes of the array fill the buffer, so that finer sizes matter."""
         extents = (self.gemm.m, self.gemm.n, self.gemm.k)
         passes = (STREAMED if grain == 1 else grain for grain in self.array.grains())
         few = [np.minimum(e, ROOMY * p) for e, p in zip(extents, passes, strict=True)]
         return not self.fitting(few)
 
     def fitting(self, grid: Sequence[Any]) -> Any:
-        """Tell which tiles fit the buffer."""
+        """Return a mask of the tiles that fit the buffer."""
         gemm, level = self.gemm, self.gemm.beside(self.hardware).levels[0]
         m, n, k = grid
         copies = 2 if level.double_buffered else 1
@@ -189,11 +189,11 @@ class Problem:
         return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
 
     def bounds(self, grid: Sequence[Any]) -> tuple[Any, MovedBits, MovedBits, Any]:
-        """Bound the cycles of orders x tiles, and count what their energy is made of.
+        """Return lower bounds of the cycles of orders x tiles, and the traffic of each tile.
 
         Returns:
-            Lower bounds of the cycles; bits between buffer and outer memory; both of orders x
-            tiles. Bits between buffer and array, and operands that are scaled, for each tile.
+            lower bounds of the cycles and bits between buffer and outer memory, of orders x tiles;
+            bits between buffer and array and the number of scaled operands, of each tile.
         """
         gemm, scheme = self.gemm, self.scheme
         buffer, behind = self.hardware.levels
@@ -219,7 +219,7 @@ class Problem:
         first = scheme.weight_bits(k, n)
         if "A" not in gemm.on_chip:
             first = first + scheme.activation_bits(m, k)
-        # The last tile may be ragged: that an element of it is stored is all that is sure.
+        # The last tile may be ragged: it stores at least a single element.
         last = 0 if "C" in gemm.on_chip else scheme.output
         inside = array * batch + first / behind.read + last / behind.write
         port = MovedBits(inward, weights, partial, outward) * batch
@@ -232,7 +232,7 @@ class Problem:
         return np.stack(bounds), _in_orders(listed) * batch, port, scaled * batch
 
     def fixed_energy(self) -> float:
-        """Energy in pJ that no mapping changes."""
+        """Return the energy in pJ that is the same for all mappings."""
         gemm, scheme, hardware = self.gemm, self.scheme, self.hardware
         register = (2 * scheme.compute + 2 * scheme.accumulator) * hardware.register_energy
         each = {Grain.NONE: 0, Grain.GROUP: 0, Grain.ROW: 0}.get(scheme.weight_grain, 1)
@@ -244,7 +244,7 @@ class Problem:
 
 
 def _in_orders(listed: Sequence[MovedBits]) -> MovedBits:
-    """Transfers of several orders as those of orders x tiles."""
+    """Stack the transfers of several orders to transfers of orders x tiles."""
     return MovedBits(
         *(np.stack(bits) for bits in zip(*(vars(t).values() for t in listed), strict=True))
     )
@@ -252,16 +252,16 @@ def _in_orders(listed: Sequence[MovedBits]) -> MovedBits:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Mappings of products that share their tiles; the figures hold for every size of the buffer.
+    """The candidate mappings of products that share tiles, for every size of the buffer.
 
-    Arrays are of orders x tiles unless said otherwise, ``bounds`` and ``times`` one after another.
+    Arrays are orders x tiles unless stated otherwise; ``bounds`` and ``times`` are flattened.
 
     Attributes:
-        grid: extents of the tiles that the first product has.
-        bounds: of the cycles of all products together.
+        grid: extents of the first product's tiles.
+        bounds: lower bounds of the cycles of all products together.
         outer: bits between buffer and outer memory; port: between buffer and array, by tile.
-        scaled: operands that are scaled as they enter the array, by tile.
-        times: cycles; not a number where it was not simulated yet.
+        scaled: number of operands that are scaled as they enter the array, by tile.
+        times: cycles; NaN before the simulation.
     """
 
     problems: tuple[Problem, ...]
@@ -274,7 +274,7 @@ class Candidates:
     times: Any
 
     def energies(self, levels: Sequence[Level], inside: Any) -> Any:
-        """Energy in pJ of the mappings of some tiles, all orders of these, between two memories."""
+        """Return the pJ of the mappings of some tiles in all orders, between two memories."""
         buffer, behind = levels
         port, outer = self.port.at(inside), self.outer.at((slice(None), inside))
         moved = memory_energy(buffer, port, outer) + memory_energy(behind, outer, NOTHING)
@@ -282,7 +282,7 @@ class Candidates:
         return (moved + scaled + sum(problem.fixed_energy() for problem in self.problems)).ravel()
 
     def simulate(self, places: Count) -> None:
-        """Fill in the times of some mappings that have none."""
+        """Simulate the mappings at ``places`` that have no times yet."""
         places = places[np.isnan(self.times[places])]
         if not len(places):
             return
@@ -291,13 +291,13 @@ class Candidates:
         turns = np.array([[DIMENSIONS.index(d) for d in order] for order in self.orders]).T
         turned = turns[:, places // number]
         lead = self.problems[0]
-        own = [p.simulate((m, n, k) if p is lead else (m, k, n), turned) for p in self.problems]
-        self.times[places] = sum(own)
+        cycles = [p.simulate((m, n, k) if p is lead else (m, k, n), turned) for p in self.problems]
+        self.times[places] = sum(cycles)
 
 
 @lru_cache(maxsize=24)
 def candidates(problems: tuple[Problem, ...]) -> Candidates:
-    """List the mappings; kept for the next buffer that is tried with the same array."""
+    """Return the candidate mappings of products, cached for further buffers of an array."""
     lead = problems[0]
     grid = lead.tiles()
     parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
@@ -309,16 +309,16 @@ def candidates(problems: tuple[Problem, ...]) -> Candidates:
 
 
 def search_together(problems: Sequence[Problem]) -> tuple[Found, Found]:
-    """Find the best mapping of products that share their tiles: one, or attention's two.
+    """Return the best mappings of products that share tiles: a product, or attention's pair.
 
     Scores stay on chip, so both products of attention have the same rows of queries and the same
-    part of the cache: SCORES has them as M and N, VALUES as M and K.
+    part of the cache: M and N of SCORES, M and K of VALUES.
 
     Args:
         problems: the products.
 
     Returns:
-        The fastest, and the one of the least energy; cycles and pJ of all products together.
+        the fastest mapping and the mapping of the least energy, with cycles and pJ of all products.
 
     Raises:
         NoRoomError: no tile fits.
@@ -330,33 +330,33 @@ def search_together(problems: Sequence[Problem]) -> tuple[Found, Found]:
     inside = np.flatnonzero(lead.fitting(listed.grid))
     if not len(inside):
         raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {memory.name}")
-    # From here on the mappings that fit: orders x tiles inside.
-    own = (np.arange(len(listed.orders))[:, None] * number + inside).ravel()
-    bounds = listed.bounds[own]
+    # Indices of the mappings that fit, orders x tiles, among all mappings.
+    fitting = (np.arange(len(listed.orders))[:, None] * number + inside).ravel()
+    bounds = listed.bounds[fitting]
     energies = listed.energies(lead.hardware.levels, inside)
 
-    some = np.argpartition(bounds, min(FIRST_CHUNK, len(bounds)) - 1)[:FIRST_CHUNK]
+    chunk = np.argpartition(bounds, min(FIRST_CHUNK, len(bounds)) - 1)[:FIRST_CHUNK]
     ranked: Count = None
-    while len(some):
-        listed.simulate(own[some])
-        times = listed.times[own]
+    while len(chunk):
+        listed.simulate(fitting[chunk])
+        times = listed.times[fitting]
         best = np.nanmin(times)
         if ranked is None:
-            left = np.setdiff1d(np.flatnonzero(bounds < best), some)
+            left = np.setdiff1d(np.flatnonzero(bounds < best), chunk)
             ranked = left[np.argsort(bounds[left], kind="stable")]
         ranked = ranked[: np.searchsorted(bounds[ranked], best)]
-        some, ranked = ranked[:CHUNK], ranked[CHUNK:]
+        chunk, ranked = ranked[:CHUNK], ranked[CHUNK:]
     # Sums of the same bits in another order are equal.
     least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))
     frugal = int(least[np.argmin(bounds[least])])
     fastest = int(soonest[np.argmin(energies[soonest])])
-    looked = int(np.isfinite(times).sum())
-    listed.simulate(own[[frugal]])
+    simulated = int(np.isfinite(times).sum())
+    listed.simulate(fitting[[frugal]])
 
     def found(at: int) -> Found:
-        order, tile = divmod(int(own[at]), number)
+        order, tile = divmod(int(fitting[at]), number)
         held = Holding(BufferTile(*(int(g[tile]) for g in listed.grid)), listed.orders[order])
-        cycles = float(listed.times[own[at]])
-        return Found((held,), cycles, float(energies[at]), len(bounds), looked)
+        cycles = float(listed.times[fitting[at]])
+        return Found((held,), cycles, float(energies[at]), len(bounds), simulated)
 
     return found(fastest), found(frugal)

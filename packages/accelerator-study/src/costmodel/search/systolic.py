@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closed forms of the three stationary dataflows on a two-dimensional array, for many tiles.
 
-They say what the counting engine says (``tests/costmodel/test_search.py`` compares the two); the
-search uses them because it looks at thousands of tiles of every product. Extents may be arrays.
+Their figures are those of the counting engine (``tests/costmodel/test_search.py`` compares them);
+the search evaluates thousands of tiles of every product. Extents may be arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Systolic:
     """A dataflow on an array of ``rows x columns`` PEs of ``lanes`` multiply-accumulates.
 
     Attributes:
-        whole: every pass has the skew of all rows and columns, else of those in use.
+        whole: every pass has the skew of all rows and columns, else of the used part.
     """
 
     flow: str
@@ -32,7 +32,7 @@ class Systolic:
     whole: bool = False
 
     def passes(self, m: Count, n: Count, k: Count) -> tuple[Count, Count, Count]:
-        """Passes along M, N and K: 1 along the dimension that streams."""
+        """Return the passes along M, N and K: 1 along the dimension that streams."""
         deep = self.lanes * (self.rows if self.flow == FLOWS[1] else self.columns)
         match self.flow:
             case "output-stationary":
@@ -42,7 +42,7 @@ class Systolic:
         return -(-m // self.rows), 1, -(-k // deep)
 
     def cycles(self, m: Count, n: Count, k: Count) -> Count:
-        """Cycles of a tile: every pass with its skew, and its loads."""
+        """Return the cycles of a tile: every pass with its skew and its loads."""
         if self.whole:
             sides = zip((m, n, k), self.grains(), strict=True)
             m, n, k = (-(-side // grain) * grain for side, grain in sides)
@@ -57,7 +57,7 @@ class Systolic:
         return folds * (n - 2 + self.rows) + along_k * m + along_m * depth
 
     def port(self, m: Count, n: Count, k: Count, scheme: Scheme) -> tuple[Count, Count, Count]:
-        """Bits of A and of B that enter the array for a tile, and visits of an element of C."""
+        """Return the bits of A and of B that enter for a tile, and visits of an element of C."""
         along_m, along_n, along_k = self.passes(m, n, k)
         return (
             scheme.activation_bits(m, k) * along_n,
@@ -66,7 +66,7 @@ class Systolic:
         )
 
     def grains(self) -> tuple[int, int, int]:
-        """Extents of M, N and K that one pass takes; 1: that dimension streams."""
+        """Return the extents of M, N and K of a pass; 1 for the dimension that streams."""
         match self.flow:
             case "output-stationary":
                 return self.rows, self.columns, 1
@@ -76,6 +76,6 @@ class Systolic:
 
 
 def in_tiles(extent: int, size: Count) -> tuple[tuple[Count, Count], tuple[Count, Count]]:
-    """Full tiles along a dimension, and the ragged one: ``(size, number)`` each."""
+    """Return the size and number of full tiles along a dimension, then of the ragged tile."""
     rest = extent % size
     return (size, extent // size), (np.maximum(rest, 1), np.minimum(rest, 1))

@@ -14,7 +14,7 @@ from costmodel.accelerator.hardware import Hardware
 from costmodel.estimate.model import PhaseCost
 from groundwork.files import atomic_path
 
-# Loaded by name: the backend is chosen first, and the rest of the command needs no matplotlib.
+# Imported by name: the backend must be chosen first, and costmodel must start without matplotlib.
 importlib.import_module("matplotlib").use("Agg")
 plt: Any = importlib.import_module("matplotlib.pyplot")
 
@@ -34,7 +34,7 @@ Draw = Callable[[Sequence[PhaseCost]], Any]
 
 
 def draw_all(folder: Path, results: Sequence[PhaseCost]) -> None:
-    """Write the figures that the results allow: the decode's only with several of its steps."""
+    """Write the figures that the results allow: the decode's needs several contexts."""
     save(folder / "roofline.png", roofline, results)
     save(folder / "latency.png", latency, results)
     if len({r.phase.name for r in results if "decode" in r.phase.name}) > 1:
@@ -42,18 +42,18 @@ def draw_all(folder: Path, results: Sequence[PhaseCost]) -> None:
 
 
 def save(path: Path, draw: Draw, results: Sequence[PhaseCost], comment: str = "") -> None:
-    """Write one figure as PNG; the same results give the same bytes.
+    """Write a figure as PNG; equal results give equal bytes.
 
     Args:
-        path: of the file; its folder is made.
-        draw: makes the figure.
+        path: of the file; the function makes its folder.
+        draw: returns the figure.
         results: to draw.
-        comment: text to put into the file.
+        comment: text for the file's metadata.
     """
     with plt.rc_context(STYLE), atomic_path(path) as scratch:
         figure = draw(results)
-        beside = {"Comment": comment} if comment else {}
-        figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None, **beside})
+        metadata = {"Comment": comment} if comment else {}
+        figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None, **metadata})
         plt.close(figure)
 
 
@@ -62,17 +62,17 @@ def _unique(values: Sequence[str]) -> list[str]:
 
 
 def roofline(results: Sequence[PhaseCost]) -> Any:
-    """Each product at its intensity and its achieved rate, under the roofs of its hardware."""
+    """Return a figure of each product's intensity and rate, under the roofs of the hardware."""
     machines = list({r.hardware.name: r.hardware for r in results}.values())
     size = (4.4 * len(machines) + 1.6, 4.0)
     figure, axes = plt.subplots(1, len(machines), figsize=size, squeeze=False)
     groups = _unique([f"{r.phase.name.split(':')[0]}, {r.scheme}" for r in results])
     for axis, machine in zip(axes[0], machines, strict=True):
-        own = [r for r in results if r.hardware.name == machine.name]
-        for result in own:
+        costs = [r for r in results if r.hardware.name == machine.name]
+        for result in costs:
             group = f"{result.phase.name.split(':')[0]}, {result.scheme}"
             _points(axis, result, groups.index(group), group)
-        _roofs(axis, machine, [i.cost.intensity for r in own for i in r.items])
+        _roofs(axis, machine, [i.cost.intensity for r in costs for i in r.items])
         axis.set(title=machine.name, xlabel="MACs per bit of outer traffic (busier direction)")
     axes[0][0].set_ylabel("MACs per cycle")
     handles, labels = axes[0][-1].get_legend_handles_labels()
@@ -106,7 +106,7 @@ def _roofs(axis: Any, machine: Hardware, intensities: Sequence[float]) -> None:
 
 
 def latency(results: Sequence[PhaseCost]) -> Any:
-    """Milliseconds stacked by kind of layer, a bar for each scheme and dataflow."""
+    """Return a figure of milliseconds by kind of layer, a bar for each scheme and dataflow."""
     panels = _unique([f"{r.phase.name}\n{r.hardware.name}" for r in results])
     schemes = _unique([r.scheme for r in results])
     flows = _unique([r.dataflow.name for r in results])
@@ -118,9 +118,9 @@ def latency(results: Sequence[PhaseCost]) -> Any:
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for panel, axis in zip(panels, axes.flat, strict=False):
-        own = [r for r in results if f"{r.phase.name}\n{r.hardware.name}" == panel]
-        own.sort(key=lambda r: (flows.index(r.dataflow.name), schemes.index(r.scheme)))
-        _bars(axis, own, kinds)
+        costs = [r for r in results if f"{r.phase.name}\n{r.hardware.name}" == panel]
+        costs.sort(key=lambda r: (flows.index(r.dataflow.name), schemes.index(r.scheme)))
+        _bars(axis, costs, kinds)
         axis.set_title(panel, fontsize=9)
     for axis in axes[-1]:
         axis.set_xlabel("ms")
@@ -129,49 +129,49 @@ def latency(results: Sequence[PhaseCost]) -> Any:
     return figure
 
 
-def _bars(axis: Any, own: Sequence[PhaseCost], kinds: Sequence[str]) -> None:
-    places = np.arange(len(own))
-    start = np.zeros(len(own))
+def _bars(axis: Any, bars: Sequence[PhaseCost], kinds: Sequence[str]) -> None:
+    rows = np.arange(len(bars))
+    start = np.zeros(len(bars))
     for number, kind in enumerate(kinds):
-        cycles = [r.by_kind()[kind].latency if kind in r.by_kind() else 0 for r in own]
-        width = np.array([c / r.hardware.clock * 1e3 for c, r in zip(cycles, own, strict=True)])
+        cycles = [r.by_kind()[kind].latency if kind in r.by_kind() else 0 for r in bars]
+        width = np.array([c / r.hardware.clock * 1e3 for c, r in zip(cycles, bars, strict=True)])
         colour = COLOURS[number % len(COLOURS)]
         hatch = "////" if number >= len(COLOURS) else None
-        axis.barh(places, width, left=start, color=colour, hatch=hatch, height=0.75, label=kind)
+        axis.barh(rows, width, left=start, color=colour, hatch=hatch, height=0.75, label=kind)
         start += width
-    flows = _unique([r.dataflow.name for r in own])
-    names = [r.scheme if len(flows) == 1 else f"{_short(r.dataflow.name)} {r.scheme}" for r in own]
-    axis.set_yticks(places, names, fontsize=7)
+    flows = _unique([r.dataflow.name for r in bars])
+    names = [r.scheme if len(flows) == 1 else f"{_short(r.dataflow.name)} {r.scheme}" for r in bars]
+    axis.set_yticks(rows, names, fontsize=7)
     axis.invert_yaxis()
 
 
 def _short(name: str) -> str:
-    """OS for output-stationary."""
+    """Return initials: OS for output-stationary."""
     return "".join(part[0] for part in name.split("-")).upper()
 
 
 def decode_bandwidth(results: Sequence[PhaseCost]) -> Any:
-    """Gigabytes a second that would keep the array busy, step by step through the decode."""
+    """Return a figure of the GB/s that keep the array busy, over the decode's context."""
     decode = [r for r in results if "decode" in r.phase.name]
     machines = _unique([r.hardware.name for r in decode])
     size = (3.9 * len(machines) + 1.6, 3.6)
     figure, axes = plt.subplots(1, len(machines), figsize=size, squeeze=False)
     lines = _unique([f"{_short(r.dataflow.name)} {r.scheme}" for r in decode])
     for axis, name in zip(axes[0], machines, strict=True):
-        own = [r for r in decode if r.hardware.name == name]
+        costs = [r for r in decode if r.hardware.name == name]
         for number, line in enumerate(lines):
             steps = sorted(
                 (dict(r.phase.sizes).get("context", 0), _needed(r))
-                for r in own
+                for r in costs
                 if f"{_short(r.dataflow.name)} {r.scheme}" == line
             )
             style = ("-", "--", ":")[number // len(COLOURS) % 3]
             colour = COLOURS[number % len(COLOURS)]
             axis.plot(*zip(*steps, strict=True), style, color=colour, label=line)
-        machine = own[0].hardware
-        given = machine.levels[-1].read * machine.clock / 8e9
-        axis.axhline(given, color="black", lw=1)
-        axis.annotate("available", (0.02, given), xycoords=("axes fraction", "data"), va="bottom")
+        machine = costs[0].hardware
+        rate = machine.levels[-1].read * machine.clock / 8e9
+        axis.axhline(rate, color="black", lw=1)
+        axis.annotate("available", (0.02, rate), xycoords=("axes fraction", "data"), va="bottom")
         axis.set(title=name, xlabel="context (tokens)", yscale="log")
     axes[0][0].set_ylabel("GB/s needed")
     handles, labels = axes[0][-1].get_legend_handles_labels()

@@ -24,7 +24,7 @@ GIGA = 1e9
 
 
 def gemm_record(cost: GemmCost) -> dict[str, Any]:
-    """One GEMM as plain data: cycles, elements, bits and pJ; volumes by tensor."""
+    """Return a GEMM's cost as plain data: cycles, elements, bits and pJ; volumes by tensor."""
     gemm = cost.gemm
     return {
         "gemm": gemm.name,
@@ -74,7 +74,7 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
 
 
 def plan_record(plan: Mapping[str, Holding]) -> dict[str, Any]:
-    """The plan as plain data: the tile's extents, and the order of the loops over tiles."""
+    """Return a plan as plain data: tile extents and loop order by memory."""
     return {
         level: {"tile": list(vars(h.tile).values()), "order": list(h.order)}
         for level, h in plan.items()
@@ -82,7 +82,7 @@ def plan_record(plan: Mapping[str, Holding]) -> dict[str, Any]:
 
 
 def phase_record(phase: PhaseCost) -> dict[str, Any]:
-    """A phase with all its products, and sums by kind and by layer."""
+    """Return a phase as plain data: all products, and sums by kind and by layer."""
     return {
         "phase": phase.phase.name,
         "function": phase.phase.entry,
@@ -102,12 +102,12 @@ def phase_record(phase: PhaseCost) -> dict[str, Any]:
 
 
 def _item_record(item: ItemCost) -> dict[str, Any]:
-    place = {"kind": item.item.kind, "layer": item.item.layer, "count": item.item.count}
-    return {**place, **gemm_record(item.cost)}
+    layer = {"kind": item.item.kind, "layer": item.item.layer, "count": item.item.count}
+    return {**layer, **gemm_record(item.cost)}
 
 
 def totals_record(totals: Totals, phase: PhaseCost) -> dict[str, Any]:
-    """Sums and their derived figures: seconds, bandwidth at the outermost level."""
+    """Return sums as plain data with derived figures: seconds, bandwidth at the outermost level."""
     cycles = max(totals.latency, 1)
     return {
         "macs": totals.macs,
@@ -125,7 +125,7 @@ def totals_record(totals: Totals, phase: PhaseCost) -> dict[str, Any]:
 
 
 def tenet_record(result: TenetResult) -> dict[str, Any]:
-    """A TENET experiment as plain data."""
+    """Return a TENET experiment's figures as plain data."""
     volumes = result.volumes
     return {
         "experiment": result.name,
@@ -145,7 +145,7 @@ def tenet_record(result: TenetResult) -> dict[str, Any]:
 
 
 def write_csv(path: Path, phases: Sequence[PhaseCost]) -> None:
-    """Write one row for every product of every combination; nested values get dotted names."""
+    """Write a CSV row for every product of every phase; nested values get dotted names."""
     write_rows(
         path,
         [
@@ -157,7 +157,7 @@ def write_csv(path: Path, phases: Sequence[PhaseCost]) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write records as CSV, a column for each key of any of them."""
+    """Write records as CSV, with a column for each key of any record."""
     columns = list(dict.fromkeys(c for r in rows for c in r))
     stream = io.StringIO(newline="")
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
@@ -167,17 +167,17 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
+            cells |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            cells[f"{prefix}{key}"] = value
+    return cells
 
 
 def show_phase(console: Console, phase: PhaseCost) -> None:
-    """Print one phase by kind of layer."""
+    """Print a phase by kind of layer."""
     head = f"{phase.phase.name} on {phase.hardware.name}, {phase.dataflow.name}, {phase.scheme}"
     if phase.phase.all_arrays > 1:
         head += f", the busiest of {phase.phase.all_arrays} arrays"
@@ -204,7 +204,7 @@ def show_phase(console: Console, phase: PhaseCost) -> None:
 
 
 def short(value: float) -> str:
-    """Four digits with a prefix: 12.34 M."""
+    """Format a number with four digits and a prefix: 12.34 M."""
     for limit, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= limit:
             return f"{value / limit:.4g}{prefix}"
@@ -212,7 +212,7 @@ def short(value: float) -> str:
 
 
 def show_gemm(console: Console, cost: GemmCost) -> None:
-    """Print one GEMM in full."""
+    """Print all figures of a GEMM."""
     gemm = cost.gemm
     console.print(
         f"[bold]{gemm.batch} x {gemm.m} x {gemm.n} x {gemm.k}[/] on {cost.hardware}, "
@@ -254,7 +254,7 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
 
 
 def token_record(phase: PhaseCost) -> dict[str, float]:
-    """A phase by token: milliseconds of the phase, tokens a second, mJ and bytes a token."""
+    """Return a phase by token: milliseconds of the phase, tokens a second, mJ and bytes a token."""
     tokens = phase.phase.tokens
     seconds = max(phase.latency, 1) / phase.hardware.clock
     return {
@@ -266,7 +266,7 @@ def token_record(phase: PhaseCost) -> dict[str, float]:
 
 
 def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
-    """Print a line for each phase, accelerator, dataflow and scheme."""
+    """Print a table with a line for each phase, accelerator, dataflow and scheme."""
     table = Table(title="by token", title_justify="left")
     for column in ("phase", "hardware", "dataflow", "scheme"):
         table.add_column(column)
@@ -281,12 +281,12 @@ def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
 def show_fronts(
     console: Console, fronts: Sequence[Mapping[str, Any]], most: float | None = None
 ) -> None:
-    """Print the best design of each phase for each objective, and how it maps each product.
+    """Print the best design of each phase for each objective, and its mapping of each product.
 
     Args:
-        console: where to.
+        console: console to print to.
         fronts: rows of a search.
-        most: perplexity that these designs may have; None: any.
+        most: highest perplexity of the printed designs; None: any.
     """
     table = Table(title="the best of the fronts", title_justify="left")
     for column in ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB"):
@@ -304,9 +304,9 @@ def show_fronts(
     }
     shown: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for phase in dict.fromkeys(r["phase"] for r in fronts):
-        own = [r for r in fronts if r["phase"] == phase and _within(r, most)]
-        for name, value in objectives.items() if own else ():
-            best = min(own, key=value)
+        rows = [r for r in fronts if r["phase"] == phase and _within(r, most)]
+        for name, value in objectives.items() if rows else ():
+            best = min(rows, key=value)
             titles = shown.get(id(best), ("", best))[0]
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
             table.add_row(
@@ -338,7 +338,7 @@ def _within(row: Mapping[str, Any], most: float | None) -> bool:
 
 
 def show_tenet(console: Console, result: TenetResult) -> None:
-    """Print a TENET experiment."""
+    """Print a TENET experiment's figures."""
     record = tenet_record(result)
     table = Table("tensor", "total", "unique", "reuse", title=result.name, title_justify="left")
     for name, total in record["total"].items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of models: every array, dataflow and scheme, as a page, a CSV and figures."""
+"""Studies of models on every array, dataflow and scheme: a page, a CSV and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from groundwork.files import atomic_write
 
 COMMAND = "nox -s cost -- --study packages/accelerator-study/docs/cost --of"
 MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}
-# Studied from a config.json alone.
+# Models that are studied from a config.json.
 CONFIGURED = {"llama2-7b": "packages/accelerator-study/tests/costmodel/data/llama2-7b.json"}
 ARRAYS = ("edge8x8", "systolic32x32", "systolic128x128")
 FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
@@ -34,17 +34,17 @@ def write_study(
     given: Mapping[str, int],
     data: Path | None = None,
 ) -> None:
-    """Write the study of a model, in files of the model's name.
+    """Write the study of a model to files with the model's name.
 
     Args:
-        folder: of the page and its picture; made when it is not there.
+        folder: of the page and its picture; made if missing.
         work: path of the model's work file, for its name.
         report: the content of the work file.
-        given: sizes that the model leaves open, as ``vocab_size``.
-        data: folder of the CSV and of the other figures, when they are wanted.
+        given: values of the model's open sizes, such as ``vocab_size``.
+        data: folder of the CSV and of further figures; None: write neither.
 
     Raises:
-        CostError: the work file has no such phases, or leaves other sizes open.
+        CostError: the work file lacks a phase, or has further open sizes.
     """
     name = model_name(work)
     if name in CONFIGURED:
@@ -96,7 +96,7 @@ def _rows(results: Sequence[PhaseCost]) -> list[dict[str, Any]]:
 
 
 def digest(page: str) -> str:
-    """Mark of a page, which its picture carries: the two are of the same results."""
+    """Return the SHA-256 of a page; its picture contains it, to show that both match."""
     return hashlib.sha256(page.encode()).hexdigest()
 
 
@@ -148,12 +148,12 @@ def _scheme_table(
     lines.append(f"|---|---|{'---:|' * len(names)}")
     for array in ARRAYS:
         for flow in FLOWS:
-            own = {
+            by_scheme = {
                 r.scheme: r
                 for r in results
                 if (r.phase.name, r.hardware.name, r.dataflow.name) == (phase.name, array, flow)
             }
-            cells = " | ".join(f"{value(own[n]):.4g}" for n in names)
+            cells = " | ".join(f"{value(by_scheme[n]):.4g}" for n in names)
             lines.append(f"| {array} | {flow} | {cells} |")
     return [*lines, ""]
 
