@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model's greedy answer in the emulator, counted, beside the main job's."""
+"""A language model's greedy answer in the emulator, with counts; a comparison of two answers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from crosslab.run.measurement import Counts, Measurement, PhaseRegions, phases_o
 
 @dataclass(frozen=True)
 class CountedPhase:
-    """Counts of a phase of an answer.
+    """The counts of a phase of an answer.
 
     Attributes:
         name: "prefill" or "decode".
-        tokens: that it read.
-        counts: instructions of the prompt, or of a decoded token; None where nothing was counted.
-        cycles: those of a core, where one was asked for.
+        tokens: number of tokens that the phase read.
+        counts: instructions of the prompt, or of a decoded token; None without counting.
+        cycles: cycles of a core; None without a core.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CountedPhase:
 
     @property
     def figures(self) -> dict[str, int | None]:
-        """Each unit's figure."""
+        """The phase's instructions and cycles by unit."""
         return {
             "instructions": self.counts.insns if self.counts else None,
             "cycles": self.cycles.serial if self.cycles else None,
@@ -52,7 +52,7 @@ class CountedAnswer:
     """A language model's greedy answer in the emulator.
 
     Attributes:
-        tokens: of it.
+        tokens: ids of the answer's tokens.
         logits: [len(tokens), vocab] float32.
         phases: prefill and decode.
     """
@@ -65,13 +65,13 @@ class CountedAnswer:
 def count_phases(
     counted: Measurement | None, prefills: int, names: Mapping[str, int], core: Core | None
 ) -> tuple[CountedPhase, ...]:
-    """Counts of the calls that came first, and of one of those after them.
+    """Return the counts of a run's first calls, and of a call after them.
 
     Args:
-        counted: calls of a run; None where nothing was counted.
-        prefills: calls that came first.
-        names: of both phases, with what they read.
-        core: whose cycles are counted; None: none.
+        counted: measured calls of a run; None without counting.
+        prefills: number of the first calls.
+        names: names of both phases, with the number of tokens that each reads.
+        core: core for the cycles; None: no cycles.
     """
     regions: tuple[PhaseRegions | None, ...] = (None, None)
     if counted:
@@ -96,15 +96,15 @@ def ask(
     core: Core | None,
     cache: Path,
 ) -> CountedAnswer:
-    """Let a language model answer greedily in the emulator.
+    """Let a language model answer a prompt greedily in the emulator.
 
     Args:
-        runner: program with the model in it.
-        params: folder of its parameters.
+        runner: program that contains the model.
+        params: folder of the model's parameters.
         prompt: token ids.
         shape: of the answer's logits, [tokens, vocab].
         machine: the emulated CPU.
-        core: whose cycles are counted; None: none.
+        core: core for the cycles; None: no cycles.
         cache: folder of finished builds.
 
     Raises:
@@ -117,32 +117,32 @@ def ask(
         arguments += ["--max-new", str(steps), "--vocab", str(vocab)]
         arguments += ["--logits", str(logits), "--json"]
         result, counted = run_counted(runner, arguments, machine, cache)
-        found = read_answer(result.stdout, logits, counted)
+        answer = read_answer(result.stdout, logits, counted)
     names = {"prefill": len(prompt), "decode": steps - 1}
-    phases = count_phases(counted, len(found.prefill_seconds), names, core)
-    return CountedAnswer(found.tokens, found.logits, phases)
+    phases = count_phases(counted, len(answer.prefill_seconds), names, core)
+    return CountedAnswer(answer.tokens, answer.logits, phases)
 
 
 @dataclass(frozen=True)
 class AnswerComparison:
-    """An answer beside the main job's to the same prompt, of the same weights.
+    """An answer compared with the main job's answer to the same prompt, with equal weights.
 
     Attributes:
-        same_tokens: both gave the same.
-        rows: phase, unit, the main job's figure, this one's.
+        same_tokens: both answers have the same tokens.
+        rows: phase, unit, the main job's figure, this answer's figure.
     """
 
     same_tokens: bool
     rows: tuple[tuple[str, str, int, int], ...]
 
     def shown(self) -> Table:
-        """The same for a terminal."""
-        told = "the same" if self.same_tokens else "[bold red]others[/]"
-        table = Table(title=f"beside the main job, whose tokens are {told}")
+        """Return the comparison as a table for a terminal."""
+        verdict = "the same" if self.same_tokens else "[bold red]others[/]"
+        table = Table(title=f"beside the main job, whose tokens are {verdict}")
         for title in ("phase", "main job", "this", "ratio"):
             table.add_column(title, justify="left" if title == "phase" else "right")
-        for phase, unit, other, own in self.rows:
-            table.add_row(f"{phase}, {unit}", f"{other:,}", f"{own:,}", f"{own / other:.2f}")
+        for phase, unit, main, here in self.rows:
+            table.add_row(f"{phase}, {unit}", f"{main:,}", f"{here:,}", f"{here / main:.2f}")
         return table
 
 
@@ -155,16 +155,16 @@ def compare_with_main_job(
     cache: Path,
     clock: Clock,
 ) -> AnswerComparison:
-    """Let the main job's road answer the same prompt.
+    """Compile the main job's model, let it answer the same prompt, and compare.
 
     Args:
         recipe: of the main job's runner, with the same weights.
         prompt: token ids.
-        answer: to compare.
+        answer: the answer to compare.
         machine: the emulated CPU.
-        core: whose cycles are counted; None: none.
+        core: core for the cycles; None: no cycles.
         cache: folder of finished builds.
-        clock: gets the steps' times.
+        clock: receives the steps' times.
 
     Raises:
         UserError: a tree or a tool is missing.
@@ -173,9 +173,9 @@ def compare_with_main_job(
     runner, params = build_runner(recipe, cache, clock), store_params(recipe, cache)
     other = ask(runner.program, params, prompt, answer.logits.shape, machine, core, cache)
     rows = []
-    for one, beside in zip(answer.phases, other.phases, strict=True):
-        figures = beside.figures
-        for unit, own in one.figures.items():
-            if own and (theirs := figures[unit]):
-                rows.append((one.name, unit, theirs, own))
+    for phase, main_phase in zip(answer.phases, other.phases, strict=True):
+        figures = main_phase.figures
+        for unit, figure in phase.figures.items():
+            if figure and (reference := figures[unit]):
+                rows.append((phase.name, unit, reference, figure))
     return AnswerComparison(other.tokens == answer.tokens, tuple(rows))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causal attention of an exported language model, recognised for a paged KV cache.
+"""Recognition of causal attention in an exported language model, for a paged KV cache.
 
-The graph is rewritten in place: an attention reads its keys and values from the cache, the
-embedding of tokens leaves the graph, and the head reads the last row alone where that is asked for.
+The functions rewrite the graph in place: attention reads keys and values from the cache, the
+embedding of tokens leaves the graph, and the head reads only the last row.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ATTENTION = "scaled_dot_product_attention.default"
 RESHAPES = frozenset(
     f"{name}.default" for name in ("clone", "view", "_unsafe_view", "reshape", "contiguous")
 )
-# Operators between heads of keys and the same heads repeated for several queries each.
+# Operators that repeat heads of keys for several heads of queries.
 REPEATING = RESHAPES | {"unsqueeze.default", "expand.default"}
-# A number added to a score below which the key is hidden.
+# A mask's number at or below this hides the key.
 HIDDEN = -1e30
 UNPAGED = "leave out --paged: the model then runs without a cache"
 
@@ -47,42 +47,42 @@ class AttentionSizes:
 
 
 def paged_attention(query: Any, key: Any, value: Any, *, layer: int, scale: float) -> Any:
-    """Stands in the graph for attention that reads a paged cache; a converter knows it."""
+    """Mark attention that reads a paged cache, in the graph; a converter replaces the call."""
     raise NotImplementedError
 
 
 def last_row(x: Any) -> Any:
-    """Stands in the graph for the last row of x [1, n, width]; a converter knows it."""
+    """Mark the last row of x [1, n, width], in the graph; a converter replaces the call."""
     raise NotImplementedError
 
 
 def page_attention(program: Any, cases: Sequence[Mapping[str, Any]]) -> AttentionSizes:
-    """Let every attention of a program read a paged cache.
+    """Replace every attention of a program by attention that reads a paged cache.
 
     Args:
-        program: torch's ``ExportedProgram``; its graph is changed.
-        cases: inputs by name, of each length that masks are looked at for.
+        program: torch's ``ExportedProgram``; the function changes its graph.
+        cases: inputs by name, for each length at which masks are checked.
 
     Raises:
-        UserError: there is no attention, or one is not causal, or layers differ in their sizes.
+        UserError: the program has no attention, attention is not causal, or layers differ in size.
     """
     graph = program.graph
-    found = [n for n in graph.nodes if n.op == "call_function" and n.target.__name__ == ATTENTION]
-    if not found:
+    calls = [n for n in graph.nodes if n.op == "call_function" and n.target.__name__ == ATTENTION]
+    if not calls:
         raise UserError(
             "--paged: the model calls no scaled_dot_product_attention",
             remedy=f"call torch.nn.functional's; {UNPAGED}",
         )
     known: set[Any] = set()
-    for node in found:
-        # Layers mostly share one mask.
+    for node in calls:
+        # Layers usually share a mask.
         mask = (_argument(node, 3, "attn_mask"), bool(_argument(node, 5, "is_causal")))
         if mask not in known:
             _check_causal(program, node, cases)
         known.add(mask)
-    sources = _unrepeated(program, found, cases[0])
+    sources = _unrepeated(program, calls, cases[0])
     sizes = set()
-    for layer, node in enumerate(found):
+    for layer, node in enumerate(calls):
         query, key, value = node.args[0], *sources[node]
         width = int(query.meta["val"].shape[3])
         sizes.add((int(query.meta["val"].shape[1]), int(key.meta["val"].shape[1]), width))
@@ -100,41 +100,41 @@ def page_attention(program: Any, cases: Sequence[Mapping[str, Any]]) -> Attentio
             remedy=UNPAGED,
         )
     graph.eliminate_dead_code()
-    return AttentionSizes(len(found), *sizes.pop())
+    return AttentionSizes(len(calls), *sizes.pop())
 
 
-def _argument(node: Any, place: int, name: str) -> Any:
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name)
+def _argument(node: Any, position: int, name: str) -> Any:
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name)
 
 
 def _check_causal(program: Any, node: Any, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Make sure that an attention hides the later keys and no others.
+    """Refuse an attention whose mask does not hide exactly the later keys.
 
     Raises:
-        UserError: it does not.
+        UserError: the attention has no such mask, or its queries are not [1, heads, n, width].
     """
     mask, causal = _argument(node, 3, "attn_mask"), bool(_argument(node, 5, "is_causal"))
-    told = f"--paged: attention in {place_of(node)}"
+    prefix = f"--paged: attention in {place_of(node)}"
     shape = node.args[0].meta["val"].shape
     if len(shape) != 4 or int(shape[0]) != 1:
-        raise UserError(f"{told} has queries of shape {list(shape)}, not [1, heads, n, width]")
+        raise UserError(f"{prefix} has queries of shape {list(shape)}, not [1, heads, n, width]")
     if mask is None and not causal and shape[2] != 1:
-        raise UserError(f"{told} sees later tokens: it has no mask", remedy=UNPAGED)
+        raise UserError(f"{prefix} sees later tokens: it has no mask", remedy=UNPAGED)
     if mask is None:
         return
     if _reads_values(mask, TOKENS):
-        raise UserError(f"{told} has a mask that depends on the tokens' values", remedy=UNPAGED)
+        raise UserError(f"{prefix} has a mask that depends on the tokens' values", remedy=UNPAGED)
     for inputs in cases:
         if not is_causal(evaluate(program, [mask], inputs)[mask], causal):
             raise UserError(
-                f"{told} has a mask that does not hide exactly the later of "
+                f"{prefix} has a mask that does not hide exactly the later of "
                 f"{inputs[TOKENS].shape[1]} tokens",
                 remedy=UNPAGED,
             )
 
 
 def is_causal(mask: Any, also_causal: bool = False) -> bool:
-    """True if a mask [..., n, n], true or 0 where a key is seen, hides just the later keys."""
+    """Return True if a mask [..., n, n], true or 0 for visible keys, hides just the later keys."""
     seen = mask if mask.dtype == torch.bool else mask == 0
     hidden = ~mask if mask.dtype == torch.bool else mask <= HIDDEN
     lower = torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
@@ -143,27 +143,27 @@ def is_causal(mask: Any, also_causal: bool = False) -> bool:
 
 def _ancestors(nodes: Iterable[Any]) -> set[Any]:
     known: set[Any] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
         if node not in known:
             known.add(node)
-            waiting += node.all_input_nodes
+            pending += node.all_input_nodes
     return known
 
 
 def _reads_values(node: Any, name: str) -> bool:
-    """True if a value depends on more of an input than its sizes."""
+    """Return True if a node depends on more of an input than its sizes."""
     return any(
         source.name == name
-        for one in _ancestors([node])
-        if one.op != "call_function" or one.target.__name__ != "sym_size.int"
-        for source in one.all_input_nodes
+        for ancestor in _ancestors([node])
+        if ancestor.op != "call_function" or ancestor.target.__name__ != "sym_size.int"
+        for source in ancestor.all_input_nodes
     )
 
 
 def evaluate(program: Any, nodes: Sequence[Any], inputs: Mapping[str, Any]) -> dict[Any, Any]:
-    """Values of some nodes of an exported program, by torch itself.
+    """Compute the values of some nodes of an exported program with torch.
 
     Args:
         program: torch's ``ExportedProgram``.
@@ -178,35 +178,35 @@ def evaluate(program: Any, nodes: Sequence[Any], inputs: Mapping[str, Any]) -> d
             if node not in needed:
                 continue
             if node.op == "placeholder":
-                given = inputs.get(node.name)
-                values[node] = stored[specs[node.name]] if given is None else given
+                value = inputs.get(node.name)
+                values[node] = stored[specs[node.name]] if value is None else value
             elif node.op == "get_attr":
                 values[node] = getattr(program.graph_module, node.target)
             else:
                 args, kwargs = (
-                    map_arg(one, values.__getitem__) for one in (node.args, node.kwargs)
+                    map_arg(arguments, values.__getitem__) for arguments in (node.args, node.kwargs)
                 )
                 values[node] = node.target(*args, **kwargs)
     return {node: values[node] for node in nodes}
 
 
 def _unrepeated(
-    program: Any, found: Sequence[Any], inputs: Mapping[str, Any]
+    program: Any, attentions: Sequence[Any], inputs: Mapping[str, Any]
 ) -> dict[Any, tuple[Any, Any]]:
-    """Keys and values of each attention before heads were repeated for several queries each."""
-    chains = {node: [_chain(one) for one in node.args[1:3]] for node in found}
+    """Return each attention's keys and values before heads are repeated for several queries."""
+    chains = {node: [_chain(one) for one in node.args[1:3]] for node in attentions}
     nodes = {one for pair in chains.values() for chain in pair for one in chain}
     values = evaluate(program, list(nodes), inputs)
-    made = {}
+    unrepeated = {}
     for node, pair in chains.items():
         sources = [next(s for s in c if _repeats(values[s], values[c[-1]])) for c in pair]
         fewer = {int(s.meta["val"].shape[1]) for s in sources}
-        made[node] = (sources[0], sources[1]) if len(fewer) == 1 else tuple(node.args[1:3])
-    return made
+        unrepeated[node] = (sources[0], sources[1]) if len(fewer) == 1 else tuple(node.args[1:3])
+    return unrepeated
 
 
 def _chain(node: Any) -> list[Any]:
-    """A node and those that it only repeats or reshapes, the first of them first."""
+    """Return the nodes that repeat or reshape a source, from the source to ``node``."""
     chain = [node]
     while node.op == "call_function" and node.target.__name__ in REPEATING:
         node = node.args[0]
@@ -215,7 +215,7 @@ def _chain(node: Any) -> list[Any]:
 
 
 def _repeats(source: Any, repeated: Any) -> bool:
-    """True if a tensor [1, heads, n, width] has each head of another so many times in turn."""
+    """Return True if ``repeated`` is ``source`` [1, heads, n, width] with each head repeated."""
     if source.dim() != 4 or source.shape[2:] != repeated.shape[2:]:
         return False
     times, rest = divmod(repeated.shape[1], source.shape[1])
@@ -223,16 +223,16 @@ def _repeats(source: Any, repeated: Any) -> bool:
 
 
 def cut_embedding(program: Any) -> str:
-    """Let a program take the rows of its embedding in place of token ids.
+    """Make a program read rows of its embedding in place of token ids.
 
     Returns:
         name of the embedding's weight [vocab, width] in the graph.
 
     Raises:
-        UserError: tokens are read by something else, too.
+        UserError: operators other than a single embedding read the tokens.
     """
     tokens = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == TOKENS)
-    # GPT-2 gives its tokens the shape that they have.
+    # GPT-2 reshapes its tokens to the shape that they already have.
     for node in list(tokens.users):
         reshaped = node.target.__name__ in RESHAPES
         if reshaped and node.meta["val"].shape == tokens.meta["val"].shape:
@@ -254,7 +254,7 @@ def cut_embedding(program: Any) -> str:
 
 
 def keep_last_row(program: Any) -> None:
-    """Let a program's head read the last of its rows alone.
+    """Make a program's head read only the last row.
 
     Raises:
         UserError: the output is not a linear layer's.

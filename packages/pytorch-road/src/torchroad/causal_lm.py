@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model of the library transformers, as a module of tokens and positions alone."""
+"""A language model of the library transformers, as a module with inputs of tokens and positions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torchroad.program import LENGTH
 
 
 class CausalLM(nn.Module):  # type: ignore[misc]
-    """Tokens and positions int64 [1, n] to logits float32 [1, n, vocab], by a causal mask."""
+    """Maps tokens and positions int64 [1, n] to logits float32 [1, n, vocab], masked causally."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Read a whole sequence."""
-        # Without a mask of padding transformers makes one of the positions' values; given a mask of
-        # attention, it would forget sliding windows.
+        """Return the logits after each token of a sequence."""
+        # Without a padding mask transformers derives a mask from the positions' values; with an
+        # attention mask it ignores sliding windows.
         mask = torch.ones(1, input_ids.shape[1], dtype=torch.bool)
         logits: Tensor = self.model(
             input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
@@ -33,7 +33,7 @@ class CausalLM(nn.Module):  # type: ignore[misc]
 
 
 def read_causal_lm(folder: Path, prompt: Sequence[int]) -> tuple[Any, ...]:
-    """The value of a factory, for a model's folder in Hugging Face's layout.
+    """Read a model from a folder in Hugging Face's layout; return a factory's value.
 
     Raises:
         UserError: transformers is missing, or cannot read the folder.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab torch``: a PyTorch model is compiled for RVV, run under QEMU, compared with torch."""
+"""``crosslab torch``: compiles a PyTorch model for RVV, runs it under QEMU, compares with torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from torchroad.program import LENGTH, ImportedProgram, TorchModel, import_model
 from torchroad.survey import cli as survey
 
 DEFAULT_STEPS = 8
-# In place of a model: many models, by the command of this name.
+# A word in place of a model, which runs the survey of many models.
 SURVEY = "survey"
 
 _progress = Console(stderr=True, highlight=False)
@@ -45,7 +45,7 @@ _answers = Console(highlight=False)
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command line of ``crosslab torch``."""
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen", "tuned"),
         "cache",
@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{args.tvm_tree} is not a TVM tree", remedy=remedy)
     project, clock = args.project.resolve(), Clock()
     core: Core | None = args.core
-    # The kernels keep their default values, so that the counts of all cores are of the same code.
+    # Kernels keep their default values, so that counts for all cores measure the same code.
     shared = replace(read_recipe(args, "q0f32"), cores=(), strip=False)
     vlen = shared.vlens[0]
     if args.dump_ir and args.dump_ir.exists():
@@ -136,9 +136,9 @@ def main(argv: Sequence[str]) -> int:
                 result = judge_answer(program, runner, machine, core, args.cache)
             else:
                 result = judge(program, runner, machine, core, args.cache, Path(scratch))
-        beside = None
+        comparison = None
         if result.answer and not model.factory:
-            beside = compare_with_main_job(
+            comparison = compare_with_main_job(
                 main_job_recipe(shared.of(model.file), program),
                 *(model.prompt, result.answer, machine, core, args.cache, clock),
             )
@@ -152,19 +152,19 @@ def main(argv: Sequence[str]) -> int:
     schedules = Schedules.read(runner.library.folder)
     table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
     show(result)
-    if beside:
-        table["main_job"] = asdict(beside)
-        _answers.print(beside.shown())
+    if comparison:
+        table["main_job"] = asdict(comparison)
+        _answers.print(comparison.shown())
     atomic_write_json(report, table)
     _answers.print(schedules.told, soft_wrap=True)
     if shared.tuned:
         _answers.print(told(shared.kernel_values), soft_wrap=True)
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
-    return 0 if result.right and (beside is None or beside.same_tokens) else 1
+    return 0 if result.right and (comparison is None or comparison.same_tokens) else 1
 
 
 def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
-    """The main job's recipe for the same weights."""
+    """Return the main job's recipe for the same weights."""
     road = "through MLC-LLM" if recipe.mlc_tree else "by the project's own definition"
     _progress.print(f"main job, {road}")
     context = int(program.about["language"]["context"])
@@ -172,7 +172,7 @@ def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """The options, after a look at the model's name."""
+    """Return the options after a check of the model's name."""
     if ".py" in args.model:
         TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
     else:
@@ -181,7 +181,7 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def model_of(args: argparse.Namespace) -> TorchModel:
-    """The model that the options name.
+    """Return the model that the options name.
 
     Raises:
         UserError: the model does not exist, or an option does not fit it.
@@ -198,14 +198,14 @@ def model_of(args: argparse.Namespace) -> TorchModel:
 
 
 def told_of(program: ImportedProgram) -> str:
-    """Text about the runs of a program."""
+    """Return a text about the runs of a program."""
     if not program.is_paged:
         return f"{len(program.sizes)} runs"
     return f"{len(program.about['prompt'])} tokens of prompt, {program.about['steps']} of answer"
 
 
 def report_of(result: TorchResult) -> dict[str, Any]:
-    """The verdict as a table for machines."""
+    """Return the verdict as a table for the JSON report."""
     return {
         "right": result.right,
         "tolerance": TOLERANCE,
@@ -216,7 +216,7 @@ def report_of(result: TorchResult) -> dict[str, Any]:
 
 
 def show(result: TorchResult) -> None:
-    """Print a line for each case, and the kernels' share."""
+    """Print a line for each case, and the kernels' share of the multiply-adds."""
     table = Table()
     for title in ("sizes", "error", "instructions", "by LMUL", "cycles", "verdict"):
         table.add_column(title, justify="left" if title in ("sizes", "verdict") else "right")

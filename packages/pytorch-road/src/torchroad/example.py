@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of PyTorch and its inputs, as a factory in its user's file gives them."""
+"""A PyTorch model and its inputs, from a factory in the user's Python file."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Dynamic = Mapping[str, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Example:
-    """A model and the inputs that its factory gave.
+    """A model and its example inputs, from a factory.
 
     Attributes:
         model: torch's module.
-        by_place: inputs that it is called with by their place.
-        by_name: those by their name.
+        by_place: positional inputs of a call.
+        by_name: inputs of a call by name.
         dynamic: input to axis to the name of a size that may vary.
-        feeds: input to the number of the output that it gets for the next call; an input of
-            integers gets the place of the largest value in the last row of logits.
+        feeds: input to the number of the output that becomes the input of the next call; an
+            integer input becomes the index of the largest value in the last row of logits.
     """
 
     model: Any
@@ -47,12 +47,12 @@ class Example:
 
     @property
     def names(self) -> list[str]:
-        """Names of the inputs, in the order of the call."""
+        """The names of the inputs, in the order of the call."""
         names = list(inspect.signature(self.model.forward).parameters)
         return [*names[: len(self.by_place)], *self.by_name]
 
     def resized(self, sizes: Mapping[str, int]) -> Example:
-        """The example with other sizes: its values repeat along the axis."""
+        """Return the example with other sizes; its values repeat along the axes."""
 
         def of(name: str, value: Any) -> Any:
             for axis, size in self.dynamic.get(name, {}).items():
@@ -66,7 +66,7 @@ class Example:
         )
 
     def in_double(self) -> Example:
-        """The example with its floating-point weights and inputs in float64."""
+        """Return the example with its floating-point weights and inputs in float64."""
 
         def of(value: Any) -> Any:
             return value.double() if value.is_floating_point() else value
@@ -79,15 +79,15 @@ class Example:
         )
 
     def check_size(self, size: str, limits: Sequence[int]) -> None:
-        """Make sure that the inputs have a size within its limits on each axis that names it.
+        """Check that each input axis named ``size`` exists and is within the limits.
 
         Raises:
-            UserError: one has none, or another.
+            UserError: an input lacks the axis, or its size is outside of the limits.
         """
-        given = dict(zip(self.names, (*self.by_place, *self.by_name.values()), strict=False))
+        values = dict(zip(self.names, (*self.by_place, *self.by_name.values()), strict=False))
         for name, axes in self.dynamic.items():
             for axis, named in axes.items():
-                shape = tuple(given[name].shape)
+                shape = tuple(values[name].shape)
                 if named == size and not -len(shape) <= axis < len(shape):
                     raise UserError(f"{size} is axis {axis} of {name}, whose shape is {shape}")
                 if named == size and not limits[0] <= shape[axis] <= limits[1]:
@@ -98,56 +98,56 @@ class Example:
                     )
 
     def answer(self, steps: int) -> tuple[list[Any], dict[str, list[int]]]:
-        """The outputs of the last of some calls, and the places that inputs of integers got.
+        """Return the last outputs of ``steps`` calls, and the indices fed to integer inputs.
 
         Raises:
-            UserError: an input cannot get its output.
+            UserError: a feed names an unknown input or output, or their dtypes do not fit.
         """
         example, chosen = self, dict[str, list[int]]()
         for _ in range(steps):
             outputs = example.outputs()
-            given = dict(zip(self.names, example.tensors(), strict=True))
+            values = dict(zip(self.names, example.tensors(), strict=True))
             for name, number in self.feeds.items():
-                if name not in given or not 0 <= number < len(outputs):
+                if name not in values or not 0 <= number < len(outputs):
                     raise UserError(
                         f"feeds: {name}: {number}; the inputs are {', '.join(self.names)}, "
                         f"the outputs 0 to {len(outputs) - 1}"
                     )
-                value, before = outputs[number], given[name]
+                value, before = outputs[number], values[name]
                 if value.dtype != before.dtype:
                     chosen.setdefault(name, []).append(_largest_of_last_row(value, before))
                     value = torch.full([1] * before.dim(), chosen[name][-1])
-                given[name] = value
-            by_place = tuple(given[name] for name in self.names[: len(self.by_place)])
-            by_name = {name: given[name] for name in self.by_name}
+                values[name] = value
+            by_place = tuple(values[name] for name in self.names[: len(self.by_place)])
+            by_name = {name: values[name] for name in self.by_name}
             example = replace(example, by_place=by_place, by_name=by_name)
         return outputs, chosen
 
     def tensors(self) -> list[Any]:
-        """Every tensor among the inputs, in the order of the exported program's."""
+        """Return every tensor of the inputs, in the order of the exported program's inputs."""
         return list(tree_leaves((self.by_place, self.by_name)))
 
     def outputs(self) -> list[Any]:
-        """The tensors that torch computes.
+        """Return the tensors that torch computes from the inputs.
 
         Raises:
-            UserError: the model fails.
+            UserError: the model raises an error.
         """
         try:
             with torch.no_grad():
-                made = self.model(*self.by_place, **self.by_name)
+                result = self.model(*self.by_place, **self.by_name)
         except Exception as error:
             raise UserError(
                 f"the model fails on its inputs: {type(error).__name__}: {error}"
             ) from error
-        return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 def _largest_of_last_row(logits: Any, before: Any) -> int:
-    """Place of the largest value in the last row, for an input of integers.
+    """Return the index of the largest value in the last row of logits, for an integer input.
 
     Raises:
-        UserError: the values are not logits, or the input does not hold integers.
+        UserError: the output is not float32 logits, or the input is not int64.
     """
     if logits.dtype != torch.float32 or before.dtype != torch.int64 or not logits.numel():
         raise UserError(
@@ -158,10 +158,10 @@ def _largest_of_last_row(logits: Any, before: Any) -> int:
 
 
 def load_factory(file: Path, name: str) -> Any:
-    """The factory, a function of a Python file of the user's.
+    """Return the factory function ``name`` of a user's Python file.
 
     Raises:
-        UserError: there is no such file or function, or the file cannot be run.
+        UserError: the file or function does not exist, or the file cannot be run.
     """
     if not file.is_file():
         raise UserError(f"{file} does not exist", remedy="give FILE.py:FACTORY")
@@ -175,36 +175,36 @@ def load_factory(file: Path, name: str) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UserError(f"{file} cannot be run: {_told(error, file)}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    factory = getattr(module, name, None)
+    if not callable(factory):
         raise UserError(f"{file} has no function {name}", remedy=FACTORY)
-    return found
+    return factory
 
 
 def _told(error: BaseException, file: Path) -> str:
-    """An error of the user's code: its kind, its text, and the line in their file."""
+    """Return the kind, text and line of an error in a user's file."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: {error.msg}"
-    place = f"line {frames[-1].lineno}: " if frames else ""
-    return f"{place}{type(error).__name__}: {error}"
+    line = f"line {frames[-1].lineno}: " if frames else ""
+    return f"{line}{type(error).__name__}: {error}"
 
 
 def make_example(factory: Any, file: Path) -> Example:
-    """The model of a factory and its inputs.
+    """Call a factory and return its model and inputs.
 
     Raises:
-        UserError: it fails, or returns something else.
+        UserError: the factory fails, or returns anything but :data:`FACTORY`'s form.
     """
     try:
-        made = factory()
+        result = factory()
     except LabError:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(f"the factory in {file} fails: {_told(error, file)}") from error
-    if not isinstance(made, tuple) or not 2 <= len(made) <= 4:
-        raise UserError(f"the factory in {file} returns {type(made).__name__}", remedy=FACTORY)
-    model, inputs, dynamic, feeds = (*made, {}, {})[:4]
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 4:
+        raise UserError(f"the factory in {file} returns {type(result).__name__}", remedy=FACTORY)
+    model, inputs, dynamic, feeds = (*result, {}, {})[:4]
     if not isinstance(model, torch.nn.Module) or not isinstance(inputs, tuple | list | dict):
         kinds = f"({type(model).__name__}, {type(inputs).__name__})"
         raise UserError(f"the factory in {file} returns {kinds}", remedy=FACTORY)
@@ -226,7 +226,7 @@ def make_example(factory: Any, file: Path) -> Example:
 
 
 def _names_places(dynamic: Any, feeds: Any) -> bool:
-    """True of tables as a factory returns them: input to axis to size, input to an output."""
+    """Return True if the tables have a factory's form: input to axis to size, input to output."""
     axes = list(dynamic.values()) if isinstance(dynamic, dict) else [None]
     return (
         all(isinstance(table, dict) and all(type(n) is int for n in table) for table in axes)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The importing process: ``python -m torchroad.importer SPEC.json``.
 
-It runs on the patched tree, where torch is installed. SPEC is a
-:class:`torchroad.program.TorchModel`. Into SPEC's folder go the model as TVM's module
+The process runs on the patched tree, where torch is installed. SPEC is a
+:class:`torchroad.program.TorchModel`. The process writes to SPEC's folder the model as TVM's module
 (``module.json``), its parameters (``params/``, in MLC-LLM's layout), ``cases/`` with inputs and
-torch's outputs, and ``model.json``, what is known of them.
+torch's outputs, and ``model.json``, which describes them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ Bounds = Mapping[str, Sequence[int]]
 
 
 def export(example: Example, bounds: Bounds) -> Any:
-    """The model as torch's ExportedProgram, its operators those that are converted.
+    """Export a model as torch's ExportedProgram, decomposed to operators with converters.
 
     Raises:
-        UserError: torch cannot export it, or a size is not one that may vary.
+        UserError: torch cannot export the model, or ``bounds`` or the factory name an unknown size
+            or input.
     """
     sizes = {size for axes in example.dynamic.values() for size in axes.values()}
     if unknown := sorted(set(bounds) - sizes):
@@ -87,25 +88,26 @@ def export(example: Example, bounds: Bounds) -> Any:
         example.outputs()
         first = str(error).strip().partition("\n\n")[0]
         place = _place_in_model(error)
-        told = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
-        by_values = re.search("DataDependent|Constraints violated", told) is not None
+        reason = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
+        by_values = re.search("DataDependent|Constraints violated", reason) is not None
         raise UserError(
-            f"torch.export cannot export the model: {told}", remedy=EXPORTABLE if by_values else ""
+            f"torch.export cannot export the model: {reason}",
+            remedy=EXPORTABLE if by_values else "",
         ) from error
 
 
 def _place_in_model(error: Exception) -> str:
-    """The last line of source outside torch and this project that an error is from, or nothing."""
-    found = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    found += re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    """Return the last source line of an error outside of torch and this project, or ""."""
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    lines += re.findall(r'File "([^"]+)", line (\d+)', str(error))
     installed = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"))
     others = (*installed, str(Path(__file__).parent), "<")
-    own = [f"{file}:{line}" for file, line in found if not file.startswith(others)]
-    return own[-1] if own else ""
+    user_lines = [f"{file}:{line}" for file, line in lines if not file.startswith(others)]
+    return user_lines[-1] if user_lines else ""
 
 
 def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
-    """The sizes that vary, by the names of the inputs, as torch.export takes them."""
+    """Return the varying sizes by input name, in the form of torch.export."""
     dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in bounds.items()}
     dynamic = example.dynamic
 
@@ -117,16 +119,16 @@ def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
 
 
 def known_operators() -> set[str]:
-    """Operators that have a converter."""
-    # Inside the branches of cond TVM's importer asks no converter of ours.
+    """Return the names of the operators that have a converter."""
+    # TVM's importer ignores our converters inside the branches of cond.
     return {*translator.ExportedProgramImporter().convert_map, *converters()} - {"cond"}
 
 
 def check_operators(program: Any) -> None:
-    """Make sure that every operator has a converter.
+    """Refuse a program with operators that have no converter.
 
     Raises:
-        UserError: names those that have none, with their places.
+        UserError: operators lack a converter; the message lists them with their places.
     """
     if lines := unknown_operators(program, known_operators()):
         listed = "\n  ".join(lines)
@@ -137,10 +139,10 @@ def check_operators(program: Any) -> None:
 
 
 def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]]:
-    """The program as TVM's module, whose parameters come last, and these by name.
+    """Return a program as TVM's module with parameters last, and the parameters by name.
 
     Raises:
-        UserError: an operator cannot be converted, with its place.
+        UserError: an operator cannot be converted; the message names its place.
         LabError: TVM's importer fails.
     """
     try:
@@ -164,16 +166,16 @@ def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]
 
 
 def with_sorts(module: Any) -> Any:
-    """The module with calls of the runtime's sorts: the project's pipeline has no pass for them."""
+    """Return the module with calls of the runtime's sorts, for which the pipeline has no pass."""
     with tvm.target.Target("llvm"):
         return relax.backend.DispatchSortScan()(module)
 
 
 def check_lowering(module: Any) -> None:
-    """Make sure that TVM has code for every operator.
+    """Refuse a module with operators that TVM cannot lower.
 
     Raises:
-        UserError: names what TVM says.
+        UserError: TVM cannot lower an operator; the message quotes TVM.
     """
     try:
         relax.transform.LegalizeOps()(module)
@@ -184,20 +186,20 @@ def check_lowering(module: Any) -> None:
         ) from error
 
 
-# Function of a module that computes what its other functions do with parameters alone.
+# A module's function for the computations that depend only on parameters.
 TRANSFORM = "transform_params"
 
 
 def _is_entry(function: Any) -> bool:
-    """True if a function of a module is called from outside."""
+    """Return True if a function of a module is called from outside."""
     return "num_input" in (function.attrs or {})
 
 
 def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Do now what a module's functions all do with their parameters alone, such as transposing.
+    """Precompute what all functions compute from parameters alone, such as transposes.
 
     Returns:
-        the module, whose functions' parameters come last in one tuple, and these by name.
+        the module, whose functions have the parameters in a last tuple, and the parameters by name.
     """
     if not params:
         return module, params
@@ -217,8 +219,8 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
     inputs = int(entry.attrs["num_input"])
     known = set(params)
     settled = {}
-    for place, (param, value) in enumerate(zip(entry.params[inputs:], values, strict=True)):
-        name = param.name if param.name in known else f"settled_{place}"
+    for index, (param, value) in enumerate(zip(entry.params[inputs:], values, strict=True)):
+        name = param.name if param.name in known else f"settled_{index}"
         settled[name] = value
     return relax.transform.BundleModelParams()(module), settled
 
@@ -226,25 +228,25 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
 def write_cases(
     example: Example, names: Sequence[str], bounds: Bounds, folder: Path, steps: int
 ) -> list[dict[str, int]]:
-    """Write inputs and torch's outputs: of the example, and of each size's least and most.
+    """Write inputs and torch's outputs: for the example, and for each size's least and most.
 
-    The example's are those of the last of some calls, between which outputs are fed to inputs.
+    The example's outputs are those of the last of ``steps`` calls; outputs are fed to inputs.
 
     Returns:
-        sizes that each case has in place of the example's.
+        the changed sizes of each case; {} for the example.
     """
     folder.mkdir()
     wanted: list[dict[str, int]] = [{}]
     wanted += [{size: limit} for size, limits in bounds.items() for limit in limits]
     for number, sizes in enumerate(wanted):
-        one = example.resized(sizes)
-        inputs = {n: t.detach().numpy() for n, t in zip(names, one.tensors(), strict=True)}
+        resized = example.resized(sizes)
+        inputs = {n: t.detach().numpy() for n, t in zip(names, resized.tensors(), strict=True)}
         save_file(
             {name: np.asarray(value, order="C") for name, value in inputs.items()},
             folder / f"{number}-inputs.safetensors",
         )
-        made, chosen = one.answer(1 if number else steps)
-        outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(made)}
+        tensors, chosen = resized.answer(1 if number else steps)
+        outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(tensors)}
         outputs |= {f"chosen_{name}": np.array(places) for name, places in chosen.items()}
         save_file(
             {name: np.asarray(value, order="C") for name, value in outputs.items()},
@@ -254,10 +256,10 @@ def write_cases(
 
 
 def run(spec: Mapping[str, Any], folder: Path) -> None:
-    """Export, check, import, and write everything to a folder.
+    """Export, check and import the model of a specification, and write all files to a folder.
 
     Raises:
-        UserError: the model cannot be taken.
+        UserError: the model is not supported.
         LabError: TVM's importer fails.
     """
     file, bounds = Path(spec["file"]), spec["dynamic"]
@@ -286,7 +288,7 @@ Made = tuple[Any, dict[str, Any], dict[str, Any]]
 
 
 def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
-    """A model as the function ``main``, its parameters, and the table of what is known of it."""
+    """Return a model's module with the function ``main``, its parameters, and its description."""
     steps = steps if example.feeds else 1
     program, module, params = function_of(example, bounds)
     names, main = input_names(program), module["main"]
@@ -308,10 +310,10 @@ def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made
 
 
 def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, Any]]:
-    """A model as torch's program, and as TVM's module with its parameters by name.
+    """Return a model as torch's program, and as TVM's module with its parameters by name.
 
     Raises:
-        UserError: it cannot be taken.
+        UserError: the model is not supported.
         LabError: TVM's importer fails.
     """
     program = export(example, bounds)
@@ -324,7 +326,7 @@ def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, A
 
 
 def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
-    """The same for a language model with a paged cache; writes torch's answer, too."""
+    """Return a language model's module, parameters and description; write torch's answer."""
     check_inputs(example.names)
     if len(bounds) != 1 or {*example.dynamic.get(TOKENS, {})} != {1}:
         raise UserError(
@@ -343,17 +345,17 @@ def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -
     check_limits(several)
     check_operators(several)
     sized = [example, *(example.resized({name: limit}) for limit in limits)]
-    inputs = [dict(zip(one.names, one.tensors(), strict=True)) for one in sized]
-    module, params, told = import_language_model(several, single, inputs, import_program)
+    inputs = [dict(zip(resized.names, resized.tensors(), strict=True)) for resized in sized]
+    module, params, metadata = import_language_model(several, single, inputs, import_program)
     module, params = settle_weights(module, params)
     cases.mkdir()
     write_answer(example, steps, cases)
     about = {
         "inputs": [],
-        "example_sizes": {told["length"]: prompt.shape[1]},
-        "bounds": {told["length"]: limits[1], BATCH: MAX_BATCH, "seq_len": limits[1]},
+        "example_sizes": {metadata["length"]: prompt.shape[1]},
+        "bounds": {metadata["length"]: limits[1], BATCH: MAX_BATCH, "seq_len": limits[1]},
         "cases": [{}],
-        "language": {"attention": told["attention"], "context": limits[1]},
+        "language": {"attention": metadata["attention"], "context": limits[1]},
         "prompt": prompt[0].tolist(),
         "steps": steps,
     }
@@ -363,13 +365,13 @@ def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -
 def write_answer(example: Example, steps: int, folder: Path) -> None:
     """Write torch's greedy answer: ``tokens`` [steps], and ``logits`` [steps, vocab] before each.
 
-    Every step reads the whole sequence again.
+    Every step computes the whole sequence again.
     """
     tokens = example.tensors()[example.names.index(TOKENS)]
     rows = []
     for _ in range(steps):
-        given = {TOKENS: tokens, POSITIONS: torch.arange(tokens.shape[1])[None]}
-        ordered = {name: given[name] for name in example.names}
+        values = {TOKENS: tokens, POSITIONS: torch.arange(tokens.shape[1])[None]}
+        ordered = {name: values[name] for name in example.names}
         rows.append(replace(example, by_place=(), by_name=ordered).outputs()[0][0, -1])
         tokens = torch.cat([tokens, rows[-1].argmax()[None, None]], 1)
     answer = {"tokens": tokens[0, -steps:].numpy(), "logits": torch.stack(rows).numpy()}
@@ -380,19 +382,19 @@ def write_answer(example: Example, steps: int, folder: Path) -> None:
 
 
 def input_names(program: Any) -> list[str]:
-    """Names of a program's inputs, in order."""
+    """Return the names of a program's inputs, in order."""
     kind = torch.export.graph_signature.InputKind.USER_INPUT
-    return [one.arg.name for one in program.graph_signature.input_specs if one.kind is kind]
+    return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is kind]
 
 
 def _type_of(param: Any) -> dict[str, Any]:
-    """Shape, with the names of sizes that may vary, and dtype."""
+    """Return a parameter's dtype and shape, with names for sizes that may vary."""
     sizes = [int(n) if isinstance(n, tirx.IntImm) else str(n) for n in param.ty.shape]
     return {"shape": sizes, "dtype": str(param.ty.dtype)}
 
 
 def main(arguments: list[str]) -> int:
-    """Import; 2 with a message when the model is at fault, 1 when TVM is."""
+    """Import a model; return 2 after a message if the model is at fault, 1 if TVM is."""
     path = Path(arguments[0])
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of PyTorch from its file to a verdict: imported, compiled, run, compared, counted."""
+"""A PyTorch model from its file to a verdict: imported, compiled, run, compared, counted."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from torchroad.answer import CountedAnswer, ask, count_phases
 from torchroad.multiply_adds import MultiplyAdds, multiply_adds
 from torchroad.program import ImportedProgram
 
-# Largest difference of an output, as a part of the largest of torch's.
+# Largest allowed difference of an output, relative to the largest value of torch's output.
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One run.
+    """The result of a run.
 
     Attributes:
-        sizes: those that are not the example's; of an answer the phase and its tokens, of several
-            calls which of them.
-        error: largest difference of any output from torch's, as a part of that output's largest.
+        sizes: sizes that differ from the example's; for an answer, the phase and its tokens; for
+            several calls, first or later calls and their number.
+        error: largest difference from torch's outputs, relative to an output's largest value.
         right: shapes and dtypes are torch's, and the error is within bounds.
-        counts: instructions of the call; None where the emulator cannot count.
-        cycles: those of a core, where one was asked for.
+        counts: instructions of the call; None if the emulator cannot count.
+        cycles: cycles of a core; None without a core.
     """
 
     sizes: Mapping[str, int]
@@ -51,12 +51,12 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class TorchResult:
-    """Verdict on a model.
+    """The verdict on a model.
 
     Attributes:
-        cases: of each size.
-        work: multiply-adds of the example, and those that kernels do.
-        answer: of a language model with a paged cache.
+        cases: results of all runs.
+        work: multiply-adds of the example, and the kernels' part.
+        answer: of a language model with a paged cache; None for other models.
     """
 
     cases: tuple[CaseResult, ...]
@@ -65,12 +65,12 @@ class TorchResult:
 
     @property
     def right(self) -> bool:
-        """Every case is."""
+        """True if every case is right."""
         return all(case.right for case in self.cases)
 
 
 def recipe_of(shared: Recipe, program: ImportedProgram) -> Recipe:
-    """The recipe of a program's runner, whose multiply-adds are counted, from that of options."""
+    """Return the recipe of a program's runner, derived from the options' recipe."""
     return replace(
         shared.of(program.folder),
         mlc_tree=None,
@@ -88,13 +88,13 @@ def judge(
     cache: Path,
     scratch: Path,
 ) -> TorchResult:
-    """Run every case in the emulator and compare with torch.
+    """Run every case in the emulator and compare its outputs with torch's.
 
     Args:
         program: the imported model.
-        runner: with it in it.
+        runner: program that contains the model.
         machine: the emulated CPU.
-        core: whose cycles are counted; None: none.
+        core: core for the cycles; None: no cycles.
         cache: folder of finished builds.
         scratch: folder for files of the runs.
 
@@ -107,7 +107,7 @@ def judge(
         outputs = scratch / f"{number}-outputs.safetensors"
         arguments = ["run", "--params", str(program.params), "--inputs", str(inputs)]
         arguments += ["--outputs", str(outputs)]
-        feeds = ",".join(f"{name}={one}" for name, one in program.about["feeds"].items())
+        feeds = ",".join(f"{name}={output}" for name, output in program.about["feeds"].items())
         calls = 1 if number else program.about["steps"]
         arguments += ["--steps", str(calls), *(("--feed", feeds) if feeds else ())]
         _, counted = run_counted(runner.program, arguments, machine, cache)
@@ -132,10 +132,10 @@ def judge_answer(
     core: Core | None,
     cache: Path,
 ) -> TorchResult:
-    """Let a language model answer greedily in the emulator and compare with torch.
+    """Let a language model answer greedily in the emulator, and compare with torch's answer.
 
-    The arguments are :func:`judge`'s. There is a case for the prompt and one for the tokens
-    after it, whose counts are the mean of a call; the error is that of the logits.
+    The arguments are :func:`judge`'s. The result has a case for the prompt, and a case for the
+    tokens after it, whose counts are the mean of a call; the error is that of the logits.
 
     Raises:
         LabError: the run fails.
@@ -158,7 +158,7 @@ def judge_answer(
 def compare(
     outputs: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
 ) -> tuple[float, bool]:
-    """Largest relative difference of all outputs, and whether they are torch's."""
+    """Return the largest relative difference of all outputs, and whether it is within bounds."""
     if {n: (v.shape, v.dtype) for n, v in outputs.items()} != {
         n: (v.shape, v.dtype) for n, v in expected.items()
     }:
@@ -167,11 +167,11 @@ def compare(
     for name, wanted in expected.items():
         if not wanted.size:
             continue
-        made, asked = outputs[name].astype(np.float64), wanted.astype(np.float64)
-        # Infinities and NaNs of torch's are no errors.
-        same = (made == asked) | (np.isnan(made) & np.isnan(asked))
-        apart = np.abs(np.where(same, 0, made) - np.where(same, 0, asked)).max()
-        scale = np.abs(asked[np.isfinite(asked)]).max(initial=0)
+        actual, reference = outputs[name].astype(np.float64), wanted.astype(np.float64)
+        # Infinities and NaNs are correct if torch computes them, too.
+        same = (actual == reference) | (np.isnan(actual) & np.isnan(reference))
+        apart = np.abs(np.where(same, 0, actual) - np.where(same, 0, reference)).max()
+        scale = np.abs(reference[np.isfinite(reference)]).max(initial=0)
         error = float(apart / scale) if scale else float(apart)
         # A NaN is an error without bound.
         worst = max(worst, error if np.isfinite(error) else float("inf"))

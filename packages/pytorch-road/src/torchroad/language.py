@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model from PyTorch with a paged KV cache, under MLC-LLM's names.
+"""A language model from PyTorch with a paged KV cache, with MLC-LLM's function names.
 
-Its functions are ``embed``, ``prefill`` and ``batch_decode``, imported from the program for a
-length that varies, and ``decode`` from that for one token.
+The functions ``embed``, ``prefill`` and ``batch_decode`` are imported from the program for a length
+that varies, ``decode`` from the program for a single token.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from torchroad.causal_attention import (
 
 POSITIONS_OF_CACHE = "vm.builtin.attention_kv_cache_get_query_positions"
 BATCH = "batch_size"
-# Gives a program's module, whose function is "main", and its parameters by name.
+# A function that returns a program's module with the function "main", and parameters by name.
 Import = Callable[[Any, Any], tuple[Any, dict[str, Any]]]
 
 
 def check_inputs(names: Sequence[str]) -> None:
-    """Make sure that a model takes tokens and their positions.
+    """Refuse a model whose inputs are not tokens and their positions.
 
     Raises:
-        UserError: it does not.
+        UserError: the model has other inputs.
     """
     if sorted(names) != sorted((TOKENS, POSITIONS)):
         raise UserError(
@@ -45,30 +45,30 @@ def check_inputs(names: Sequence[str]) -> None:
 def import_language_model(
     several: Any, single: Any, cases: Sequence[Mapping[str, Any]], import_program: Import
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The module of a language model, its parameters by name, and what its metadata needs.
+    """Return a language model's module, its parameters by name, and its metadata.
 
     Args:
-        several: torch's ``ExportedProgram`` for a length that varies; its graph is changed.
-        single: that for one token; its graph is changed.
+        several: torch's ``ExportedProgram`` for a length that varies; the function changes it.
+        single: the ``ExportedProgram`` for a single token; the function changes it.
         cases: inputs of ``several`` by name, for some lengths.
-        import_program: imports one, whose attention reads the cache that it is given.
+        import_program: imports a program whose attention reads a given cache.
 
     Raises:
         UserError: the model has no embedding, no causal attention, or no head.
         LabError: TVM's importer fails.
     """
     sizes = page_attention(several, cases)
-    one = {name: value[:, :1] for name, value in cases[0].items()}
-    if page_attention(single, [one]) != sizes:
+    single_inputs = {name: value[:, :1] for name, value in cases[0].items()}
+    if page_attention(single, [single_inputs]) != sizes:
         raise UserError(
             "--paged: the model's attention for one token differs from that for several"
         )
     weight = cut_embedding(several)
     cut_embedding(single)
     builder = relax.BlockBuilder()
-    made, params = _function(builder, several, import_program, batched=True)
-    batch = {rows: tirx.Var(BATCH, "int64") for rows in _symbols(made)}
-    _add(builder, "batch_decode", made.bind_symbolic_vars(batch))
+    batch_decode, params = _function(builder, several, import_program, batched=True)
+    batch = {rows: tirx.Var(BATCH, "int64") for rows in _symbols(batch_decode)}
+    _add(builder, "batch_decode", batch_decode.bind_symbolic_vars(batch))
     keep_last_row(several)
     prefill, _ = _function(builder, several, import_program)
     _add(builder, "prefill", prefill)
@@ -84,16 +84,16 @@ def _add(builder: Any, name: str, function: Any) -> None:
 
 
 def _symbols(function: Any) -> list[Any]:
-    """Sizes of the first parameter that vary."""
+    """Return the varying sizes of a function's first parameter."""
     return [n for n in function.params[0].ty.shape if isinstance(n, tirx.Var)]
 
 
 def _function(
     builder: Any, program: Any, import_program: Import, *, batched: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """A program as a function of embeddings, cache and parameters, and the parameters by name.
+    """Return a program as a function of embeddings, cache and parameters; parameters by name.
 
-    Embeddings are [1, rows, width], or of a batch of sequences [rows, 1, width].
+    Embeddings are [1, rows, width], or [rows, 1, width] for a batch of sequences.
     """
     cache = relax.Var("paged_kv_cache", relax.AnyType())
     module, params = import_program(program, cache)
@@ -133,7 +133,7 @@ def _function(
 
 
 def _moved(binding: Any, module: Any, builder: Any, inner: Any) -> Any:
-    """A binding whose TIR function, if it calls one, is another builder's."""
+    """Return a binding whose called TIR function, if any, is added to another builder."""
     value = binding.value
     if not isinstance(value, relax.Call) or not value.args:
         return binding

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages of models, imported for their Python code alone.
+"""Imports of model packages for their Python code only.
 
 The wheels of torchvision and torchaudio on the package index link CUDA's libraries, which a torch
-for CPUs does not have. Their models need none of the operators in these.
+for CPUs does not have. Their models do not need the operators in these libraries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 
 import torch
 
-# Operators that torchvision registers a shape for when it is imported.
+# Operators for which torchvision registers a shape function at its import.
 OF_TORCHVISION = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -24,9 +24,9 @@ OF_TORCHVISION = {
 
 @cache
 def prepare() -> None:
-    """Make torchvision and torchaudio importable where their native libraries do not load.
+    """Make torchvision and torchaudio importable without their native libraries.
 
-    transformers imports torchvision where it is installed, also for models that do not need it.
+    transformers imports an installed torchvision, also for models that do not need torchvision.
     """
     if not _loads("torchvision", "_C*.so"):
         for name, signature in OF_TORCHVISION.items():
@@ -38,7 +38,7 @@ def prepare() -> None:
 
 
 def _loads(package: str, library: str) -> bool:
-    """True if a package is absent, or its native library can be loaded."""
+    """Return True if a package is absent, or its native libraries can be loaded."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return True

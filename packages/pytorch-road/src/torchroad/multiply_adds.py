@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiply-adds of a compiled model, and the share of them that kernels do."""
+"""Multiply-adds of a compiled model, and the kernels' share of them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 
-# Products of attention to the blocks of the functions that do them on a paged cache.
+# Attention's products to the blocks of the functions that compute them on a paged cache.
 ATTENTION = {"QK": "S_gemm", "PV": "O_gemm"}
 
 
 @dataclass(frozen=True)
 class MultiplyAdds:
-    """Multiply-adds of one call.
+    """The multiply-adds of a call.
 
     Attributes:
-        total: all of them.
-        on_kernels: those of products that call a kernel.
-        plain: functions of the others, with their multiply-adds.
+        total: all multiply-adds.
+        on_kernels: multiply-adds of products that call a kernel.
+        plain: multiply-adds of products without a kernel, by function.
     """
 
     total: int
@@ -40,17 +40,17 @@ class MultiplyAdds:
 
     @property
     def share(self) -> float:
-        """Part that kernels do; 1 of a model without products."""
+        """The kernels' share; 1 for a model without products."""
         return self.on_kernels / self.total if self.total else 1.0
 
 
 def multiply_adds(library: CompiledModel, entry: str, sizes: Mapping[str, int]) -> MultiplyAdds:
-    """Count them for one call.
+    """Count the multiply-adds of a call.
 
     Args:
-        library: the compiled model, with its work and its report of kernels.
-        entry: function that is called.
-        sizes: values of those that vary, by name.
+        library: the compiled model, with its work file and its report of kernels.
+        entry: name of the called function.
+        sizes: values of the varying sizes, by name.
     """
     kernels = {(e["function"], e["block"]) for e in library.tensorized if e["symbol"]}
     of_cache = {e["block"] for e in library.tensorized if not e["symbol"]}
@@ -69,7 +69,7 @@ def multiply_adds(library: CompiledModel, entry: str, sizes: Mapping[str, int]) 
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """An extent in Python's arithmetic, such as ``n*4``."""
+    """Return the value of an extent in Python's arithmetic, such as ``n*4``."""
 
     def value(node: ast.AST) -> int:
         match node:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of PyTorch that was imported, as files; made by a process on the patched tree."""
+"""An imported PyTorch model as files, which a process on the patched tree writes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 from crosslab.compile.driver import LAST_LINES, tree_environment
 from crosslab.errors import LabError, UserError
 
-# The size of a model for transformers that varies: tokens of a call.
+# The varying size of a model for transformers: tokens of a call.
 LENGTH = "n"
 SUPPLY = "nox -s torch installs it; without nox: pip install torch"
 
 
 @dataclass(frozen=True)
 class ImportedProgram:
-    """Folder of what :mod:`torchroad.importer` wrote.
+    """The folder that :mod:`torchroad.importer` wrote.
 
     Attributes:
-        folder: with the module, the parameters and the cases.
+        folder: contains the module, the parameters and the cases.
     """
 
     folder: Path
@@ -34,51 +34,51 @@ class ImportedProgram:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The importer's table: inputs, params, bounds, cases."""
-        found: dict[str, Any] = json.loads((self.folder / "model.json").read_text(encoding="utf-8"))
-        return found
+        table: dict[str, Any] = json.loads((self.folder / "model.json").read_text(encoding="utf-8"))
+        return table
 
     @property
     def params(self) -> Path:
-        """Folder of the parameters."""
+        """The folder of the parameters."""
         return self.folder / "params"
 
     @property
     def sizes(self) -> list[dict[str, int]]:
-        """Varying sizes of each case that are not the example's."""
+        """The varying sizes of each case that differ from the example's."""
         return list(self.about["cases"])
 
     @property
     def answer(self) -> Path:
-        """File of torch's answer, of a language model with a paged cache."""
+        """The file of torch's answer, for a language model with a paged cache."""
         return self.folder / "cases" / "answer.safetensors"
 
     @property
     def is_paged(self) -> bool:
-        """A language model with a paged cache."""
+        """True for a language model with a paged cache."""
         return "language" in self.about
 
     @property
     def example_sizes(self) -> dict[str, int]:
-        """Sizes that vary, of the example, by their names in the module."""
-        found: dict[str, int] = self.about["example_sizes"]
-        return found
+        """The example's varying sizes, by their names in the module."""
+        sizes: dict[str, int] = self.about["example_sizes"]
+        return sizes
 
     def case(self, number: int) -> tuple[Path, Path]:
-        """Files of inputs and of torch's outputs."""
+        """Return the files of a case's inputs and of torch's outputs."""
         cases = self.folder / "cases"
         return cases / f"{number}-inputs.safetensors", cases / f"{number}-expected.safetensors"
 
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A model of PyTorch as its user names it.
+    """A PyTorch model as the user's options name it.
 
     Attributes:
         file: Python file, or a model's folder in Hugging Face's layout.
         factory: function in the file that makes the model; empty for a folder.
-        dynamic: name of a size that may vary to its least and most.
-        paged: it is a language model, whose attention is to read a paged KV cache.
-        steps: tokens of its answer; calls of a model whose outputs are fed to its inputs.
+        dynamic: name of a varying size to its least and most value.
+        paged: the model is a language model whose attention reads a paged KV cache.
+        steps: tokens of the answer, or calls of a model whose outputs are fed to its inputs.
         prompt: token ids, for a folder.
     """
 
@@ -95,17 +95,17 @@ class TorchModel:
 
     @property
     def name(self) -> str:
-        """A factory's name for the report."""
+        """The name of file and factory for the report."""
         return f"{self.file.name}:{self.factory}"
 
     @classmethod
     def parse(
         cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int = 1
     ) -> TorchModel:
-        """Read ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
+        """Parse ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
 
         Raises:
-            UserError: one is malformed.
+            UserError: a text has another form.
         """
         file, _, factory = model.rpartition(":")
         if not file.endswith(".py") or not factory.isidentifier():
@@ -133,15 +133,15 @@ class TorchModel:
 
 
 def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedProgram:
-    """Export and import a model, in a process of its own.
+    """Export and import a model in a separate process.
 
     Args:
-        model: of the user's.
+        model: the user's model.
         tvm_tree: patched TVM tree.
-        folder: empty; gets the files.
+        folder: empty folder for the files.
 
     Raises:
-        UserError: torch is missing, or the model cannot be taken.
+        UserError: torch is missing, or the model is not supported.
         LabError: TVM's importer fails.
     """
     if not model.file.exists():
@@ -169,9 +169,9 @@ def _failure(done: subprocess.CompletedProcess[str]) -> LabError:
     # TVM may print more when the process ends.
     for line in reversed(last):
         try:
-            told = json.loads(line)
+            message = json.loads(line)
             kind = UserError if done.returncode == UserError.exit_code else LabError
-            return kind(told["what"], remedy=told["remedy"])
+            return kind(message["what"], remedy=message["remedy"])
         except (ValueError, KeyError, TypeError):
             continue
     return LabError("importing the model failed:\n  " + "\n  ".join(last[-LAST_LINES:]))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of torch as TVM's: what is taken, in which types, and by which formulas."""
+"""Conversion of torch's operators to TVM: operators, dtypes and formulas."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of torch's operators for TVM's importer, where the project's form is another.
+"""Converters of torch's operators that replace those of TVM's importer.
 
-The importer calls one with a node of torch's graph and itself; the result is a Relax variable. The
-names are those of torch's overloads; Python's own operators do arithmetic on sizes.
+The importer calls a converter with a node of torch's graph and itself; the result is a Relax
+variable. The names are torch's overloads; Python's operators do arithmetic on sizes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from torchroad.conversion.resampling import (
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:
-    """Converter of each operator, by its name in the importer's table.
+    """Return the converter of each operator, by the operator's name in the importer's table.
 
     Args:
-        cache: variable of the paged KV cache, for a program whose attention reads one.
+        cache: variable of the paged KV cache, for a program whose attention reads a cache.
     """
     return {
         "paged_attention": _paged_attention(cache),
@@ -80,7 +80,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
     }
 
 
-# Arithmetic on sizes that are not known before a run: TVM 0.26 refuses it.
+# Arithmetic on sizes that are unknown before a run, which TVM 0.26 refuses.
 SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -89,7 +89,7 @@ SIZES: dict[str, Callable[..., Any]] = {
     "neg": operator.neg,
 }
 
-# torch splits these up before an import, unless they are to be kept: this module converts them.
+# Operators that torch must not decompose before an import, since this module converts them.
 KEPT = (
     *("linear.default", "matmul.default", "scaled_dot_product_attention.default"),
     *("layer_norm.default", "gelu.default", "silu.default", *RESAMPLING),
@@ -97,7 +97,7 @@ KEPT = (
 
 
 def argument(node: Any, importer: Any, place: int, name: str, default: Any = None) -> Any:
-    """An argument of an operator, by its place or its name."""
+    """Return an operator's argument by position or name."""
     if len(node.args) > place:
         return importer._retrieve_args(node.args[place])
     if name in node.kwargs:
@@ -115,14 +115,14 @@ def _unary(formula: Callable[[Any], Any]) -> Converter:
 
 def _of_sizes(function: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
-        numbers = [_number(importer._retrieve_args(one)) for one in node.args]
+        numbers = [_number(importer._retrieve_args(arg)) for arg in node.args]
         return function(*numbers)
 
     return convert
 
 
 def _number(value: Any) -> Any:
-    """A size as a number or an expression of TIR."""
+    """Return a size as a number or an expression of TIR."""
     return getattr(value, "value", value)
 
 
@@ -141,20 +141,20 @@ def _linear(node: Any, importer: Any) -> Any:
 
 
 def _rows(x: Any, builder: Any) -> Any:
-    """Data with at least one row."""
+    """Return data with at least two axes."""
     if len(x.ty.shape) > 1:
         return x
     return builder.emit(relax.op.expand_dims(x, 0))
 
 
 def _matmul(node: Any, importer: Any) -> Any:
-    left, right = (importer.env[one] for one in node.args[:2])
+    left, right = (importer.env[operand] for operand in node.args[:2])
     return _product(left, right, importer.block_builder)
 
 
 def _addmm(node: Any, importer: Any) -> Any:
     builder = importer.block_builder
-    added, left, right = (importer.env[one] for one in node.args[:3])
+    added, left, right = (importer.env[operand] for operand in node.args[:3])
     product = _scaled(_product(left, right, builder), node.kwargs.get("alpha", 1), builder)
     added = _scaled(added, node.kwargs.get("beta", 1), builder)
     return builder.emit(relax.op.add(product, added))
@@ -170,13 +170,13 @@ def _product(left: Any, right: Any, builder: Any) -> Any:
     sizes = [len(left.ty.shape), len(right.ty.shape)]
     if min(sizes) < 2 or (sizes[1] != 2 and not _same_batch(left, right)):
         return builder.emit(relax.op.matmul(left, right))
-    turned = builder.emit(relax.op.permute_dims(right, _last_two_swapped(sizes[1])))
+    transposed = builder.emit(relax.op.permute_dims(right, _last_two_swapped(sizes[1])))
     formula = formulas.nt_matmul if sizes[1] == 2 else formulas.nt_batch_matmul
-    return builder.emit_te(formula, left, turned, primfunc_name_hint="matmul")
+    return builder.emit_te(formula, left, transposed, primfunc_name_hint="matmul")
 
 
 def _same_batch(left: Any, right: Any) -> bool:
-    outer = [list(one.ty.shape)[:-2] for one in (left, right)]
+    outer = [list(operand.ty.shape)[:-2] for operand in (left, right)]
     return len(outer[0]) == len(outer[1]) and all(map(structural_equal, *outer))
 
 
@@ -186,7 +186,7 @@ def _last_two_swapped(count: int) -> list[int]:
 
 def _attention(node: Any, importer: Any) -> Any:
     builder = importer.block_builder
-    query, key, value = (importer.env[one] for one in node.args[:3])
+    query, key, value = (importer.env[operand] for operand in node.args[:3])
     mask = argument(node, importer, 3, "attn_mask")
     causal = bool(argument(node, importer, 5, "is_causal", False))
     if argument(node, importer, 4, "dropout_p", 0.0):
@@ -203,23 +203,26 @@ def _attention(node: Any, importer: Any) -> Any:
     if mask is not None:
         scores, softmax = builder.emit(_masked(scores, mask)), formulas.masked_softmax
     weights = builder.emit_te(softmax, scores, primfunc_name_hint="attention_softmax")
-    turned = builder.emit(relax.op.permute_dims(value, _last_two_swapped(len(value.ty.shape))))
+    transposed = builder.emit(relax.op.permute_dims(value, _last_two_swapped(len(value.ty.shape))))
     return builder.emit_te(
-        formulas.nt_batch_matmul, weights, turned, primfunc_name_hint="attention_values"
+        formulas.nt_batch_matmul, weights, transposed, primfunc_name_hint="attention_values"
     )
 
 
 def _paged_attention(cache: Any) -> Converter:
-    """Attention over a cache, which keeps these keys and values, too: [1, heads, rows, width]."""
+    """Return a converter of attention that stores its keys and values in ``cache``.
+
+    Queries, keys and values are [1, heads, rows, width].
+    """
 
     def convert(node: Any, importer: Any) -> Any:
         builder = importer.block_builder
         _, heads, rows, width = importer.env[node.args[0]].ty.shape
-        turned = [
-            builder.emit(relax.op.permute_dims(importer.env[one], [0, 2, 1, 3]))
-            for one in node.args
+        transposed = [
+            builder.emit(relax.op.permute_dims(importer.env[operand], [0, 2, 1, 3]))
+            for operand in node.args
         ]
-        fused = builder.emit(relax.op.concat(turned, axis=2))
+        fused = builder.emit(relax.op.concat(transposed, axis=2))
         fused = builder.emit(relax.op.reshape(fused, [rows, fused.ty.shape[2], width]))
         mixed = builder.emit(
             relax.call_dps_packed(
@@ -245,14 +248,14 @@ def _last_row(node: Any, importer: Any) -> Any:
 
 
 def _masked(scores: Any, mask: Any) -> Any:
-    """Scores where a mask lets them be: it is true there, or a number to add."""
+    """Return scores with a mask applied: true for visible keys, or numbers to add."""
     if str(mask.ty.dtype) == "bool":
         return relax.op.where(mask, scores, relax.const(-math.inf, "float32"))
     return relax.op.add(scores, mask)
 
 
 def _norm_weights(node: Any, importer: Any, place: int, sizes: list[Any]) -> tuple[Any, Any]:
-    """Weight and bias of a norm, at this place and the next; without them, ones and zeros."""
+    """Return weight and bias of a norm, the arguments at ``place`` and after it, or defaults."""
     gamma = argument(node, importer, place, "weight")
     beta = argument(node, importer, place + 1, "bias")
     return (
@@ -269,14 +272,12 @@ def _layer_norm(node: Any, importer: Any) -> Any:
     if len(widths) != 1:
         axes = list(range(-len(widths), 0))
         return builder.emit(relax.op.nn.layer_norm(x, gamma, beta, axes, eps))
-    gamma, beta = (
-        builder.emit(one) if not isinstance(one, relax.Var) else one for one in (gamma, beta)
-    )
+    gamma, beta = (builder.emit(w) if not isinstance(w, relax.Var) else w for w in (gamma, beta))
     return builder.emit_te(formulas.layer_norm, x, gamma, beta, eps)
 
 
 def _group_norm(node: Any, importer: Any) -> Any:
-    """A norm of groups of channels, which TVM's importer converts with weights only."""
+    """Convert a norm of groups of channels, also without weights, unlike TVM's importer."""
     builder, x = importer.block_builder, importer.env[node.args[0]]
     gamma, beta = _norm_weights(node, importer, 1, [x.ty.shape[1]])
     groups, eps = node.args[6:8]
@@ -302,22 +303,22 @@ def _extreme(operator: Callable[..., Any]) -> Converter:
 
 
 def _select(node: Any, importer: Any) -> Any:
-    place = node.args[2]
-    if not isinstance(place, int) or place >= 0:
+    index = node.args[2]
+    if not isinstance(index, int) or index >= 0:
         return importer._select(node)
-    # TVM's importer reads before the tensor.
+    # For a negative index TVM's importer reads before the tensor.
     x, axis = importer.env[node.args[0]], node.args[1]
-    return importer.block_builder.emit_te(formulas.last_but, x, axis, -place)
+    return importer.block_builder.emit_te(formulas.last_but, x, axis, -index)
 
 
 def _clamp(node: Any, importer: Any) -> Any:
     if "int" not in str(dtype_of(node)):
         return importer._clamp(node)
-    # TVM's importer takes a bound that is missing for infinity, which no integer is.
+    # TVM's importer uses infinity for a missing bound, which integers cannot represent.
     builder, x = importer.block_builder, importer.env[node.args[0]]
     limits = ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum))
-    for place, name, limited in limits:
-        if (limit := argument(node, importer, place, name)) is not None:
+    for position, name, limited in limits:
+        if (limit := argument(node, importer, position, name)) is not None:
             x = builder.emit(limited(x, relax.const(limit, x.ty.dtype)))
     return x
 
@@ -325,19 +326,19 @@ def _clamp(node: Any, importer: Any) -> Any:
 def _rounded_quotient(node: Any, importer: Any) -> Any:
     builder, dtype = importer.block_builder, dtype_of(node)
     x, y = (
-        importer.env[one] if hasattr(one, "meta") else relax.const(one, dtype)
-        for one in node.args[:2]
+        importer.env[operand] if hasattr(operand, "meta") else relax.const(operand, dtype)
+        for operand in node.args[:2]
     )
     mode = node.kwargs.get("rounding_mode")
     if mode == "floor":
         return builder.emit(relax.op.floor_divide(x, y))
-    made = builder.emit(relax.op.divide(x, y))
+    quotient = builder.emit(relax.op.divide(x, y))
     is_whole = mode is None or "int" in str(dtype)
-    return made if is_whole else builder.emit(relax.op.trunc(made))
+    return quotient if is_whole else builder.emit(relax.op.trunc(quotient))
 
 
 def _average_pool(axes: int) -> Converter:
-    """An average of windows, or a sum of each over a divisor, which TVM's importer ignores."""
+    """Return a converter of average pooling that honours a divisor, unlike TVM's importer."""
 
     def convert(node: Any, importer: Any) -> Any:
         average = getattr(importer, f"_avg_pool{axes}d")
@@ -348,79 +349,79 @@ def _average_pool(axes: int) -> Converter:
         window = _of_axes(node.args[1], axes)
         steps = _of_axes(argument(node, importer, 2, "stride") or window, axes)
         before = _of_axes(argument(node, importer, 3, "padding", 0), axes)
-        sizes = [one.meta["val"].shape[-axes:] for one in (node.args[0], node)]
-        # Every window is full of elements or zeros: the average has one divisor.
+        sizes = [tensor.meta["val"].shape[-axes:] for tensor in (node.args[0], node)]
+        # Padding fills every window, so that all averages have the same divisor.
         width = [0] * 2 * (len(x.ty.shape) - axes)
-        for inputs, outputs, taken, step, zeros in zip(*sizes, window, steps, before, strict=True):
-            width += [zeros, max(0, (outputs - 1) * step + taken - inputs - zeros)]
+        for inputs, outputs, extent, step, zeros in zip(*sizes, window, steps, before, strict=True):
+            width += [zeros, max(0, (outputs - 1) * step + extent - inputs - zeros)]
         x = builder.emit(relax.op.nn.pad(x, width))
-        made = getattr(importer, f"_avg_pool{axes}d_impl")(x, window, steps)
-        return _scaled(made, math.prod(window) / divisor, builder)
+        averages = getattr(importer, f"_avg_pool{axes}d_impl")(x, window, steps)
+        return _scaled(averages, math.prod(window) / divisor, builder)
 
     return convert
 
 
 def _of_axes(value: Any, axes: int) -> list[int]:
-    """A number for each axis, as torch reads one for all."""
+    """Return a number for each axis; a single number applies to all axes."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * axes if len(numbers) == 1 else numbers
 
 
 def _scattered(reduction: str) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
-        x, axis, places, values = importer.retrieve_args(node)
-        made = relax.op.scatter_elements(x, places, values, axis, reduction)
-        return importer.block_builder.emit(made)
+        x, axis, indices, values = importer.retrieve_args(node)
+        scattered = relax.op.scatter_elements(x, indices, values, axis, reduction)
+        return importer.block_builder.emit(scattered)
 
     return convert
 
 
 def _cumulative_sum(node: Any, importer: Any) -> Any:
-    """Truth values are counted, in torch's integers."""
+    """Convert a cumulative sum; truth values are counted in torch's integers."""
     x, axis = importer.env[node.args[0]], node.args[1]
     return importer.block_builder.emit(relax.op.cumsum(x, axis, dtype_of(node)))
 
 
 def _concatenated(node: Any, importer: Any) -> Any:
-    """Torch leaves out vectors without an element, whatever the others' axes."""
-    parts = [one for one in node.args[0] if tuple(one.meta["val"].shape) != (0,)]
+    """Convert a concatenation; as in torch, vectors without elements are skipped."""
+    parts = [part for part in node.args[0] if tuple(part.meta["val"].shape) != (0,)]
     axis = argument(node, importer, 1, "dim", 0)
-    found = [importer.env[one] for one in parts or node.args[0]]
-    return importer.block_builder.emit(relax.op.concat(found, axis))
+    tensors = [importer.env[part] for part in parts or node.args[0]]
+    return importer.block_builder.emit(relax.op.concat(tensors, axis))
 
 
 def _expand(node: Any, importer: Any) -> Any:
-    """Axes that are new, and come first, have no size of their own to keep."""
+    """Convert ``expand``; -1 keeps the size of an axis."""
     x = importer.env[node.args[0]]
     sizes = list(importer._retrieve_args(node.args[1]))
     new = len(sizes) - len(x.ty.shape)
     kept = [
-        x.ty.shape[place - new] if isinstance(size, int) and size == -1 else size
-        for place, size in enumerate(sizes)
+        x.ty.shape[axis - new] if isinstance(size, int) and size == -1 else size
+        for axis, size in enumerate(sizes)
     ]
     return importer.block_builder.emit(relax.op.broadcast_to(x, kept))
 
 
 def _trilinear(node: Any, importer: Any) -> Any:
-    """The sum over some axes of the product of three tensors, with new axes at given places."""
+    """Convert the sum over some axes of the product of three tensors, with new axes inserted."""
     builder = importer.block_builder
     product: Any = None
-    for tensor, places in zip(node.args[:3], node.args[3:6], strict=True):
+    for tensor, axes in zip(node.args[:3], node.args[3:6], strict=True):
         factor = importer.env[tensor]
-        for place in sorted(places):
-            factor = builder.emit(relax.op.expand_dims(factor, place))
+        for axis in sorted(axes):
+            factor = builder.emit(relax.op.expand_dims(factor, axis))
         product = factor if product is None else builder.emit(relax.op.multiply(product, factor))
     return builder.emit(relax.op.sum(product, list(node.args[6])))
 
 
 def _known(node: Any, _importer: Any) -> Any:
-    """What an operator makes that reads no tensor, as a constant."""
-    made = node.target(*node.args, **node.kwargs)
-    return relax.const(made.numpy(), dtype_of(node))
+    """Convert an operator without tensor inputs to a constant."""
+    tensor = node.target(*node.args, **node.kwargs)
+    return relax.const(tensor.numpy(), dtype_of(node))
 
 
 def _elu(node: Any, importer: Any) -> Any:
-    factors = [float(one) for one in node.args[1:]] + [1.0] * (4 - len(node.args))
+    factors = [float(arg) for arg in node.args[1:]] + [1.0] * (4 - len(node.args))
     x = argument(node, importer, 0, "input")
     return importer.block_builder.emit_te(formulas.elu, x, *factors, primfunc_name_hint="elu")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of one, two and three dimensions as products that kernels do.
+"""Conversion of convolutions of one, two and three dimensions to products for kernels.
 
-A convolution is the product of its inputs' patches with its weights, group by group. One of each
-channel by itself has a kernel of its own. A transposed one is a product, whose results are then
-added up where they fall on the same output.
+A convolution is the product of its inputs' patches with its weights, group by group. A depthwise
+convolution has a separate kernel. A transposed convolution is a product, whose results are then
+summed for each output.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torchroad.conversion import formulas
 
 @dataclass(frozen=True)
 class Window:
-    """A convolution's way over the axes of an image.
+    """The window of a convolution along the axes of an image.
 
     Attributes:
-        kernel: sizes.
-        stride: steps between outputs.
-        padding: zeros on both sides.
-        dilation: steps between a kernel's elements.
+        kernel: sizes of the kernel.
+        stride: distances between outputs.
+        padding: numbers of zeros on both sides.
+        dilation: distances between a kernel's elements.
     """
 
     kernel: tuple[int, ...]
@@ -37,26 +37,26 @@ class Window:
 
     @property
     def area(self) -> int:
-        """Elements of the kernel."""
+        """The number of elements of the kernel."""
         return math.prod(self.kernel)
 
     def outputs(self, image: Sequence[Any]) -> list[Any]:
-        """Sizes of what comes out of an image."""
+        """Return the sizes of the convolution's output for an image."""
         axes = zip(image, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in axes]
 
     def inputs(self, image: Sequence[Any], more: Sequence[int]) -> list[Any]:
-        """Sizes of what comes out of an image transposed, with so much more at the end."""
+        """Return the sizes of a transposed convolution's output, with ``more`` added at the end."""
         axes = zip(image, self.kernel, self.stride, self.padding, self.dilation, more, strict=True)
         return [(size - 1) * s - 2 * p + d * (k - 1) + m + 1 for size, k, s, p, d, m in axes]
 
     def flat(self) -> Window:
-        """The window of images with one row in place of that of a line."""
+        """Return the window with a leading axis of size 1, for images with a single row."""
         return Window((1, *self.kernel), (1, *self.stride), (0, *self.padding), (1, *self.dilation))
 
 
 def convolution(node: Any, importer: Any) -> Any:
-    """Convert ``convolution.default``."""
+    """Convert ``convolution.default`` to a product, or to a depthwise convolution."""
     x, weight, bias, *numbers, transposed, more, groups = importer.retrieve_args(node)
     builder, axes = importer.block_builder, len(weight.ty.shape) - 2
     kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
@@ -64,25 +64,25 @@ def convolution(node: Any, importer: Any) -> Any:
     batch, channels, *image = x.ty.shape
     if transposed:
         sizes = window.inputs(image, _each(more, axes))
-        made = _transposed(x, weight, window, groups, sizes, builder)
+        outputs = _transposed(x, weight, window, groups, sizes, builder)
     else:
         sizes = window.outputs(image)
         of_each = groups == int(channels) and int(weight.ty.shape[1]) == 1 and axes < 3
-        made = (_depthwise if of_each else _grouped)(x, weight, window, groups, builder)
-    made = builder.emit(relax.op.reshape(made, [batch, made.ty.shape[1], *sizes]))
+        outputs = (_depthwise if of_each else _grouped)(x, weight, window, groups, builder)
+    outputs = builder.emit(relax.op.reshape(outputs, [batch, outputs.ty.shape[1], *sizes]))
     if bias is None:
-        return made
+        return outputs
     bias = builder.emit(relax.op.reshape(bias, [1, bias.ty.shape[0], *[1] * axes]))
-    return builder.emit(relax.op.add(made, bias))
+    return builder.emit(relax.op.add(outputs, bias))
 
 
 def _each(sizes: Any, axes: int) -> tuple[int, ...]:
-    """A number for every axis, or one for each."""
+    """Return a number for every axis, from a single number or a sequence."""
     return (sizes,) * axes if isinstance(sizes, int) else (*sizes,) * (axes // len(sizes))
 
 
 def _grouped(x: Any, weight: Any, window: Window, groups: int, builder: Any) -> Any:
-    """Outputs [batch, outputs, places]: patches times weights, for each group."""
+    """Compute outputs [batch, outputs, places] as patches times weights, for each group."""
     outputs, inputs, *_ = (int(size) for size in weight.ty.shape)
     rows = builder.emit_te(
         partial(patches, groups=groups, window=window), x, primfunc_name_hint="patches"
@@ -92,16 +92,16 @@ def _grouped(x: Any, weight: Any, window: Window, groups: int, builder: Any) -> 
     if groups == 1:
         rows = builder.emit(relax.op.reshape(rows, [batch, places, width]))
         matrix = builder.emit(relax.op.reshape(weight, [outputs, width]))
-        made = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="convolution")
-        return builder.emit(relax.op.permute_dims(made, [0, 2, 1]))
+        out = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="convolution")
+        return builder.emit(relax.op.permute_dims(out, [0, 2, 1]))
     matrix = builder.emit(relax.op.reshape(weight, [1, groups, outputs // groups, width]))
-    made = builder.emit_te(formulas.nt_batch_matmul, rows, matrix, primfunc_name_hint="convolution")
-    made = builder.emit(relax.op.permute_dims(made, [0, 1, 3, 2]))
-    return builder.emit(relax.op.reshape(made, [batch, outputs, places]))
+    out = builder.emit_te(formulas.nt_batch_matmul, rows, matrix, primfunc_name_hint="convolution")
+    out = builder.emit(relax.op.permute_dims(out, [0, 1, 3, 2]))
+    return builder.emit(relax.op.reshape(out, [batch, outputs, places]))
 
 
 def _depthwise(x: Any, weight: Any, window: Window, _groups: int, builder: Any) -> Any:
-    """Outputs [batch, outputs, rows, columns]: each channel by itself."""
+    """Compute outputs [batch, outputs, rows, columns] with a filter for each channel."""
     if len(window.kernel) == 1:
         window = window.flat()
         batch, channels, length = x.ty.shape
@@ -115,7 +115,7 @@ def _depthwise(x: Any, weight: Any, window: Window, _groups: int, builder: Any) 
 def _transposed(
     x: Any, weight: Any, window: Window, groups: int, sizes: Sequence[Any], builder: Any
 ) -> Any:
-    """Outputs [batch, outputs, ...] of a transposed convolution, of the given sizes."""
+    """Compute outputs [batch, outputs, ...] of a transposed convolution, with given sizes."""
     batch, channels, *image = x.ty.shape
     inputs, outputs = int(channels) // groups, int(weight.ty.shape[1])
     places = math.prod(image[1:], start=image[0])
@@ -123,13 +123,13 @@ def _transposed(
     rows = builder.emit(relax.op.permute_dims(rows, [0, 1, 3, 2]))
     matrix = builder.emit(relax.op.reshape(weight, [1, groups, inputs, outputs * window.area]))
     matrix = builder.emit(relax.op.permute_dims(matrix, [0, 1, 3, 2]))
-    made = builder.emit_te(formulas.nt_batch_matmul, rows, matrix, primfunc_name_hint="convolution")
+    out = builder.emit_te(formulas.nt_batch_matmul, rows, matrix, primfunc_name_hint="convolution")
     fold = partial(folded, window=window, image=list(image), sizes=list(sizes))
-    return builder.emit_te(fold, made, primfunc_name_hint="folded")
+    return builder.emit_te(fold, out, primfunc_name_hint="folded")
 
 
 def patches(x: Any, groups: int, window: Window) -> Any:
-    """The inputs of each output of a convolution, as rows of a matrix for each group.
+    """Compute the inputs of each output of a convolution, as rows of a matrix for each group.
 
     Args:
         x: [batch, channels, ...].
@@ -155,7 +155,7 @@ def patches(x: Any, groups: int, window: Window) -> Any:
 
 
 def depthwise(x: Any, weight: Any, window: Window) -> Any:
-    """The convolution of each channel by itself.
+    """Compute the depthwise convolution, with separate filters for each channel.
 
     Args:
         x: [batch, channels, height, width].
@@ -179,13 +179,13 @@ def depthwise(x: Any, weight: Any, window: Window) -> Any:
 
 
 def folded(products: Any, window: Window, image: Sequence[Any], sizes: Sequence[Any]) -> Any:
-    """The outputs of a transposed convolution, from the product of each input with the kernel.
+    """Compute a transposed convolution's outputs from products of each input with the kernel.
 
     Args:
         products: [batch, groups, places, outputs of a group * elements of the kernel].
         window: of the convolution.
         image: sizes of the inputs.
-        sizes: those of the outputs.
+        sizes: sizes of the outputs.
 
     Returns:
         [batch, outputs, ...].
@@ -198,12 +198,12 @@ def folded(products: Any, window: Window, image: Sequence[Any], sizes: Sequence[
         n, c, *at = i
         taps = _places(tap, window.kernel)
         axes = zip(at, window.padding, taps, window.dilation, strict=True)
-        ways = [one + p - t * d for one, p, t, d in axes]
+        offsets = [coordinate + p - t * d for coordinate, p, t, d in axes]
         place: Any = 0
         inside = []
-        for way, step, size in zip(ways, window.stride, image, strict=True):
-            inside += [way >= 0, way % step == 0, way // step < size]
-            place = place * size + way // step
+        for offset, step, size in zip(offsets, window.stride, image, strict=True):
+            inside += [offset >= 0, offset % step == 0, offset // step < size]
+            place = place * size + offset // step
         value = products[n, c // outputs, place, c % outputs * window.area + tap]
         return te.sum(tirx.if_then_else(tirx.all(*inside), value, _zero()), axis=tap)
 
@@ -211,12 +211,12 @@ def folded(products: Any, window: Window, image: Sequence[Any], sizes: Sequence[
 
 
 def _places(number: Any, sizes: Sequence[Any]) -> list[Any]:
-    """The indices of an element by its number."""
-    found: list[Any] = []
+    """Return the indices of an element from its flat number."""
+    indices: list[Any] = []
     for size in reversed(sizes[1:]):
-        found.append(number % size)
+        indices.append(number % size)
         number = number // size
-    return [number, *reversed(found)]
+    return [number, *reversed(indices)]
 
 
 def _padded(x: Any, padding: Sequence[int]) -> Any:
@@ -227,10 +227,10 @@ def _padded(x: Any, padding: Sequence[int]) -> Any:
     def element(*i: Any) -> Any:
         n, c, *at = i
         inside = []
-        for one, before, size in zip(at, padding, image, strict=True):
-            inside += [one >= before, one < size + before] if before else []
-        own = [one - before for one, before in zip(at, padding, strict=True)]
-        return tirx.if_then_else(tirx.all(*inside), x[(n, c, *own)], _zero())
+        for coordinate, before, size in zip(at, padding, image, strict=True):
+            inside += [coordinate >= before, coordinate < size + before] if before else []
+        source = [coordinate - before for coordinate, before in zip(at, padding, strict=True)]
+        return tirx.if_then_else(tirx.all(*inside), x[(n, c, *source)], _zero())
 
     wide = [size + 2 * before for size, before in zip(image, padding, strict=True)]
     return te.compute((*x.shape[:2], *wide), element, name="padded")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types as torch has them, where TVM's importer would take others.
+"""Torch's dtypes for operators to which TVM's importer would give other dtypes.
 
-TVM 0.26 makes a tensor of a constant in its model's type rather than the one asked for
-(``zeros_like(mask, dtype=float32)`` becomes bool), rounds a number to the integers that it is
-combined with, and has int32 where torch's sorts give int64.
+TVM 0.26 makes a constant tensor in its model tensor's dtype rather than the requested dtype
+(``zeros_like(mask, dtype=float32)`` becomes bool), rounds a number that is combined with integers,
+and gives int32 for torch's sorts, which give int64.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 import torch
 from tvm import relax
 
-# Places of arguments that choose, and are not computed with.
+# Positions of arguments that are conditions, which keep their dtype.
 CHOOSING = {"where.self": 0}
 
 
 def dtype_of(node: Any) -> str | None:
-    """Torch's type of a node's tensor; None of anything else."""
+    """Return torch's dtype of a node's tensor; None for a node without a tensor."""
     value = node.meta.get("val")
     return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else None
 
 
 @contextmanager
 def promoted(node: Any, importer: Any) -> Iterator[None]:
-    """Let an elementwise operator find its arguments in the type that torch computes in."""
+    """Cast an elementwise operator's arguments, in a context, to torch's computation dtype."""
     before = {}
     if (dtype := _computed_in(node)) is not None:
-        for place, argument in enumerate(node.args):
-            chosen = place == CHOOSING.get(node.target.__name__)
+        for position, argument in enumerate(node.args):
+            chosen = position == CHOOSING.get(node.target.__name__)
             if isinstance(argument, torch.fx.Node) and dtype_of(argument) and not chosen:
                 value = importer.env[argument]
                 if str(value.ty.dtype) != dtype:
@@ -46,38 +46,38 @@ def promoted(node: Any, importer: Any) -> Iterator[None]:
 
 
 def _computed_in(node: Any) -> str | None:
-    """Type that an elementwise operator computes in; None where nothing is known of it."""
+    """Return the dtype in which an elementwise operator computes; None if unknown."""
     if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
         return None
     if (dtype := dtype_of(node)) != "bool":
         return dtype
-    # Of a comparison the result's type says nothing.
-    values = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in node.args]
+    # The result of a comparison does not show the dtype of the computation.
+    values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
     if len(values) != 2 or not all(isinstance(v, torch.Tensor | int | float) for v in values):
         return None
     return str(torch.result_type(*values)).removeprefix("torch.")
 
 
-def checked(node: Any, made: Any, importer: Any) -> Any:
-    """Check the result of an operator; integers of another width are converted.
+def checked(node: Any, result: Any, importer: Any) -> Any:
+    """Return an operator's result after a check of shape and dtype; int32 and int64 are cast.
 
     Raises:
-        TypeError: it has another type or shape than torch's.
+        TypeError: the result's shape or dtype differs from torch's.
     """
     dtype = dtype_of(node)
-    if dtype is None or not isinstance(getattr(made, "ty", None), relax.TensorType):
-        return made
-    _check_shape(node.meta["val"].shape, made.ty.shape)
-    found = str(made.ty.dtype)
-    if found == dtype:
-        return made
-    if {found, dtype} == {"int32", "int64"}:
-        return importer.block_builder.emit(relax.op.astype(made, dtype))
-    raise TypeError(f"TVM's importer gives it the dtype {found}, torch {dtype}")
+    if dtype is None or not isinstance(getattr(result, "ty", None), relax.TensorType):
+        return result
+    _check_shape(node.meta["val"].shape, result.ty.shape)
+    result_dtype = str(result.ty.dtype)
+    if result_dtype == dtype:
+        return result
+    if {result_dtype, dtype} == {"int32", "int64"}:
+        return importer.block_builder.emit(relax.op.astype(result, dtype))
+    raise TypeError(f"TVM's importer gives it the dtype {result_dtype}, torch {dtype}")
 
 
 def _check_shape(wanted: Any, found: Any) -> None:
-    """Compare sizes that do not vary."""
+    """Refuse a shape whose fixed sizes differ from torch's."""
     if found is None:
         return
     sizes = [getattr(size, "value", None) for size in found]
@@ -88,11 +88,11 @@ def _check_shape(wanted: Any, found: Any) -> None:
 
 
 def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> Any:
-    """Converter of an operator that makes a tensor of one number.
+    """Return a converter of an operator that makes a tensor of a single number.
 
     Args:
-        size: the tensor's sizes, of a node and the importer.
-        value: the number, of a node.
+        size: returns the tensor's sizes for a node and the importer.
+        value: returns the number for a node.
     """
 
     def convert(node: Any, importer: Any) -> Any:
@@ -100,7 +100,7 @@ def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> An
         if isinstance(number, torch.fx.Node):
             raise TypeError("its value is not known before a run")
         filler = relax.const(number, dtype)
-        # TVM 0.26 cannot compile a full tensor of what is not finite.
+        # TVM 0.26 cannot compile a full tensor of infinity or NaN.
         if not math.isfinite(number):
             return importer.block_builder.emit(relax.op.broadcast_to(filler, shape))
         return importer.block_builder.emit(relax.op.full(shape, filler, dtype))
@@ -108,15 +108,15 @@ def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> An
     return convert
 
 
-def _given(place: int) -> Callable[[Any, Any], Any]:
-    return lambda node, importer: relax.ShapeExpr(importer._retrieve_args(node.args[place]))
+def _given(position: int) -> Callable[[Any, Any], Any]:
+    return lambda node, importer: relax.ShapeExpr(importer._retrieve_args(node.args[position]))
 
 
 def _of_first(node: Any, importer: Any) -> Any:
     return importer.env[node.args[0]].ty.shape
 
 
-# Operators that make a tensor of one number: where its sizes are from, and the number.
+# Operators that make a tensor of a single number: the sources of its sizes and of the number.
 CONSTANTS: dict[str, Any] = {
     "full.default": constant(_given(0), lambda node: node.args[1]),
     "full_like.default": constant(_of_first, lambda node: node.args[1]),

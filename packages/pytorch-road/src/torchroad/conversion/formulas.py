@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor expressions of layers in the forms that the project's passes know.
+"""Tensor expressions of layers in the forms that the project's passes recognise.
 
 A matrix product multiplies by a transposed matrix, so that kernels find both factors' rows
-contiguous; sums run over the last axis; activations are made of exponentials, which the passes
-compute in vectors.
+contiguous; sums run over the last axis; activations consist of exponentials, which the passes
+vectorise.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ERF_P = 0.3275911
 ERF_TERMS = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-# Scores of keys behind a query's place.
+# Scores of keys after a query's position.
 LEAST = -3.0e38
-# The least that is finite in float32.
+# The least finite float32.
 LEAST_FINITE = -3.4028234663852886e38
 
 
@@ -40,12 +40,12 @@ def nt_matmul(data: Any, weight: Any) -> Any:
 
 
 def nt_batch_matmul(left: Any, right: Any) -> Any:
-    """Multiply matrices by others transposed.
+    """Multiply a batch of matrices by a batch of transposed matrices.
 
     Args:
         left: [..., rows, k].
-        right: [..., n, k]; a leading size may be a divisor of the other's, such as fewer heads of
-            keys than of queries: neighbours then share one.
+        right: [..., n, k]; a leading size may divide the left's, such as heads of keys and heads of
+            queries: neighbours on the left then share a matrix on the right.
 
     Returns:
         [..., rows, n].
@@ -63,7 +63,7 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
 
 
 def _share(left: Any, right: Any) -> int:
-    """Matrices in turn on the left that belong to one on the right."""
+    """Return how many consecutive matrices on the left share a matrix on the right."""
     numbers = [int(n) if isinstance(n, int | tirx.IntImm) else None for n in (left, right)]
     if numbers[0] is None or numbers[1] is None:
         return 1
@@ -71,7 +71,7 @@ def _share(left: Any, right: Any) -> int:
 
 
 def last_but(x: Any, axis: int, before: int) -> Any:
-    """The elements of one place of an axis, which is dropped: so many before its end."""
+    """Return the elements of an axis, which is dropped, at ``before`` positions before its end."""
     axis %= len(x.shape)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
     place = x.shape[axis] - before
@@ -79,7 +79,7 @@ def last_but(x: Any, axis: int, before: int) -> Any:
 
 
 def scaled(scores: Any, scale: float, causal: bool) -> Any:
-    """Scores [..., queries, keys] times a number; `causal` hides keys behind the query's place."""
+    """Multiply scores [..., queries, keys] by a number; `causal` hides keys after the query."""
 
     def element(*i: Any) -> Any:
         value = scores[i] * _const(scale)
@@ -89,7 +89,7 @@ def scaled(scores: Any, scale: float, causal: bool) -> Any:
 
 
 def softmax(x: Any) -> Any:
-    """Softmax over the last axis."""
+    """Compute the softmax over the last axis."""
     rows, width = x.shape[:-1], x.shape[-1]
     k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
     most = te.compute(rows, lambda *i: te.max(x[(*i, k)], axis=k), name="softmax_most")
@@ -99,7 +99,7 @@ def softmax(x: Any) -> Any:
 
 
 def masked_softmax(x: Any) -> Any:
-    """The same where elements are -inf: zeros of a row without another, as torch's attention."""
+    """Compute the softmax over the last axis; rows of only -inf give zeros, as in torch."""
     rows, width = x.shape[:-1], x.shape[-1]
     k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
     most = te.compute(rows, lambda *i: te.max(x[(*i, k)], axis=k), name="softmax_most")
@@ -136,7 +136,7 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
 
 
 def adaptive_maximum(x: Any, axis: int, size: int) -> Any:
-    """Maxima of `size` windows of an axis, which overlap where it is no multiple."""
+    """Compute maxima of `size` windows of an axis; windows overlap if `size` does not divide."""
     before = int(x.shape[axis])
     most = max(-((i + 1) * before // -size) - i * before // size for i in range(size))
     k = te.reduce_axis((0, most), name="k")
@@ -144,7 +144,7 @@ def adaptive_maximum(x: Any, axis: int, size: int) -> Any:
     def element(*i: Any) -> Any:
         begin = tirx.floordiv(i[axis] * before, size)
         end = tirx.floordiv((i[axis] + 1) * before + (size - 1), size)
-        # A shorter window has its last element more than once.
+        # A shorter window repeats its last element.
         return te.max(x[(*i[:axis], tirx.min(begin + k, end - 1), *i[axis + 1 :])], axis=k)
 
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
@@ -152,32 +152,32 @@ def adaptive_maximum(x: Any, axis: int, size: int) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x) of each element."""
+    """Compute 1 / (1 + e^-x) of each element."""
     return te.compute(x.shape, lambda *i: te.sigmoid(x[i]), name="sigmoid")
 
 
 def silu(x: Any) -> Any:
-    """X / (1 + e^-x) of each element."""
+    """Compute x / (1 + e^-x) of each element."""
     return te.compute(x.shape, lambda *i: x[i] * te.sigmoid(x[i]), name="silu")
 
 
 def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
-    """Scale x, and alpha (e^(input_scale x) - 1) where x is below zero."""
+    """Compute scale * x for x >= 0, else scale * alpha * (e^(input_scale * x) - 1)."""
 
-    def one(*i: Any) -> Any:
+    def element(*i: Any) -> Any:
         below = te.exp(tirx.min(x[i], _const(0)) * _const(input_scale)) - _const(1)
         return (tirx.max(x[i], _const(0)) + below * _const(alpha)) * _const(scale)
 
-    return te.compute(x.shape, one, name="elu")
+    return te.compute(x.shape, element, name="elu")
 
 
 def tanh(x: Any) -> Any:
-    """Hyperbolic tangent of each element, with an absolute error below 1e-6."""
+    """Compute the hyperbolic tangent of each element, with an absolute error below 1e-6."""
     return te.compute(x.shape, lambda *i: _tanh(x[i]), name="tanh")
 
 
 def gelu(x: Any) -> Any:
-    """X times the normal distribution's share below it, with an absolute error below 1e-6 x."""
+    """Compute x times the normal distribution function, with an absolute error below 1e-6 x."""
 
     def element(*i: Any) -> Any:
         return x[i] * _const(0.5) * (_const(1) + _erf(x[i] * _const(math.sqrt(0.5))))
@@ -186,7 +186,7 @@ def gelu(x: Any) -> Any:
 
 
 def gelu_tanh(x: Any) -> Any:
-    """The approximation of :func:`gelu` by a hyperbolic tangent."""
+    """Compute the approximation of :func:`gelu` by a hyperbolic tangent."""
 
     def element(*i: Any) -> Any:
         inner = x[i] + _const(0.044715) * x[i] * x[i] * x[i]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements of a tensor by indices, which are checked: each is one of its axis.
+"""Reads of a tensor's elements by indices, with checks that the indices are in range.
 
-TVM's code reads and writes beyond a tensor where torch refuses an index.
+Without a check, TVM's code reads and writes beyond a tensor if torch would refuse an index.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ Indices = Iterator[tuple[Any, Any]]
 
 
 def _along(node: Any, importer: Any) -> Indices:
-    """The indices on one axis of the first argument."""
+    """Yield the indices along an axis of the first argument, and the axis's size."""
     yield node.args[2], importer.env[node.args[0]].ty.shape[node.args[1]]
 
 
 def _rows(node: Any, importer: Any) -> Indices:
-    """The rows of a table."""
+    """Yield the row indices of a table, and the number of its rows."""
     yield node.args[1], importer.env[node.args[0]].ty.shape[0]
 
 
 def _of_axes(node: Any, importer: Any) -> Indices:
-    """The indices of each axis that has some."""
-    for place, size in zip(node.args[1], importer.env[node.args[0]].ty.shape, strict=False):
-        if place is not None and "int" in str(dtype_of(place)):
-            yield place, size
+    """Yield the integer indices of each axis, and the axis's size."""
+    for indices, size in zip(node.args[1], importer.env[node.args[0]].ty.shape, strict=False):
+        if indices is not None and "int" in str(dtype_of(indices)):
+            yield indices, size
 
 
 def _of_all(node: Any, importer: Any) -> Indices:
-    """The indices of a tensor as if it had one axis."""
+    """Yield the indices into a flattened tensor, and the number of its elements."""
     yield node.args[1], math.prod(importer.env[node.args[0]].ty.shape, start=1)
 
 
-# Operators with indices: the nodes of these, each with the size of its axis.
+# Functions by operator that yield nodes of indices, each with the size of its axis.
 ALONG = (
     *("index_select.default", "gather.default"),
     *("scatter.src", "scatter.value", "scatter_add.default"),
@@ -55,33 +55,33 @@ INDEXED: dict[str, Callable[[Any, Any], Indices]] = {
     "index_put.default": _of_axes,
     "take.default": _of_all,
 }
-# Those of which torch counts negative indices from the end of the axis.
+# Operators whose negative indices torch counts from the end of the axis.
 FROM_END = ("index.Tensor", "index_put.default", "take.default")
 
 
 @contextmanager
 def checked_places(node: Any, importer: Any, inputs: Collection[str], where: str) -> Iterator[None]:
-    """Let an operator find its indices checked, and counted from the begin of their axes.
+    """Check an operator's indices and count them from the begin of their axes, in a context.
 
     Args:
         node: the operator.
-        importer: TVM's.
-        inputs: names of the model's inputs; only what depends on these needs a check.
-        where: the operator, in words.
+        importer: TVM's importer.
+        inputs: names of the model's inputs; only indices that depend on an input are checked.
+        where: the operator's name and module, for messages.
     """
     name, before = node.target.__name__, {}
 
-    def replaced(one: Any, by: Callable[..., Any], *more: Any) -> None:
-        before[one] = importer.env[one]
-        importer.env[one] = importer.block_builder.emit_te(
-            by, before[one], *more, primfunc_name_hint="places"
+    def replaced(indices: Any, function: Callable[..., Any], *arguments: Any) -> None:
+        before[indices] = importer.env[indices]
+        importer.env[indices] = importer.block_builder.emit_te(
+            function, before[indices], *arguments, primfunc_name_hint="places"
         )
 
     for place, size in INDEXED[name](node, importer) if name in INDEXED else ():
         from_end, checked = name in FROM_END, _depends(place, inputs)
         if from_end or checked:
-            told = where if checked else ""
-            replaced(place, partial(from_begin, from_end=from_end, where=told), size)
+            message_prefix = where if checked else ""
+            replaced(place, partial(from_begin, from_end=from_end, where=message_prefix), size)
     if name in BAGS and not width_of_bags(node) and _depends(node.args[2], inputs):
         count = importer.env[node.args[1]].ty.shape[0]
         replaced(node.args[2], partial(checked_offsets, where=where), count)
@@ -92,49 +92,49 @@ def checked_places(node: Any, importer: Any, inputs: Collection[str], where: str
 
 
 def _depends(node: Any, inputs: Collection[str]) -> bool:
-    """True if a node is computed from an input."""
+    """Return True if a node is computed from an input."""
     seen, left = set(), [node]
     while left:
-        one = left.pop()
-        if one.name in inputs:
+        current = left.pop()
+        if current.name in inputs:
             return True
-        new = [source for source in one.all_input_nodes if source not in seen]
-        seen.update(new)
-        left += new
+        sources = [source for source in current.all_input_nodes if source not in seen]
+        seen.update(sources)
+        left += sources
     return False
 
 
 def from_begin(places: Any, size: Any, from_end: bool, where: str) -> Any:
-    """Places on an axis of a size; negative ones are counted from its end.
+    """Compute indices counted from the begin of an axis, from indices that may be negative.
 
     Args:
-        places: integers.
+        places: integer indices.
         size: of the axis.
-        from_end: negative ones are allowed.
-        where: the operator; empty: they need no check.
+        from_end: negative indices are allowed.
+        where: the operator, for messages; empty: no check.
     """
 
-    def one(place: Any) -> Any:
+    def shifted(place: Any) -> Any:
         return tirx.Select(place < 0, place + tirx.Cast(places.dtype, size), place)
 
     if not where:
-        return te.compute(places.shape, lambda *i: one(places[i]), name="places")
+        return te.compute(places.shape, lambda *i: shifted(places[i]), name="places")
     least = -size if from_end else 0
 
     def beyond(at: Any, i: Any) -> tuple[Any, tuple[Any, ...]]:
         return tirx.any(at(i) < least, at(i) >= size), (at(i), least, size - 1)
 
-    told = f"{where}: index {{}} is beyond its axis, whose indices are {{}} to {{}}"
-    return verified(places, beyond, told, one)
+    message = f"{where}: index {{}} is beyond its axis, whose indices are {{}} to {{}}"
+    return verified(places, beyond, message, shifted)
 
 
 def checked_offsets(offsets: Any, count: Any, where: str) -> Any:
-    """Offsets of bags, which must begin with 0, not decrease, and be places of the indices.
+    """Compute offsets of bags, checked: from 0, not decreasing, at most the number of indices.
 
     Args:
-        offsets: integers.
-        count: number of the indices.
-        where: the operator.
+        offsets: integer offsets.
+        count: number of indices.
+        where: the operator, for messages.
     """
 
     def misplaced(at: Any, i: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -143,11 +143,11 @@ def checked_offsets(offsets: Any, count: Any, where: str) -> Any:
         most = tirx.if_then_else(first, 0, count)
         return tirx.any(at(i) < least, at(i) > most), (i, at(i), count)
 
-    told = (
+    message = (
         f"{where}: offset {{}} is {{}}; the first is 0, none is less than the one before, "
         "and none is more than the number of indices, {}"
     )
-    return verified(offsets, misplaced, told)
+    return verified(offsets, misplaced, message)
 
 
 def at_indices(node: Any, importer: Any) -> Any:
@@ -155,9 +155,9 @@ def at_indices(node: Any, importer: Any) -> Any:
     name, x = node.target.__name__, importer.env[node.args[0]]
     if name == "index.Tensor":
         nodes = dict(enumerate(node.args[1]))
-        if any(one is not None and dtype_of(one) == "bool" for one in nodes.values()):
+        if any(index is not None and dtype_of(index) == "bool" for index in nodes.values()):
             return importer._index_tensor(node)
-        places = {axis: importer.env[one] for axis, one in nodes.items() if one is not None}
+        places = {axis: importer.env[index] for axis, index in nodes.items() if index is not None}
     elif name == "index_select.default":
         places = {node.args[1] % len(x.ty.shape): importer.env[node.args[2]]}
     else:
@@ -168,29 +168,29 @@ def at_indices(node: Any, importer: Any) -> Any:
 
 
 def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
-    """The elements at places of some axes, all of the others.
+    """Compute the elements at indices of some axes, and all elements of the other axes.
 
     Args:
         x: data.
-        places: indices for each of the axes; their shapes broadcast together.
-        axes: in ascending order. Where others are between them, those of the places come first.
+        places: indices for each axis of ``axes``; their shapes broadcast together.
+        axes: in ascending order. If they are not adjacent, the axes of the indices come first.
     """
-    count = max(len(one.shape) for one in places)
+    count = max(len(indices.shape) for indices in places)
     shape: list[Any] = [1] * count
-    for one in places:
-        for axis, size in enumerate(one.shape, count - len(one.shape)):
+    for indices in places:
+        for axis, size in enumerate(indices.shape, count - len(indices.shape)):
             shape[axis] = shape[axis] if is_one(size) else size
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     together = axes[-1] - axes[0] + 1 == len(axes)
     first = axes[0] if together else 0
 
     def element(*i: Any) -> Any:
-        own, others = i[first : first + count], [*i[:first], *i[first + count :]]
+        index_axes, others = i[first : first + count], [*i[:first], *i[first + count :]]
         at = dict(zip(kept, others, strict=True))
-        for axis, one in zip(axes, places, strict=True):
-            last = own[count - len(one.shape) :]
-            at[axis] = one[
-                tuple(0 if is_one(n) else k for n, k in zip(one.shape, last, strict=True))
+        for axis, indices in zip(axes, places, strict=True):
+            last = index_axes[count - len(indices.shape) :]
+            at[axis] = indices[
+                tuple(0 if is_one(n) else k for n, k in zip(indices.shape, last, strict=True))
             ]
         return x[tuple(at[axis] for axis in range(len(x.shape)))]
 
@@ -199,5 +199,5 @@ def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
 
 
 def is_one(size: Any) -> bool:
-    """True of a size that is known to be one."""
+    """Return True if a size is known to be one."""
     return isinstance(size, int | tirx.IntImm) and int(size) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusal of programs that would be computed wrong, although their operators are known."""
+"""Refusal of programs that would give wrong results although all operators have converters."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from crosslab.errors import UserError
 from torchroad.conversion.operators import place_of
 
 SHORT = (torch.float16, torch.bfloat16)
-# It is random only if it is asked to drop something, which its converter refuses.
+# Tagged as random, but random only with dropout, which the converter refuses.
 ATTENTION = "scaled_dot_product_attention.default"
 
 
 def check_limits(program: Any) -> None:
-    """Make sure that a program computes from its inputs alone, in types that are computed in.
+    """Refuse a program that depends on more than its inputs, or has dtypes of 16 bits.
 
     Raises:
-        UserError: the operator or value that breaks this, with its place.
+        UserError: the program changes a buffer, has no tensor as input, an output that is not a
+            tensor, a float of 16 bits, or random numbers; the message names the operator.
     """
     signature = program.graph_signature
     if changed := sorted(set(signature.buffers_to_mutate.values())):
@@ -31,8 +32,8 @@ def check_limits(program: Any) -> None:
         )
     if not signature.user_inputs:
         raise UserError("no input of the model is a tensor")
-    made = [one.arg for one in signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
-    if others := [one for one in made if not isinstance(one, TensorArgument)]:
+    results = [spec.arg for spec in signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    if others := [spec for spec in results if not isinstance(spec, TensorArgument)]:
         kind = type(getattr(others[0], "value", 0)).__name__
         raise UserError(
             f"an output of the model is {kind}, not a tensor",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of an exported program that no converter knows, by name and place."""
+"""Operators of an exported program without a converter, by name and place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = (
 
 
 def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
-    """Lines that name each operator without a converter, and the places of its calls.
+    """Return a line for each operator without a converter and each place of its calls.
 
     Args:
         program: torch's ``ExportedProgram``.
@@ -31,18 +31,18 @@ def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
             places.setdefault(str(node.target), Counter())[place_of(node)] += 1
     return [
         f"{name} in {place}" + (f" ({count} times)" if count > 1 else "")
-        for name, found in sorted(places.items())
-        for place, count in found.items()
+        for name, counts in sorted(places.items())
+        for place, count in counts.items()
     ]
 
 
 def with_places(
     own: Mapping[str, Converter], known: Collection[str], inputs: Collection[str]
 ) -> dict[str, Converter]:
-    """Converters that name their operator and its place when they fail.
+    """Return converters that name their operator and its place if they fail.
 
     Args:
-        own: the project's, by operator; TVM's convert the others.
+        own: the project's converters by operator; TVM's importer converts the other operators.
         known: operators that have a converter.
         inputs: names of the model's inputs.
     """
@@ -55,30 +55,30 @@ def with_places(
                 of_tvm.update(importer.create_convert_map())
             where = f"{node.target} in {module_of(node)}"
             with promoted(node, importer), checked_places(node, importer, inputs, where):
-                made = own[name](node, importer) if name in own else of_tvm[name](node)
-            return checked(node, made, importer)
+                result = own[name](node, importer) if name in own else of_tvm[name](node)
+            return checked(node, result, importer)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
             raise UserError(
-                f"{node.target} in {place_of(node)} cannot be imported: {told}", remedy=REMEDY
+                f"{node.target} in {place_of(node)} cannot be imported: {problem}", remedy=REMEDY
             ) from error
 
     return dict.fromkeys([*known, *own], convert)
 
 
 def module_of(node: Any) -> str:
-    """The module that a node belongs to."""
+    """Return a text that names the module of a node."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((entry[0] for entry in reversed(list(stack.values())) if entry[0]), "")
     return f"module {path}" if path else "the model itself"
 
 
 def place_of(node: Any) -> str:
-    """The module that a node belongs to, and the line of source that it is from."""
+    """Return a text that names the module of a node, and its line of source."""
     module = module_of(node)
     lines = [line.strip() for line in (node.stack_trace or "").splitlines()]
     files = [line for line in lines if line.startswith("File ")]
     if not files:
         return module
-    place = files[-1].split(", in ")[0].removeprefix("File ").replace('"', "")
-    return f"{module}, {place.replace(', line ', ':')}"
+    location = files[-1].split(", in ")[0].removeprefix("File ").replace('"', "")
+    return f"{module}, {location.replace(', line ', ':')}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpolation and adaptive pooling: products with the weights that torch itself gives each axis.
+"""Conversion of interpolation and adaptive pooling to products with torch's weights for each axis.
 
-TVM's importer has coordinates of its own for sizes that are no whole multiple of each other, and no
-antialiasing. Its adaptive averages are wrong where one axis is a whole multiple and another is not.
+TVM's importer uses other coordinates for sizes that are not multiples of each other, and has no
+antialiasing. Its adaptive averages are wrong if only some axes are multiples of their output sizes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tvm import relax, tirx
 
 from torchroad.conversion import formulas
 
-# Averages to a given size, of the last two or three axes.
+# Operators that average the last two or three axes to a given size.
 ADAPTIVE_AVERAGES = ("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
-# Maxima likewise.
+# Operators that reduce the last two or three axes to maxima of a given size.
 ADAPTIVE_MAXIMA = ("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 # Operators of two axes whose weights do not depend on the elements.
 RESAMPLING = (
@@ -34,7 +34,7 @@ def resampled(node: Any, importer: Any) -> Any:
 
 
 def adaptive_average(node: Any, importer: Any) -> Any:
-    """Convert an average of the last axes to a given size, each axis by itself."""
+    """Convert an average of the last axes to a given size, axis after axis."""
     x, builder = importer.env[node.args[0]], importer.block_builder
     first = len(x.ty.shape) - len(node.args[1])
     for axis in range(first, len(x.ty.shape)):
@@ -49,7 +49,7 @@ def adaptive_average(node: Any, importer: Any) -> Any:
 
 
 def adaptive_maximum(node: Any, importer: Any) -> Any:
-    """Convert maxima of the last axes to a given size, without their places."""
+    """Convert maxima of the last axes to a given size, without the maxima's indices."""
     x, builder = importer.env[node.args[0]], importer.block_builder
     first = len(x.ty.shape) - len(node.args[1])
     for axis in range(first, len(x.ty.shape)):
@@ -59,46 +59,46 @@ def adaptive_maximum(node: Any, importer: Any) -> Any:
         if after != int(before):
             hint = "adaptive_maximum"
             x = builder.emit_te(formulas.adaptive_maximum, x, axis, after, primfunc_name_hint=hint)
-    # Zeros as TVM's importer has for other maxima: they are no integers, so their use is refused.
+    # Floats as indices, as in TVM's importer for other maxima: a use of them fails the dtype check.
     return builder.emit(relax.Tuple([x, relax.op.zeros_like(x)]))
 
 
 def _sizes(node: Any, axis: int) -> tuple[int, int]:
-    """Elements of an axis of the input, and of the output.
+    """Return the sizes of an axis in the input and in the output.
 
     Raises:
         TypeError: the axis varies.
     """
-    before, after = (one.meta["val"].shape[axis] for one in (node.args[0], node))
+    before, after = (tensor_node.meta["val"].shape[axis] for tensor_node in (node.args[0], node))
     if not isinstance(before, int) or not isinstance(after, int):
         raise TypeError("an axis that is resampled may not vary")
     return before, after
 
 
 def _weights(node: Any, axis: int) -> Any:
-    """Weights [outputs, inputs] of an axis: torch's answer to one image for each element.
+    """Return weights [outputs, inputs] of an axis: torch's result for a unit image of each input.
 
     Raises:
         TypeError: the axis varies.
     """
     before, after = _sizes(node, axis)
-    # The other axis has two elements and keeps them: of images one wide, torch's antialiasing
-    # interpolates the first output alone.
+    # The other axis keeps two elements: with a width of one, torch's antialiasing interpolates
+    # only the first output.
     images = torch.stack([torch.eye(before)] * 2, 4 - axis).unsqueeze(1).contiguous()
-    given = list(node.args[1:])
-    given[0] = given[0] and [after if one == axis else 2 for one in (2, 3)]
-    given[-1] = given[-1] and [given[-1][one - 2] if one == axis else 1.0 for one in (2, 3)]
-    return node.target(images, *given).select(5 - axis, 0)[:, 0].T.contiguous()
+    arguments = list(node.args[1:])
+    arguments[0] = arguments[0] and [after if n == axis else 2 for n in (2, 3)]
+    arguments[-1] = arguments[-1] and [arguments[-1][n - 2] if n == axis else 1.0 for n in (2, 3)]
+    return node.target(images, *arguments).select(5 - axis, 0)[:, 0].T.contiguous()
 
 
 def _along(x: Any, weights: Any, axis: int, builder: Any) -> Any:
     if ((weights == 0) | (weights == 1)).all() and (weights.sum(1) == 1).all():
-        places = relax.const(weights.argmax(1).numpy(), "int64")
-        return builder.emit(relax.op.take(x, places, axis))
+        indices = relax.const(weights.argmax(1).numpy(), "int64")
+        return builder.emit(relax.op.take(x, indices, axis))
     last = len(x.ty.shape) - 1
-    turned = list(range(last + 1))
-    turned[axis], turned[last] = last, axis
-    rows = x if axis == last else builder.emit(relax.op.permute_dims(x, turned))
+    order = list(range(last + 1))
+    order[axis], order[last] = last, axis
+    rows = x if axis == last else builder.emit(relax.op.permute_dims(x, order))
     matrix = relax.const(weights.numpy(), "float32")
-    made = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="resampled")
-    return made if axis == last else builder.emit(relax.op.permute_dims(made, turned))
+    product = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="resampled")
+    return product if axis == last else builder.emit(relax.op.permute_dims(product, order))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers that are verified before an operator takes them."""
+"""Checks of integers in compiled code before an operator uses them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
-# Function of the runner's that rejects an input: a text with a {} for each of the numbers after it.
+# The runner's function that rejects an input; arguments: a text with {} for each number, numbers.
 REJECT = "mlc_rvv.reject_input"
 
 
 @tvm_ffi.register_global_func(REJECT, override=True)  # type: ignore[untyped-decorator]
 def reject(text: str, *numbers: int) -> None:
-    """Do for compiled code in this process what the runner does.
+    """Reject an input in this process, as the runner does for compiled code.
 
     Raises:
         IndexError: always.
@@ -29,17 +29,17 @@ def reject(text: str, *numbers: int) -> None:
 def verified(
     given: Any,
     wrong: Callable[[Callable[[Any], Any], Any], tuple[Any, tuple[Any, ...]]],
-    told: str,
-    made: Callable[[Any], Any] = lambda one: one,
+    message: str,
+    result_of: Callable[[Any], Any] = lambda one: one,
 ) -> Any:
-    """Integers computed from others, of which none may be wrong.
+    """Compute integers from integers, and reject the input if a given integer is wrong.
 
     Args:
         given: integers.
-        wrong: from a function that gives the i-th integer, and i: whether it is wrong, and the
-            numbers that the message shows.
-        told: the message, with a {} for each number.
-        made: the result for an integer.
+        wrong: maps a function that returns the i-th integer, and i, to a condition that the integer
+            is wrong, and to the numbers in the message.
+        message: text with a {} for each number.
+        result_of: maps an integer to its result.
     """
 
     def loop(sources: Any, outs: Any) -> Any:
@@ -48,8 +48,8 @@ def verified(
             with script.serial(0, math.prod(given.shape, start=1)) as i:
                 is_wrong, numbers = wrong(lambda at: source[at], i)
                 with script.If(is_wrong), script.Then():
-                    script.evaluate(tirx.call_packed(REJECT, told, *numbers))
-                out[i] = made(source[i])
+                    script.evaluate(tirx.call_packed(REJECT, message, *numbers))
+                out[i] = result_of(source[i])
             return builder.get()
 
     bare = (

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many models through the road: right, refused by name, or wrong."""
+"""The survey of many models: right, refused by name, or wrong."""

@@ -18,7 +18,7 @@ MODULES = Path(__file__).with_name("modules.toml")
 
 
 def module_cases() -> dict[str, Factory]:
-    """Modules of torch.nn in each setting of the table."""
+    """Return factories of torch.nn's modules, for each setting of the table."""
     table = tomllib.loads(MODULES.read_text(encoding="utf-8"))
     return {
         f"{name} {number}": partial(_module, name, setting)
@@ -28,7 +28,7 @@ def module_cases() -> dict[str, Factory]:
 
 
 def architecture_cases() -> dict[str, Factory]:
-    """Small models of torchvision, torchaudio, transformers and diffusers, and a recommender."""
+    """Return factories of small models of the model packages, and of a recommender."""
     libraries.prepare()
     from torchroad.survey.architectures import audio, language, recommender, vision  # noqa: PLC0415
 
@@ -45,7 +45,7 @@ KINDS = {"module": module_cases, "architecture": architecture_cases}
 
 
 def all_cases(kinds: Collection[str]) -> dict[str, tuple[str, Factory]]:
-    """The cases of some kinds by name, each with its kind."""
+    """Return the kind and factory of each case of some kinds, by name."""
     return {name: (kind, make) for kind in kinds for name, make in KINDS[kind]().items()}
 
 
@@ -56,10 +56,10 @@ def _lively(make: Factory) -> Made:
 
 
 def _enliven(module: torch.nn.Module) -> None:
-    """Let every weight show in the outputs.
+    """Change a module's weights so that every weight affects the outputs.
 
-    Norms begin with ones and zeros, and the weights of deep models so small that what comes out
-    hardly depends on the inputs: both hide what is wrong.
+    Initial norms are ones and zeros, and initial weights of deep models are so small that the
+    outputs hardly depend on the inputs: both hide errors.
     """
     for value in (*module.parameters(), *module.buffers()):
         if value.is_floating_point() and value.dim() > 1:
@@ -69,9 +69,9 @@ def _enliven(module: torch.nn.Module) -> None:
 
 
 def _module(name: str, setting: dict[str, Any]) -> Made:
-    given = dict(setting)
-    shapes, integers = given.pop("shapes", [[2, 6]]), given.pop("integers", 0)
-    module = getattr(torch.nn, name)(*given.pop("args", []), **given).eval()
+    arguments = dict(setting)
+    shapes, integers = arguments.pop("shapes", [[2, 6]]), arguments.pop("integers", 0)
+    module = getattr(torch.nn, name)(*arguments.pop("args", []), **arguments).eval()
     _enliven(module)
     if integers:
         return module, tuple(torch.randint(integers, shape) for shape in shapes)

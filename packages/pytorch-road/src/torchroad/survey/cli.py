@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab torch survey``: many models through the road, and a table of what became of them."""
+"""``crosslab torch survey``: compiles and runs many models, and prints a table of outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 300.0
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command line of ``crosslab torch survey``."""
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "cache"),
         mlc_tree={"help": argparse.SUPPRESS},
@@ -81,10 +81,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_packages(kinds: Sequence[str]) -> None:
-    """Make sure that torch is here, and for architectures the packages that define them.
+    """Refuse to run without torch, or without the packages that define architectures.
 
     Raises:
-        UserError: names those that are missing.
+        UserError: packages are missing; the message names them.
     """
     wanted = ("torch", *(PACKAGES if "architecture" in kinds else ()))
     if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
@@ -95,16 +95,16 @@ def _check_packages(kinds: Sequence[str]) -> None:
 
 
 def made_from(tvm_tree: Path) -> str:
-    """Digest of what outcomes depend on: the importer, the passes, TVM's tree, torch."""
+    """Return a digest of everything that outcomes depend on: importer, passes, TVM, torch."""
     own = Path(__file__).parents[1]
     return digest(own, PASSES, tvm_tree / "python", metadata.version("torch"))
 
 
 def run_cases(args: argparse.Namespace, report: Report, scratch: Path) -> Iterator[Outcome]:
-    """Outcomes of the cases that the options choose, as they come.
+    """Yield the outcomes of the cases that the options choose, as they finish.
 
     Raises:
-        UserError: there is no case of a name.
+        UserError: no case has a given name.
         LabError: the surveying process fails.
     """
     spec = {
@@ -126,12 +126,12 @@ def run_cases(args: argparse.Namespace, report: Report, scratch: Path) -> Iterat
     )
     with process:
         for line in process.stdout or ():
-            # Models print, too.
+            # Skip lines that models print.
             if not line.startswith(MARK):
                 continue
-            told = json.loads(line.removeprefix(MARK))
-            if "what" in told:
-                raise UserError(told["what"])
-            yield Outcome(**told)
+            record = json.loads(line.removeprefix(MARK))
+            if "what" in record:
+                raise UserError(record["what"])
+            yield Outcome(**record)
     if process.returncode:
         raise LabError(f"the surveying process ended with {process.returncode}")

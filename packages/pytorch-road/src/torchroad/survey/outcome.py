@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of the survey, and the table of them."""
+"""Outcomes of the survey, and tables of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 from groundwork.files import atomic_write_json
 
-# Begin of a line in which the surveying process gives an outcome.
+# Begin of a line with an outcome on the surveying process's standard output.
 MARK = "survey: "
 
 # Kinds of cases, in words.
 KINDS = {"module": "modules of torch.nn", "architecture": "architectures"}
 
-# Largest difference of an output, as a part of the largest of torch's.
+# Largest allowed difference of an output, relative to the largest value of torch's output.
 TOLERANCE = 1e-5
 
 
 class Verdict(StrEnum):
-    """Result of a case; FAILED is a refusal without a name: our fault or TVM's."""
+    """The result of a case; FAILED is a refusal without a name: the project's fault or TVM's."""
 
     RIGHT = "right"
     REFUSED = "refused"
@@ -39,9 +39,9 @@ class Outcome:
         name: of the case.
         kind: "module" or "architecture".
         verdict: on the outputs.
-        error: largest difference in relation to an output's largest value.
-        share: part of the multiply-adds that kernels do; None where nothing was compiled.
-        told: the refusal, or the fault.
+        error: largest difference, relative to an output's largest value.
+        share: part of the multiply-adds that kernels do; None if the case was not compiled.
+        told: text of the refusal or fault, or a note.
         seconds: from export to the comparison.
     """
 
@@ -60,12 +60,12 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """One line of text."""
+        """The outcome as a line of text."""
         share = f"{self.share:7.1%}" if self.share is not None else "      -"
-        told = " ".join(self.told.split())[:160]
+        note = " ".join(self.told.split())[:160]
         return (
             f"{self.name:28} {self.verdict:8} {self.error:8.1e} {share} {self.seconds:6.1f} s"
-            f"  {told}"
+            f"  {note}"
         ).rstrip()
 
 
@@ -74,8 +74,8 @@ class Report:
     """A file of outcomes.
 
     Attributes:
-        file: it is written after each outcome.
-        made_from: digest of what outcomes depend on.
+        file: rewritten after each outcome.
+        made_from: digest of everything that outcomes depend on.
         outcomes: by name.
     """
 
@@ -85,7 +85,7 @@ class Report:
 
     @classmethod
     def read(cls, file: Path, made_from: str) -> Report:
-        """The report of a file; an empty one if it is absent, or made from something else."""
+        """Return the report in a file; an empty report if absent or if ``made_from`` differs."""
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -93,64 +93,62 @@ class Report:
         same = table.get("made_from") == made_from
         if table and not same:
             print(f"{file} is of other sources or another torch: all cases are run again")
-        found = [Outcome(**one) for one in table.get("outcomes", ())] if same else []
-        return cls(file, made_from, {one.name: one for one in found})
+        outcomes = [Outcome(**entry) for entry in table.get("outcomes", ())] if same else []
+        return cls(file, made_from, {entry.name: entry for entry in outcomes})
 
     def add(self, outcome: Outcome) -> None:
-        """Take an outcome, and write the file."""
+        """Add an outcome and write the file."""
         self.outcomes[outcome.name] = outcome
-        outcomes = [asdict(one) for one in self.outcomes.values()]
+        outcomes = [asdict(entry) for entry in self.outcomes.values()]
         atomic_write_json(self.file, {"made_from": self.made_from, "outcomes": outcomes})
 
     @property
     def faults(self) -> list[Outcome]:
-        """Outcomes that are wrong, or failed without a name."""
-        return [
-            one for one in self.outcomes.values() if one.verdict in (Verdict.WRONG, Verdict.FAILED)
-        ]
+        """The outcomes that are wrong, or failed without a name."""
+        return [o for o in self.outcomes.values() if o.verdict in (Verdict.WRONG, Verdict.FAILED)]
 
     def summary(self) -> str:
-        """A table in Markdown: how many of each kind are right, refused, wrong."""
+        """Return a Markdown table of the right, refused and wrong cases of each kind."""
         lines = [
             "| | cases | right | refused by name | wrong | failed | largest error | seconds |",
             "|---|---|---|---|---|---|---|---|",
         ]
         for kind, title in KINDS.items():
-            if found := [one for one in self.outcomes.values() if one.kind == kind]:
-                lines.append(f"| {' | '.join([title, *_cells(found)])} |")
+            if outcomes := [outcome for outcome in self.outcomes.values() if outcome.kind == kind]:
+                lines.append(f"| {' | '.join([title, *_cells(outcomes)])} |")
         return "\n".join(lines)
 
     def table(self) -> str:
-        """A table in Markdown: what became of each architecture, and of each module's settings."""
+        """Return a Markdown table of the verdicts on architectures and on modules' settings."""
         lines = []
         for kind, title in KINDS.items():
             groups = dict[str, list[Outcome]]()
-            for one in self.outcomes.values():
-                if one.kind == kind:
-                    groups.setdefault(one.subject, []).append(one)
+            for outcome in self.outcomes.values():
+                if outcome.kind == kind:
+                    groups.setdefault(outcome.subject, []).append(outcome)
             lines += ["", f"| {title} | verdict | largest error | on kernels | seconds |"]
             lines.append("|---|---|---|---|---|")
-            lines += [_row(name, found) for name, found in groups.items()]
+            lines += [_row(name, outcomes) for name, outcomes in groups.items()]
         return "\n".join(lines[1:])
 
 
-def _row(name: str, found: Sequence[Outcome]) -> str:
-    count = Counter(one.verdict for one in found)
+def _row(name: str, outcomes: Sequence[Outcome]) -> str:
+    count = Counter(outcome.verdict for outcome in outcomes)
     verdict = ", ".join(v if len(count) == 1 else f"{n} {v}" for v, n in count.items())
-    shares = [one.share for one in found if one.share is not None]
+    shares = [outcome.share for outcome in outcomes if outcome.share is not None]
     share = f"{min(shares):.1%}" if shares else ""
-    error = f"{max(one.error for one in found):.1e}" if count[Verdict.RIGHT] else ""
-    return f"| {name} | {verdict} | {error} | {share} | {sum(o.seconds for o in found):.1f} |"
+    error = f"{max(outcome.error for outcome in outcomes):.1e}" if count[Verdict.RIGHT] else ""
+    return f"| {name} | {verdict} | {error} | {share} | {sum(o.seconds for o in outcomes):.1f} |"
 
 
 def _cells(outcomes: Collection[Outcome]) -> list[str]:
-    count = Counter(one.verdict for one in outcomes)
+    count = Counter(entry.verdict for entry in outcomes)
     right = count[Verdict.RIGHT]
-    worst = max((one.error for one in outcomes if one.verdict == Verdict.RIGHT), default=0.0)
+    worst = max((entry.error for entry in outcomes if entry.verdict == Verdict.RIGHT), default=0.0)
     return [
         str(len(outcomes)),
         f"{right} ({right / len(outcomes):.1%})",
-        *(str(count[one]) for one in (Verdict.REFUSED, Verdict.WRONG, Verdict.FAILED)),
+        *(str(count[entry]) for entry in (Verdict.REFUSED, Verdict.WRONG, Verdict.FAILED)),
         f"{worst:.1e}",
-        f"{sum(one.seconds for one in outcomes):.0f}",
+        f"{sum(entry.seconds for entry in outcomes):.0f}",
     ]

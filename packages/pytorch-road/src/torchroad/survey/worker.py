@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The surveying process: ``python -m torchroad.survey.worker SPEC.json``.
 
-It runs on the patched tree. Each case has a process of its own, in which it may fail: exported,
-imported, compiled for this machine by the project's passes and kernels, and compared with torch.
+The process runs on the patched tree. Each case runs in a separate process, which may fail: export,
+import, compilation for this machine with the project's passes and kernels, comparison with torch.
 SPEC chooses the cases, see :mod:`torchroad.survey.cli`; each outcome is a line of JSON on standard
 output.
 """
@@ -48,45 +48,45 @@ from torchroad.survey.outcome import MARK, TOLERANCE, Outcome, Verdict
 
 
 def settings_of(kernels: Path) -> LibraryRequest:
-    """The passes' settings for this machine, with compiled kernels."""
-    # The promise of no aliases makes LLVM slower on this machine, and gains nothing.
+    """Return the passes' settings for this machine, with compiled kernels."""
+    # The attribute noalias slows LLVM down on this machine without a gain.
     mode = KernelMode(extras=(ESTIMATE,))
     return LibraryRequest(form="shared", kernels=kernels, steps=("-noalias",), mode=mode)
 
 
 def judge(name: str, kind: str, factory: Factory, kernels: Path) -> Outcome:
-    """The verdict on one case, in this process."""
+    """Return the outcome of a case, computed in this process."""
     begin = time.perf_counter()
     torch.manual_seed(0)
-    found = Outcome(name, kind, Verdict.FAILED)
+    outcome = Outcome(name, kind, Verdict.FAILED)
     try:
         example = make_example(factory, Path(name))
         with tempfile.TemporaryDirectory(prefix="survey-") as folder:
             os.environ |= settings_of(kernels).configure(Path(folder))
-            found = _compared(found, example, Path(folder))
+            outcome = _compared(outcome, example, Path(folder))
     except UserError as refused:
-        found = replace(found, verdict=Verdict.REFUSED, told=refused.what)
+        outcome = replace(outcome, verdict=Verdict.REFUSED, told=refused.what)
     except LabError as fault:
-        found = replace(found, told=fault.what)
+        outcome = replace(outcome, told=fault.what)
     except Exception as fault:
-        found = replace(found, told=f"{type(fault).__name__}: {fault}")
-    return replace(found, seconds=round(time.perf_counter() - begin, 2))
+        outcome = replace(outcome, told=f"{type(fault).__name__}: {fault}")
+    return replace(outcome, seconds=round(time.perf_counter() - begin, 2))
 
 
-def _compared(found: Outcome, example: Example, folder: Path) -> Outcome:
-    """The outcome of an example that is compiled in a folder, for this machine."""
+def _compared(outcome: Outcome, example: Example, folder: Path) -> Outcome:
+    """Compile an example in a folder for this machine, run it, and return its outcome."""
     _, module, params = function_of(example, {})
     library = compile_for_host(module, folder)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
     inputs = [tvm.runtime.tensor(t.detach().contiguous().numpy()) for t in example.tensors()]
-    made = machine["main"](*inputs, *([list(params.values())] if params else []))
-    made = [made] if isinstance(made, tvm.runtime.Tensor) else list(made)
-    judged = judge_outputs(example, [one.numpy() for one in made])
+    outputs = machine["main"](*inputs, *([list(params.values())] if params else []))
+    outputs = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
+    judged = judge_outputs(example, [output.numpy() for output in outputs])
     report = json.loads((folder / "tensorized.json").read_text(encoding="utf-8"))
     work = multiply_adds(CompiledModel(folder, library, {}, report), "main", {})
     plain = (f"{name}: {amount:,}" for name, amount in work.plain.items())
     return replace(
-        found,
+        outcome,
         verdict=Verdict.RIGHT if judged.right else Verdict.WRONG,
         error=judged.error,
         share=round(work.share, 4) if work.total else None,
@@ -96,12 +96,12 @@ def _compared(found: Outcome, example: Example, folder: Path) -> Outcome:
 
 @dataclass(frozen=True)
 class Judged:
-    """Whether outputs are right.
+    """The verdict on outputs.
 
     Attributes:
-        error: largest difference in relation to an output's largest value.
+        error: largest difference, relative to an output's largest value.
         right: the error is within bounds.
-        told: what the bound was, where it is not :data:`TOLERANCE` from torch's outputs.
+        told: texts on the bound, if the comparison with float64 decided.
     """
 
     error: float
@@ -110,29 +110,29 @@ class Judged:
 
 
 def judge_outputs(example: Example, made: Sequence[NDArray[Any]]) -> Judged:
-    """Compare outputs with torch's, and if they differ both with the same model in float64.
+    """Compare outputs with torch's; if they differ, compare both with the model in float64.
 
-    In a deep model sums of float32 in any order are apart by more than the tolerance. Outputs are
-    right, too, if they are as near to the model's in float64 as torch's own float32 are.
+    In a deep model, float32 sums in different orders differ by more than the tolerance. Outputs are
+    also right if they are as near to the float64 model's outputs as torch's float32 outputs are.
 
     Args:
         example: the model and its inputs.
         made: the outputs.
     """
-    expected = [one.detach().numpy() for one in example.outputs()]
+    expected = [output.detach().numpy() for output in example.outputs()]
     error, _ = compare(_by_place(made), _by_place(expected))
     if error <= TOLERANCE or not math.isfinite(error):
         return Judged(error, error <= TOLERANCE)
     try:
-        exact = _by_place([one.detach().numpy() for one in example.in_double().outputs()])
+        exact = _by_place([output.detach().numpy() for output in example.in_double().outputs()])
     except UserError as fault:  # a model can insist on float32
         return Judged(error, False, (f"not computed in float64: {fault.what}",))
-    ours, theirs = (
-        compare(_by_place([_widened(one) for one in outputs]), exact)[0]
+    own_error, torch_error = (
+        compare(_by_place([_widened(output) for output in outputs]), exact)[0]
         for outputs in (made, expected)
     )
-    told = f"from float64: ours {ours:.1e}, torch's float32 {theirs:.1e}"
-    return Judged(ours, ours <= max(theirs, TOLERANCE), (told,))
+    note = f"from float64: ours {own_error:.1e}, torch's float32 {torch_error:.1e}"
+    return Judged(own_error, own_error <= max(torch_error, TOLERANCE), (note,))
 
 
 def _by_place(outputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -144,7 +144,7 @@ def _widened(output: NDArray[Any]) -> NDArray[Any]:
 
 
 def compile_for_host(module: Any, folder: Path) -> Path:
-    """Compile a module as the road does, for this machine; the passes' reports go to the folder."""
+    """Compile a module for this machine as the command does; write reports to the folder."""
     target = tvm.target.Target(LabTarget("host").table())
     with target, tvm.transform.PassContext(config=PASS_CONFIG):
         built = relax.build(
@@ -161,38 +161,38 @@ def compile_for_host(module: Any, folder: Path) -> Path:
 
 
 def _judge_into(parent: int, pipe: Any, *case: Any) -> None:
-    end_with_parent(parent)  # which alone ends a case that takes too long
+    end_with_parent(parent)  # the parent ends cases that take too long
     torch.set_num_threads(1)
     pipe.send(judge(*case))
 
 
 def judged(name: str, kind: str, factory: Factory, kernels: Path, seconds: float) -> Outcome:
-    """The verdict on one case, in a process of its own that may take so many seconds."""
+    """Return the outcome of a case, computed in a separate process within ``seconds``."""
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
     case = (name, kind, factory, kernels)
-    process = context.Process(target=_judge_into, args=(os.getpid(), theirs, *case))
+    process = context.Process(target=_judge_into, args=(os.getpid(), sender, *case))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        if ours.poll(seconds):
-            found: Outcome = ours.recv()
-            return found
-        told = f"no result in {seconds:.0f} s"
+        if receiver.poll(seconds):
+            outcome: Outcome = receiver.recv()
+            return outcome
+        problem = f"no result in {seconds:.0f} s"
     except EOFError:
         process.join()
-        told = f"the process ended with {process.exitcode}"
+        problem = f"the process ended with {process.exitcode}"
     finally:
         process.kill()
         process.join()
-    return Outcome(name, kind, Verdict.FAILED, told=told)
+    return Outcome(name, kind, Verdict.FAILED, told=problem)
 
 
 def chosen(spec: dict[str, Any], cases: dict[str, Any]) -> list[str]:
-    """Names of the cases that the specification chooses.
+    """Return the names of the cases that the specification chooses.
 
     Raises:
-        UserError: there is no case of a name.
+        UserError: no case has a given name.
     """
     for wanted in spec["names"]:
         if not any(_is(name, wanted) for name in cases):
@@ -202,12 +202,12 @@ def chosen(spec: dict[str, Any], cases: dict[str, Any]) -> list[str]:
 
 
 def _is(name: str, wanted: str) -> bool:
-    """True if a case has a name, or is a setting of the module that has it."""
+    """Return True if a case has the name ``wanted``, or is a setting of the module ``wanted``."""
     return wanted in (name, name.rpartition(" ")[0])
 
 
 def main(arguments: list[str]) -> int:
-    """Print an outcome for each case that the specification chooses."""
+    """Run the chosen cases, and print an outcome for each."""
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     end_with_parent(spec["parent"])
     warnings.filterwarnings("ignore")
@@ -218,7 +218,7 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         print(MARK + json.dumps({"what": error.what}), flush=True)
         return 0
-    # What torch imports at its first export, it then has in each case's process.
+    # Each case's process inherits the modules that torch imports at its first export.
     export(make_example(lambda: (torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), Path()), {})
     for name in names:
         kind, factory = cases[name]

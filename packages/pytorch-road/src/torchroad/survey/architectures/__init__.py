@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models with random weights, of the architectures that people export."""
+"""Small models with random weights, of commonly exported architectures."""

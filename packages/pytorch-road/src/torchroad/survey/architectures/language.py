@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers: of text, images and sound."""
+"""Small models of the library transformers: of text, images and sound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import transformers
 from torchroad.survey.architectures.outputs import Factory, Outputs, image, tokens
 
 STATES = "last_hidden_state"
-# Sizes of a small model, by the names that most families have.
+# Sizes of a small model, by the names of most families.
 SMALL = {
     "vocab_size": 100,
     "hidden_size": 32,
@@ -23,7 +23,7 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# Of models whose encoder and decoder have sizes of their own.
+# Sizes of models with separate sizes for encoder and decoder.
 PAIR = {
     "vocab_size": 100, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1,
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
@@ -37,12 +37,12 @@ SOUND = {"conv_dim": (16, 16), "conv_kernel": (10, 3), "conv_stride": (5, 2),
 
 
 def _model(name: str, config: str, sizes: dict[str, Any]) -> Any:
-    made = getattr(transformers, config)(**sizes)
-    return getattr(transformers, name)(made)
+    configuration = getattr(transformers, config)(**sizes)
+    return getattr(transformers, name)(configuration)
 
 
 def _text(name: str, *outputs: str, fixed: dict[str, Any] | None = None, **sizes: Any) -> Factory:
-    """Factory of a model that reads tokens."""
+    """Return a factory of a model that reads tokens."""
 
     def make() -> Any:
         model = _model(f"{name}Model", f"{name}Config", {**SMALL, **sizes})
@@ -52,12 +52,12 @@ def _text(name: str, *outputs: str, fixed: dict[str, Any] | None = None, **sizes
 
 
 def _causal(name: str, **sizes: Any) -> Factory:
-    """Factory of a model that reads tokens from left to right."""
+    """Return a factory of a model that reads tokens from left to right."""
     return _text(name, fixed={"use_cache": False}, **sizes)
 
 
 def _pixels(name: str, **sizes: Any) -> Factory:
-    """Factory of a model that reads an image."""
+    """Return a factory of a model that reads an image."""
 
     def make() -> Any:
         model = _model(f"{name}Model", f"{name}Config", sizes)
@@ -67,7 +67,7 @@ def _pixels(name: str, **sizes: Any) -> Factory:
 
 
 def _sound(name: str, **sizes: Any) -> Factory:
-    """Factory of a model that reads a wave."""
+    """Return a factory of a model that reads a sound wave."""
 
     def make() -> Any:
         model = _model(f"{name}Model", f"{name}Config", {**SMALL, **SOUND, **sizes})
@@ -77,12 +77,12 @@ def _sound(name: str, **sizes: Any) -> Factory:
 
 
 def _pair(name: str, **sizes: Any) -> Factory:
-    """Factory of an encoder and a decoder together."""
+    """Return a factory of an encoder with a decoder."""
 
     def make() -> Any:
         model = _model(f"{name}Model", f"{name}Config", {**PAIR, **sizes})
-        given = {"input_ids": tokens(), "decoder_input_ids": tokens(5)}
-        return Outputs(model, STATES, use_cache=False), given
+        inputs = {"input_ids": tokens(), "decoder_input_ids": tokens(5)}
+        return Outputs(model, STATES, use_cache=False), inputs
 
     return make
 
@@ -97,8 +97,8 @@ def _whisper_encoder() -> Any:
 
 
 def _whisper_decoder() -> Any:
-    given = {"input_ids": tokens(6), "encoder_hidden_states": torch.randn(1, 20, 32)}
-    return Outputs(_whisper().decoder, STATES, use_cache=False), given
+    inputs = {"input_ids": tokens(6), "encoder_hidden_states": torch.randn(1, 20, 32)}
+    return Outputs(_whisper().decoder, STATES, use_cache=False), inputs
 
 
 def _t5() -> Any:
@@ -111,20 +111,20 @@ def _t5_encoder() -> Any:
 
 
 def _t5_decoder() -> Any:
-    given = {"input_ids": tokens(6), "encoder_hidden_states": torch.randn(1, 9, 32)}
-    return Outputs(_t5().decoder, STATES, use_cache=False), given
+    inputs = {"input_ids": tokens(6), "encoder_hidden_states": torch.randn(1, 9, 32)}
+    return Outputs(_t5().decoder, STATES, use_cache=False), inputs
 
 
 def _masked_bert() -> Any:
     model = _model("BertModel", "BertConfig", SMALL)
-    given = {"input_ids": tokens(), "attention_mask": torch.tensor([[1] * 9 + [0] * 3])}
-    return Outputs(model, STATES, "pooler_output"), given
+    inputs = {"input_ids": tokens(), "attention_mask": torch.tensor([[1] * 9 + [0] * 3])}
+    return Outputs(model, STATES, "pooler_output"), inputs
 
 
 def _mamba(name: str, **sizes: Any) -> Factory:
-    """Factory of a state space model."""
-    own = {"state_size": 8, "num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 100}
-    return _causal(name, **{**own, **sizes})
+    """Return a factory of a state space model."""
+    defaults = {"state_size": 8, "num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 100}
+    return _causal(name, **{**defaults, **sizes})
 
 
 MODELS: dict[str, Factory] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose outputs are tables, as one whose outputs are tensors."""
+"""Wrappers of models whose outputs are tables, as models whose outputs are tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Factory = Callable[[], Made]
 
 
 class Outputs(nn.Module):  # type: ignore[misc]
-    """A model that is called by name, and outputs of it, by name.
+    """A model that is called with named inputs, and returns a tuple of named outputs.
 
     Attributes:
-        model: gives a table.
+        model: returns a table.
         names: of the outputs.
-        fixed: arguments that are no inputs.
+        fixed: further arguments that are not inputs.
     """
 
     def __init__(self, model: nn.Module, *names: str, **fixed: Any) -> None:
@@ -27,29 +27,29 @@ class Outputs(nn.Module):  # type: ignore[misc]
         self.model, self.names, self.fixed = model, names, fixed
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The named outputs."""
-        made = self.model(**inputs, **self.fixed)
-        return tuple(made[name] for name in self.names)
+        """Return the named outputs."""
+        table = self.model(**inputs, **self.fixed)
+        return tuple(table[name] for name in self.names)
 
 
 class First(nn.Module):  # type: ignore[misc]
-    """A model whose first output alone is a tensor."""
+    """A model whose only returned output is the wrapped model's first output."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The first output."""
-        made: torch.Tensor = self.model(x)[0]
-        return made
+        """Return the first output."""
+        output: torch.Tensor = self.model(x)[0]
+        return output
 
 
 def tokens(length: int = 12, most: int = 90) -> torch.Tensor:
-    """Token ids [1, length]."""
+    """Return random token ids [1, length]."""
     return torch.randint(3, most, (1, length))
 
 
 def image(size: int = 32, channels: int = 3) -> torch.Tensor:
-    """An image [1, channels, size, size]."""
+    """Return a random image [1, channels, size, size]."""
     return torch.randn(1, channels, size, size)

@@ -12,7 +12,7 @@ WIDTH, ROWS = 8, 20
 
 
 class Recommender(nn.Module):  # type: ignore[misc]
-    """Scores of dense features and of two bags of sparse ones, from their products."""
+    """A model of scores from dense features and two bags of sparse features, by their products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,22 +22,22 @@ class Recommender(nn.Module):  # type: ignore[misc]
         self.top = nn.Sequential(nn.Linear(WIDTH + 3, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, dense: Tensor, sparse: Tensor, offsets: Tensor) -> Tensor:
-        """Scores [batch, 1].
+        """Return scores [batch, 1].
 
         Args:
             dense: [batch, 6].
-            sparse: rows of the tables, one bag after the other.
-            offsets: first place of each bag, [batch].
+            sparse: row indices of the tables, bag after bag.
+            offsets: position in ``sparse`` of each bag's first row, [batch].
         """
-        given = self.dense(dense)
-        vectors = torch.stack([given, *(bag(sparse, offsets) for bag in self.bags)], 1)
+        dense_vector = self.dense(dense)
+        vectors = torch.stack([dense_vector, *(bag(sparse, offsets) for bag in self.bags)], 1)
         products = torch.bmm(vectors, vectors.transpose(1, 2))
         first, second = torch.triu_indices(3, 3, 1).unbind()
         crossed = products[:, first, second]
-        return torch.sigmoid(self.top(torch.cat([given, crossed], 1)))
+        return torch.sigmoid(self.top(torch.cat([dense_vector, crossed], 1)))
 
 
 def recommender() -> Made:
-    """Two examples, with bags of three and of four."""
-    given = (torch.randn(2, 6), torch.randint(ROWS, (7,)), torch.tensor([0, 3]))
-    return Recommender(), given
+    """Return a recommender with inputs for two examples, with bags of three and four rows."""
+    inputs = (torch.randn(2, 6), torch.randint(ROWS, (7,)), torch.tensor([0, 3]))
+    return Recommender(), inputs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of torchvision, and of diffusers."""
+"""Models of torchvision and of diffusers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASSES = 10
 
 
 def _of_images(make: Any, *args: Any, size: int = 32, **settings: Any) -> Factory:
-    """Factory of a classifier of images."""
+    """Return a factory of a classifier of images."""
     return lambda: (make(*args, num_classes=CLASSES, **settings), (image(size),))
 
 
@@ -64,12 +64,12 @@ def _conditioned_diffusion() -> Made:
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), layers_per_block=1,
         cross_attention_dim=16,
     )  # fmt: skip
-    given = {
+    inputs = {
         "sample": image(16, 4),
         "timestep": torch.tensor([7]),
         "encoder_hidden_states": torch.randn(1, 5, 16),
     }
-    return Outputs(model, "sample"), given
+    return Outputs(model, "sample"), inputs
 
 
 def _autoencoder() -> Made:
