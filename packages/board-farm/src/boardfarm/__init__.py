@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A farm of boards: TVM's RPC tracker, boards that join it, and the tuning that runs on them."""
+"""A farm of boards: TVM's RPC tracker, boards that join the tracker, and tuning on the boards."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a board: it joins a tracker, and opens a session for each client.
+"""The agent of a board: joins a tracker, and opens a session for each client.
 
-Each session is a process. A candidate that crashes, hangs or fills the memory ends only its own.
+Each session is a process. A candidate that crashes, hangs or fills the memory ends only its
+session.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ PATIENCE_SECONDS = 6.0
 RETRY_SECONDS = 0.5
 GREETING_SECONDS = 60.0
 
-# Serves one client on a connection for at most so many seconds; says how it ended.
+# Serves a client on a connection for at most the given seconds; returns how the session ended.
 Session = Callable[[socket.socket, float | None], str]
 
 
 @dataclass
 class Agent:
-    """A board that joins a tracker.
+    """A board that joins a tracker and serves its clients.
 
     Attributes:
-        tracker: its address.
-        key: under which clients ask for boards of this kind.
-        session: serves one client.
-        measure: what its timer counts, for people.
-        core: name of the database that takes schedules which were found here.
-        host: this board's own address.
-        port: where clients come in; 0: any that is free.
-        say: gets a line for each event.
+        tracker: the tracker's address.
+        key: name by which clients request boards of this kind.
+        session: serves a client.
+        measure: unit of the board's timer, for people.
+        core: name of the database for schedules that this board measured.
+        host: this board's address.
+        port: port for clients; 0: any free port.
+        say: called with a line for each event.
         stopped: ends :meth:`serve`.
     """
 
@@ -52,7 +53,7 @@ class Agent:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def serve(self) -> None:
-        """Serve one client after the other until stopped; join again after the tracker restarts.
+        """Serve client after client until stopped; join again after the tracker restarts.
 
         Raises:
             OSError: the port is taken.
@@ -73,22 +74,22 @@ class Agent:
                     connection.close()
 
     def _serve(self, tracker: TrackerConnection, door: socket.socket) -> None:
-        own = [None, door.getsockname()[1]]
-        about = {"key": f"server:{self.key}", "addr": own}
+        address = [None, door.getsockname()[1]]
+        about = {"key": f"server:{self.key}", "addr": address}
         about |= {"measure": self.measure, "core": self.core}
         tracker.ask(TrackerCode.UPDATE_INFO, about)
         while not self.stopped.is_set():
-            found = self._client(tracker, door)
-            if found is None:
+            request = self._client(tracker, door)
+            if request is None:
                 return
-            client, options = found
+            client, options = request
             with client:
                 self.say(f"session: {self.session(client, timeout_of(options))}")
 
     def _client(
         self, tracker: TrackerConnection, door: socket.socket
     ) -> tuple[socket.socket, list[str]] | None:
-        """Wait for the tracker's next client; return None when the board is stopped."""
+        """Return the tracker's next client and its options; None if the board is stopped."""
         expected, missed = self._offer(tracker, door), 0.0
         while not self.stopped.is_set():
             ready, _, _ = select.select([door], [], [], PING_SECONDS)
@@ -114,14 +115,14 @@ class Agent:
 
     def _offer(self, tracker: TrackerConnection, door: socket.socket) -> str:
         expected = match_key(self.key)
-        place = [door.getsockname()[1], expected]
-        if tracker.ask(TrackerCode.PUT, self.key, place, None) != 0:
+        offer = [door.getsockname()[1], expected]
+        if tracker.ask(TrackerCode.PUT, self.key, offer, None) != 0:
             raise ConnectionError("the tracker refused this board")
         return expected
 
 
 def timeout_of(options: Sequence[str]) -> float | None:
-    """Time limit of a session in seconds, from the client's options."""
+    """Return the time limit of a session in seconds, from the client's options; None: no limit."""
     for option in options:
         name, _, value = option.partition("=")
         if name == "-timeout":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a real board as a tarball: its program, its Python, and a script that starts it."""
+"""The agent of a real board as a tarball: its program, its Python modules, and its start script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import groundwork
 from crosslab.artifact.tarball import write_tar
 
 NAME = "mlc-rvv-board-agent-riscv64"
-# What boardfarm.real_board imports; a test runs it with these alone.
+# The modules that boardfarm.real_board imports; a test runs it with only these.
 MODULES = {
     "groundwork": (Path(groundwork.__file__).parent, ("__init__", "errors")),
     "crosslab": (Path(crosslab.__file__).parent, ("__init__", "address", "errors")),
@@ -22,16 +22,16 @@ MODULES = {
 
 
 def write_agent(program: Path, project: Path, folder: Path) -> Path:
-    """Write the tarball; equal programs and sources give the same bytes.
+    """Write the agent's tarball; equal programs and sources give equal bytes.
 
     Args:
-        program: the board's, of :func:`boardfarm.board_program.build_board`.
+        program: the board's program, from :func:`boardfarm.board_program.build_board`.
         project: the project's root, for the licence.
-        folder: where the tarball goes.
+        folder: folder of the tarball.
     """
     members = {
-        f"agent/{package}/{name}.py": place / f"{name}.py"
-        for package, (place, names) in MODULES.items()
+        f"agent/{package}/{name}.py": package_folder / f"{name}.py"
+        for package, (package_folder, names) in MODULES.items()
         for name in names
     }
     members |= {name: project / name for name in ("LICENSE", "NOTICE")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of a board: one session of TVM's RPC, cross-built from TVM's own sources."""
+"""The program of a board: a session of TVM's RPC, cross-built from TVM's sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from groundwork.hashing import digest
 
 NATIVE = Path(__file__).with_name("native") / "board"
 LINKING = "linking the board's program"
-# Without TVM's own sockets, pipes and event loops: the channel is ours.
+# Without TVM's sockets, pipes and event loops: board.cc defines the channel.
 UPSTREAM = ("channel", "device_api", "endpoint", "local_session", "module", "server_env", "session")
 OWN = "src/runtime/rpc/board.cc"
 BOARD = Sources(
@@ -22,21 +22,21 @@ BOARD = Sources(
     (*(f"src/runtime/rpc/rpc_{name}.cc" for name in UPSTREAM), OWN),
     (NATIVE, SHIMS),
 )
-# It loads what clients send it, so that it is linked dynamically; a board need not have libstdc++.
+# Linked dynamically, to load clients' libraries; without libstdc++, which a board may lack.
 OPTIONS = ("-rdynamic", "-static-libstdc++", "-static-libgcc", "-s")
 
 
 def build_board(tvm_tree: Path, cache: Path, toolchain: Toolchain | None = None) -> Path:
-    """Build the program; the same sources are built once.
+    """Build the board's program; the same sources are built once.
 
     Args:
         tvm_tree: patched tree.
         cache: folder of finished builds.
-        toolchain: of another machine than riscv64.
+        toolchain: for another machine than riscv64.
 
     Raises:
         UserError: the tree or a tool is missing.
-        LabError: something does not compile.
+        LabError: a source does not compile.
     """
     toolchain = toolchain or find_cross(CompilerKind.CLANG)
     runtime = build_runtime(tvm_tree, toolchain, cache)

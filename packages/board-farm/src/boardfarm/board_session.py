@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of a board: its program, a process of its own for each client.
+"""Sessions of a board: a process of the board's program for each client.
 
-Standard library only: a real board has nothing else.
+Standard library only: a real board may have no other packages.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# A hung session ends by the client's own bound; this one is for clients that give none.
+# Time limit of a session whose client sets no limit.
 MOST_SECONDS = 600.0
-# An emulator takes as long to start; a client's time begins when its session does.
+# An emulator takes this long to start; a client's time begins with the session.
 START_SECONDS = 8.0
 MEMORY = 2 << 30
 
 
 @dataclass(frozen=True)
 class BoardSession:
-    """Serves each client with the board's program.
+    """Serves each client with a process of the board's program.
 
     Attributes:
-        program: what :func:`boardfarm.board_program.build_board` made.
-        meter: its argument METER: an event of the kernel's, "cycles" or "task-clock".
+        program: the program from :func:`boardfarm.board_program.build_board`.
+        meter: the program's argument METER: the kernel's event "cycles" or "task-clock".
         emulator: command before the program; empty on a board.
         memory: bytes that a session may use.
     """
@@ -41,7 +41,7 @@ class BoardSession:
     memory: int = MEMORY
 
     def session(self, client: socket.socket, timeout: float | None) -> str:
-        """Serve one client; return "ended", "timeout", or the error that ended the session.
+        """Serve a client; return "ended", "timeout", or the error that ended the session.
 
         Candidates run with the rights of the user who started the board.
         """
@@ -50,7 +50,7 @@ class BoardSession:
             with self._started(client, Path(folder)) as process:
                 client.close()
                 try:
-                    _, said = process.communicate(timeout=bound)
+                    _, errors = process.communicate(timeout=bound)
                 except subprocess.TimeoutExpired:
                     end(process)
                     return "timeout"
@@ -61,12 +61,12 @@ class BoardSession:
             return "ended"
         if process.returncode < 0:
             return f"ended by {signal.Signals(-process.returncode).name}"
-        lines = said.decode(errors="replace").strip().splitlines()
+        lines = errors.decode(errors="replace").strip().splitlines()
         return f"failed: {lines[-1] if lines else process.returncode}"
 
     @contextlib.contextmanager
     def _started(self, client: socket.socket, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the session's process and answer its meter."""
+        """Run the session's process, and answer its meter, in a context."""
         yield self._start(client, [*self.emulator, str(self.program)], self.meter, folder)
 
     def _start(
@@ -75,7 +75,7 @@ class BoardSession:
         work = folder / "files"
         work.mkdir()
         bounded = ["/bin/sh", "-c", 'ulimit -v "$0"; ulimit -c 0; exec "$@"']
-        if shutil.which("setpriv"):  # a board that is killed takes its session with it
+        if shutil.which("setpriv"):  # ends the session if the board is killed
             command = ["setpriv", "--pdeathsig", "KILL", *command]
         return subprocess.Popen(
             [*bounded, str(self.memory // 1024), *command, str(client.fileno()), meter],
@@ -90,7 +90,7 @@ class BoardSession:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a session and its child processes."""
+    """Kill a session's process and its child processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

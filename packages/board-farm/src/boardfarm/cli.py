@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab farm``: start, list and end boards that join TVM's RPC tracker."""
+"""``crosslab farm``: starts, lists and ends boards that join TVM's RPC tracker."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _console = Console(stderr=True, highlight=False)
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command line of ``crosslab farm``."""
     about = "count cycles of this core, by the name of its file in cores/"
     options = Parser(
         prog="crosslab farm",
@@ -93,10 +93,10 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one verb.
+    """Run a verb of ``crosslab farm`` and return its exit code.
 
     Raises:
-        UserError: an option is not right, or a tool is missing.
+        UserError: an option is wrong, or a tool is missing.
         LabError: a process does not start.
     """
     if tuner := TUNERS.get(argv[0]) if argv else None:
@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """The options, after a look at their values."""
+    """Return the options after a check of their values."""
     _core(args)
     if args.verb == "up":
         _boards(args)
@@ -127,7 +127,7 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
-    """The requested core, and the bits of its vector registers."""
+    """Return the requested core, and the bits of its vector registers."""
     core: Core | None = args.core
     asked = [args.vlen] if args.vlen else []
     return core, vlens_of(asked, [core] if core else [])[0]
@@ -146,7 +146,7 @@ def _board(args: argparse.Namespace) -> int:
         machine=GuestMachine(vlen=vlen, zvfh=core is not None and core.zvfh),
         costs=Meter(core),
     )
-    # A session that runs is ended with its board.
+    # The board's end also ends its running session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     agent = Agent(
         tracker,
@@ -181,7 +181,7 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     joined = Address.parse(args.join) if args.join else None
     if joined and (warning := check_address(joined, force=args.force)):
         _console.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)
-    # Before anything starts: a failure leaves nothing behind.
+    # Build before any process starts, so that a failure leaves no process behind.
     build_board(_tree(args), args.cache)
     build_counter(args.cache)
     before = _same_farm(FarmState.read(file), joined, key, meter.unit)
@@ -201,7 +201,7 @@ def _up(args: argparse.Namespace, file: Path) -> int:
         port = args.board_port + len(boards) if args.board_port else 0
         log = file.with_name(f"board-{len(boards)}.log")
         boards.append(start_process("crosslab", [*options, "--board-port", str(port)], log))
-        # At once, so that `down` finds the board even after a failure.
+        # Write at once, so that `down` finds the board even after a failure.
         FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
     for board in boards[wanted:]:
         board.end()
@@ -230,7 +230,7 @@ def _scheduler(args: argparse.Namespace, farm: Path) -> int:
 
 
 def _boards(args: argparse.Namespace) -> int:
-    # A tracker alone waits for boards that join it.
+    # With 0 boards, a new tracker waits for boards of other machines.
     least = 0 if args.verb == "up" and not args.join else 1
     if not least <= args.boards <= MOST_BOARDS:
         remedy = f"give a number from {least} to {MOST_BOARDS}"
@@ -245,7 +245,7 @@ def _port(args: argparse.Namespace) -> int:
 def _same_farm(
     known: FarmState | None, joined: Address | None, key: str, unit: str
 ) -> FarmState | None:
-    """Return the running farm if it is the requested one."""
+    """Return the state of the known farm if it fits the request; refuse another running farm."""
     if known is None or not any(p.alive for p in (known.service, *known.boards) if p):
         return known if known and joined is None and known.key == key else None
     wanted = (joined or known.tracker, key, unit, joined is None)
@@ -275,20 +275,20 @@ def _down(_args: argparse.Namespace, file: Path) -> int:
 
 
 def _status(_args: argparse.Namespace, file: Path) -> int:
-    """Print the state; return 1 unless the tracker and all boards run."""
+    """Print the farm's state; return 1 unless the tracker and all boards run."""
     state = FarmState.read(file)
     if state is None:
         print("no farm is up; start one: nox -s farm -- up --boards N --core NAME")
         return 1
     alive = sum(board.alive for board in state.boards)
-    there = answers(state.tracker)
-    print(f"tracker {state.tracker}: {'answers' if there else 'does not answer'}")
+    answering = answers(state.tracker)
+    print(f"tracker {state.tracker}: {'answers' if answering else 'does not answer'}")
     print(f"boards of this machine: {alive} of {len(state.boards)} run, measuring {state.measure}")
     joined = Counter(joined_boards(state.tracker, state.key))
     print(f"boards that have joined as {state.key}: {joined.total()}")
     for board, count in sorted(joined.items()):
         print(f"  {count} measuring {board.measure}, for the database {board.core}")
-    whole = there and alive == len(state.boards)
+    whole = answering and alive == len(state.boards)
     if not whole:
         print(
             "some processes have ended: start them again with the same `up`, or end all with `down`"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of an emulated board: the board's program under QEMU, with the counter as its clock."""
+"""Sessions of an emulated board: the board's program under QEMU, timed by the counter."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from crosslab.run.emulator import GuestMachine
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedBoard(BoardSession):
-    """A board under QEMU.
+    """A board that runs under QEMU.
 
     Attributes:
-        counter: emulator and plugin.
-        machine: the CPU.
+        counter: emulator and counting plugin.
+        machine: the emulated CPU.
         costs: reads the counter's reports.
     """
 
@@ -38,18 +38,18 @@ class EmulatedBoard(BoardSession):
         command = [*qemu.command, "-cpu", self.machine.cpu_of(qemu), "-seed", "1"]
         option = f"{self.counter.plugin},out={report}"
         command += ["-L", str(self.machine.sysroot), "-plugin", option]
-        ours, theirs = socket.socketpair()
-        answering = threading.Thread(target=self._answer, args=(ours, report), daemon=True)
-        with ours, theirs:
-            asked = theirs.fileno()
+        agent_end, guest_end = socket.socketpair()
+        answering = threading.Thread(target=self._answer, args=(agent_end, report), daemon=True)
+        with agent_end, guest_end:
+            guest_file = guest_end.fileno()
             command.append(str(self.program))
-            process = self._start(client, command, str(asked), folder, asked)
-            theirs.close()
+            process = self._start(client, command, str(guest_file), folder, guest_file)
+            guest_end.close()
             answering.start()
             yield process
 
     def _answer(self, meter: socket.socket, report: Path) -> None:
-        """Answer the guest's timer until the guest ends."""
+        """Answer the guest's timer with costs until the guest ends."""
         try:
             while meter.recv(16):
                 try:

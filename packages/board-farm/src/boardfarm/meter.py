@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of the code between two marks on an emulated board, from the counter's report."""
+"""The cost of the code between two marks on an emulated board, from the counter's report."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ INSTRUCTIONS = "instructions"
 
 @dataclass(frozen=True)
 class Meter:
-    """Reads reports of the counter.
+    """A reader of the counter's reports.
 
     Attributes:
-        core: whose cycles are summed up; None: instructions.
+        core: core for the cycles; None: count instructions.
     """
 
     core: Core | None
 
     @property
     def unit(self) -> str:
-        """Unit of the cost: the core's cycles (serial), or instructions."""
+        """The unit of the cost: the core's serial cycles, or instructions."""
         return f"cycles of {self.core.name}" if self.core else INSTRUCTIONS
 
     @property
     def database(self) -> str:
-        """Name of the database for schedules that this meter measured."""
+        """The name of the database for schedules that this meter measured."""
         return self.core.key if self.core else INSTRUCTIONS
 
     def read(self, report: Path) -> int:
-        """The cost of the regions of a report.
+        """Return the cost of the regions in a report.
 
         Raises:
-            ValueError: the report is missing, or the core's table has no cost for one of its
-                instructions: a candidate must not win by instructions that cost nothing.
+            ValueError: the report is missing or counts several threads, or the core's table lacks
+                the cost of an instruction: a candidate must not win by instructions without a cost.
         """
         try:
             table = json.loads(report.read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that all verbs of ``crosslab farm`` share; a session passes them to every verb."""
+"""Options of all verbs of ``crosslab farm``; a session passes them to every verb."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from crosslab.build.recipe_options import recipe_options
 
 
 def trees(*more: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:
-    """Make a parent parser with the options about trees and folders.
+    """Return a parent parser with the options on trees and folders.
 
     Args:
         more: further options of :func:`recipe_options`.
-        changes: of fields of any of them.
+        changes: changed fields by option.
     """
     hidden = {"help": argparse.SUPPRESS}
-    own: dict[str, Mapping[str, Any]] = {"tvm_tree": {"required": False}, "release": hidden}
+    defaults: dict[str, Mapping[str, Any]] = {"tvm_tree": {"required": False}, "release": hidden}
     return recipe_options(
         *("project", "tvm-tree", "mlc-tree", "release", "applied", "cache", *more),
-        **{**own, "applied": hidden, **changes},
+        **{**defaults, "applied": hidden, **changes},
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a farm on this machine: a tracker and boards, started, listed and ended.
+"""The processes of a farm on this machine: starts, lists and ends a tracker and boards.
 
 The processes outlive the command that starts them; a file lists them.
 """
@@ -32,13 +32,12 @@ TRACKER = "tvm.exec.rpc_tracker"
 
 @dataclass(frozen=True)
 class FarmProcess:
-    """A process that leads a session of its own.
+    """A process that leads its own session of the operating system.
 
     Attributes:
-        pid: its number.
-        started: in ticks since the machine booted, so that another process that was given the
-            same number is not taken for it.
-        log: what it says.
+        pid: process number.
+        started: start in ticks since boot, to distinguish a later process with the same number.
+        log: file of the process's output.
     """
 
     pid: int
@@ -64,14 +63,14 @@ class FarmProcess:
 
 @dataclass(frozen=True)
 class FarmState:
-    """State of a farm, as its file keeps it.
+    """The state of a farm, as its file keeps it.
 
     Attributes:
-        tracker: its address.
-        key: of the boards.
-        measure: what boards count, for people.
+        tracker: the tracker's address.
+        key: name by which clients request the boards.
+        measure: unit that the boards count, for people.
         service: the tracker's process; None for a tracker that another command started.
-        boards: those of this machine.
+        boards: processes of the boards on this machine.
     """
 
     tracker: Address
@@ -87,11 +86,11 @@ class FarmState:
 
     @classmethod
     def read(cls, file: Path) -> FarmState | None:
-        """Read the kept state; None if the file is missing or malformed."""
+        """Return the state in a file; None if the file is missing or malformed."""
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
             service = FarmProcess(**table["service"]) if table["service"] else None
-            boards = tuple(FarmProcess(**one) for one in table["boards"])
+            boards = tuple(FarmProcess(**entry) for entry in table["boards"])
             address = Address(**table["tracker"])
             return cls(address, table["key"], table["measure"], service, boards)
         except (OSError, ValueError, KeyError, TypeError):
@@ -99,23 +98,23 @@ class FarmState:
 
 
 def state_file(project: Path) -> Path:
-    """The file of a project's farm."""
+    """Return the path of the state file of a project's farm."""
     return project.resolve() / ".work" / "farm" / "farm.json"
 
 
 def start_of(pid: int) -> str:
-    """Start of a process in ticks since boot; empty if it has ended or does not exist."""
+    """Return the start of a process in ticks since boot; "" if the process does not run."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # The command's name, in parentheses, may hold anything.
+    # The command's name, in parentheses, may contain any characters.
     fields = text.rpartition(")")[2].split()
     return "" if fields[0] == "Z" else fields[19]
 
 
 def start_process(module: str, arguments: Sequence[str], log: Path) -> FarmProcess:
-    """Start a Python module in a session of its own, its output in a file."""
+    """Start a Python module in a new session, with its output in a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         process = subprocess.Popen(
@@ -132,7 +131,7 @@ def start_tracker(address: Address, log: Path) -> FarmProcess:
     """Start TVM's tracker and wait until it answers.
 
     Raises:
-        LabError: it does not; its last lines are in the message.
+        LabError: the tracker does not answer; the message has its last lines.
     """
     span = ["--port", str(address.port), "--port-end", str(address.port + 1)]
     process = start_process(TRACKER, ["--host", address.host, *span], log)
@@ -141,7 +140,7 @@ def start_tracker(address: Address, log: Path) -> FarmProcess:
 
 
 def _await_service(process: FarmProcess, failure: str, ready: Callable[[], bool]) -> None:
-    """Wait until a process serves; end it where it does not."""
+    """Wait until a process serves; end the process and raise LabError if it does not."""
     done = _wait_until(lambda: not process.alive or ready(), START_SECONDS)
     if not done or not process.alive:
         process.end()
@@ -150,11 +149,11 @@ def _await_service(process: FarmProcess, failure: str, ready: Callable[[], bool]
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """State of a Dask scheduler, as its file keeps it.
+    """The state of a Dask scheduler, as its file keeps it.
 
     Attributes:
-        address: where it answers.
-        process: its own.
+        address: the scheduler's address.
+        process: the scheduler's process.
     """
 
     address: Address
@@ -162,7 +161,7 @@ class SchedulerState:
 
     @classmethod
     def read(cls, file: Path) -> SchedulerState | None:
-        """Read the kept state; None if the file is missing or malformed."""
+        """Return the state in a file; None if the file is missing or malformed."""
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
             return cls(Address(**table["address"]), FarmProcess(**table["process"]))
@@ -174,7 +173,7 @@ def start_scheduler(address: Address, file: Path) -> SchedulerState:
     """Start a Dask scheduler, wait until it answers, and keep its state.
 
     Raises:
-        LabError: it does not; its last lines are in the message.
+        LabError: the scheduler does not answer; the message has its last lines.
     """
     log = file.with_suffix(".log")
     words = ["farm", "scheduler", "--foreground", "--port", str(address.port)]
@@ -192,10 +191,10 @@ def start_scheduler(address: Address, file: Path) -> SchedulerState:
 
 
 def await_boards(state: FarmState, wanted: int) -> None:
-    """Wait until this number of boards has joined.
+    """Wait until ``wanted`` boards have joined the tracker.
 
     Raises:
-        LabError: a board ends, or they do not join in time; with the board's last lines.
+        LabError: a board ends, or too few boards join in time.
     """
 
     def joined() -> bool:
@@ -213,7 +212,7 @@ def await_boards(state: FarmState, wanted: int) -> None:
 
 
 def answers(address: Address) -> bool:
-    """True if a tracker answers at this address."""
+    """Return True if a tracker answers at an address."""
     try:
         summary(address, timeout=2.0)
     except OSError:
@@ -222,11 +221,11 @@ def answers(address: Address) -> bool:
 
 
 class JoinedBoard(NamedTuple):
-    """Board that has joined a tracker.
+    """A board that has joined a tracker.
 
     Attributes:
-        measure: what its timer counts, for people.
-        core: name of the database of schedules that are good by this.
+        measure: unit of the board's timer, for people.
+        core: name of the database for schedules that the board measures.
     """
 
     measure: str
@@ -234,23 +233,23 @@ class JoinedBoard(NamedTuple):
 
 
 def joined_boards(address: Address, key: str) -> list[JoinedBoard]:
-    """Boards that have joined under a key; none where no tracker answers."""
+    """Return the boards that have joined under a key; [] if no tracker answers."""
     try:
         known = summary(address, timeout=5.0)["server_info"]
     except (OSError, KeyError):
         return []
-    boards = [one for one in known if one.get("key") == f"server:{key}"]
-    return [JoinedBoard(str(one.get("measure")), str(one.get("core"))) for one in boards]
+    boards = [entry for entry in known if entry.get("key") == f"server:{key}"]
+    return [JoinedBoard(str(entry.get("measure")), str(entry.get("core"))) for entry in boards]
 
 
 def free_port() -> int:
-    """An unused port of the loopback."""
+    """Return an unused port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         return int(door.getsockname()[1])
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, as the end of a message."""
+    """Return the last lines of a log, as the end of a message."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board's part of the protocol between TVM's RPC tracker, a board and a client.
+"""A board's part of the protocol between TVM's RPC tracker, a board and a client.
 
 Source: upstream's ``tvm/rpc/tracker.py`` and ``server.py``. This module needs Python, but not TVM.
 """
@@ -19,14 +19,14 @@ from crosslab.errors import UserError
 SESSION_MAGIC = 0xFF271
 TRACKER_MAGIC = 0x2F271
 MISMATCH = SESSION_MAGIC + 2
-# The protocol has no longer messages.
+# The most bytes of a message of the protocol.
 MOST_BYTES = 1 << 24
-# A busy machine may take its time.
+# Long enough for a busy machine.
 ANSWER_SECONDS = 60.0
 
 
 class TrackerCode(IntEnum):
-    """Requests to the tracker."""
+    """The code of a request to the tracker."""
 
     PUT = 3
     REQUEST = 4
@@ -36,7 +36,7 @@ class TrackerCode(IntEnum):
 
 
 def check_key(key: str) -> str:
-    """Return the key of boards after a check.
+    """Return a key of boards after a check.
 
     Raises:
         UserError: the tracker cannot use this key.
@@ -47,13 +47,13 @@ def check_key(key: str) -> str:
 
 
 class TrackerConnection:
-    """A connection to the tracker."""
+    """A connection to a tracker."""
 
     def __init__(self, address: Address, timeout: float = ANSWER_SECONDS) -> None:
-        """Connect.
+        """Connect to the tracker at an address.
 
         Raises:
-            OSError: nothing answers at the address, or another kind of server does.
+            OSError: no tracker answers at the address.
         """
         self.socket = socket.create_connection(address.pair, timeout)
         try:
@@ -65,7 +65,7 @@ class TrackerConnection:
             raise
 
     def ask(self, *request: Any) -> Any:
-        """Send one request and return the answer.
+        """Send a request and return the answer.
 
         Raises:
             OSError: the connection broke.
@@ -99,12 +99,12 @@ def summary(address: Address, timeout: float = 10.0) -> dict[str, Any]:
 
 
 def match_key(key: str) -> str:
-    """A new key by which the board recognises the client that the tracker sends."""
+    """Return a new key by which a board recognises the client that the tracker sends."""
     return f"{key}:{secrets.token_hex(16)}"
 
 
 def welcome(connection: socket.socket, key: str, expected: str) -> list[str] | None:
-    """Greet a client, or refuse it.
+    """Greet a client and return its options, or refuse the client.
 
     Args:
         connection: to the client.
@@ -119,17 +119,17 @@ def welcome(connection: socket.socket, key: str, expected: str) -> list[str] | N
     """
     if read_number(connection) != SESSION_MAGIC:
         return None
-    said = read_bytes(connection, read_number(connection)).decode(errors="replace").split()
-    if not said or not secrets.compare_digest(said[0].encode(), f"client:{expected}".encode()):
+    words = read_bytes(connection, read_number(connection)).decode(errors="replace").split()
+    if not words or not secrets.compare_digest(words[0].encode(), f"client:{expected}".encode()):
         connection.sendall(struct.pack("<i", MISMATCH))
         return None
-    own = f"server:{key}".encode()
-    connection.sendall(struct.pack("<ii", SESSION_MAGIC, len(own)) + own)
-    return said[1:]
+    greeting = f"server:{key}".encode()
+    connection.sendall(struct.pack("<ii", SESSION_MAGIC, len(greeting)) + greeting)
+    return words[1:]
 
 
 def request(address: Address, key: str) -> socket.socket:
-    """Ask the tracker for a board, wait for it, and open a session as a client.
+    """Request a board from the tracker, wait for the board, and open a session as a client.
 
     Raises:
         OSError: the tracker or the board does not answer, or the board expects another client.
@@ -137,16 +137,16 @@ def request(address: Address, key: str) -> socket.socket:
     tracker = TrackerConnection(address)
     try:
         tracker.socket.settimeout(None)
-        code, place = tracker.ask(TrackerCode.REQUEST, key, "", 1)
+        code, match = tracker.ask(TrackerCode.REQUEST, key, "", 1)
     finally:
         tracker.close()
     if code != 0:
         raise ConnectionError(f"no board has joined the tracker as {key}")
-    host, port, expected = place
+    host, port, expected = match
     client = socket.create_connection((host, port), ANSWER_SECONDS)
     try:
-        own = f"client:{expected}".encode()
-        client.sendall(struct.pack("<ii", SESSION_MAGIC, len(own)) + own)
+        greeting = f"client:{expected}".encode()
+        client.sendall(struct.pack("<ii", SESSION_MAGIC, len(greeting)) + greeting)
         if read_number(client) != SESSION_MAGIC:
             raise ConnectionError(f"the board at {host}:{port} expects another client")
         read_bytes(client, read_number(client))
@@ -157,7 +157,7 @@ def request(address: Address, key: str) -> socket.socket:
 
 
 def read_number(connection: socket.socket) -> int:
-    """Read a 32-bit number.
+    """Read a 32-bit integer from a connection.
 
     Raises:
         OSError: the connection broke.
@@ -167,10 +167,10 @@ def read_number(connection: socket.socket) -> int:
 
 
 def read_bytes(connection: socket.socket, size: int) -> bytes:
-    """Read this number of bytes.
+    """Read ``size`` bytes from a connection.
 
     Raises:
-        OSError: the connection broke, or the number exceeds MOST_BYTES.
+        OSError: the connection broke, or ``size`` exceeds MOST_BYTES.
     """
     if not 0 <= size <= MOST_BYTES:
         raise ConnectionError(f"a message claims {size} bytes; at most {MOST_BYTES} are allowed")

@@ -22,17 +22,17 @@ from crosslab.address import Address, check_address
 from crosslab.errors import LabError, UserError
 from groundwork.errors import exit_code_of
 
-# Of the program's argument METER; what people read.
+# Values of the program's argument METER, with their names for people.
 EVENTS = {"cycles": "cycles of the board", "task-clock": "nanoseconds of the board's task clock"}
 # The command that runs the program on a machine of another architecture.
 EMULATOR = "MLC_RVV_EMULATOR"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve the tracker's clients until stopped.
+    """Serve the tracker's clients until stopped, and return 0.
 
     Raises:
-        UserError: an option is not right, or the kernel does not count.
+        UserError: an option is wrong, or the kernel does not count.
         LabError: the program does not run here.
     """
     options = argparse.ArgumentParser(prog="join.sh", description=__doc__, allow_abbrev=False)
@@ -52,10 +52,10 @@ def main(argv: Sequence[str]) -> int:
     emulator = shlex.split(os.environ.get(EMULATOR, ""))
     check_program([*emulator, str(args.program)], args.measure)
     board = BoardSession(args.program, args.measure, emulator)
-    # A session that runs is ended with its board.
+    # The board's end also ends its running session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    told = EVENTS[args.measure]
-    agent = Agent(tracker, key, board.session, told, args.core or key, port=args.port, say=_say)
+    unit = EVENTS[args.measure]
+    agent = Agent(tracker, key, board.session, unit, args.core or key, port=args.port, say=_say)
     try:
         agent.serve()
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_program(command: Sequence[str], measure: str) -> None:
-    """Make sure that the board's program runs here, and that the kernel counts.
+    """Check that the board's program runs here, and that the kernel counts ``measure``.
 
     Raises:
         UserError: the kernel does not count.
@@ -79,11 +79,11 @@ def check_program(command: Sequence[str], measure: str) -> None:
             f"{command[0]} does not run here: {error.strerror}",
             remedy=f"on another machine set {EMULATOR} to an emulator's command",
         ) from error
-    said = done.stderr.strip().removeprefix("board: ")
+    message = done.stderr.strip().removeprefix("board: ")
     if done.returncode == 1:
-        raise UserError(said)
+        raise UserError(message)
     if done.returncode:
-        raise LabError(f"{shlex.join(command)} ended with {done.returncode}: {said}")
+        raise LabError(f"{shlex.join(command)} ended with {done.returncode}: {message}")
 
 
 def _say(text: str) -> None:

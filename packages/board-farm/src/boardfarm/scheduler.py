@@ -15,7 +15,7 @@ from crosslab.remote import ATTEMPTS
 
 
 def serve_scheduler(address: Address, say: Callable[[str], None]) -> None:
-    """Run a scheduler until stopped.
+    """Run a Dask scheduler until stopped.
 
     Raises:
         UserError: the address is in use.

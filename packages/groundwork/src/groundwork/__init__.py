@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Atomic writes, file locks, hashing and errors: shared by all packages, depends on none.
 
-Standard library only: ``scripts/bootstrap.py`` uses it before anything is installed.
+Standard library only: ``scripts/bootstrap.py`` uses this package before it installs any other.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System packages of Debian and its derivatives, installed with apt-get where that is allowed."""
+"""System packages of Debian and its derivatives, installed with apt-get if permitted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from groundwork.offline import offline
 
 _ENVIRONMENT = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-# Apt's own client: it has the proxies and certificates of this machine's apt.
+# Apt's download client, which uses the proxies and certificates of this machine's apt.
 _HELPER = "/usr/lib/apt/apt-helper"
 _INSTALL = ("install", "-y", "--no-install-recommends")
 
 
 def refusal() -> str:
-    """Reason why no package can be installed from here; empty when one can."""
+    """Return the reason why this process cannot install packages; "" if it can."""
     if shutil.which("apt-get") is None:
         return "there is no apt-get here"
     if offline():
@@ -33,7 +33,7 @@ def refusal() -> str:
 
 
 def command_line(packages: Sequence[str]) -> str:
-    """Advice for a user who installs the packages by hand."""
+    """Return advice for a user who installs the packages by hand."""
     names = " ".join(packages)
     if shutil.which("apt-get") is None:
         return f"install these packages of Debian: {names}"
@@ -44,20 +44,20 @@ def command_line(packages: Sequence[str]) -> str:
 
 
 def update() -> bool:
-    """Fetch the lists of packages; False when apt-get fails or may not run."""
+    """Fetch apt's package lists; return False if apt-get fails or may not run."""
     return _apt("update")
 
 
 def knows(package: str) -> bool:
-    """True if apt's lists have the package."""
+    """Return True if apt's lists contain the package."""
     return bool(_output("apt-cache", "show", "--no-all-versions", package))
 
 
 def archives() -> list[str]:
-    """Addresses of the archives in apt's sources, those of Debian itself first.
+    """Return the addresses of the archives in apt's sources, Debian's archives first.
 
-    An archive has the packages of every supported release, whichever this machine has. Apt needs
-    neither root nor its lists to name them.
+    An archive has the packages of every supported release, not only of this machine's. Apt prints
+    the addresses without root and without its lists.
     """
     printed = _output("apt-get", "--print-uris", "update")
     known = [line[1:].split("/dists/")[0] for line in printed.splitlines() if "/dists/" in line]
@@ -65,10 +65,10 @@ def archives() -> list[str]:
 
 
 def download(address: str, sha256: str, target: Path) -> str:
-    """Fetch one file with apt's client, which any user may do.
+    """Fetch a file with apt's client, which needs no root, and check its SHA-256.
 
     Returns:
-        the reason why the file could not be fetched or is another one; empty when it is there.
+        the reason of a failed download or check; "" if the file is complete.
     """
     if offline():
         return "--offline downloads nothing"
@@ -89,15 +89,15 @@ def download(address: str, sha256: str, target: Path) -> str:
 
 
 def install(packages: Sequence[str]) -> bool:
-    """Install packages and what they depend on; False when apt-get fails or may not run.
+    """Install packages and their dependencies; return False if apt-get fails or may not run.
 
-    Its output goes to standard error: standard output belongs to the command that asked.
+    Output of apt-get goes to standard error: standard output belongs to the calling command.
     """
     return _apt(*_INSTALL, *packages)
 
 
 def size_of(packages: Sequence[str]) -> str:
-    """Size of the download that packages need with what they depend on, for people."""
+    """Return a text with the download size of packages and their missing dependencies."""
     files = _output("apt-get", *_INSTALL, "-qq", "--print-uris", *packages).splitlines()
     sizes = [int(words[2]) for line in files if len(words := line.split()) >= 3]
     return f"{sum(sizes) / 1e6:.0f} MB to download"
@@ -108,7 +108,7 @@ def _has_sudo() -> bool:
 
 
 def _as_root() -> list[str] | None:
-    """Words before a command that run it as root; None when that is not allowed."""
+    """Return the words before a command that run it as root; None if that is not allowed."""
     if os.geteuid() == 0:
         return []
     sudo = ["sudo", "-n"]
@@ -119,7 +119,7 @@ def _as_root() -> list[str] | None:
 
 
 def _output(*command: str) -> str:
-    """Standard output of a command; empty where it fails or does not exist."""
+    """Return the standard output of a command; "" if it fails or does not exist."""
     done = subprocess.run(
         [*_ENVIRONMENT, *command],
         stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands: a mistake is answered in two lines, with the nearest known word.
+"""Options of commands: a mistake gets an answer of two lines, with the nearest known word.
 
-A first look reads the options of a command that cannot run yet: see :func:`looking`.
+A first look checks the options of a command that cannot run yet: see :func:`looking`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _look: _Look | None = None
 
 @contextmanager
 def looking(typed: str, more: Iterable[str] = (), *, checks: bool) -> Iterator[None]:
-    """Let commands end with exit code 0 as soon as their options are read.
+    """Make commands exit with code 0 after they have read their options, in a context.
 
     Args:
         typed: the words before the options, for messages: ``nox -s model``.
-        more: options that the caller reads itself, which may have been meant.
+        more: further options for suggestions, which the caller reads.
         checks: call the check of :meth:`Parser.read`, too.
     """
     global _look  # noqa: PLW0603 - one command a process
@@ -48,20 +48,20 @@ def looking(typed: str, more: Iterable[str] = (), *, checks: bool) -> Iterator[N
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like a word, in any case of letters; None: no word is."""
-    by_small = {one.lower(): one for one in known}
+    """Return the known word most similar to ``word``, ignoring case; None if none is similar."""
+    by_small = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), by_small, n=1)
     return by_small[near[0]] if near else None
 
 
 def meant(word: str, known: Iterable[str], what: str, before: str = "") -> str:
-    """A remedy for an unknown word: the nearest known one, else all of them.
+    """Return a remedy for an unknown word: the nearest known word, or all known words.
 
     Args:
-        word: that was given.
-        known: that can be given.
-        what: the words are, in plural.
-        before: words to type before the known one.
+        word: the unknown word.
+        known: the known words.
+        what: plural noun for the known words.
+        before: text before the known word in the suggestion.
     """
     known = list(known)
     near = nearest(word, known)
@@ -69,29 +69,29 @@ def meant(word: str, known: Iterable[str], what: str, before: str = "") -> str:
 
 
 def choice(word: str, known: Sequence[str], what: str) -> str:
-    """The known word that a word is, in any case of letters; a type of argparse builds on it.
+    """Return the known word that equals ``word`` ignoring case; argparse types use this function.
 
     Args:
-        word: that was given.
-        known: that can be given.
-        what: the words are, for the message.
+        word: the user's word.
+        known: the known words.
+        what: noun for the known words, for the message.
 
     Raises:
-        argparse.ArgumentTypeError: it is not one of them.
+        argparse.ArgumentTypeError: the word is unknown.
     """
-    found = next((one for one in known if one.lower() == word.lower()), None)
-    if found is None:
+    match = next((name for name in known if name.lower() == word.lower()), None)
+    if match is None:
         near = nearest(word, known)
         hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
         raise argparse.ArgumentTypeError(f"{word!r} is not {what}; {hint}")
-    return found
+    return match
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are the mistake, and the option that was meant."""
+    """A parser whose errors state the mistake and suggest the nearest option."""
 
     def read(self, words: Sequence[str] | None, check: Callable[[argparse.Namespace], T]) -> T:
-        """Parse words, and return what ``check`` makes of them; a first look ends here."""
+        """Parse words, and return ``check``'s result for the options; a first look exits here."""
         args = super().parse_args(words)
         if _look is None:
             return check(args)
@@ -100,32 +100,32 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(0)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words; a first look ends here."""
-        found = super().parse_args(args, namespace)
+        """Parse words and return the options; a first look exits here."""
+        options = super().parse_args(args, namespace)
         if _look:
             raise SystemExit(0)
-        return found
+        return options
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        choices = [str(one) for one in action.choices or ()]
+        choices = [str(entry) for entry in action.choices or ()]
         if choices and str(value) not in choices:
             try:
-                same = choice(str(value), choices, "known")
+                match = choice(str(value), choices, "known")
             except argparse.ArgumentTypeError as error:
                 raise argparse.ArgumentError(action, str(error)) from None
-            text = f"{value!r} is not known; did you mean {same}?"
+            text = f"{value!r} is not known; did you mean {match}?"
             raise argparse.ArgumentError(action, text)
 
     def _options(self) -> list[str]:
-        """All options, with those of the verbs: it is this parser that finds an unknown one."""
-        found = list(self._option_string_actions)
+        """Return all options, with those of verbs: this parser reports a verb's unknown options."""
+        options = list(self._option_string_actions)
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                found += (one for verb in action.choices.values() for one in verb._options())
-        return found
+                options += (o for verb in action.choices.values() for o in verb._options())
+        return options
 
     def error(self, message: str) -> NoReturn:
-        """End with the mistake, without the usage, which is longer than a screen."""
+        """Exit after a message on the mistake, without the usage, which is longer than a screen."""
         if unknown := _UNKNOWN.match(message):
             word, known = unknown[1], [*self._options(), *(_look.more if _look else ())]
             option = word.startswith("-")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of the packages' exceptions, their exit codes, and the end of a command."""
+"""The base class of the packages' exceptions, their exit codes, and the end of a command."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class CommandError(Exception):
     """A failure that ends a command with a message and an exit code.
 
     Attributes:
-        what: one sentence: what failed, and where.
-        remedy: the next command to type, or what to change; may be empty.
-        exit_code: 2 for a mistake in what was given, 1 for every other failure.
+        what: a sentence on the failure and its place.
+        remedy: the next command to type, or the change to make; may be empty.
+        exit_code: 2 for a mistake of the user, 1 for every other failure.
     """
 
     exit_code = FAILURE
@@ -53,20 +53,20 @@ class CommandError(Exception):
 
     @classmethod
     def from_os_error(cls, error: OSError) -> Self:
-        """The error of this class for an operation that the operating system refused."""
-        if isinstance(error, shutil.Error):  # of copying a tree: it lists (source, target, text)
+        """Return this class's error for an operation that the operating system refused."""
+        if isinstance(error, shutil.Error):  # from copying a tree: lists (source, target, text)
             _, target, text = error.args[0][0]
             codes = (code for code in _REMEDIES if os.strerror(code) in text)
             return cls(f"{target}: {text}", remedy=remedy_for(next(codes, None)))
-        # Of a copy and its target, a disk that takes no more is the target's.
+        # Of a copy's source and target, the target is on the full or read-only disk.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-        place = (full and error.filename2) or error.filename
-        where = f"{place}: " if place else ""
+        path = (full and error.filename2) or error.filename
+        where = f"{path}: " if path else ""
         return cls(f"{where}{error.strerror or error}", remedy=remedy_for(error.errno))
 
 
 def remedy_for(code: int | None) -> str:
-    """Advice for an error number of the operating system; empty for other numbers."""
+    """Return advice for an error number of the operating system; "" for other numbers."""
     return _REMEDIES.get(code or 0, "")
 
 
@@ -76,9 +76,9 @@ def exit_code_of(
     """Run a command and return its exit code; print a failure to standard error.
 
     Args:
-        run: the command; None is 0.
+        run: the command; a result of None is exit code 0.
         refused: the error class for operations that the operating system refuses.
-        command: its name, with which messages begin.
+        command: name of the command, with which messages begin.
     """
     try:
         code = run() or 0
@@ -96,7 +96,7 @@ def exit_code_of(
         if not _flushed() and error.filename is None:
             error.filename = "standard output"
         failed = refused.from_os_error(error)
-    _flushed()  # or what was printed before comes after the message
+    _flushed()  # else earlier output would follow the message
     print(f"{command or 'error'}: {failed}", file=sys.stderr)
     return failed.exit_code
 

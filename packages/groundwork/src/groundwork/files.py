@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writes: a file is written beside its final path, then renamed into place."""
+"""Atomic writes: a file is written beside its final path, then renamed to that path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FULL = 32 << 20
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name ``path`` in an error that names no file: a write to an open file does not say which."""
+    """Add ``path`` to an OSError that names no file, such as of a write to an open file."""
     try:
         yield
     except OSError as error:
@@ -32,11 +32,11 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a scratch path beside ``path`` to write to; rename it into place at the end.
+    """Yield a scratch path beside ``path`` to write to; rename it to ``path`` at the end.
 
-    An existing file keeps its mode; missing parent folders are made. When the block raises,
-    the scratch file is removed and ``path`` is as it was. At the end the content is on the disk:
-    a machine that loses its power then has the old file or the new, whole.
+    An existing file keeps its mode; missing parent folders are made. If the block raises, the
+    scratch file is removed and ``path`` is unchanged. At the end the content is on the disk: after
+    a power failure the machine has the complete old or new file.
 
     Raises:
         OSError: the folder or the file cannot be written.
@@ -61,11 +61,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a whole file, text as UTF-8; see :func:`atomic_path`.
 
-    A terminal, a pipe or a device is written to directly: it cannot be replaced.
+    The function writes to a terminal, a pipe or a device directly, as these cannot be replaced.
 
     Raises:
-        OSError: it cannot be written; the old content is still there.
-        UnicodeEncodeError: the text has no UTF-8; the old content is still there.
+        OSError: the file cannot be written; the old content remains.
+        UnicodeEncodeError: the text cannot be encoded as UTF-8; the old content remains.
     """
     data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
@@ -76,26 +76,26 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def full_folder(*folders: Path) -> Path | None:
-    """The first of some folders, or of temporary files, on a full disk; None: none is.
+    """Return the first folder on a full disk, also of temporary files; None if no disk is full.
 
-    For the failure of a program that does not say so, such as pip.
+    For failures of programs that do not report a full disk, such as pip.
     """
-    places = (*folders, Path(tempfile.gettempdir()))
-    return next((one for one in places if shutil.disk_usage(one).free < _FULL), None)
+    candidates = (*folders, Path(tempfile.gettempdir()))
+    return next((folder for folder in candidates if shutil.disk_usage(folder).free < _FULL), None)
 
 
 def remove_scratch(folder: Path, below: str = "**/", *, age: float = 0.0) -> None:
-    """Remove the scratch files that killed runs of :func:`atomic_path` left below ``folder``.
+    """Remove the scratch files that killed runs of :func:`atomic_path` left in ``folder``.
 
-    To be called where no other run can be writing, such as under a lock; else with an ``age``.
+    Call the function under a lock that excludes other writers, or else with an ``age``.
 
     Args:
-        folder: where they lie.
-        below: pattern of the folders in it; empty for ``folder`` alone.
-        age: seconds since one was last written to, at least.
+        folder: folder of the scratch files.
+        below: pattern of subfolders; empty for ``folder`` alone.
+        age: least seconds since the last write to a removed file.
     """
     for path in folder.glob(f"{below}.*{_SCRATCH}????????"):
-        with suppress(FileNotFoundError):  # its own run may end meanwhile
+        with suppress(FileNotFoundError):  # the file's run may remove it meanwhile
             if path.is_file() and time.time() - path.stat().st_mtime >= age:
                 path.unlink()
 
@@ -106,10 +106,10 @@ def atomic_write_json(path: Path, value: object) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Return when all that was written below ``folder`` is on the disk, before it is renamed."""
+    """Wait until all files below ``folder`` are on the disk; call it before renaming the folder."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        # One call for the whole file system: a call for each of thousands of files takes longer.
+        # A call for the whole file system is faster than a call for each of thousands of files.
         libc = ctypes.CDLL(None, use_errno=True)
         if not hasattr(libc, "syncfs") or libc.syncfs(handle):
             os.sync()
@@ -118,7 +118,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_rename(folder: Path) -> None:
-    """Return when the names in ``folder`` are on the disk, after a rename."""
+    """Wait until the names in ``folder`` are on the disk; call it after a rename."""
     _sync(folder)
 
 
@@ -127,7 +127,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems know no such call for folders, or on what is read-only.
+        # Some file systems cannot sync folders, or read-only files.
         if error.errno not in (errno.EINVAL, errno.EROFS, errno.ENOTSUP):
             raise
     finally:

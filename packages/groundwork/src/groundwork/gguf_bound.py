@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bound that the ``gguf`` package's reader lacks."""
+"""A bound check that the ``gguf`` package's reader lacks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Bounded:
-    """Mixin of ``gguf.GGUFReader`` that refuses counts that lead past the end of the file.
+    """A mixin for ``gguf.GGUFReader`` that refuses counts that lead past the end of the file.
 
-    The reader itself continues behind the end, one empty element after another, until memory ends.
+    Without it, the reader appends empty elements behind the end until memory is full.
     """
 
     data: Any

@@ -10,7 +10,7 @@ KEY_LENGTH = 16
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, 64 hexadecimal digits.
+    """Return the SHA-256 of a file's content, 64 hexadecimal digits.
 
     Raises:
         OSError: the file cannot be read.
@@ -19,19 +19,19 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_by_path(folder: Path, pattern: str = "**/*") -> dict[str, str]:
-    """SHA-256 of each file below ``folder``, by relative path in sorted order.
+    """Return the SHA-256 of each file below ``folder``, by relative path in sorted order.
 
-    Compiled Python (``__pycache__``) does not count.
+    Compiled Python (``__pycache__``) is excluded.
     """
     files = _files(folder, pattern)
     return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
 
 
 def digest(*parts: str | bytes | Path) -> str:
-    """Hash strings, bytes, files and folders into one cache key of 16 hexadecimal digits.
+    """Hash strings, bytes, files and folders to a cache key of 16 hexadecimal digits.
 
-    A file counts with its content, a folder with the sorted relative paths and contents of its
-    files; neither counts with its own location, so that clones share a cache.
+    The hash includes a file's content, or the sorted relative paths and contents of a folder's
+    files, but not the location of the file or folder, so that clones share a cache.
     """
     total = hashlib.sha256()
     for part in parts:
@@ -59,5 +59,5 @@ def _path_digest(path: Path) -> bytes:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    found = folder.glob(pattern)
-    return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
+    paths = folder.glob(pattern)
+    return sorted(p for p in paths if p.is_file() and "__pycache__" not in p.parts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals: Ctrl-C in programs that a shell starts in the background, and the end of a parent."""
+"""Signals: Ctrl-C in programs that a shell starts in the background, and the death of a parent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def heed_interrupts() -> None:
-    """Undo an ignored SIGINT, which a shell gives to what it starts in the background.
+    """Restore the default handler of SIGINT if a shell started this process with SIGINT ignored.
 
-    Processes that this one starts, and interrupts, would inherit it.
+    Shells ignore SIGINT in background processes; child processes would inherit that.
     """
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored and threading.current_thread() is threading.main_thread():
@@ -22,10 +22,10 @@ def heed_interrupts() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, by whatever signal that may be.
+    """Make the kernel kill this process when its parent ends for any reason.
 
     Args:
-        parent: the process that started this one. If it has ended already, this process ends here.
+        parent: number of the parent process. If it has ended already, this process ends here.
 
     Raises:
         OSError: the kernel refuses the call.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File locks between processes, held with ``flock``; the system frees them with their holder.
+"""File locks between processes with ``flock``; the system frees the locks of ended processes.
 
-The package ``filelock`` is not used: the bootstrap locks before anything is installed, and
+The package ``filelock`` cannot be used: the bootstrap locks before it installs packages, and
 forkpatch needs locks that its git processes inherit, which ``filelock`` does not offer.
 """
 
@@ -18,24 +18,24 @@ from groundwork.files import naming
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: processes are not kept apart
+except ImportError:  # not a POSIX system: locks do nothing
     fcntl = None  # type: ignore[assignment]
 
 
 def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool = True) -> FileIO:
-    """Lock the file ``path``; when another process holds it, say so on stderr and wait.
+    """Lock the file ``path``; if another process holds the lock, report that on stderr and wait.
 
     Args:
-        path: the lock file, made when it is missing; it holds the process id of its holder.
-        resource: name of what is locked, for the message.
-        inheritable: child processes hold the lock as well, until the last of them ends.
-        wait: False raises at once, in silence, when another process holds it.
+        path: the lock file, made if missing; contains the process id of the holder.
+        resource: name of the locked resource, for the message.
+        inheritable: child processes hold the lock, too, until the last child ends.
+        wait: False raises at once, without a message, if another process holds the lock.
 
     Returns:
         the open lock file; closing it frees the lock.
 
     Raises:
-        BlockingIOError: another process holds it, and ``wait`` is False.
+        BlockingIOError: another process holds the lock, and ``wait`` is False.
         OSError: the lock file cannot be written.
     """
     # Unbuffered: closing a file with a buffer would repeat a failed write; Python 3.13 prints that.
@@ -62,11 +62,11 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool 
 
 @contextmanager
 def folder_locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder itself during the block; child processes hold it as well.
+    """Lock a folder itself during the block; child processes hold the lock, too.
 
     Raises:
-        BlockingIOError: another process holds it.
-        OSError: it is no folder, is a link, or its file system has no such locks.
+        BlockingIOError: another process holds the lock.
+        OSError: the path is not a folder, is a link, or its file system has no such locks.
     """
     if fcntl is None:
         yield
@@ -84,7 +84,7 @@ def folder_locked(folder: Path) -> Iterator[None]:
 def locked(
     path: Path, resource: str, *, inheritable: bool = False, wait: bool = True
 ) -> Iterator[bool]:
-    """Hold the lock file ``path`` during the block; False when it is not held, see ``wait``."""
+    """Hold the lock file ``path`` during the block; yield False if busy and ``wait`` is False."""
     try:
         handle = acquire(path, resource, inheritable=inheritable, wait=wait)
     except BlockingIOError:

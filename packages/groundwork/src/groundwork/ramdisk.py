@@ -13,16 +13,16 @@ from typing import NoReturn
 
 @dataclass(frozen=True)
 class RamDisk:
-    """A file system of its own, in memory."""
+    """A mounted file system in memory."""
 
     path: Path
 
     def grow(self, size: str) -> None:
-        """Give it another size, as in ``64m``."""
+        """Change the size of the file system, as in ``64m``."""
         self._remount(f"size={size}")
 
     def freeze(self) -> None:
-        """Make it read-only."""
+        """Make the file system read-only."""
         self._remount("ro")
 
     def _remount(self, option: str) -> None:
@@ -31,13 +31,13 @@ class RamDisk:
 
 @contextmanager
 def mounting(default: Path, refuse: Callable[[str], NoReturn]) -> Iterator[Callable[..., RamDisk]]:
-    """A function that mounts a file system; all that it mounted are unmounted in the end.
+    """Yield a function that mounts file systems in memory; unmount all of them at the end.
 
-    It takes a size, as in ``64k``, and perhaps a folder, which is made.
+    The function's arguments are a size, as in ``64k``, and optionally a folder, which it makes.
 
     Args:
-        default: the folder where the call names none.
-        refuse: called with the reason where this process may not mount; raises, as a test's skip.
+        default: the folder if the call names none.
+        refuse: called with the reason if this process may not mount; raises, as a test's skip does.
     """
     with ExitStack() as mounted:
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning of TIR functions on a farm: MetaSchedule's search, its results compared."""
+"""Tuning of TIR functions on a farm: MetaSchedule's search, with checks of its results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab farm tune``: search faster schedules of TIR functions on the boards."""
+"""``crosslab farm tune``: searches faster schedules of TIR functions on the boards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ZOO = "zoo:"
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command line of ``crosslab farm tune``."""
     format_ = {"help": f"format of the model's weights ({MODEL_FORMAT})"}
     options = Parser(
         prog="crosslab farm tune",
@@ -61,10 +61,10 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Tune each function, and write the report after each.
+    """Tune each function, and write the report after each; return 0.
 
     Raises:
-        UserError: an option is not right, no farm is up, or the file holds no such functions.
+        UserError: an option is wrong, no farm is up, or the file has no tunable function.
         LabError: a function does not run, or a record cannot be written.
     """
     args = parser().parse_args(argv)
@@ -94,18 +94,18 @@ def main(argv: Sequence[str]) -> int:
             done.append(tune_function(name, function, target.table(), farm, kept, **limits))
         except NotTunableError as error:
             refused.append(error.what)
-        tuned = [asdict(one) for one in done]
+        tuned = [asdict(result) for result in done]
         about = {"measure": measure, "database": str(kept), "functions": tuned, "refused": refused}
         atomic_write_json(report, about)
     minutes = (time.monotonic() - start) / 60
-    trials = sum(one.trials for one in done)
+    trials = sum(result.trials for result in done)
     pace = f"{trials} trials on {boards} boards: {trials / minutes:.1f} a minute, all included"
     print("\n".join([*table(done, measure), *(f"* {why}" for why in refused), pace]))
     return 0
 
 
 def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
-    """Return the number of boards that have joined, and their unit.
+    """Return the number of joined boards, and their unit and database.
 
     Raises:
         UserError: no board has joined, or boards measure different things.
@@ -117,9 +117,9 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
             remedy="nox -s farm -- status says what runs; on a board: join.sh of farm -- pack",
         )
     if others := sorted({board for board in joined if board != joined[0]}):
-        told = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
+        units = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
         raise UserError(
-            f"boards that joined as {farm.key} measure different units: {' and '.join(told)}",
+            f"boards that joined as {farm.key} measure different units: {' and '.join(units)}",
             remedy="give boards of different units different --key names",
         )
     return len(joined), joined[0]
@@ -128,18 +128,18 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
 def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
     """Restart this process with the tree's Python if ``tvm`` comes from another tree."""
     if tree is None or not (tree / "python" / "tvm" / "__init__.py").is_file():
-        said = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
-        raise UserError(said, remedy="run nox -s farm -- tune FILE, or give --tvm-tree DIR")
+        problem = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
+        raise UserError(problem, remedy="run nox -s farm -- tune FILE, or give --tvm-tree DIR")
     if not Path(tvm.__file__).is_relative_to(tree.resolve()):
         command = [sys.executable, "-m", "crosslab", "farm", "tune", *argv]
         os.execve(sys.executable, command, tree_environment(tree))
 
 
 def functions_of(args: argparse.Namespace, recipe: Recipe) -> Path:
-    """Compile a model; return the TVMScript file of the functions that no kernel computes.
+    """Compile a model; return the TVMScript file of the functions without a kernel.
 
     Raises:
-        UserError: the model cannot be compiled, or none of these functions has static shapes.
+        UserError: the model cannot be compiled, or no function without a kernel has static shapes.
         LabError: the compile fails.
     """
     if args.model.startswith(ZOO):
@@ -157,10 +157,10 @@ def functions_of(args: argparse.Namespace, recipe: Recipe) -> Path:
 
 
 def zoo_recipe(args: argparse.Namespace, recipe: Recipe) -> Recipe:
-    """Recipe of the library of one family of the zoo.
+    """Return the recipe of the library of a family of the zoo.
 
     Raises:
-        UserError: there is no such family, or MLC-LLM, which compiles it, is not here.
+        UserError: the family does not exist, or MLC-LLM, which compiles it, is not installed.
     """
     if recipe.mlc_tree is None:
         raise UserError(f"{args.model}: MLC-LLM is not here", remedy=supply_mlc("farm"))
@@ -175,20 +175,20 @@ def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:
 
 
 def read_functions(file: Path) -> dict[str, Any]:
-    """The functions of a TVMScript file.
+    """Return the TIR functions of a TVMScript file by name.
 
     Raises:
-        UserError: it cannot be read, or has none, or one whose shapes are not static.
+        UserError: the file cannot be read, or has no function, or a shape that is not static.
     """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}") from error
     try:
-        # TVM's parser brings I, T and R along, and takes nothing but what they decorate.
+        # TVM's parser predefines I, T and R, and accepts only decorated definitions.
         parsed = ast.parse(text)
         parsed.body = [part for part in parsed.body if hasattr(part, "decorator_list")]
-        found = tvm.script.from_source(ast.unparse(parsed)) if parsed.body else tvm.IRModule()
+        mod = tvm.script.from_source(ast.unparse(parsed)) if parsed.body else tvm.IRModule()
     except Exception as error:
         last = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
@@ -196,9 +196,9 @@ def read_functions(file: Path) -> dict[str, Any]:
             remedy="give what IRModule.script() prints: functions with blocks are "
             "@T.prim_func(s_tir=True)",
         ) from error
-    if isinstance(found, tirx.PrimFunc):
-        found = tvm.IRModule({"main": found})
-    functions = {g.name_hint: f for g, f in found.functions_items() if isinstance(f, tirx.PrimFunc)}
+    if isinstance(mod, tirx.PrimFunc):
+        mod = tvm.IRModule({"main": mod})
+    functions = {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
     if not functions:
         raise UserError(f"{file} holds no TIR function")
     for name, function in functions.items():
@@ -212,21 +212,21 @@ def read_functions(file: Path) -> dict[str, Any]:
 
 
 def table(done: Sequence[Tuned], measure: str) -> list[str]:
-    """Table of each function's cost before and after, its trials, and its rejected candidates."""
+    """Return a table of each function's cost before and after, its trials and its rejections."""
     lines = [
         f"| function | before, {measure} | after | times fewer | trials | rejected |",
         "|---|---|---|---|---|---|",
     ]
-    for one in done:
-        ratio = one.before / max(1, one.after)
-        cells = (one.name, f"{one.before}", f"{one.after}", f"{ratio:.2f}", f"{one.trials}")
-        lines.append(f"| {' | '.join(cells)} | {len(one.rejected)} |")
+    for r in done:
+        ratio = r.before / max(1, r.after)
+        cells = (r.name, f"{r.before}", f"{r.after}", f"{ratio:.2f}", f"{r.trials}")
+        lines.append(f"| {' | '.join(cells)} | {len(r.rejected)} |")
     if not done:
         return ["no function was tuned"]
-    ratios = [one.before / max(1, one.after) for one in done]
+    ratios = [r.before / max(1, r.after) for r in done]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    before, after = sum(one.before for one in done), sum(one.after for one in done)
+    before, after = sum(r.before for r in done), sum(r.after for r in done)
     total = f"all together: {before} to {after}, {before / max(1, after):.2f} times fewer"
     lines += ["", f"{total}; geometric mean: {mean:.2f} times fewer"]
-    lines += [f"* {one.name}: {reason}" for one in done for reason in one.rejected]
+    lines += [f"* {r.name}: {reason}" for r in done for reason in r.rejected]
     return lines

@@ -15,24 +15,24 @@ from crosslab.errors import LabError
 
 
 def open_database(folder: Path) -> Any:
-    """Open the database of a folder; create it if missing."""
+    """Open the database in a folder; create it if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return JSONDatabase(work_dir=str(folder))
 
 
 def keep(folder: Path, record: Any) -> None:
-    """Add a record of another database.
+    """Add a record of another database to the kept database.
 
-    It is written beside, read again and then takes the place of what was there, so that a full
-    disk or an interruption loses no record that was kept before.
+    The function writes a new database, reads it again and then replaces the old database, so that
+    a full disk or an interruption loses no old record.
 
     Raises:
-        LabError: it cannot be written.
-        OSError: the folder cannot.
+        LabError: the record cannot be written.
+        OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".keep-", dir=folder) as beside:
-        scratch = Path(beside)
+    with tempfile.TemporaryDirectory(prefix=".keep-", dir=folder) as scratch_name:
+        scratch = Path(scratch_name)
         for name in (WORKLOADS, RECORDS):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, scratch / name)
@@ -48,7 +48,7 @@ def keep(folder: Path, record: Any) -> None:
             written = len(open_database(scratch))
         except OSError:
             raise
-        except Exception as error:  # TVM's own, whatever the disk's reason
+        except Exception as error:  # TVM raises its own classes for errors of the disk
             raise _not_written(folder, str(error).splitlines()[-1]) from error
         if written != before + 1:
             raise _not_written(folder, f"{written} records instead of {before + 1}")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab farm tune-kernels``: search the best values of the kernels' parameters for a core.
+"""``crosslab farm tune-kernels``: searches the best values of the kernels' parameters for a core.
 
-The search tries one parameter after the other. It keeps a value if no call of a kernel needs more
-of the core's cycles (those of its pipeline; where that is not known serial, or the larger of vector
-and scalar), and if the geometric mean of all calls falls. The kept values give the same results as
-before on random input.
+The search tries parameter after parameter. It keeps a value if no call of a kernel needs more of
+the core's cycles (of its pipeline; if the pipeline is unknown, serial cycles and the larger of
+vector and scalar cycles), and if the geometric mean of all calls falls. The kept values give the
+same results as before on random input.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ MODELS = {
     ),
 }
 ROWS = (1, 2, 3, 4, 8, 10, 32, 128)
-# Tiles of outputs cost the same each: of wider matrices so many are counted, and the last tile.
+# Tiles of outputs have equal costs: of wider matrices only these outputs and the rest are counted.
 OUTPUTS, TILE = 512, 64
-# A smaller gain is where the linker put things.
+# A smaller gain can come from the linker's placement.
 LEAST_GAIN = 1.0005
-# That all calls may take together; a candidate that hangs is rejected.
+# Time limit of all calls of a candidate together; a candidate that hangs is rejected.
 SECONDS = 1200.0
 
 _console = Console(stderr=True, highlight=False)
@@ -56,10 +56,10 @@ _console = Console(stderr=True, highlight=False)
 def cases_of(
     configs: Sequence[LlamaConfig], kernels: Sequence[str], rows: Sequence[int]
 ) -> list[Case]:
-    """Calls of the kernels in the linear layers of models, each once."""
+    """Return the distinct calls of the kernels in the linear layers of models."""
     layers = dict[tuple[int, int], None]()
-    for one in configs:
-        for outputs, inputs in (*one.linear_layers, (one.vocab, one.hidden)):
+    for config in configs:
+        for outputs, inputs in (*config.linear_layers, (config.vocab, config.hidden)):
             most = outputs if outputs <= OUTPUTS else OUTPUTS + outputs % TILE
             layers[most, inputs] = None
     return [Case(kernel, (m, *layer)) for kernel in kernels for layer in layers for m in rows]
@@ -67,14 +67,14 @@ def cases_of(
 
 @dataclass
 class KernelTuner:
-    """Counts calls with values of parameters.
+    """A search for values of kernel parameters, by counts of a core's cycles.
 
     Attributes:
-        core: whose cycles count.
-        vlen: bits in its vector registers.
+        core: core for the cycles.
+        vlen: bits of the core's vector registers.
         cases: the calls.
         cache: folder of finished builds.
-        known: cycles by values.
+        known: counted cycles of calls by parameter values.
     """
 
     core: Core
@@ -86,9 +86,9 @@ class KernelTuner:
     def cycles(
         self, values: Mapping[str, int], cases: Sequence[Case]
     ) -> dict[Case, tuple[int, ...]]:
-        """Cycles of calls: of the pipeline, or else serial and by the larger of two sums."""
-        found = self.known.setdefault(tuple(with_values(values).values()), {})
-        if missing := [case for case in cases if case not in found]:
+        """Return the cycles of calls: of the pipeline, or else two sums, serial first."""
+        counted = self.known.setdefault(tuple(with_values(values).values()), {})
+        if missing := [case for case in cases if case not in counted]:
             with tempfile.TemporaryDirectory(prefix="tune-") as folder:
                 program = build(Path(folder), self.cache, values)
                 machine = GuestMachine(self.vlen, timeout=SECONDS)
@@ -96,13 +96,13 @@ class KernelTuner:
             for i, case in enumerate(missing):
                 cycles = all_cycles(self.core, measured, [i])
                 sums = (cycles.serial, cycles.vec_serial)
-                found[case] = sums if cycles.pipeline is None else (cycles.pipeline,)
-        return {case: found[case] for case in cases}
+                counted[case] = sums if cycles.pipeline is None else (cycles.pipeline,)
+        return {case: counted[case] for case in cases}
 
     def results(
         self, values: Mapping[str, int], cases: Sequence[Case], seed: int
     ) -> list[np.ndarray]:
-        """Results of calls on random input, an array each."""
+        """Return the results of calls on random input, an array for each call."""
         with tempfile.TemporaryDirectory(prefix="tune-") as folder:
             program, out = build(Path(folder), self.cache, values), Path(folder) / "results"
             words = ["-o", str(out), str(seed), *self._words(cases)]
@@ -112,9 +112,9 @@ class KernelTuner:
         return np.split(numbers, ends[:-1])
 
     def difference(self, values: Mapping[str, int], cases: Sequence[Case], seed: int) -> str:
-        """First call whose result with these values differs from today's; empty if all are equal.
+        """Return a text on the first call whose result differs from today's; "" if none does.
 
-        Sums of float32 in another order are the same.
+        Results that differ only by the order of float32 sums count as equal.
         """
         bound = weight_formats()["q0f32"].tolerance
         both = zip(self.results({}, cases, seed), self.results(values, cases, seed), strict=True)
@@ -129,7 +129,7 @@ class KernelTuner:
         return [str(self.vlen // 4), *words]
 
     def search(self) -> Iterator[str]:
-        """Try all values; yields a line for each, then the values are in :attr:`best`."""
+        """Try all values; yield a line for each; leave the best values in :attr:`best`."""
         self.best: dict[str, int] = {}
         for parameter in read_parameters().values():
             cases = [case for case in self.cases if case.kernel in parameter.kernels]
@@ -161,37 +161,37 @@ class KernelTuner:
         return f"{gain}; taken"
 
     def timed(self) -> list[Timed]:
-        """Every call, with today's values and the best ones."""
+        """Return the cycles of every call with today's values and with the best values."""
         before, after = self.cycles({}, self.cases), self.cycles(self.best, self.cases)
         return [Timed(c.kernel, c.sizes, before[c][0], after[c][0]) for c in self.cases]
 
 
 def name_of(case: Case) -> str:
-    """Name of a call for messages."""
+    """Return the name of a call for messages."""
     return f"{case.kernel} {'x'.join(map(str, case.sizes))}"
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """Geometric mean of at least one number."""
+    """Return the geometric mean of at least one number."""
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def table(timed: Sequence[Timed]) -> list[str]:
-    """Gains by kernel and rows, as lines of Markdown."""
+    """Return the gains by kernel and rows, as lines of Markdown."""
     lines = ["| kernel | rows | calls | mean | least | most |", "|---|---|---|---|---|---|"]
-    for kernel, rows in dict.fromkeys((one.kernel, one.sizes[0]) for one in timed):
+    for kernel, rows in dict.fromkeys((entry.kernel, entry.sizes[0]) for entry in timed):
         ratios = [o.before / o.after for o in timed if (o.kernel, o.sizes[0]) == (kernel, rows)]
         figures = (geometric_mean(ratios), min(ratios), max(ratios))
         cells = " | ".join(f"{figure:.4f}" for figure in figures)
         lines.append(f"| {kernel} | {rows} | {len(ratios)} | {cells} |")
-    ratios = [one.before / one.after for one in timed]
+    ratios = [entry.before / entry.after for entry in timed]
     slower, same = sum(r < 1 for r in ratios), sum(r == 1 for r in ratios)
-    told = f"{len(ratios)} calls, {slower} slower, {same} as before: "
-    return [*lines, "", f"{told}{geometric_mean(ratios):.4f} times fewer cycles (geometric mean)"]
+    counts = f"{len(ratios)} calls, {slower} slower, {same} as before: "
+    return [*lines, "", f"{counts}{geometric_mean(ratios):.4f} times fewer cycles (geometric mean)"]
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command line of ``crosslab farm tune-kernels``."""
     options = Parser(
         prog="crosslab farm tune-kernels",
         parents=[trees("core", core={"required": True})],
@@ -214,11 +214,11 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Search, check, keep.
+    """Search the best values, check their results, and keep them; return 0.
 
     Raises:
-        UserError: an option is not right, or a tool is missing.
-        LabError: kernels do not build or run, or compute something else.
+        UserError: an option is wrong, or a tool is missing.
+        LabError: kernels do not build or run, or the best values change results.
     """
     args = parser().parse_args(argv)
     core: Core = args.core
@@ -232,7 +232,7 @@ def main(argv: Sequence[str]) -> int:
         _console.print(line, markup=False, soft_wrap=True)
     timed = tuner.timed()
     if tuner.best:
-        # All values together, on other input than each.
+        # Check all values together, on new input.
         if wrong := tuner.difference(tuner.best, cases, secrets.randbits(62) + 1):
             raise LabError(f"{tuner.best}: {wrong}; nothing was kept")
         folder = (args.database or args.project / "out" / "tuned") / core.key
@@ -246,12 +246,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _kernels(names: Sequence[str] | None) -> list[str]:
-    """The named routines, or all that have parameters.
+    """Return the named kernels, or all kernels with parameters.
 
     Raises:
-        UserError: one has none.
+        UserError: a named kernel has no parameter.
     """
-    known = list(dict.fromkeys(k for one in read_parameters().values() for k in one.kernels))
+    known = list(dict.fromkeys(k for p in read_parameters().values() for k in p.kernels))
     if unknown := [name for name in names or () if name not in known]:
         raise UserError(
             f"--kernel {unknown[0]} has no parameter", remedy=f"these have: {', '.join(known)}"

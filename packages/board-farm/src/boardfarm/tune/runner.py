@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MetaSchedule's builder and runner; they repeat lost sessions and name faulty candidates."""
+"""MetaSchedule's builder and runner, which repeat lost sessions and record faulty candidates."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tvm.support.popen_pool import PopenPoolExecutor
 
 from boardfarm.tune.trial import Arrays, TrialQuestion, trial
 
-# A candidate that loses as many sessions, each on the next free board, is at fault itself.
+# A candidate that loses this many sessions, each on the next free board, is faulty.
 ATTEMPTS = 3
 LOST = "lost: "
 
 
 @dataclass
 class Trials:
-    """Record of a task's trials.
+    """The record of a task's trials.
 
     Attributes:
-        measured: candidates with a cost.
-        repeated: sessions that were lost and asked for again.
-        rejected: rejected candidates: library and reason.
+        measured: number of candidates with a cost.
+        repeated: number of lost sessions that were repeated.
+        rejected: library and reason of each rejected candidate.
     """
 
     measured: int = 0
@@ -36,14 +36,14 @@ class Trials:
 
 
 class TrialAttempt:
-    """A candidate that is measured; it is measured again when its session is lost."""
+    """A trial of a candidate, which is repeated if its session is lost."""
 
     def __init__(self, submit: Callable[[], Any], library: str, trials: Trials) -> None:
         self._submit, self._library, self._trials = submit, library, trials
         self._left, self._future = ATTEMPTS, submit()
 
     def done(self) -> bool:
-        """True when the trial has ended; start it again if its session was lost."""
+        """Return True if the trial has ended; start it again if its session was lost."""
         if not self._future.done():
             return False
         if self._outcome()[1].startswith(LOST) and self._left > 1:
@@ -79,68 +79,68 @@ class TrialAttempt:
 
 @derived_object
 class CandidateBuilder(PyBuilder):  # type: ignore[misc]
-    """Builds candidates as another builder does, and writes down those that do not compile."""
+    """A builder that delegates to another builder and records candidates that do not compile."""
 
     def __init__(self, builder: Any, trials: Trials) -> None:
-        """Keep the builder, and the record of its failures."""
+        """Wrap ``builder``; failures are added to ``trials``."""
         super().__init__()
         self.builder, self.trials = builder, trials
 
     def build(self, build_inputs: Any) -> Any:
-        """Build these candidates."""
+        """Build candidates and return MetaSchedule's results."""
         built = self.builder.build(build_inputs)
-        for one in built:
-            if one.error_msg:
-                last = str(one.error_msg).strip().splitlines()[-1]
+        for result in built:
+            if result.error_msg:
+                last = str(result.error_msg).strip().splitlines()[-1]
                 self.trials.rejected.append(("", f"does not compile: {last}"))
         return built
 
 
 @derived_object
 class FarmFuture(PyRunnerFuture):  # type: ignore[misc]
-    """A candidate's result as MetaSchedule asks for it."""
+    """A candidate's result in the form of MetaSchedule."""
 
     def __init__(self, attempt: TrialAttempt) -> None:
         super().__init__()
         self.attempt = attempt
 
     def done(self) -> bool:
-        """True when the result can be fetched."""
+        """Return True if the result can be fetched."""
         return self.attempt.done()
 
     def result(self) -> Any:
-        """Cost in seconds, 1e9 of the board's unit each; or the reason of a failure."""
+        """Return the cost in seconds, 1e9 of the board's unit each, or the reason of a failure."""
         cost, reason = self.attempt.result()
         return RunnerResult(None, reason) if reason else RunnerResult([cost / 1e9], None)
 
 
 @derived_object
 class FarmRunner(PyRunner):  # type: ignore[misc]
-    """Measures the candidates of one task, as many at once as there are boards."""
+    """A runner that measures a task's candidates, as many at once as there are boards."""
 
     def __init__(
         self, question: TrialQuestion, untuned: Mapping[int, Arrays], boards: int, trials: Trials
     ) -> None:
-        """Start the processes.
+        """Start the measuring processes.
 
         Args:
             question: the task's arguments, and the farm.
             untuned: right outputs by seed.
-            boards: candidates that are measured at once.
-            trials: gets what happens.
+            boards: number of candidates that are measured at once.
+            trials: record of the trials.
         """
         super().__init__()
         self.question, self.untuned, self.trials = question, dict(untuned), trials
-        # Waiting for a board, or for the tracker to come back, takes time of its own.
+        # Includes the wait for a board, or for the tracker's restart.
         patience = 120 + 2 * len(self.untuned) * question.seconds
         self.pool = PopenPoolExecutor(max_workers=boards, timeout=patience)
 
     def run(self, runner_inputs: Any) -> Any:
-        """Measure these candidates."""
-        return [FarmFuture(self.attempt(str(one.artifact_path))) for one in runner_inputs]
+        """Start to measure candidates, and return a future for each."""
+        return [FarmFuture(self.attempt(str(entry.artifact_path))) for entry in runner_inputs]
 
     def attempt(self, library: str) -> TrialAttempt:
-        """Measure one library."""
+        """Start to measure a library, and return the trial."""
         return TrialAttempt(
             lambda: self.pool.submit(trial, self.question, library, self.untuned),
             library,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for one function: candidates, trials, and the check of the winner."""
+"""The search for a function's schedule: candidates, trials, and the check of the winner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from crosslab.host.toolchain import CompilerKind, find_cross
 SEARCH_SEEDS, CHECK_SEEDS = (0,), (1, 2, 3)
 BUILD_SECONDS = 60.0
 PER_ITERATION = 16
-# Without a model of costs, more would only take longer to draw.
+# Without a cost model, a larger population only takes longer.
 POPULATION = 48
 
 
@@ -60,14 +60,14 @@ def without_intrinsics() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Result for one function.
+    """The result of tuning a function.
 
     Attributes:
         name: of the function.
         before: cost of the untuned function.
-        after: of the winner; ``before`` where nothing was better.
-        trials: candidates that were measured.
-        repeated: sessions that were lost and asked for again.
+        after: cost of the winner; ``before`` if no candidate was better.
+        trials: number of measured candidates.
+        repeated: number of lost sessions that were repeated.
         rejected: reasons of the rejected candidates.
     """
 
@@ -80,22 +80,22 @@ class Tuned:
 
 
 class NotTunableError(LabError):
-    """A function that MetaSchedule cannot schedule."""
+    """The error for a function that MetaSchedule cannot schedule."""
 
 
 def build_library(mod: ir.IRModule, target: Any) -> Any:
-    """Compile a function: :func:`tvm.compile` alone, as upstream's own reads 496 intrinsics."""
+    """Compile a function with only :func:`tvm.compile`; upstream's builder reads 496 intrinsics."""
     mod = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
     return tvm.compile(mod, target=target)
 
 
 def build_candidate(mod: ir.IRModule, target: Any, _params: Any = None) -> Any:
-    """Compile a candidate in the form in which a model's compile takes its schedule."""
+    """Compile a candidate in the form that a model's compile gives to its schedule."""
     return build_library(load_pass("apply_tuned_schedules").compiled_form(mod), target)
 
 
 def export_library(library: Any) -> str:
-    """Link a candidate for riscv64 in a folder of its own; its path."""
+    """Link a candidate for riscv64 in a new folder, and return the library's path."""
     cross = find_cross(CompilerKind.CLANG)
     file = Path(tempfile.mkdtemp(prefix="candidate-")) / "candidate.so"
     linker = shared_linker([*cross.cc, *cross.link], TRIPLE)
@@ -114,26 +114,26 @@ def tune_function(
     seconds: float = 60.0,
     seed: int = 1,
 ) -> Tuned:
-    """Search for a better schedule, and keep the best one that is right.
+    """Search for a better schedule of a function, and keep the best right schedule.
 
     Args:
-        name: for people.
-        function: static shapes.
-        target: code is generated for it, as a table.
-        farm: the tracker, the boards' key, and how many boards there are.
+        name: name of the function, for messages.
+        function: function with static shapes.
+        target: target of the generated code, as a table.
+        farm: the tracker, the boards' key, and the number of boards.
         kept: folder of the database.
-        trials: candidates to measure.
-        seconds: that a session may take.
+        trials: number of candidates to measure.
+        seconds: time limit of a session.
         seed: of the search.
 
     Raises:
-        NotTunableError: MetaSchedule does not take the function.
+        NotTunableError: MetaSchedule cannot schedule the function.
         LabError: the untuned function does not run, or the record cannot be written.
     """
     tracker, key, boards = farm
-    # The search's rules ask for it; what is generated is for one.
+    # The search's rules need the number of cores; the generated code is for a single core.
     aim = tvm.target.Target({**target, "num-cores": 1})
-    # The compiler's pass looks records up by the same.
+    # The compiler's pass looks up records by the same workload.
     known = load_pass("apply_tuned_schedules")
     mod = known.workload_of(function)
     shapes = tuple(tuple(map(int, b.shape)) for b in buffers_of(function))
@@ -183,18 +183,18 @@ def tune_function(
 
 
 def buffers_of(function: tirx.PrimFunc) -> list[Any]:
-    """The buffers that a function takes, in order."""
+    """Return the buffers of a function's parameters, in order."""
     return list(ms.arg_info.ArgInfo.from_prim_func(function))
 
 
 def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
-    """Answer and cost of the untuned function, on the inputs of search and check.
+    """Return the answer and cost of the untuned function, on the inputs of search and check.
 
     Raises:
-        LabError: it does not run.
+        LabError: the function does not run.
     """
     lost = ""
-    # As of a candidate: a board that is killed is not the function's fault.
+    # Repeat lost sessions, as for a candidate: a killed board is not the function's fault.
     for _ in range(ATTEMPTS):
         try:
             return answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
@@ -214,21 +214,21 @@ def _winner(
     before: int,
     kept: Path,
 ) -> int:
-    """Keep the best candidate that is right on inputs that the search has not seen."""
+    """Keep the best candidate that is right on new inputs, and return its cost, or ``before``."""
     if not database.has_workload(mod):
         return before
     checks = {seed: right[seed] for seed in CHECK_SEEDS}
-    for found in database.get_top_k(database.commit_workload(mod), PER_ITERATION):
-        if round(float(found.run_secs[0]) * 1e9) >= before:
+    for candidate in database.get_top_k(database.commit_workload(mod), PER_ITERATION):
+        if round(float(candidate.run_secs[0]) * 1e9) >= before:
             return before
         schedule = tvm.s_tir.Schedule(mod)
-        found.trace.apply_to_schedule(schedule, remove_postproc=False)
+        candidate.trace.apply_to_schedule(schedule, remove_postproc=False)
         library = export_library(build_candidate(schedule.mod, target))
         checker = FarmRunner(runner.question, checks, 1, runner.trials)
         attempt: TrialAttempt = checker.attempt(library)
         cost, reason = attempt.result()
         shutil.rmtree(Path(library).parent, ignore_errors=True)
         if not reason and cost < before:
-            keep(kept, found)
+            keep(kept, candidate)
             return cost
     return before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedules that a search draws from: MetaSchedule's rules, and which loop becomes vectors."""
+"""The schedules that a search draws from: MetaSchedule's rules, and choices of vector loops."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tvm.s_tir.meta_schedule.schedule_rule import PyScheduleRule
 
 from crosslab.compile.overlaypass import load_pass
 
-# Elements that one loop of vectors may have; with 256 bits and LMUL 8, float32.
+# Most elements of a vectorized loop: float32 in 256 bits with LMUL 8.
 MOST_LANES = 64
 FEWEST_LANES = 4
-# A block with less of a function's iterations is not worth more candidates: their number is the
-# product over all blocks.
+# A block with a smaller share of a function's iterations gets no choice: the number of candidates
+# is the product over all blocks.
 LEAST_SHARE = 0.25
 
-# Not computed again for each element that reads the result.
+# Operators that are not inlined, since inlining repeats them for each reader.
 COSTLY = [f"tirx.{name}" for name in ("exp", "log", "pow", "rsqrt", "sigmoid", "sqrt", "tanh")]
 
 
 @derived_object
 class VectorizeOneLoop(PyScheduleRule):  # type: ignore[misc]
-    """Choice of the loop of a block that becomes vectors, and of their length.
+    """A rule that chooses a block's loop to vectorize, and the length of the vectors.
 
-    Upstream's rules vectorize the innermost loop alone, and only where all accesses are contiguous;
+    Upstream's rules vectorize only the innermost loop, and only if all accesses are contiguous;
     a transposition, a window's patches or a sum over rows are faster with strided accesses.
     """
 
@@ -36,7 +36,7 @@ class VectorizeOneLoop(PyScheduleRule):  # type: ignore[misc]
         pass
 
     def apply(self, sch: Any, block: Any) -> list[Any]:
-        """The unchanged schedule, and one for each loop that can become vectors."""
+        """Return the unchanged schedule, and two for each loop that can become vectors."""
         result = [sch]
         if not _is_choice(sch, block):
             return result
@@ -53,18 +53,18 @@ class VectorizeOneLoop(PyScheduleRule):  # type: ignore[misc]
         return result
 
     def clone(self) -> Any:
-        """Another rule of the same kind."""
+        """Return a new rule of this class."""
         return VectorizeOneLoop()
 
 
 def _is_choice(sch: Any, block: Any) -> bool:
-    """A block of weight whose loops are its own, static, and not yet along its elements."""
+    """Return True if a large block has plain static loops, and the last is not contiguous."""
     loops = [sch.get(loop) for loop in sch.get_loops(block)]
     plain = loops and all(loop.kind == tvm.tirx.ForKind.SERIAL for loop in loops)
     if not plain or len(loops) != len(sch.get(block).iter_vars) or _is_contiguous(loops[-1]):
         return False
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    return _iterations(sch, block) >= LEAST_SHARE * sum(_iterations(sch, one) for one in blocks)
+    return _iterations(sch, block) >= LEAST_SHARE * sum(_iterations(sch, other) for other in blocks)
 
 
 def _iterations(sch: Any, block: Any) -> int:
@@ -80,25 +80,25 @@ def _sums_over(sch: Any, block: Any, number: int) -> bool:
 
 
 def _put_innermost(sch: Any, block: Any, number: int, *, vectors: bool) -> None:
-    """Split a loop, and put its inner part inside of all other loops, as vectors or as a loop.
+    """Split a loop, and move its inner part innermost, as vectors or as a loop.
 
-    Of a loop LLVM makes vectors with strided accesses, which TVM takes apart into single ones.
+    LLVM vectorizes a loop with strided accesses; TVM's vectors become single accesses instead.
     """
     loop = sch.get_loops(block)[number]
     factors = sch.sample_perfect_tile(loop, n=2, max_innermost_factor=MOST_LANES)
     _, inner = sch.split(loop, factors)
-    others = [one for one in sch.get_loops(block) if not sch.get(one).same_as(sch.get(inner))]
+    others = [other for other in sch.get_loops(block) if not sch.get(other).same_as(sch.get(inner))]
     sch.reorder(*others, inner)
     if vectors:
         sch.vectorize(inner)
 
 
 def design_space() -> Any:
-    """The space of schedules that the search draws from.
+    """Return the space of schedules that the search draws from.
 
-    Intermediate results are computed where they are read, or as the function has it: what is
-    computed in a branch, or again for each reader, is slower. Without threads: a board's cost is
-    that of one.
+    The schedules compute intermediate results where they are read, or as in the function:
+    computing them in a branch, or again for each reader, is slower. The schedules have no threads,
+    since a board measures a single thread.
     """
     return ms.space_generator.SpaceGeneratorUnion(
         [_space([_inline(), *_rules()]), _space(_rules())]
@@ -137,7 +137,7 @@ def _inline() -> Any:
 def _rules() -> list[Any]:
     rule = ms.schedule_rule
     return [
-        # Before the rules that leave a block whose loops were split alone.
+        # First, since the other rules split loops, and this rule skips blocks with split loops.
         VectorizeOneLoop(),
         rule.AddRFactor(max_jobs_per_core=16, max_innermost_factor=MOST_LANES),
         rule.MultiLevelTiling(

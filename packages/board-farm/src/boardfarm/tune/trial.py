@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One trial: send a library to a board, compare its outputs, and read its cost."""
+"""A trial: sends a library to a board, compares its outputs, and reads its cost."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tvm.runtime import tensor
 from crosslab.address import Address
 
 FUNCTION = "main"
-# Of the largest output: sums in another order differ by less, wrong ones by more.
+# Relative to the largest output: sums in another order differ by less, wrong sums by more.
 TOLERANCE = 1e-4
-# A session that took this share of its time has been ended by the board.
+# The board has ended a failed session that took this share of its time limit.
 HUNG = 0.9
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
 
 
 class WrongOutputError(Exception):
-    """A candidate that does not compute what the untuned function does."""
+    """The error for a candidate whose outputs differ from the untuned function's."""
 
 
 class SessionLostError(Exception):
-    """A session that ended before its answer, by the board's fault or the candidate's."""
+    """The error for a session that ended before its answer, by the board or the candidate."""
 
 
 class SessionHungError(Exception):
-    """A candidate that did not end in its time."""
+    """The error for a candidate that did not end within its time limit."""
 
 
 @dataclass(frozen=True)
 class TrialQuestion:
-    """A library's work.
+    """The arguments of a library's function, and the farm that measures it.
 
     Attributes:
         tracker: of the farm.
-        key: of its boards.
+        key: of the farm's boards.
         shapes: of the arguments, outputs last.
         dtypes: of the arguments.
-        seconds: that a session may take.
+        seconds: time limit of a session.
     """
 
     tracker: Address
@@ -55,7 +55,7 @@ class TrialQuestion:
     seconds: float = 60.0
 
     def inputs(self, seed: int) -> Arrays:
-        """Random arguments, outputs included, so that an element that is never written shows."""
+        """Return random arguments, outputs included, to reveal elements that are never written."""
         random = np.random.default_rng(seed)
         pairs = zip(self.shapes, self.dtypes, strict=True)
         return tuple(_draw(random, shape, dtype) for shape, dtype in pairs)
@@ -63,11 +63,11 @@ class TrialQuestion:
 
 @dataclass(frozen=True)
 class TrialAnswer:
-    """A library's answer.
+    """The outputs and cost of a library.
 
     Attributes:
         arrays: every argument after the call, by seed.
-        cost: of one call, in the board's unit; the largest.
+        cost: largest cost of a call, in the board's unit.
     """
 
     arrays: dict[int, Arrays]
@@ -77,16 +77,16 @@ class TrialAnswer:
 def _draw(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
     if dtype.startswith(("float", "bfloat")):
         return random.uniform(-1, 1, shape).astype(dtype)
-    # Indices: of any axis of the function's own arguments.
+    # Small indices, valid for the axes of the function's arguments.
     return random.integers(0, 2, shape).astype(dtype)
 
 
 def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> TrialAnswer:
-    """Run a library on a board, on inputs of each seed.
+    """Run a library on a board on the inputs of each seed, and return outputs and cost.
 
     Raises:
         SessionLostError: the session broke, or the library cannot be loaded or called.
-        SessionHungError: it took longer than it may.
+        SessionHungError: the session exceeded its time limit.
     """
     remote = rpc.connect_tracker(*question.tracker.pair)
     start = time.monotonic()
@@ -112,10 +112,10 @@ def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> T
 
 
 def compare(own: Arrays, untuned: Arrays) -> None:
-    """Compare outputs.
+    """Compare a candidate's arguments after a call with the untuned function's.
 
     Raises:
-        WrongOutputError: they differ by more than rounding does.
+        WrongOutputError: the arguments differ by more than rounding errors.
     """
     for number, (left, right) in enumerate(zip(own, untuned, strict=True)):
         if left.dtype.kind not in "fV":
@@ -125,22 +125,22 @@ def compare(own: Arrays, untuned: Arrays) -> None:
         wide, exact = left.astype(np.float64), right.astype(np.float64)
         bound = TOLERANCE * max(1e-30, float(np.max(np.abs(exact), initial=0.0)))
         error = np.abs(wide - exact)
-        # Written so that NaN is wrong, too, unless both are.
+        # This form treats NaN as wrong, unless both are NaN.
         if not np.all((error <= bound) | (np.isnan(wide) & np.isnan(exact))):
             raise WrongOutputError(f"argument {number} is off by {np.nanmax(error):.3g}")
 
 
 def trial(question: TrialQuestion, library: str, untuned: Mapping[int, Arrays]) -> tuple[int, str]:
-    """Measure a candidate; runs in a process of its own.
+    """Measure a candidate; runs in a separate process.
 
     Args:
-        question: what it has to do.
+        question: the candidate's arguments, and the farm.
         library: file of the candidate.
         untuned: the right outputs, by seed.
 
     Returns:
-        its cost, and nothing; or 0 and the reason why it is rejected, or "lost: " and a reason
-        when another board has to be asked.
+        the cost and ""; or 0 and the reason of the rejection; or 0, and "lost: " and a reason, if
+        another board must measure the candidate.
     """
     try:
         answer = answer_of(question, Path(library), tuple(untuned))

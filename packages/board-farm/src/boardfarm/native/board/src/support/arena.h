@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: memory that is given back all at once.
+// Replaces a header that the TVM wheel does not ship: memory that is freed all at once.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace support {
 
 class Arena {
  public:
-  // Room for `count` values, aligned for any of them and not initialised.
+  // Returns aligned, uninitialised memory for `count` values.
   template <typename T>
   T* allocate_(size_t count) {
     const size_t bytes = count * sizeof(T);

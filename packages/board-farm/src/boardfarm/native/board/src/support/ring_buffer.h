@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: a queue of bytes.
+// Replaces a header that the TVM wheel does not ship: a queue of bytes.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class RingBuffer {
     first_ += size;
   }
 
-  // Offer the oldest bytes, at most `most`; the callback says how many it took.
+  // Passes the oldest bytes, at most `most`, to `take`, and removes as many as `take` returns.
   template <typename F>
   size_t ReadWithCallback(F take, size_t most) {
     const size_t size = most < bytes_available() ? most : bytes_available();
@@ -37,7 +37,7 @@ class RingBuffer {
     return taken;
   }
 
-  // Let the callback fill in at most `most` bytes; it says how many.
+  // Lets `fill` write at most `most` bytes, and keeps as many as `fill` returns.
   template <typename F>
   size_t WriteWithCallback(F fill, size_t most) {
     Compact();
@@ -49,7 +49,7 @@ class RingBuffer {
   }
 
  private:
-  // Forget what was read, once it is the larger part: moving costs as much as was read.
+  // Removes the read bytes if they are at least half: then few bytes move.
   void Compact() {
     if (first_ * 2 < bytes_.size()) return;
     bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(first_));

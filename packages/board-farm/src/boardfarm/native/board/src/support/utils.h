@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for a header that the TVM wheel does not ship: what the RPC sources use of it.
+// Replaces a header that the TVM wheel does not ship: the part that the RPC sources use.
 #pragma once
 
 #include <string>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One session of a board: TVM's RPC over a socket that the agent has accepted.
+// A session of a board: TVM's RPC over a socket that the agent has accepted.
 //
 //   board SOCKET METER
 //   board check cycles|task-clock
 //
 // SOCKET is the number of an open file. Files that the client uploads go to the current folder.
-// METER is what TVM's timer gives in place of nanoseconds: "cycles" or "task-clock", counted by
-// this machine's kernel, or the number of an open file, a stream to the agent, which knows what the
-// instructions between two marks cost: the timer asks it with a line, and is answered with a
-// number. The second form says whether the kernel counts.
+// METER is the unit of TVM's timer in place of nanoseconds: "cycles" or "task-clock", counted by
+// this machine's kernel, or the number of an open file, a stream to the agent, which knows the cost
+// of instructions between two marks: the timer sends a line, and the agent answers with a number.
+// The second form exits with 0 if the kernel counts.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/perf_event.h>
@@ -60,7 +60,7 @@ class SocketChannel final : public tvm::runtime::RPCChannel {
   int socket_;
 };
 
-// The answer of the agent: what was measured since the last question.
+// Asks the agent for the cost since the last question, and returns it.
 int64_t Ask(int meter) {
   if (write(meter, "?\n", 2) != 2) Fail("asking the agent");
   std::string answer;
@@ -72,12 +72,12 @@ int64_t Ask(int meter) {
   }
   char* end = nullptr;
   const long long value = strtoll(answer.c_str(), &end, 10);
-  // Anything else is the agent's reason why it cannot tell.
+  // Other text is the agent's reason for not answering with a number.
   if (*end != '\n' || value < 0) throw std::runtime_error("no measurement: " + answer);
   return value;
 }
 
-// Instead of nanoseconds: cycles of a core, or instructions, between Start and Stop.
+// A timer of cycles of a core, or of instructions, between Start and Stop.
 class MeterNode final : public tvm::runtime::TimerNode {
  public:
   explicit MeterNode(int meter) : meter_(meter) {}
@@ -104,7 +104,7 @@ class MeterNode final : public tvm::runtime::TimerNode {
   int meter_;
 };
 
-// A counter of the kernel for this thread, outside the kernel.
+// A counter of the kernel for this thread's code outside the kernel.
 class PerfCounter {
  public:
   explicit PerfCounter(const std::string& event) {
@@ -156,7 +156,7 @@ class PerfCounter {
   int file_;
 };
 
-// Instead of nanoseconds: what a counter of the kernel gives between Start and Stop.
+// A timer of a kernel counter's units between Start and Stop.
 class PerfTimerNode final : public tvm::runtime::TimerNode {
  public:
   explicit PerfTimerNode(const std::string& event) : counter_(event) {}
@@ -184,7 +184,7 @@ void Register(const std::string& meter) {
   ffi::Function::SetGlobal("tvm.rpc.server.workpath", ffi::Function::FromTyped(path), true);
   const auto load = [](ffi::String name) { return ffi::Module::LoadFromFile(InFolder(name)); };
   ffi::Function::SetGlobal("tvm.rpc.server.load_module", ffi::Function::FromTyped(load), true);
-  // The folder is the session's and goes with it, whatever the client asks to remove.
+  // The agent removes the session's folder, so that requests to remove files do nothing.
   const auto remove = [](ffi::String) {};
   ffi::Function::SetGlobal("tvm.rpc.server.remove", ffi::Function::FromTyped(remove), true);
   const auto timer = [meter](DLDevice) {
