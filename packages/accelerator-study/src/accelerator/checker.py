@@ -166,7 +166,7 @@ def _clocks(
 
 
 def _check_end(instructions: Sequence[Instruction], clocks: Indices) -> None:
-    """Refuse a stream whose FINISH is not the only one, or does not wait for all queues."""
+    """Refuse a stream with several FINISH, or whose last FINISH does not wait for all queues."""
     end = len(instructions) - 1
     for index, instruction in enumerate(instructions[:end]):
         if isinstance(instruction, Finish):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost model's bytes and cycles of a layer under a mapping, and the search for the best one.
+"""The cost model's bytes and cycles of a layer under a mapping; the search for the best mapping.
 
 :mod:`costmodel.estimate` computes the tiles, the bytes of DRAM and the overlap of tiles; the
 device's description gives the time of a tile on the cores.

@@ -59,7 +59,7 @@ def taken(rows: Count, outputs: Count, inputs: Count, halves: int) -> dict[Memor
 
 
 def room_of(memory: MemoryId, device: Device) -> int:
-    """Return the most elements of a buffer that a tile may take: half, and at most one LOAD's.
+    """Return the most elements of a buffer for a tile: half the buffer, at most a LOAD's row.
 
     Micro-ops may take their whole buffer, as a program loads them once.
     """

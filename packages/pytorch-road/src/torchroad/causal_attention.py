@@ -194,8 +194,8 @@ def _unrepeated(
     program: Any, attentions: Sequence[Any], inputs: Mapping[str, Any]
 ) -> dict[Any, tuple[Any, Any]]:
     """Return each attention's keys and values before heads are repeated for several queries."""
-    chains = {node: [_chain(one) for one in node.args[1:3]] for node in attentions}
-    nodes = {one for pair in chains.values() for chain in pair for one in chain}
+    chains = {node: [_chain(link) for link in node.args[1:3]] for node in attentions}
+    nodes = {link for pair in chains.values() for chain in pair for link in chain}
     values = evaluate(program, list(nodes), inputs)
     unrepeated = {}
     for node, pair in chains.items():

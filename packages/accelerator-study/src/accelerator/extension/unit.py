@@ -78,7 +78,7 @@ def _unit_from(table: TomlTable) -> MatrixUnit:
     extension.only(["vlen"])
     vlen = extension.quantity("vlen", {**SIZES, "bit": 1})
     if vlen not in _VLENS:
-        known = ", ".join(f"{one} bit" for one in _VLENS)
+        known = ", ".join(f"{vlen_bits} bit" for vlen_bits in _VLENS)
         reason = f"'vlen' is {extension.values['vlen']!r}: registers of other sizes hold two blocks"
         raise extension.error("vlen", reason, f"simulated are: {known}")
     return MatrixUnit(name_from(table), table.get("description", str, ""), int(vlen))

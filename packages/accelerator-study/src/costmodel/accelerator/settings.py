@@ -73,7 +73,7 @@ class TomlTable:
                 raise self.error(key, f"unknown key {key!r}", f"known here: {', '.join(known)}")
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return the value of ``key`` after a check of its type; a default makes it optional."""
+        """Return the value of ``key`` after a check of its type; required without ``default``."""
         if key not in self.values:
             if default is not None:
                 return default

@@ -78,7 +78,7 @@ def on_array(
     operands = [a for a in listed if a.tensor in ("A", "B")]
     loading = folds(Box.of(extents), mapping, operands) * fabric.shape[0]
     widths, done = widths_of(unique, scheme), batch * state[0] * state[1]
-    # The scales of an operand are named after it.
+    # The name of an operand's scales ends with the operand's name.
     a, b = (sum(v * widths[t] for t, v in unique.items() if t.endswith(o)) for o in "AB")
     back = (unique[OUTPUT] - (done if state[3] else 0)) * scheme.accumulator
     whole = done if state[4] else 0

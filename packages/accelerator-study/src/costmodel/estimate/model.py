@@ -47,8 +47,8 @@ class Totals:
     link_bits: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        mine, theirs = vars(self), vars(other)
-        return Totals(**{name: mine[name] + theirs[name] for name in mine})
+        sums, addends = vars(self), vars(other)
+        return Totals(**{name: sums[name] + addends[name] for name in sums})
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def again(
         CostError: the file is damaged, or for another model, phase, accelerator or scheme.
     """
     by_name = {p.name: p for p in phases}
-    given = {s.name: s for s in schemes}
+    typed = {s.name: s for s in schemes}
     checked = []
     for number, record in enumerate(found["fronts"]):
         where = f"--mapping: fronts[{number}]"
@@ -55,7 +55,7 @@ def again(
             raise CostError(f"{where} is of phase {record.get('phase')!r}", remedy=OTHER_RUN)
         checked.append(_Row(where, record, by_name[record["phase"]], base, found.get("pes")))
     named = [str(r.old["scheme"]) for r in checked if _is_text(r.old.get("scheme"))]
-    unused = {s for s in given if not any(scheme_named(n, {s: given[s]}) for n in named)}
+    unused = {s for s in typed if not any(scheme_named(n, {s: typed[s]}) for n in named)}
     if checked and unused:
         raise CostError(
             f"--mapping: no row is of --scheme {', '.join(sorted(unused))}",
@@ -66,7 +66,7 @@ def again(
             f"--mapping: no row is of --phase {', '.join(sorted(missing))}",
             remedy="leave it out, or give the --phase of the search",
         )
-    calls = [(r.where, r.phase, r.scheme(given), r.flow(), r.design(), r.plans()) for r in checked]
+    calls = [(r.where, r.phase, r.scheme(typed), r.flow(), r.design(), r.plans()) for r in checked]
     rows = []
     for where, phase, scheme, flow, design, plans in calls:
         try:
@@ -103,12 +103,12 @@ class _Row:
     def _wrong(self, field: str, value: Any, wanted: str) -> CostError:
         return CostError(f"{self.where}: {field} is {value!r}, not {wanted}", remedy=ANEW)
 
-    def scheme(self, own: Mapping[str, Scheme]) -> Scheme:
+    def scheme(self, typed: Mapping[str, Scheme]) -> Scheme:
         """Return the row's scheme by name: a scheme of ``own``, or a shipped scheme."""
         name = self.old.get("scheme")
         if not _is_text(name):
             raise self._wrong("scheme", name, "a name")
-        return scheme_named(str(name), own) or schemes_by_name([str(name)])[0]
+        return scheme_named(str(name), typed) or schemes_by_name([str(name)])[0]
 
     def flow(self) -> str:
         """Return the name of the row's dataflow."""
