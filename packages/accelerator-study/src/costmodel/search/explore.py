@@ -26,7 +26,7 @@ from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import LARGER, Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
-from costmodel.search.products import Found, NoRoomError, Problem
+from costmodel.search.products import NoRoomError, Problem, Solution
 from costmodel.search.systolic import FLOWS, Systolic
 
 BUFFERS = (0.125, 0.25, 0.5, 1.0, 2.0)  # in buffers of the base
@@ -231,7 +231,7 @@ def _problem(
     return Problem(gemm, replace(widths, name="", cache=FLOAT16.cache), hardware, array, widest)
 
 
-def _plans(items: Sequence[Item], best: Found) -> Plans:
+def _plans(items: Sequence[Item], best: Solution) -> Plans:
     return {
         product_key(item): tuple(Holding(beside(h.tile, n == 0), h.order) for h in best.holdings)
         for n, item in enumerate(items)

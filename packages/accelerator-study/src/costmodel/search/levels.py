@@ -14,7 +14,7 @@ from costmodel.estimate.pipeline import duration, steps
 from costmodel.estimate.product import Role
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, attention_holding
 from costmodel.estimate.transfer import NOTHING, memory_energy
-from costmodel.search.products import Found, NoRoomError, Problem, search_together
+from costmodel.search.products import NoRoomError, Problem, Solution, search_together
 
 NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # candidate sizes of an L2's tiles, 0 is the largest
 L2_GAP = 1e-2
@@ -27,7 +27,7 @@ def beside(tile: BufferTile, lead: bool) -> BufferTile:
 
 
 @lru_cache(maxsize=1 << 16)
-def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
+def solve(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     """Return the fastest and the most frugal mapping of products that share their tiles.
 
     Raises:
@@ -38,7 +38,7 @@ def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
     return _search_behind(problems)
 
 
-def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
+def _search_behind(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     """Search the tiles of an L2 between buffer and memory, each with the best tiles within it.
 
     The bounds come from :meth:`Problem.bounds` for an L2 without a port: the array's cycles for a
@@ -60,8 +60,8 @@ def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
         orders, flat = [DIMENSIONS], np.zeros(1 if blocks else 0)
     if not len(flat):
         raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {level.name}")
-    quick: Found | None = None
-    cheap: Found | None = None
+    quick: Solution | None = None
+    cheap: Solution | None = None
     for tried, at in enumerate(np.argsort(flat, kind="stable")):
         if quick and cheap and flat[at] >= quick.cycles * (1 - L2_GAP):
             break
@@ -87,7 +87,7 @@ def _thinned(grid: list[Any]) -> list[Any]:
     return [side[keep] for side in grid]
 
 
-def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator[Found]:
+def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator[Solution]:
     """Yield mappings of a product in parts that an L2 holds, with totals over all parts."""
     lead = problems[0]
     buffer, level, memory = lead.hardware.levels
@@ -118,4 +118,4 @@ def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator
             moved = listed.moved() * gemm.batch
             energy += memory_energy(memory, moved, NOTHING) + memory_energy(level, NOTHING, moved)
             energy += problem.fixed_energy()
-        yield Found((*inner.holdings, held), cycles, energy, 0, tried + 1)
+        yield Solution((*inner.holdings, held), cycles, energy, 0, tried + 1)

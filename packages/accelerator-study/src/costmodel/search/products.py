@@ -48,7 +48,7 @@ class NoRoomError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class Solution:
     """A mapping of a product, its cycles and pJ, and the numbers of candidates and simulations.
 
     Attributes:
@@ -132,7 +132,7 @@ class Problem:
         """The energy in pJ of a multiplication by a scale."""
         return self.hardware.mac(FLOAT16.activation)
 
-    def search(self) -> tuple[Found, Found]:
+    def search(self) -> tuple[Solution, Solution]:
         """Return the fastest mapping, and the mapping of the least energy.
 
         Raises:
@@ -308,7 +308,7 @@ def candidates(problems: tuple[Problem, ...]) -> Candidates:
     return Candidates(problems, grid, lead.orders(), bounds, outer, port, scaled, times)
 
 
-def search_together(problems: Sequence[Problem]) -> tuple[Found, Found]:
+def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
     """Return the best mappings of products that share tiles: a product, or attention's pair.
 
     Scores stay on chip, so both products of attention have the same rows of queries and the same
@@ -353,10 +353,10 @@ def search_together(problems: Sequence[Problem]) -> tuple[Found, Found]:
     simulated = int(np.isfinite(times).sum())
     listed.simulate(fitting[[frugal]])
 
-    def found(at: int) -> Found:
+    def solution(at: int) -> Solution:
         order, tile = divmod(int(fitting[at]), number)
         held = Holding(BufferTile(*(int(g[tile]) for g in listed.grid)), listed.orders[order])
         cycles = float(listed.times[fitting[at]])
-        return Found((held,), cycles, float(energies[at]), len(bounds), simulated)
+        return Solution((held,), cycles, float(energies[at]), len(bounds), simulated)
 
-    return found(fastest), found(frugal)
+    return solution(fastest), solution(frugal)
