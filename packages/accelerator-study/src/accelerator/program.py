@@ -49,7 +49,7 @@ class Mapping:
 
 
 def taken(rows: Count, outputs: Count, inputs: Count, halves: int) -> dict[MemoryId, Count]:
-    """Return the elements of each buffer that a tile takes; extents count blocks."""
+    """Return the elements of each buffer for a tile of rows x outputs x inputs, in blocks."""
     return {
         MemoryId.INPUT: rows * inputs,
         MemoryId.WEIGHT: outputs * inputs,

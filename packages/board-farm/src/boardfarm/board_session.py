@@ -66,7 +66,7 @@ class BoardSession:
 
     @contextlib.contextmanager
     def _started(self, client: socket.socket, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the session's process, and answer its meter, in a context."""
+        """Start the session's process and answer its meter during a ``with`` block."""
         yield self._start(client, [*self.emulator, str(self.program)], self.meter, folder)
 
     def _start(

@@ -32,7 +32,7 @@ _look: _Look | None = None
 
 @contextmanager
 def looking(typed: str, more: Iterable[str] = (), *, checks: bool) -> Iterator[None]:
-    """Make commands exit with code 0 after they have read their options, in a context.
+    """Make commands exit with code 0 after reading their options, during a ``with`` block.
 
     Args:
         typed: the words before the options, for messages: ``nox -s model``.

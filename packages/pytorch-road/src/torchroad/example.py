@@ -191,7 +191,7 @@ def _told(error: BaseException, file: Path) -> str:
 
 
 def make_example(factory: Any, file: Path) -> Example:
-    """Call a factory and return its model and inputs.
+    """Call a factory and return its model and inputs as an Example.
 
     Raises:
         UserError: the factory fails, or returns anything but :data:`FACTORY`'s form.

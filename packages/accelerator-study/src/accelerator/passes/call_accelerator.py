@@ -123,7 +123,7 @@ class _Retyped(relax.PyExprMutator):  # type: ignore[misc]
 
 
 def _with_int8_parameters(mod: IRModule, weights: TiledWeights) -> IRModule:
-    """Return a module whose Relax functions have int8 weights, as its TIR functions have."""
+    """Return a module whose Relax functions have int8 weights, like its TIR functions."""
     if not weights.items:
         return mod
     callees = {name: relax.BlockBuilder().add_func(mod[name], name) for name in weights.functions}

@@ -74,7 +74,7 @@ class ClosedForm:
         )
 
     def unique(self, tensor: str) -> int:
-        """Count the elements of ``tensor`` that no PE can pass on: TENET's unique volume."""
+        """Count accesses to ``tensor`` whose element no PE can pass on: TENET's unique volume."""
         access, rows = next(pair for pair in self.accesses if pair[0].tensor == tensor)
         return _Reuse(self, access, rows).count()
 
@@ -309,7 +309,7 @@ class _Reuse:
                 reach = max(reach, end)
 
     def _steps(self, move: tuple[int, ...] | None) -> Iterator[tuple[int, ...]]:
-        """Yield the vectors to instances with the same element in a PE that can pass it on."""
+        """Yield the vectors to instances from whose PE the same element can be passed on."""
         counter = self.counter
         still = [0] * len(counter.fabric.shape)
         feeds = [tuple(still), *counter.fabric.feeds]

@@ -68,7 +68,7 @@ class Enumerated:
         return {n: p[0] for n, p in pick.items()}, {n: p[1] for n, p in pick.items()}
 
     def unique(self, tensor: str) -> int:
-        """Count the elements of ``tensor`` that no PE can pass on."""
+        """Count the accesses to ``tensor`` whose element no PE can pass on."""
         access = next(a for a in self.accesses if a.tensor == tensor)
         keep = self._kept(access)
         elements = self._elements(access, keep)

@@ -49,7 +49,7 @@ class MovedBits:
         return MovedBits(*(times * bits for bits in _bits(self)))
 
     def at(self, places: Count) -> MovedBits:
-        """Return the bits of the mappings at ``places``; the counts are arrays."""
+        """Return the bits of the mappings at ``places``, for counts that are arrays."""
         return MovedBits(*(bits[places] for bits in _bits(self)))
 
 

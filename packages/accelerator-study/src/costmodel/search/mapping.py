@@ -104,7 +104,7 @@ class _Row:
         return CostError(f"{self.where}: {field} is {value!r}, not {wanted}", remedy=ANEW)
 
     def scheme(self, typed: Mapping[str, Scheme]) -> Scheme:
-        """Return the row's scheme by name: a scheme of ``own``, or a shipped scheme."""
+        """Return the row's scheme by name: a scheme of ``typed``, or a shipped scheme."""
         name = self.old.get("scheme")
         if not _is_text(name):
             raise self._wrong("scheme", name, "a name")

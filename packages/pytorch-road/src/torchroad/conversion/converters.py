@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of torch's operators that replace those of TVM's importer.
+"""Converters of torch's operators that replace the converters of TVM's importer.
 
 The importer calls a converter with a node of torch's graph and itself; the result is a Relax
 variable. The names are torch's overloads; Python's operators do arithmetic on sizes.

@@ -28,7 +28,7 @@ def dtype_of(node: Any) -> str | None:
 
 @contextmanager
 def promoted(node: Any, importer: Any) -> Iterator[None]:
-    """Cast an elementwise operator's arguments, in a context, to torch's computation dtype."""
+    """Cast an elementwise operator's arguments to torch's dtype during a ``with`` block."""
     before = {}
     if (dtype := _computed_in(node)) is not None:
         for position, argument in enumerate(node.args):

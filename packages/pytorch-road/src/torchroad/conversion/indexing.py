@@ -61,7 +61,7 @@ FROM_END = ("index.Tensor", "index_put.default", "take.default")
 
 @contextmanager
 def checked_places(node: Any, importer: Any, inputs: Collection[str], where: str) -> Iterator[None]:
-    """Check an operator's indices and count them from the begin of their axes, in a context.
+    """Replace an operator's indices by checked, nonnegative indices during a ``with`` block.
 
     Args:
         node: the operator.

@@ -17,7 +17,7 @@ ATTENTION = "scaled_dot_product_attention.default"
 
 
 def check_limits(program: Any) -> None:
-    """Refuse a program that depends on more than its inputs, or has dtypes of 16 bits.
+    """Refuse a program with changed buffers, 16-bit floats, random numbers or other outputs.
 
     Raises:
         UserError: the program changes a buffer, has no tensor as input, an output that is not a

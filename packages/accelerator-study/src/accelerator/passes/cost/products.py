@@ -169,7 +169,7 @@ class FunctionWork:
         return roots
 
     def inlined(self, expr: Any, depth: int = 8) -> Any:
-        """Return the expression with elementwise blocks inlined for the loads of their results."""
+        """Return the expression with elementwise blocks inlined at loads of their results."""
         for load in loads_in(expr) if depth else []:
             block = self.producers.get(load.buffer)
             if block is None or any(int(v.iter_type) != SPATIAL for v in block[0].iter_vars):
