@@ -9,10 +9,7 @@ from groundwork.errors import USER_MISTAKE, CommandError, exit_code_of
 
 
 def main() -> int:
-    """Run the command with this process's arguments and return its exit code.
-
-    Ctrl-C also ends the command while it imports modules.
-    """
+    """Run the command and return its exit code; Ctrl-C also ends it while modules are imported."""
     return exit_code_of(_run, CommandError)
 
 

@@ -36,8 +36,7 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, sa
 
 MOST = 127
 Rounded = Callable[[F32, str], tuple[Int8, F32]]
-"""A function that rounds a matrix to int8 values and a scale for each row; the text names the
-other operand of the product."""
+"""Rounds a matrix to int8 values and a scale for each row; the text names the other operand."""
 EMBEDDING = "token_embd.weight"
 _DEVICE = "device"
 # About the float32 rounding error by which two orders of a sum differ.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent of a board: joins a tracker, and opens a session for each client.
 
-Each session is a process. A candidate that crashes, hangs or fills the memory ends only its
-session.
+Each session is a process. A candidate that crashes, hangs or fills memory ends only its process.
 """
 
 from __future__ import annotations

@@ -88,11 +88,10 @@ def export(example: Example, bounds: Bounds) -> Any:
         example.outputs()
         first = str(error).strip().partition("\n\n")[0]
         place = _place_in_model(error)
-        reason = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
-        by_values = re.search("DataDependent|Constraints violated", reason) is not None
+        why = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
+        by_values = re.search("DataDependent|Constraints violated", why) is not None
         raise UserError(
-            f"torch.export cannot export the model: {reason}",
-            remedy=EXPORTABLE if by_values else "",
+            f"torch.export cannot export the model: {why}", remedy=EXPORTABLE if by_values else ""
         ) from error
 
 

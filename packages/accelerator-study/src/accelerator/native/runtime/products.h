@@ -42,8 +42,7 @@ inline std::uint64_t Blocks(std::uint64_t extent, std::uint64_t block) {
   return (extent + block - 1) / block;
 }
 
-// Integer products on a device. The base class orders blocks and chooses programs by rows; a
-// subclass runs the programs.
+// Integer products; this base class orders blocks and chooses programs, a subclass runs programs.
 class Products {
  public:
   explicit Products(const AcceleratorImage& image) : image_(image) {}
@@ -81,8 +80,7 @@ class Products {
     const AcceleratorProgram* program;
   };
 
-  // Returns parts that cover `rows` rows: the largest program, repeated, then the smallest program
-  // that has enough rows for the rest.
+  // Returns parts of `rows` rows: the largest program, repeated, then the smallest for the rest.
   static std::vector<Part> PartsOf(const AcceleratorLayer& layer, std::uint64_t rows);
   std::uint64_t WeightBytes(const AcceleratorLayer& layer) const;
   // Returns a part's values in the order of its program's loads; rows beyond the part are zeros.
