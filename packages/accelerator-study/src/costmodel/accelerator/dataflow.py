@@ -64,8 +64,7 @@ class Dataflow:
         """Return the dataflow with the array's extents in its maps.
 
         Raises:
-            CostError: a name is unbound, the number of axes is not the array's, or the two maps
-                list different dimensions.
+            CostError: a name is unbound, the axes are not the array's, or the dimensions differ.
         """
         values = {**dict(zip(AXES, fabric.shape, strict=False)), "V": fabric.lanes}
         values |= dict(self.factors)

@@ -32,8 +32,7 @@ class Execution:
         page: entries of a page of the cache; 0: a cache without pages. A prompt reads no cache.
         chain: activations that fit stay on chip between consecutive operators.
         arrays: accelerators that share the work, each with a separate memory.
-        split: ``tensor``: arrays share every layer; ``batch``: arrays share the sequences, and each
-            array has all weights.
+        split: ``tensor``: arrays share every layer; ``batch``: the sequences, with all weights.
     """
 
     causal: int = 0
