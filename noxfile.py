@@ -51,7 +51,7 @@ def build_and_test(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def tests(session: nox.Session) -> None:
-    """Run the tests; with -- --all the thorough ones, too, as CI does."""
+    """Run the tests; with -- --all the thorough ones, too."""
     applied, options = trees.prepare(session, "pytest")
     trees.install_for_tests(session, applied, options)
     root = str(applied.root)

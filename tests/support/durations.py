@@ -33,7 +33,7 @@ class Durations:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put the longest files first; a file that no run has timed keeps its place."""
+        """Put the longest files first, and files that no run has timed last."""
         items.sort(key=lambda item: -self.kept.get(_file_of(item.nodeid), 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
