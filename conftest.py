@@ -130,7 +130,7 @@ def host_runner(sanitizers: Toolchain) -> Path:
     """The tiny model's runner for this machine, with sanitizers."""
     from support import shared_builds, tiny_runner  # noqa: PLC0415
 
-    from crosslab.build.link import link_runner  # noqa: PLC0415
+    from crosslab.assemble.link import link_runner  # noqa: PLC0415
 
     return link_runner(tiny_runner.host_request(), shared_builds.CACHE)
 

@@ -189,7 +189,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
-    session.run("lint-imports", "--no-cache")
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": "scripts"})
 
 
 @nox.session(default=False)

@@ -9,7 +9,7 @@
 #include "mlc_rvv_linear.h"
 #include "packed_weights.h"
 
-// The fields are as in scripts/crosslab/models/gguf_formats.toml.
+// The fields are as in packages/crosslab/src/crosslab/models/gguf_formats.toml.
 typedef struct {
   int low, high, block, group, zero, minimums;
 } gguf_format;

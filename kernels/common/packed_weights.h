@@ -9,7 +9,7 @@
 
 #define MLC_RVV_INLINE static inline __attribute__((always_inline))
 
-// The fields are as in scripts/crosslab/models/formats.toml.
+// The fields are as in packages/crosslab/src/crosslab/models/formats.toml.
 typedef struct {
   int bits, group, zero_point;
 } packed_format;

@@ -3,7 +3,7 @@
 // The ABI of linear-layer kernels for the formats of GGUF files, shared by the RVV and the portable
 // sources. Activations are int8. A layer is c[m, n] = a[m, k] * transpose(b[n, k]).
 //
-// A format (scripts/crosslab/models/gguf_formats.toml, from which mlc_rvv_kernel_list.h is
+// A format (packages/crosslab/src/crosslab/models/gguf_formats.toml, from which mlc_rvv_kernel_list.h is
 // generated) has blocks of 32 or 256 neighbouring inputs. k is a multiple of the block. A weight is
 //   (value - zero) * d           formats of 32: the group is the block
 //   value * d + m                the same with minimums

@@ -7,7 +7,7 @@
 // Packed weights are group-quantized by MLC-LLM: `quants` holds 32 / bits values a word, the first
 // in the lowest bits, every row beginning with whole groups of inputs; `scales` [n, groups] one
 // factor for every group, and a weight is (value - zero_point) * scale. Both are dense. The formats
-// are those of scripts/crosslab/models/formats.toml, from which mlc_rvv_kernel_list.h is generated:
+// are those of packages/crosslab/src/crosslab/models/formats.toml, from which mlc_rvv_kernel_list.h is generated:
 // q4 has 4 bits, groups of 32, zero point 7.
 //
 // gemm, gemm_<packed>: c[m, n] = a[m, k] * transpose(b[n, k]). They copy b, transposed and unpacked,

@@ -8,7 +8,7 @@
 
 namespace rvv_runner {
 
-// How a model writes calls of tools; scripts/crosslab/tokenizer/tool_format.py reads it from the
+// How a model writes calls of tools; packages/crosslab/src/crosslab/tokenizer/tool_format.py reads it from the
 // model's chat template. An answer is `begin call between call end`, and a call is `open NAME
 // middle ARGUMENTS close`, then an id of letters and `after_id` if `id_length` is above 0.
 struct ToolFormat {

@@ -253,7 +253,7 @@ def run_module(
         SystemExit: with 2, after the module has said what is wrong.
         nox.command.CommandFailed: it failed otherwise; nox makes that 1.
     """
-    variables = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+    variables = {"PYTHONPATH": str(ROOT / "scripts"), "PYTHONNOUSERSITE": "1"}
     variables |= {
         "FORKPATCH_COMMAND": "nox -s patches --"
     }  # the words that its messages tell users to type

@@ -28,7 +28,7 @@ from groundwork.files import atomic_write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 # In front of the installed packages of this checkout.
-SOURCES = ("scripts", "packages/groundwork/src", "packages/forkpatch/src")
+SOURCES = ("scripts", *(f"packages/{name}/src" for name in ("crosslab", "groundwork", "forkpatch")))
 REPORT = ROOT / "out" / "reproduce.json"
 # Inputs with known hashes are fetched once. All outputs are built twice.
 FETCHED = ("forkpatch/trees", "forkpatch/wheels", "forkpatch/mirrors.json", "crosslab/asset-*")
@@ -178,7 +178,7 @@ def _difference(first_file: Path, second_file: Path) -> str:
 
 def order_differs(first: Place, second: Place) -> bool:
     """Return True when some folder lists its files in another order in the other clone."""
-    folders = ("scripts/crosslab", "runner", "kernels/rvv")
+    folders = ("packages/crosslab/src/crosslab", "runner", "kernels/rvv")
     return any(
         os.listdir(first.project / name) != os.listdir(second.project / name)  # noqa: PTH208
         for name in folders

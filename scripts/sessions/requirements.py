@@ -47,10 +47,9 @@ class Member:
 
 
 def members(root: Path = ROOT) -> dict[str, Member]:
-    """The workspace's packages by the names that sessions use: ``crosslab`` is the root's own."""
+    """The workspace's packages by the names of their folders."""
     files = sorted(root.glob("packages/*/pyproject.toml"))
-    found = {"crosslab": root} | {path.parent.name: path.parent for path in files}
-    return {name: Member(folder, _project(folder)["name"]) for name, folder in found.items()}
+    return {path.parent.name: Member(path.parent, _project_name(path)) for path in files}
 
 
 def requirements(names: Iterable[str], release: str, root: Path = ROOT) -> str:
@@ -116,9 +115,8 @@ def bootstrap_text() -> str:
     return BOOTSTRAP_HEADER + _export([], ["--only-group=nox"], ROOT)
 
 
-def _project(folder: Path) -> dict[str, Any]:
-    table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    return dict(table["project"])
+def _project_name(file: Path) -> str:
+    return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["name"])
 
 
 def _export(packages: Sequence[str], groups: Sequence[str], root: Path) -> str:

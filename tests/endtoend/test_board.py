@@ -24,7 +24,7 @@ from crosslab.artifact.dist import RUN, Dist, write_dist
 from crosslab.artifact.package import package
 from crosslab.artifact.sbom import Part
 from crosslab.artifact.verify import verify_tarball
-from crosslab.build.link import link_runner
+from crosslab.assemble.link import link_runner
 from crosslab.errors import UserError
 from crosslab.host.toolchain import require_qemu
 from crosslab.models.llama_params import random_weights

@@ -19,10 +19,10 @@ from crosslab.artifact.dist import Dist, write_dist
 from crosslab.artifact.package import package
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.sbom import Part
-from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.libraries import include_folders
-from crosslab.build.link import link_runner
-from crosslab.build.runtime import build_runtime
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.libraries import include_folders
+from crosslab.assemble.link import link_runner
+from crosslab.assemble.runtime import build_runtime
 from crosslab.compile.driver import compile_llama
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.targets import LabTarget

@@ -14,8 +14,8 @@ from support import shared_builds
 from support.gguf_bytes import write_model
 from support.judged import JudgedJob
 
-from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.link import LinkRequest, link_runner
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget

@@ -16,9 +16,9 @@ import pytest
 from support import shared_builds
 from support.gguf_bytes import write_model
 
-from crosslab.build.recipe import Recipe
-from crosslab.build.runner import build_runner, store_params
-from crosslab.build.runtime import Runtime
+from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.runner import build_runner, store_params
+from crosslab.assemble.runtime import Runtime
 from crosslab.cached_build import cached_build
 from crosslab.compile.modes import KernelMode
 from crosslab.cores.core import core_option

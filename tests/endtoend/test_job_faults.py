@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from support import tiny_model
-from support.shared_builds import CACHE, PROJECT, cross, runtime, tvm_tree
+from support.shared_builds import CACHE, cross, runtime, tvm_tree
 
 from crosslab.artifact.dist import OBJECTS
 from crosslab.artifact.manifest import MANIFEST
@@ -63,7 +63,11 @@ class Place:
         words += ["--max-new", "2"]
         return subprocess.Popen(
             [sys.executable, "-m", "crosslab", "build-and-test", *words],
-            env={**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200", **extra},
+            env={
+                **os.environ,
+                "COLUMNS": "200",
+                **extra,
+            },
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
 
-from crosslab.build.kernels import build_kernels
+from crosslab.assemble.kernels import build_kernels
 from crosslab.compile.driver import CompiledModel
 from crosslab.compile.mlc import (
     MlcCompileRequest,

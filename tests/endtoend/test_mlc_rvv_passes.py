@@ -10,7 +10,7 @@ import pytest
 from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
 from support.passes.functions import outcomes, settings
 
-from crosslab.build.kernels import KernelTarget, build_kernels
+from crosslab.assemble.kernels import KernelTarget, build_kernels
 from crosslab.models.formats import weight_formats
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 from support.shared_builds import cross, runtime, tvm_tree
 from support.tiny_runner import GQA, tensorizing
 
-from crosslab.build import compile_model
-from crosslab.build.link import LinkRequest, link_runner
+from crosslab.assemble import compile_model
+from crosslab.assemble.link import LinkRequest, link_runner
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import (
     CompiledModel,

@@ -21,7 +21,7 @@ from support import tiny_model
 from support.mlc_tree import tools
 from support.shared_builds import PROJECT, cross, tvm_tree
 
-from crosslab.build.runner import Clock, build_runner
+from crosslab.assemble.runner import Clock, build_runner
 from crosslab.errors import LabError
 from crosslab.job.job_options import Job, parse_job
 from crosslab.job.main_job import Question, RunResult, ask, run_model

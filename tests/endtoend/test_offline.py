@@ -42,7 +42,11 @@ def isolated() -> tuple[str, ...]:
 
 
 def run(project: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(project / "scripts"), "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(project / "packages/crosslab/src"),
+        "COLUMNS": "200",
+    }
     return subprocess.run(
         [*isolated(), sys.executable, *arguments],
         cwd=project,

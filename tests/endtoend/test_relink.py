@@ -13,7 +13,7 @@ from support import shared_builds, tiny_runner
 from crosslab.artifact.provenance import library_licences
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.tarball import normalised_tar
-from crosslab.build.link import link_runner
+from crosslab.assemble.link import link_runner
 from crosslab.host.toolchain import CompilerKind
 from crosslab.run.emulator import run_guest
 

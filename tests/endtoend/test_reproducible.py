@@ -18,14 +18,14 @@ import pytest
 from support import shared_builds, tiny_model
 from support.shared_builds import CACHE, PROJECT
 
-from crosslab.build.libraries import (
+from crosslab.assemble.libraries import (
     XGRAMMAR,
     httplib_sources,
     jinja_sources,
     library_objects,
     xgrammar_sources,
 )
-from crosslab.build.runtime import build_runtime
+from crosslab.assemble.runtime import build_runtime
 from crosslab.models.sources.gguf_import import import_gguf
 
 pytestmark = pytest.mark.slow
@@ -39,11 +39,11 @@ from crosslab.artifact.sbom import Part
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.artifact.dist import Dist, write_dist
-from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.link import LinkRequest, link_runner
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.link import LinkRequest, link_runner
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
-from crosslab.build.runtime import build_runtime
+from crosslab.assemble.runtime import build_runtime
 from crosslab.compile.modes import TILES
 from crosslab.host.toolchain import find_cross
 
@@ -76,14 +76,14 @@ write_dist(Dist(out / "tiny", files, about, Part("tiny", "R", "Apache-2.0", ship
 print(*package([out / "tiny"], out))
 """
 PARTS = (
-    *("packages/groundwork/src/groundwork", "scripts/crosslab"),
+    *("packages/groundwork/src/groundwork", "packages/crosslab/src/crosslab"),
     *("kernels", "cores", "overlays", "runner"),
 )
 
 
 def build(places: tuple[Path, ...], umask: int, **other: str) -> Path:
     """The artefact's tarball, from the paths of project, tree, cache, result and config."""
-    environment = {**os.environ, **other, "PYTHONPATH": str(places[0] / "scripts")}
+    environment = {**os.environ, **other, "PYTHONPATH": str(places[0] / "packages/crosslab/src")}
     done = subprocess.run(
         [sys.executable, "-c", BUILD, *map(str, places)],
         env=environment,

@@ -17,8 +17,8 @@ import pytest
 from support import shared_builds, text_probe, tiny_runner
 from support.tiny_runner import CHUNK, CONFIG, VLEN
 
-from crosslab.build.link import LinkRequest, link_runner
-from crosslab.build.runner import join_libraries
+from crosslab.assemble.link import LinkRequest, link_runner
+from crosslab.assemble.runner import join_libraries
 from crosslab.compile.driver import compile_llama
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.errors import LabError
@@ -288,7 +288,7 @@ VALUES |= {"--logit-bias": "1:1", "--cors": "*", "--lib": "/no.so", "--api-key-f
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)( [A-Z]+)?")
 OF_RUNNER = (
     *("docs/api.md", "docs/chat.md", "docs/serve.md", "runner/README.md"),
-    "scripts/crosslab/artifact/board_readme.md",
+    "packages/crosslab/src/crosslab/artifact/board_readme.md",
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import shared_builds
 from support.mlc_tree import tools
 
-from crosslab.build.recipe import Recipe
+from crosslab.assemble.recipe import Recipe
 from crosslab.errors import UserError
 from crosslab.zoo.job import Spec, judge
 from crosslab.zoo.outcome import FamilyStatus

@@ -50,7 +50,7 @@ def search(name: str, seconds: float, seed: int) -> Counter[str]:
         except targets.EscapedError as error:
             cause = error.__cause__ or error
             trace = traceback.extract_tb(cause.__traceback__)
-            place = next((f for f in reversed(trace) if "/scripts/" in f.filename), trace[-1])
+            place = next((f for f in reversed(trace) if "/crosslab/" in f.filename), trace[-1])
             key = f"{type(cause).__name__} at {Path(place.filename).name}:{place.lineno}"
             if not found[key]:
                 OUT.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.tenet import hardware_from_pe_file, read_mapping_file, read_statement
 from costmodel.errors import CostError
-from crosslab.build.kernels import read_kernels
+from crosslab.assemble.kernels import read_kernels
 from crosslab.errors import LabError
 from crosslab.models.config import read_config, read_family
 from crosslab.models.formats import weight_formats

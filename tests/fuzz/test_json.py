@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from support import shared_builds
 
-from crosslab.build.libraries import json_headers
+from crosslab.assemble.libraries import json_headers
 
 RUNNER = shared_builds.PROJECT / "runner"
 MAIN = Path(__file__).parent / "native" / "json_verdicts.cc"

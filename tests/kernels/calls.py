@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crosslab.build.kernels import Kernel
+from crosslab.assemble.kernels import Kernel
 
 Floats = NDArray[np.float32]
 UNIT_ROUNDOFF = 2.0**-24

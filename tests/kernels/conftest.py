@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.bench.kernel_bench import SOURCE
-from crosslab.build.kernels import (
+from crosslab.assemble.kernels import (
     KERNELS,
     OBJECT,
     KernelTarget,
@@ -18,6 +17,7 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
+from crosslab.bench.kernel_bench import SOURCE
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross, find_native, require_qemu
 from crosslab.models.formats import TABLE

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.build.kernel_list import read_parameters
-from crosslab.build.kernels import (
+from crosslab.assemble.kernel_list import read_parameters
+from crosslab.assemble.kernels import (
     INDEX,
     KERNELS,
     OBJECT,
@@ -24,7 +24,7 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.build.kernels_cli import main
+from crosslab.assemble.kernels_cli import main
 from crosslab.cores.core import CORES, read_core
 from crosslab.cores.object_loops import cycles_of_loop, cycles_of_units, loops_of
 from crosslab.errors import LabError, UserError

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crosslab.build.kernels import INDEX, KernelTarget, build_kernels, compiler_for
+from crosslab.assemble.kernels import INDEX, KernelTarget, build_kernels, compiler_for
 from crosslab.host.toolchain import Toolchain
 from crosslab.run.emulator import VLENS, GuestMachine
 

@@ -17,7 +17,7 @@ import pytest
 from support.gguf_bytes import random_rows
 from support.shared_builds import VMADOT
 
-from crosslab.build.kernels import IME_FLAGS, KernelTarget, build_kernels
+from crosslab.assemble.kernels import IME_FLAGS, KernelTarget, build_kernels
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.gguf_formats import GgufFormat, gguf_formats, read_blocks
 

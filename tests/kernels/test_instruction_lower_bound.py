@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from crosslab.assemble.kernels import read_kernels
 from crosslab.bench import instruction_lower_bound
 from crosslab.bench.kernel_bench import MOST, Case, Figures, attention_case, build, main, measure
-from crosslab.build.kernels import read_kernels
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.cores.core import CORES, read_core
 from crosslab.cores.pipeline import pipeline_cycles

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosslab.build.kernel_list import KERNELS
+from crosslab.assemble.kernel_list import KERNELS
 from crosslab.cores.core import CORES, Core, read_core
 from crosslab.errors import LabError
 from crosslab.loops.code import Bank, Loop

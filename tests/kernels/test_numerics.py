@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crosslab.build.kernels import read_kernels
+from crosslab.assemble.kernels import read_kernels
 
 from .calls import Call, make_call, run
 

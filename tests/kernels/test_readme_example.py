@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.build.kernels import KERNELS, ORDERED_FOR, KernelTarget, compiler_for
+from crosslab.assemble.kernels import KERNELS, ORDERED_FOR, KernelTarget, compiler_for
 from crosslab.cores.core import CORES, read_core
 from crosslab.cores.object_loops import cycles_of_loop, cycles_of_units, loops_of
 from crosslab.errors import UserError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.passes.functions import settings
 
-from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 

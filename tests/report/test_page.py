@@ -117,7 +117,7 @@ def test_same_results_give_the_same_bytes_in_another_process_and_folder(tmp_path
     for seed in ("1", "2"):
         root = project(tmp_path / seed)
         command = [sys.executable, "-m", "report", "--root", str(root)]
-        environment = os.environ | {"PYTHONHASHSEED": seed}
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "scripts")}
         subprocess.run(command, env=environment, check=True, capture_output=True)
         pages.append((root / "out" / "report.html").read_bytes())
     assert pages[0] == pages[1]

@@ -19,7 +19,7 @@ from pathlib import Path
 from load import KEY
 from support import shared_builds, text_probe, tiny_runner, tool_templates
 
-from crosslab.build.link import LinkRequest, link_runner
+from crosslab.assemble.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.models.config import LlamaConfig

@@ -23,7 +23,7 @@ from served import CHAT, TEXT, Served, words
 from support import shared_builds, text_probe, tiny_runner, tool_templates
 from support.tiny_runner import LONG, VLEN
 
-from crosslab.build.link import link_runner
+from crosslab.assemble.link import link_runner
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine

@@ -82,8 +82,8 @@ def test_a_group_of_a_release_replaces_the_group(tmp_path: Path) -> None:
             f'[tool.uv]\nconflicts = [[{{ group = "mlc" }}, {{ group = "{group}" }}]]\n',
         ),
     )
-    conflict = 'conflicts = [[\n    { package = "mlc-rvv", group = "mlc" },\n'
-    conflict += f'    {{ package = "mlc-rvv", group = "{normalised}" }},\n]]\n\n'
+    conflict = 'conflicts = [[\n    { package = "mlc-rvv-workspace", group = "mlc" },\n'
+    conflict += f'    {{ package = "mlc-rvv-workspace", group = "{normalised}" }},\n]]\n\n'
     first = min(GROUPS)  # of the project; its packages have groups of their own
     pinned = f'{normalised} = [\n    {{ name = "iniconfig" }},\n]\n'
     replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crosslab.build.offload import Offload
+from crosslab.assemble.offload import Offload
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.build.runtime import SHIMS, Runtime, build_runtime, ffi_root
+from crosslab.assemble.runtime import SHIMS, Runtime, build_runtime, ffi_root
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain, find_cross, find_native, require_qemu

@@ -22,15 +22,15 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.build.libraries import (
+from crosslab.assemble.libraries import (
     include_folders,
     jinja_sources,
     json_headers,
     library_objects,
     template_objects,
 )
-from crosslab.build.link import RUNNER_SOURCES
-from crosslab.build.runtime import LANGUAGE_FLAGS, sanitizer_flags
+from crosslab.assemble.link import RUNNER_SOURCES
+from crosslab.assemble.runtime import LANGUAGE_FLAGS, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.libraries import json_headers
-from crosslab.build.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.libraries import json_headers
+from crosslab.assemble.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget

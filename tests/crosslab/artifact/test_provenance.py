@@ -16,8 +16,8 @@ from support.shared_builds import PROJECT
 
 from crosslab.artifact.provenance import Provenance, read_origins
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
-from crosslab.build.link import LinkRequest
-from crosslab.build.runtime import Runtime
+from crosslab.assemble.link import LinkRequest
+from crosslab.assemble.runtime import Runtime
 from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError

@@ -80,8 +80,7 @@ SHIPPED = replace(
 @contextmanager
 def worker(scheduler: Address, *options: str) -> Iterator[None]:
     command = [sys.executable, "-m", "crosslab", "bench", *options, "--worker", str(scheduler)]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         # The worker says first what it reuses.
         assert f"joined {scheduler}\n" in iter(process.stderr.readline, "")
@@ -90,7 +89,10 @@ def worker(scheduler: Address, *options: str) -> Iterator[None]:
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        "COLUMNS": "200",
+    }
     command = [sys.executable, "-m", "crosslab", "bench", *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -174,7 +176,6 @@ def test_the_ladder_is_made_of_trees_that_can_be(tmp_path: Path) -> None:
         done = subprocess.run(
             [*command, "--output", str(tmp_path / str(number))],
             cwd=PROJECT,
-            env={**os.environ, "PYTHONPATH": str(PROJECT / "scripts")},
             capture_output=True,
             text=True,
             check=False,

@@ -86,7 +86,7 @@ def test_a_page_without_marks_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 def test_every_published_loop_is_one_of_ours() -> None:
-    sources = PROJECT / "scripts" / "crosslab" / "native" / "core_check" / "main.c"
+    sources = PROJECT / "packages/crosslab/src/crosslab/native" / "core_check" / "main.c"
     text = sources.read_text(encoding="utf-8")
     loops = read_loops(PROJECT / "cores")
     assert {loop.core for loop in loops} == {*MOST, "xuantie-c920"}

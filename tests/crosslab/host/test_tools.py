@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import shared_builds
 
-from crosslab.build.runtime import build_runtime
+from crosslab.assemble.runtime import build_runtime
 from crosslab.errors import LabError, UserError
 from crosslab.host import toolchain
 from crosslab.host.toolchain import (

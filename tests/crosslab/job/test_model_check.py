@@ -14,7 +14,7 @@ from support import mlc_tree
 from support.models.model_folder import change, job_of_model, write_folder
 from support.shared_builds import PROJECT
 
-from crosslab.build.runner import Clock
+from crosslab.assemble.runner import Clock
 from crosslab.errors import UserError
 from crosslab.job import model_check, model_job
 from crosslab.job.main_job import ask

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.build import offload
+from crosslab.assemble import offload
 from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
 

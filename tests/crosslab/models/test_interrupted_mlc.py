@@ -65,7 +65,7 @@ def test_a_killed_conversion_goes_on(tmp_path: Path, quantization: str, damaged:
         words = [mlc.mlc_tree, mlc.tvm_tree, python, model, quantization, tmp_path / cache]
         return subprocess.run(
             [sys.executable, "-c", CONVERT, *map(str, words)],
-            env={"PYTHONPATH": str(ROOT / "scripts"), "KILLED_AT": str(killed_at)},
+            env={"PYTHONPATH": str(ROOT / "packages/crosslab/src"), "KILLED_AT": str(killed_at)},
             capture_output=True,
             text=True,
             check=False,

@@ -179,7 +179,7 @@ import resource, sys
 from pathlib import Path
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-from crosslab.build.runner import store_params
+from crosslab.assemble.runner import store_params
 from crosslab.job.job_options import MODEL, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
@@ -209,9 +209,8 @@ def test_8_gb_of_weights_convert_within_4_gb(tokenizer: Path, tmp_path: Path, ro
     words += ["--project", str(PROJECT)]
     if road == "mlc-llm":
         words += ["--mlc-tree", str(mlc_tree.tools().mlc_tree), "--quantization", "q4f16_1"]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
     command = [sys.executable, "-c", _CONVERT, str(4 * 10**9), str(folder), *words]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         peak = 0
         while process.poll() is None:
             peak = max(peak, anonymous_bytes(process.pid))
@@ -338,10 +337,9 @@ def test_a_model_of_a_hub_is_pinned_at_a_commit(
 ) -> None:
     """Downloaded by the hub's own library from a server here; the second time without it."""
     endpoint, asked = hub
-    scripts = str(PROJECT / "scripts")
 
     def get(source: str, **extra: str) -> Any:
-        environment = {**os.environ, "PYTHONPATH": scripts, "HF_ENDPOINT": endpoint, **extra}
+        environment = {**os.environ, "HF_ENDPOINT": endpoint, **extra}
         environment |= {"HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path)}
         command = [sys.executable, "-c", _DOWNLOAD, source, str(tmp_path / "cache")]
         done = subprocess.run(

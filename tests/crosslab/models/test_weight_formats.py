@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from crosslab.assemble.kernels import linear_routines
 from crosslab.bench import peers
 from crosslab.bench.instruction_lower_bound import linear
-from crosslab.build.kernels import linear_routines
 from crosslab.errors import UserError
 from crosslab.models.formats import (
     DEFAULT_FORMAT,

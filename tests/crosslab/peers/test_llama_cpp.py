@@ -13,8 +13,8 @@ from gguf import GGMLQuantizationType, GGUFReader, dequantize
 from safetensors import safe_open
 from support.shared_builds import PROJECT
 
+from crosslab.assemble.pinned_archive import read_archive
 from crosslab.bench.cli import main
-from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.gguf_params import GgufWeights

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.shared_builds import CACHE, PROJECT
 
+from crosslab.assemble.pinned_archive import read_archive
 from crosslab.bench.options import parse_bench
 from crosslab.bench.products import Products, check_openblas, product_rows
 from crosslab.bench.rows import write_rows
 from crosslab.bench.subject import Subject
-from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.peers.openblas import NAME, ORDERS, build_openblas, run_openblas

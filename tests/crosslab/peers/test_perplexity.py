@@ -18,7 +18,7 @@ import pytest
 from support import tiny_model
 from support.shared_builds import PROJECT
 
-from crosslab.build.pinned_archive import read_archive
+from crosslab.assemble.pinned_archive import read_archive
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, find_native
 from crosslab.models.sources.gguf_import import open_gguf

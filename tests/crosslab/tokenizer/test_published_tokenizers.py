@@ -110,7 +110,7 @@ def code() -> list[str]:
     """This project's own sources."""
     files = [
         *sorted((shared_builds.PROJECT / "runner").glob("*/*.cc")),
-        *sorted((shared_builds.PROJECT / "scripts" / "crosslab").glob("*/*.py")),
+        *sorted((shared_builds.PROJECT / "packages/crosslab/src/crosslab").glob("*/*.py")),
     ]
     return [file.read_text(encoding="utf-8") for file in files]
 

@@ -12,7 +12,7 @@ import pytest
 from support import shared_builds
 from support.tiny_runner import NATIVE
 
-from crosslab.build.link import LinkRequest, link_options
+from crosslab.assemble.link import LinkRequest, link_options
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.run.emulator import GuestMachine, run_guest

@@ -12,7 +12,7 @@ import pytest
 from support import shared_builds, tiny_runner
 from support.tiny_runner import CONFIG, VLEN
 
-from crosslab.build.link import link_runner
+from crosslab.assemble.link import link_runner
 from crosslab.compile.driver import compile_llama
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 

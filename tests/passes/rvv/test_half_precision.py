@@ -13,7 +13,7 @@ import pytest
 from support.passes.functions import VECTORS, called, module_of, riscv64
 from support.passes.linear import Array, linear_function
 
-from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import default_cache
 from crosslab.compile.overlaypass import load_pass
 from crosslab.models.formats import Packing, packings

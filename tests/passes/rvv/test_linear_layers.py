@@ -27,7 +27,7 @@ from support.passes.functions import (
 from support.passes.linear import PACKINGS, Q4, linear_function, linear_inputs, linear_reference
 from support.passes.made_up_formats import W8, table_with_made_up
 
-from crosslab.build.kernels import INDEX, linear_routines
+from crosslab.assemble.kernels import INDEX, linear_routines
 from crosslab.compile.overlaypass import load_pass
 from crosslab.models.formats import Packing
 

@@ -23,7 +23,7 @@ from support.passes.functions import (
     tile_function,
 )
 
-from crosslab.build.kernels import INDEX
+from crosslab.assemble.kernels import INDEX
 from crosslab.compile.overlaypass import load_pass
 
 QK, PV = "mlc_rvv_qk_f32_16x16x64", "mlc_rvv_pv_f32_16x16x64"

@@ -25,7 +25,7 @@ from support.passes.linear import (
 )
 from support.passes.made_up_formats import W3, table_with_made_up
 
-from crosslab.build.kernels import KernelTarget, build_kernels
+from crosslab.assemble.kernels import KernelTarget, build_kernels
 from crosslab.compile.native import arrange_weights
 from crosslab.compile.overlaypass import load_pass
 from crosslab.models.formats import Packing

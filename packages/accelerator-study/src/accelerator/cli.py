@@ -37,11 +37,11 @@ from costmodel.estimate.workload import (
     parse_extents,
     parse_phases,
 )
-from crosslab.build.libraries import PROJECT
 from crosslab.cached_build import default_cache
 from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
+from crosslab.project import PROJECT
 from groundwork.command_line import Parser
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json

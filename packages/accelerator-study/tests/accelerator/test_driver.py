@@ -30,8 +30,8 @@ from accelerator.host.image import (
 from accelerator.host.offload import offload
 from accelerator.host.params import in_int8, int8_rows
 from accelerator.model import IntegerProduct, attend
-from crosslab.build.link import RUNNER_SOURCES, WARNINGS
-from crosslab.build.runtime import sanitizer_flags
+from crosslab.assemble.link import RUNNER_SOURCES, WARNINGS
+from crosslab.assemble.runtime import sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.models.roundings import RunRoundings
 from groundwork.hashing import digest

@@ -21,7 +21,7 @@ from accelerator.isa.instructions import Opcode
 from accelerator.layer import LinearLayer, Requantisation
 from accelerator.lowering import lower
 from accelerator.program import Mapping
-from crosslab.build.runtime import sanitizer_flags
+from crosslab.assemble.runtime import sanitizer_flags
 from crosslab.cached_build import cached_build
 from groundwork.hashing import digest
 

@@ -24,8 +24,8 @@ from accelerator.host.driver import driver_objects
 from accelerator.host.offload import device_passes, offload
 from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct, attend
-from crosslab.build.link import LinkRequest, link_runner
-from crosslab.build.offload import Offload
+from crosslab.assemble.link import LinkRequest, link_runner
+from crosslab.assemble.offload import Offload
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.modes import KernelMode

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from crosslab.build.runtime import SHIMS, Sources, build_runtime
+from crosslab.assemble.runtime import SHIMS, Sources, build_runtime
 from crosslab.cached_build import cached_build
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross

@@ -34,7 +34,7 @@ from boardfarm.processes import (
 )
 from boardfarm.protocol import check_key
 from crosslab.address import Address, check_address
-from crosslab.build.recipe_options import vlens_of
+from crosslab.assemble.recipe_options import vlens_of
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.run.counter_plugin import build_counter

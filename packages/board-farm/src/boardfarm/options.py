@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from crosslab.build.recipe_options import recipe_options
+from crosslab.assemble.recipe_options import recipe_options
 
 
 def trees(*more: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:

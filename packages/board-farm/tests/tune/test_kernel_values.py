@@ -14,17 +14,17 @@ from support.shared_builds import PROJECT
 
 from boardfarm.tune import kernels as tuning
 from boardfarm.tune.kernels import MODELS, KernelTuner, cases_of, main, table
-from crosslab.bench.kernel_bench import Case
-from crosslab.build.kernel_list import (
+from crosslab.assemble.kernel_list import (
     LIST,
     core_values,
     read_list,
     read_parameters,
     with_values,
 )
-from crosslab.build.kernel_values import FILE, KernelValues, Timed, find_values, sources, told
-from crosslab.build.kernels import KernelTarget, read_kernels, write_sources
-from crosslab.build.recipe_options import find_database
+from crosslab.assemble.kernel_values import FILE, KernelValues, Timed, find_values, sources, told
+from crosslab.assemble.kernels import KernelTarget, read_kernels, write_sources
+from crosslab.assemble.recipe_options import find_database
+from crosslab.bench.kernel_bench import Case
 from crosslab.cached_build import default_cache
 from crosslab.compile.schedules import database_in
 from crosslab.cores.core import core_list, core_names, read_core

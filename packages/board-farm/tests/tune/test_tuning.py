@@ -33,7 +33,7 @@ from boardfarm.tune.trial import (
     compare,
 )
 from crosslab.address import Address
-from crosslab.build.recipe import Recipe
+from crosslab.assemble.recipe import Recipe
 from crosslab.cores.core import core_option
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import read_table

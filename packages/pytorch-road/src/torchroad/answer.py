@@ -12,8 +12,8 @@ from typing import Any
 from numpy.typing import NDArray
 from rich.table import Table
 
-from crosslab.build.recipe import Recipe
-from crosslab.build.runner import Clock, build_runner, store_params
+from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.runner import Clock, build_runner, store_params
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.job.main_job import read_answer

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from crosslab.build.kernel_values import told
-from crosslab.build.recipe import Recipe
-from crosslab.build.recipe_options import read_recipe, recipe_options
-from crosslab.build.runner import Clock, build_runner
+from crosslab.assemble.kernel_values import told
+from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.recipe_options import read_recipe, recipe_options
+from crosslab.assemble.runner import Clock, build_runner
 from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.schedules import Schedules
 from crosslab.cores.core import Core

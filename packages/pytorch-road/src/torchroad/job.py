@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from crosslab.build.recipe import Recipe
-from crosslab.build.runner import Runner
+from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.runner import Runner
 from crosslab.compile.driver import ImportedModule
 from crosslab.compile.modes import ESTIMATE
 from crosslab.cores.core import Core

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 from support import shared_builds
 
-from crosslab.build.recipe_options import read_recipe
-from crosslab.build.runner import build_runner
+from crosslab.assemble.recipe_options import read_recipe
+from crosslab.assemble.runner import build_runner
 from crosslab.run.emulator import run_guest
 from torchroad.cli import parser
 from torchroad.job import recipe_of

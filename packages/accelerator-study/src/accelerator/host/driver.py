@@ -10,8 +10,8 @@ from pathlib import Path
 from accelerator.device import NATIVE, Device
 from accelerator.extension.unit import MatrixUnit
 from accelerator.host.image import attention_sizes, programs_of, source
-from crosslab.build.link import WARNINGS
-from crosslab.build.runtime import Runtime, sanitizer_flags
+from crosslab.assemble.link import WARNINGS
+from crosslab.assemble.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Toolchain

@@ -20,8 +20,8 @@ from accelerator.host.params import int8_params
 from accelerator.host.smooth import CALIBRATION, smoothed_params
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend
-from crosslab.build.offload import LayerSize, Offload, OffloadArithmetic
-from crosslab.build.runtime import Runtime
+from crosslab.assemble.offload import LayerSize, Offload, OffloadArithmetic
+from crosslab.assemble.runtime import Runtime
 from crosslab.compile.modes import ExtraPass, KernelMode
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.roundings import Roundings

@@ -21,9 +21,9 @@ from tvm import tirx
 from boardfarm.options import trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
-from crosslab.build.recipe import Recipe
-from crosslab.build.recipe_options import read_recipe
-from crosslab.build.runner import compile_library
+from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.recipe_options import read_recipe
+from crosslab.assemble.runner import compile_library
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
 from crosslab.compile.targets import LabTarget

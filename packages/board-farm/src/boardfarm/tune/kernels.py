@@ -20,10 +20,10 @@ import numpy as np
 from rich.console import Console
 
 from boardfarm.options import trees
+from crosslab.assemble.kernel_list import Parameter, read_parameters, with_values
+from crosslab.assemble.kernel_values import KernelValues, Timed, sources
 from crosslab.bench.kernel_bench import Case, build
 from crosslab.bench.options import MODEL_S
-from crosslab.build.kernel_list import Parameter, read_parameters, with_values
-from crosslab.build.kernel_values import KernelValues, Timed, sources
 from crosslab.cores.core import Core
 from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError, UserError

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.recipe_options import recipe_options
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.recipe_options import recipe_options
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.overlaypass import PASSES
 from crosslab.errors import LabError, UserError

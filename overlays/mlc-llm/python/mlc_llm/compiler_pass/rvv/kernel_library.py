@@ -84,7 +84,7 @@ class KernelLibrary:
         object_file: the relocatable object.
         tiles: symbol of each attention kernel.
         routines: symbol of each routine of linear layers, by kind (as "gemm";
-            ``crosslab.build.kernels.Routine`` lists them) and packing of the weights (None of
+            ``crosslab.assemble.kernels.Routine`` lists them) and packing of the weights (None of
             float32).
     """
 

@@ -85,7 +85,7 @@ class Routines:
         """The symbol of a routine.
 
         Args:
-            kind: as in :class:`crosslab.build.kernels.Routine`.
+            kind: as in :class:`crosslab.assemble.kernels.Routine`.
             packing: layout of quantized weights, or None.
 
         Raises:

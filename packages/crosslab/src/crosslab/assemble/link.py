@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner: its own sources compiled on a runtime, and a model library linked into it."""
+
+from __future__ import annotations
+
+import shlex
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crosslab.assemble.libraries import include_folders, library_objects
+from crosslab.assemble.runtime import Runtime, sanitizer_flags
+from crosslab.cached_build import cached_build
+from crosslab.compile.targets import prefix_of
+from crosslab.errors import UserError
+from crosslab.host.objects import compile_objects, run_compiler
+from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
+from crosslab.project import PROJECT
+from crosslab.tokenizer.unicode_tables import runner_tables
+from groundwork.hashing import digest
+
+RUNNER_SOURCES = PROJECT / "runner"
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
+# Headers that many of the runner's sources read.
+PRECOMPILED = (
+    *("algorithm", "chrono", "fstream", "functional", "iostream", "map", "memory", "mutex"),
+    *("optional", "string", "thread", "vector", "httplib.h", "nlohmann/json.hpp"),
+    *("tvm/ffi/container/array.h", "tvm/ffi/function.h", "tvm/ffi/string.h"),
+    "tvm/runtime/tensor.h",
+)
+LINKING = "linking the runner"
+
+
+@dataclass(frozen=True)
+class LinkRequest:
+    """Inputs of a runner's link.
+
+    Attributes:
+        runtime: the compiled runtime.
+        toolchain: what the runtime was compiled with.
+        library: ``model.tar`` with the objects of a system library; None makes a runner that
+            loads a ``.so`` named by ``--lib``.
+        vlens: widths of vector registers in bits, ascending, that the library has code for. It
+            computes wrong numbers on shorter ones. Of several, each has its own prefix
+            (:func:`crosslab.compile.targets.prefix_of`). Empty: any CPU will do.
+        zvfh: the library needs a CPU with vectors of halves (Zvfh).
+        sanitizers: instrument the runner's own sources with these, besides what the runtime is.
+        objects: more objects of the program, such as what drives a device.
+        strip: leave symbols out. They cost nothing at run time, and counting by function
+            needs them.
+    """
+
+    runtime: Runtime
+    toolchain: Toolchain
+    library: Path | None = None
+    vlens: tuple[int, ...] = ()
+    zvfh: bool = False
+    sanitizers: tuple[str, ...] = ()
+    strip: bool = True
+    objects: tuple[Path, ...] = ()
+
+    @property
+    def instrumented(self) -> tuple[str, ...]:
+        """Every sanitizer for the linker's options."""
+        return tuple(dict.fromkeys((*self.runtime.sanitizers, *self.sanitizers)))
+
+
+def link_runner(request: LinkRequest, cache: Path) -> Path:
+    """Link a runner; the same inputs are linked once.
+
+    Returns:
+        The program. With a library in it, it is static (but on the host).
+
+    Raises:
+        UserError: a library is missing, or cannot be combined.
+        LabError: compiling or linking fails.
+    """
+    _check(request)
+    runner = _runner_objects(request, cache)
+    key = digest(
+        runner.name,
+        request.runtime.folder.name,
+        request.toolchain.digest,
+        shlex.join(link_options(request)),
+        _about_library(request),
+        *((request.library,) if request.library else ()),
+        *request.objects,
+    )
+    made = cached_build(
+        cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, cache, o)
+    )
+    return made / "runner"
+
+
+def _check(request: LinkRequest) -> None:
+    if request.library and not request.library.is_file():
+        raise UserError(f"there is no model library {request.library}")
+    if request.library is None and request.toolchain.kind is CompilerKind.ZIG:
+        raise UserError(
+            "a runner made by zig is static and cannot load a shared library",
+            remedy="link the model in (a .tar library), or install clang",
+        )
+
+
+def _runner_objects(request: LinkRequest, cache: Path) -> Path:
+    """The runner's own object files."""
+    found = sorted(RUNNER_SOURCES.rglob("*.cc"))
+    sources = [path.relative_to(RUNNER_SOURCES).as_posix() for path in found]
+    # With sanitizers what counts is the compiler's time: most of it goes into optimising them.
+    plain = ("-O0",) if request.sanitizers else ()
+    own = (*BUILD_FLAGS, *plain, *WARNINGS, *sanitizer_flags(request.sanitizers))
+    tables, libraries = runner_tables(cache), include_folders(cache)
+    system = [f"-isystem{folder}" for folder in libraries.values()]
+    flags = (*request.runtime.compile_flags, *system, "-I.", f"-I{tables}", *own)
+    # Headers name themselves in their errors' messages: not by where they lie here.
+    places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
+    places |= {folder: name for name, folder in libraries.items()}
+    maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
+    key = digest(
+        request.runtime.folder.name,
+        request.toolchain.digest,
+        shlex.join([*own, *places.values(), *PRECOMPILED]),
+        RUNNER_SOURCES,
+        tables,
+        *libraries.values(),
+    )
+
+    def make(out: Path) -> None:
+        command = [*request.toolchain.cxx, *flags, *maps]
+        headers = PRECOMPILED if request.toolchain.is_clang else ()
+        compile_objects("runner", command, sources, RUNNER_SOURCES, out, precompiled=headers)
+
+    return cached_build(cache, f"runner-objects-{request.toolchain.machine}", key, make)
+
+
+def link_options(request: LinkRequest) -> list[str]:
+    """Options of the linking compiler, without the names of objects."""
+    options = [*request.toolchain.link, *sanitizer_flags(request.instrumented)]
+    if request.library is None:
+        options.append("-rdynamic")
+    elif request.toolchain.machine is Machine.RISCV64:
+        options.append("-static")
+    return [*options, "-s"] if request.strip else options
+
+
+def _about_library(request: LinkRequest) -> str:
+    """C source with facts that the runner cannot read from the library."""
+    if request.library is None:
+        return ""
+    several = len(request.vlens) > 1
+    rows = [
+        f'{{{vlen}, {int(request.zvfh)}, "{prefix_of(vlen) if several else ""}"}}'
+        for vlen in request.vlens or (0,)
+    ]
+    return (
+        "struct mlc_rvv_library { int vlen; int zvfh; const char* prefix; };\n"
+        f"const struct mlc_rvv_library mlc_rvv_libraries[] = {{{', '.join(rows)}, {{0, 0, 0}}}};\n"
+    )
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Objects of a runner, in the linker's order.
+
+    Attributes:
+        first: the runner's own objects.
+        model: those of the model library.
+        last: those of the runtime.
+    """
+
+    first: tuple[Path, ...]
+    model: tuple[Path, ...]
+    last: tuple[Path, ...]
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Every object."""
+        return (*self.first, *self.model, *self.last)
+
+
+def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
+    """The objects of a runner; those outside of the cache are made in ``scratch``.
+
+    Raises:
+        UserError: the file is not a model library.
+        LabError: compiling fails.
+    """
+    runner = _runner_objects(request, cache)
+    libraries = library_objects(request.toolchain, cache)
+    about = scratch / "about.c"
+    about.write_text(_about_library(request), encoding="utf-8")
+    run_compiler(
+        LINKING, [*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], scratch
+    )
+    model = _unpack(request.library, scratch / "model") if request.library else []
+    return Objects(
+        first=(*sorted(runner.glob("*.o")), *libraries, scratch / "about.o", *request.objects),
+        model=tuple(model),
+        last=request.runtime.objects,
+    )
+
+
+def _link(request: LinkRequest, cache: Path, out: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=out) as at:
+        objects = objects_of(request, cache, Path(at)).all
+        # Object names go through a file: there are many, and their paths may be long.
+        names = Path(at) / "objects.txt"
+        names.write_text("\n".join(shlex.quote(str(o)) for o in objects), encoding="utf-8")
+        options = link_options(request)
+        run_compiler(LINKING, [*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
+
+
+def _unpack(library: Path, folder: Path) -> list[Path]:
+    """The objects in a model library."""
+    folder.mkdir()
+    objects: list[Path] = []
+    for name, data in read_objects(library):
+        objects.append(folder / f"{len(objects)}-{Path(name).name}")
+        objects[-1].write_bytes(data)
+    if not objects:
+        raise UserError(f"{library} holds no object files")
+    return objects
+
+
+def read_objects(library: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the objects in a model library.
+
+    Raises:
+        UserError: the file is not a model library.
+    """
+    try:
+        with tarfile.open(library) as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.name.endswith(".o") else None
+                if stream is not None:
+                    yield member.name, stream.read()
+    except tarfile.TarError as error:
+        raise UserError(f"{library} is not a model library: {error}") from error

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command-line options of a build, and their recipe."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crosslab.assemble.kernel_values import FILE
+from crosslab.assemble.recipe import Recipe
+from crosslab.cached_build import CACHE_OPTION
+from crosslab.compile.modes import ACTIVATIONS, KV_CACHES, TILES, WEIGHTS, KernelMode
+from crosslab.compile.schedules import WORKLOADS
+from crosslab.compile.targets import VLENS
+from crosslab.cores.core import Core, core_option
+from crosslab.errors import UserError
+from crosslab.models.formats import GGUF, MLC_FORMATS
+from groundwork.command_line import Parser
+
+DEFAULT_VLEN = 256
+
+
+def one_vlen(text: str) -> int:
+    """The type of a ``--vlen`` that takes one length, or several with spaces."""
+    if not text.isdecimal():
+        known = ", ".join(map(str, VLENS))
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a length; choose from {known}; several: with spaces"
+        )
+    return int(text)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "project": {"type": Path, "default": Path(), "help": "root folder of the project (.)"},
+    "release": {"default": "unnamed", "help": "name of the release, for dist and reports"},
+    "tvm-tree": {"type": Path, "required": True, "help": "patched TVM tree"},
+    "mlc-tree": {
+        "type": Path,
+        "help": "patched MLC-LLM tree; without it, the project's own definition of the model is "
+        "compiled",
+    },
+    "applied": {"type": Path, "metavar": "FILE", "help": "report of forkpatch apply --json"},
+    "core": {
+        "type": core_option,
+        "metavar": "NAME",
+        "help": "a core by the name of its file in cores/",
+    },
+    "vlen": {
+        "type": one_vlen,
+        "choices": VLENS,
+        "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's)",
+    },
+    "quantization": {"choices": MLC_FORMATS, "help": "format of the weights"},
+    "context": {"type": int, "metavar": "N", "help": "longest sequence, tokens"},
+    "weights": {
+        "choices": WEIGHTS,
+        "default": TILES.weights,
+        "help": f"order in which kernels read weights ({TILES.weights})",
+    },
+    "activations": {
+        "choices": ACTIVATIONS,
+        "default": TILES.activations,
+        "help": f"type of the activations that kernels multiply ({TILES.activations})",
+    },
+    "kv-cache": {
+        "choices": KV_CACHES,
+        "default": TILES.kv_cache,
+        "help": f"type of the keys and values that the KV cache keeps ({TILES.kv_cache})",
+    },
+    "tuned": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "database that nox -s farm -- tune or tune-kernels wrote for a core",
+    },
+    "cache": CACHE_OPTION,
+}
+
+
+def recipe_options(*names: str, **changes: Mapping[str, Any]) -> Parser:
+    """A parent parser with the shared options that a command accepts.
+
+    Args:
+        names: of the options, in the order of ``--help``.
+        changes: fields of :data:`OPTIONS` that differ in this command, by the option's name with
+            underscores.
+    """
+    parent = Parser(add_help=False)
+    for name, fields in OPTIONS.items():
+        dest = name.replace("-", "_")
+        if name not in names:
+            parent.set_defaults(**{dest: fields.get("default")})
+    for name in names:
+        fields = {**OPTIONS[name], **changes.get(name.replace("-", "_"), {})}
+        parent.add_argument(f"--{name}", **fields)
+    return parent
+
+
+def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
+    """The recipe of the options, without its model.
+
+    Args:
+        args: what a parser with :func:`recipe_options` read.
+        quantization: format of the weights.
+
+    Raises:
+        UserError: options that exclude each other.
+    """
+    cores = _several(args.core)
+    activations = activations_of(args.activations, quantization)
+    return Recipe(
+        quantization=quantization,
+        vlens=vlens_of(_several(args.vlen), cores),
+        tvm_tree=args.tvm_tree,
+        runtime_tree=args.tvm_tree,
+        mlc_tree=args.mlc_tree,
+        mode=KernelMode(args.weights, activations, kv_cache_of(args.kv_cache, args.tvm_tree)),
+        context=args.context,
+        tuned=find_database(args.tuned, cores),
+        cores=cores,
+        halves=bool(cores) and all(core.zvfh for core in cores),
+    )
+
+
+def activations_of(asked: str | None, quantization: str) -> str:
+    """The type of activations: the requested one, or the only one that a format has kernels for.
+
+    Raises:
+        UserError: weights in a GGUF file's blocks are not multiplied with such activations.
+    """
+    if quantization != GGUF:
+        return asked or TILES.activations
+    if asked not in (None, "int8"):
+        raise UserError(
+            f"--activations {asked}: weights in a GGUF file's blocks are multiplied with int8",
+            remedy="leave out --activations, or give another --quantization",
+        )
+    return "int8"
+
+
+def kv_cache_of(asked: str, tvm_tree: Path | None) -> str:
+    """The type of a KV cache, if TVM's tree has the cache.
+
+    Raises:
+        UserError: the tree's cache keeps no int8.
+    """
+    # Without the tree, the compile itself reports that.
+    if asked != "int8" or tvm_tree is None:
+        return asked
+    source = tvm_tree / "python" / "tvm" / "relax" / "frontend" / "nn" / "llm" / "kv_cache.py"
+    if source.is_file() and "int8_pages" not in source.read_text("utf-8"):
+        raise UserError(
+            f"--kv-cache int8: the KV cache of {tvm_tree} has no such type",
+            remedy="leave out --kv-cache, or use a tree with the patch kv-cache-int8-pages-cpu",
+        )
+    return asked
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """The values of an option that takes one or several."""
+    if isinstance(given, list | tuple):
+        return tuple(given)
+    return () if given is None else (given,)
+
+
+def vlen_list(text: str) -> tuple[int, ...]:
+    """Argparse's type of lengths of vector registers with commas between them; ascending."""
+    words = text.split(",")
+    if unknown := [word for word in words if word not in map(str, VLENS)]:
+        raise argparse.ArgumentTypeError(
+            f"{unknown[0]!r} is not a supported length; choose from {', '.join(map(str, VLENS))}"
+        )
+    return tuple(sorted({int(word) for word in words}))
+
+
+def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
+    """Lengths of the vector registers to compile for: the requested ones, or the cores'.
+
+    Raises:
+        UserError: the cores have other lengths than the requested ones.
+    """
+    own = tuple(sorted({core.vlen for core in cores})) or tuple(asked) or (DEFAULT_VLEN,)
+    if asked and set(asked) != set(own):
+        raise UserError(
+            f"--vlen {' '.join(map(str, asked))}: {', '.join(map(str, cores))} has "
+            f"{', '.join(map(str, own))}",
+            remedy="leave out --vlen",
+        )
+    return tuple(dict.fromkeys(own))
+
+
+def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
+    """The database that a compile reads: the folder itself, or that of the core in it.
+
+    Args:
+        folder: the value of ``--tuned``; None: no database is read.
+        cores: that are compiled for.
+
+    Raises:
+        UserError: the folder has no database for the core.
+    """
+    if folder is None:
+        return None
+    name = ",".join(map(str, cores))
+    for one in (folder, folder / name):
+        if _is_database(one):
+            return one
+    there = sorted(one.name for one in folder.glob("*") if _is_database(one))
+    if not there:
+        raise UserError(f"--tuned: no database in {folder}", remedy="make it: nox -s farm -- tune")
+    others = f"or give --tuned {shlex.quote(str(folder / there[0]))}"
+    raise UserError(
+        f"--tuned {folder} has databases for {', '.join(there)}, "
+        + (f"not for {name}" if name else "and no --core chooses one"),
+        remedy=f"tune for the core: nox -s farm -- tune; {others}",
+    )
+
+
+def _is_database(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (WORKLOADS, FILE))

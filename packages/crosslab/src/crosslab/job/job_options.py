@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of ``build-and-test`` and ``model``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from crosslab.assemble.offload import Offload, find_offload
+from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.recipe_options import read_recipe, recipe_options, vlen_list
+from crosslab.compile.modes import TILES, KernelMode
+from crosslab.cores.core import core_list
+from crosslab.errors import UserError, supply_mlc
+from crosslab.json_table import read_applied
+from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
+from crosslab.models.sources.model_folder import check_source, name_of
+from groundwork.command_line import Parser
+
+BUILD_AND_TEST, MODEL = "build-and-test", "model"
+MODEL_FORMAT = "q4f16_1"
+PROMPT = "What is the capital of France?"
+PINNED_MODEL = "smollm2-135m"
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A missing input: its name, the reason, and its remedy."""
+
+    what: str
+    why: str
+    remedy: str = ""
+
+
+def read_omissions(report: Path | None) -> tuple[Omission, ...]:
+    """Missing upstreams in the report of ``forkpatch apply --json``.
+
+    Args:
+        report: the file; None: no report was made, and nothing is named as missing.
+
+    Raises:
+        UserError: the file is missing, or is not such a report.
+    """
+    if report is None:
+        return ()
+
+    def made(upstreams: list[Any]) -> tuple[Omission, ...]:
+        return tuple(
+            Omission(entry["name"], ", ".join(entry["reason"].splitlines()), entry["remedy"])
+            for entry in upstreams
+            if entry["state"] == "missing"
+        )
+
+    return read_applied(report, "which upstreams are missing", made)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the main job.
+
+    Attributes:
+        recipe: inputs of the build; its model is the folder that ``source`` is imported to.
+        project: the project's root.
+        release: name of the release that the trees belong to.
+        applied: report of ``forkpatch apply --json`` on the trees, for the manifest; may be None.
+        without: upstreams that it names as missing.
+        source: the model as its user names it: pinned, a folder, a GGUF file, or of a hub.
+        model: its name in dist/.
+        prompt: the user's message.
+        threads: worker threads of the model.
+        max_new: most tokens to generate.
+        report: file of the JSON report.
+        cache: folder of builds that clones share.
+        unchecked: build a model that the reference cannot compute, and do not check it.
+        offload: computes parts of the model; None: the CPU computes all of it.
+        verb: of the command.
+    """
+
+    recipe: Recipe
+    project: Path
+    release: str
+    applied: Path | None
+    without: tuple[Omission, ...]
+    source: str
+    model: str
+    prompt: str
+    threads: int
+    max_new: int
+    report: Path
+    cache: Path
+    unchecked: bool = False
+    offload: Offload | None = None
+    verb: str = BUILD_AND_TEST
+
+    @property
+    def supply_mlc(self) -> str:
+        """Remedy for a missing MLC-LLM."""
+        return supply_mlc(self.verb.replace("-", "_"))
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference of a logit to the reference's, as a part of its largest."""
+        if self.offload:
+            return self.offload.tolerance
+        return self.recipe.weights.tolerance
+
+    @property
+    def rounds(self) -> bool:
+        """Numbers are rounded to int8: activations, keys and values, or a device's operands."""
+        return self.int8 or self.int8_cache or self.offload is not None
+
+    @property
+    def halves(self) -> bool:
+        """Activations are stored in float16."""
+        return self.recipe.weights.halves
+
+    @property
+    def chunk(self) -> int:
+        """Most tokens of a prompt that the model reads at once."""
+        return self.recipe.prefill_chunk
+
+    @property
+    def int8(self) -> bool:
+        """Activations are rounded to int8."""
+        return self.recipe.mode.activations == "int8"
+
+    @property
+    def int8_cache(self) -> bool:
+        """Keys and values in the cache are rounded to int8."""
+        return self.recipe.mode.kv_cache == "int8"
+
+    @property
+    def name(self) -> str:
+        """The artefact's name."""
+        ending = f"-{self.offload.name}" if self.offload else self.recipe.mode.label
+        return f"{self.model}-{self.recipe.quantization}{ending}"
+
+    @property
+    def dist(self) -> Path:
+        """Folder of the finished model."""
+        return self.project / "dist" / self.release / self.recipe.label / self.name
+
+
+def parser(verb: str = BUILD_AND_TEST) -> Parser:
+    """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
+    several = "or several with commas, for one artefact that runs on each"
+    default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}; of a GGUF file {GGUF}"
+    shared = recipe_options(
+        *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
+        *("quantization", "context", "weights", "activations", "kv-cache", "tuned", "cache"),
+        core={
+            "type": core_list,
+            "metavar": "NAME[,NAME...]",
+            "help": f"a core by the name of its file in cores/, {several}",
+        },
+        vlen={
+            "type": vlen_list,
+            "choices": None,
+            "metavar": "N[,N...]",
+            "help": f"bits in a vector register (256, or the cores'), {several}",
+        },
+        quantization={
+            "choices": FORMATS,
+            "help": f"format of the weights ({default if verb == MODEL else DEFAULT_FORMAT})",
+        },
+        activations={"default": None},
+    )
+    options = Parser(
+        prog=f"crosslab {verb}",
+        description="Build a model for RVV, run it in the emulator, and compare its answer with "
+        "a reference." + " If it is right, put it into a tarball." * (verb == MODEL),
+        parents=[shared],
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    kinds = "a Hugging Face folder, a GGUF file, hf:OWNER/NAME[@REVISION], or a pinned model"
+    if verb == MODEL:
+        add("source", metavar="MODEL", help=kinds)
+        add("--name", help="name of the model in dist/ (the folder's name)")
+    else:
+        add("--model", dest="source", default=PINNED_MODEL, help=f"{kinds} ({PINNED_MODEL})")
+    add("--prompt", default=PROMPT, help=f"the user's message ({PROMPT})")
+    if verb == BUILD_AND_TEST:
+        add("--accelerator", metavar="DEVICE", help="let a companion's device do linear layers")
+        where = "with --accelerator: what computes the products of attention (cpu)"
+        add("--attention", choices=("cpu", "device"), default="cpu", help=where)
+    add("--threads", type=int, default=1, help="threads of the model (1)")
+    most = 8 if verb == MODEL else 32
+    add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
+    add(
+        "--unchecked",
+        action="store_true",
+        help="build a model that the reference cannot compute, without a check of its answer",
+    )
+    stem = "NAME" if verb == MODEL else "build_and_test"
+    add("--json", type=Path, dest="report", help=f"report (PROJECT/out/{stem}.json)")
+    return options
+
+
+def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
+    """Read the options; errors as :func:`job_of`."""
+
+    def checked(args: argparse.Namespace) -> Job:
+        check_source(args.source, args.project)
+        return job_of(args, verb)
+
+    return parser(verb).read(argv, checked)
+
+
+def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
+    """The job that options ask for.
+
+    Raises:
+        UserError: a value is out of range, or two options exclude each other.
+    """
+    for option in ("threads", "max_new", "context"):
+        number = getattr(args, option)
+        if number is not None and number < 1:
+            named = option.replace("_", "-")
+            raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
+    default = DEFAULT_FORMAT
+    if verb == MODEL:
+        of_file = args.source.endswith(".gguf")
+        default = GGUF if of_file else MODEL_FORMAT if args.mlc_tree else DEFAULT_FORMAT
+    project, name = args.project.resolve(), _model_name(args)
+    stem = "build_and_test" if verb == BUILD_AND_TEST else name
+    recipe, offload = read_recipe(args, args.quantization or default), None
+    if recipe.quantization == GGUF:
+        # The project's own definition computes all families that GGUF files are read of.
+        recipe = replace(recipe, mlc_tree=None)
+    if device := getattr(args, "accelerator", None):
+        offload = find_offload(device, args.attention == "device")
+        recipe = replace(recipe, mode=mode_of(offload, recipe))
+        stem += f"-{offload.name}"
+    job = Job(
+        recipe=recipe,
+        offload=offload,
+        project=project,
+        release=args.release,
+        applied=args.applied,
+        without=read_omissions(args.applied),
+        source=args.source,
+        model=name,
+        prompt=args.prompt,
+        threads=args.threads,
+        max_new=args.max_new,
+        report=args.report or project / "out" / f"{stem}.json",
+        cache=args.cache,
+        unchecked=args.unchecked,
+        verb=verb,
+    )
+    if job.int8 and not recipe.weights.int8:
+        others = [f.name for f in weight_formats().values() if f.int8]
+        raise UserError(
+            f"int8 activations are not multiplied with weights in {recipe.quantization}",
+            remedy=f"use --quantization {' or '.join(others)}",
+        )
+    if recipe.quantization not in (*OWN_FORMATS, GGUF) and recipe.mlc_tree is None:
+        raise UserError(
+            f"{recipe.quantization} is a quantization of MLC-LLM, which is missing here; "
+            f"the project's own model definition supports {', '.join(OWN_FORMATS)} only",
+            remedy=job.supply_mlc,
+        )
+    return job
+
+
+def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:
+    """The choice of kernels for a build with a device.
+
+    Raises:
+        UserError: the user chose other weights or activations than the device takes.
+    """
+    if recipe.quantization != DEFAULT_FORMAT or recipe.mode != TILES:
+        raise UserError(
+            f"{offload.name} rounds float32 weights and activations itself",
+            remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations, "
+            "--kv-cache",
+        )
+    return offload.mode
+
+
+def _model_name(args: argparse.Namespace) -> str:
+    given: str | None = getattr(args, "name", None)
+    name = name_of(given or args.source)
+    if given and name != given:
+        raise UserError(
+            f"--name {given} cannot name a folder in dist/",
+            remedy=f"use small letters, digits, -, _ and .: --name {name}",
+        )
+    return name

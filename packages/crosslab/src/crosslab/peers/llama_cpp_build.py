@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build of llama.cpp's libraries from a pinned source, for a board and for this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from crosslab.assemble.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
+from crosslab.cached_build import cached_build
+from crosslab.errors import LabError, UserError
+from crosslab.host.objects import run_compiler
+from crosslab.host.toolchain import Machine, Toolchain
+from groundwork.hashing import digest
+
+NAME = LLAMA_CPP
+# Parts of the distribution that the build needs.
+PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
+# vset* in llama.cpp's assembly has no policies, which clang 19 refuses; the defaults are added.
+WITHOUT_POLICY = re.compile(r'("vset[i]?vli zero, [^"\\]*?e\d+, *mf?\d)(\\n)')
+# Values of GGML_RV_ZVFH: builds with half-precision vectors (Zvfh) use different kernels.
+BUILDS = {"zvfh": "ON", "plain": "OFF"}
+HOST = "host"
+CROSS_OPTIONS = (
+    *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64"),
+    *("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY", "-DGGML_RV_ZICBOP=OFF"),
+)
+# GGML_NATIVE would compile for this CPU, but other machines may share the cache.
+OPTIONS = (
+    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
+    *("-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DLLAMA_OPENSSL=OFF"),
+    *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER")),
+    *("-DLLAMA_BUILD_APP=OFF", "-DGGML_CCACHE=OFF"),
+)
+LIBRARIES = (
+    "src/libllama.a",
+    *(f"ggml/src/{library}.a" for library in ("libggml", "libggml-cpu", "libggml-base")),
+)
+LIBRARY_NAMES = tuple(Path(library).name for library in LIBRARIES)
+
+
+def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) -> Path:
+    """Build llama.cpp's libraries once; return the cached folder, with a folder per build.
+
+    Args:
+        source: archive of llama.cpp.
+        cache: folder of builds that clones share.
+        toolchain: toolchain for a board, or for this machine.
+        goal: goal of the build: "llama" with all dependencies, or "ggml".
+
+    Raises:
+        UserError: a tool is missing.
+        LabError: the source cannot be downloaded or compiled.
+    """
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
+            tree = _unpack(source, Path(folder))
+            _compile(tree, Path(folder) / "build", toolchain, goal, out)
+
+    key = digest(source.sha256, Path(__file__), toolchain.digest, goal)
+    return cached_build(cache, "peer-llama.cpp", key, make)
+
+
+def _unpack(source: PinnedArchive, folder: Path) -> Path:
+    """Unpack the sources that a build needs; add policies to the inline assembly."""
+    tree = unpack_source(source, PARTS, folder)
+    assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
+    text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
+    if not changed:
+        raise LabError(
+            f"{assembly.name} of {NAME} has no assembly of the expected form; is it a new version?"
+        )
+    assembly.write_text(text, encoding="utf-8")
+    return tree
+
+
+def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path) -> None:
+    """Compile all builds in one folder, as the builds differ only in one library."""
+    builds: dict[str, tuple[str, ...]] = {HOST: ()}
+    if toolchain.machine is Machine.RISCV64:
+        builds = {n: (*CROSS_OPTIONS, f"-DGGML_RV_ZVFH={zvfh}") for n, zvfh in BUILDS.items()}
+    cmake, ninja = _tool("cmake"), _tool("ninja")
+    aim = " ".join(toolchain.cc[1:])
+    flags = [f"-DCMAKE_C_COMPILER={toolchain.cc[0]}", f"-DCMAKE_CXX_COMPILER={toolchain.cxx[0]}"]
+    flags += [f"-DCMAKE_C_FLAGS={aim}", f"-DCMAKE_CXX_FLAGS={aim}"]
+    flags += [f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    build.mkdir()
+    for name, options in builds.items():
+        configure = [cmake, "-G", "Ninja", "-S", str(tree), *OPTIONS, *options, *flags]
+        for command in (configure, [ninja, "--quiet", goal]):
+            run_compiler(f"building {NAME}", command, build)
+        (out / name).mkdir()
+        for library in LIBRARIES:
+            if (build / library).exists():
+                shutil.copy(build / library, out / name)
+    for headers in (tree / "include", tree / "ggml" / "include"):
+        shutil.copytree(headers, out / "include", dirs_exist_ok=True)
+
+
+def _tool(name: str) -> str:
+    """Return the path of a program in the Python environment, else in the system."""
+    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if path is None:
+        raise UserError(
+            f"{name}, which builds {NAME}, is missing",
+            remedy="it is in the group peers of pyproject.toml, which nox -s bench -- --peer "
+            "installs, and so does: uv run --group peers crosslab VERB",
+        )
+    return path
