@@ -51,10 +51,18 @@ def test_a_package_of_the_sessions_is_missing(
     assert advice in error.remedy
 
 
-def test_several_lengths_with_commas_where_spaces_are_taken(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["zoo", "--vlen", "128 300"], "choose from 128, 256, 512, 1024"),
+        (["kernel-bench", "--vlen", "128,"], "choose from 128, 256, 512, 1024"),
+        (["compile-model", "--vlen", "128,256"], "names several lengths; give one"),
+    ],
+)
+def test_lengths_of_registers_are_read_alike(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        command.run(["zoo", "--vlen", "128,256"])
+        command.run(words)
     assert ended.value.code == 2
-    assert "choose from 128, 256, 512, 1024" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

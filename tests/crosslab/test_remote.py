@@ -150,7 +150,7 @@ def test_other_code_has_another_label(tmp_path: Path) -> None:
         (["--worker", "192.0.2.1:8786"], "not on this machine's loopback"),
         (["--worker", "here"], "is not HOST:PORT"),
         (["--scheduler", "127.0.0.1:1", "--work", "w"], "--work: workers do not send"),
-        (["--work", "w", "--vlen", "128", "256"], "for one VLEN"),
+        (["--work", "w", "--vlen", "128,256"], "for one VLEN"),
         (["--releases", "2026.08,2026.10"], "the trees of one release only"),
     ],
 )
@@ -161,7 +161,7 @@ def test_schedulers_that_cannot_be_are_refused(options: list[str], message: str)
 
 def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> None:
     trees = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "ours=O,kernels"]
-    asked = ["--prefill", "9", "20", "--vlen", "128", "256", "--profile", "--decode", "4"]
+    asked = ["--prefill", "9", "20", "--vlen", "128,256", "--profile", "--decode", "4"]
     one = parser().parse_args([*trees, *asked])
     worker = parser().parse_args([*trees, "--worker", "127.0.0.1:1"])
     cells = cells_of("m", one, bench_of(one))

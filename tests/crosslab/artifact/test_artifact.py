@@ -413,19 +413,16 @@ def test_no_single_byte_can_change_unseen(
 def test_verify_speaks_plainly_and_exits_with_0_1_2(
     tarball: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["verify", str(tarball)]) == 0
+    assert run(["package", "verify", str(tarball)]) == 0
     assert "good: M Q T R, 9 files; its answer is the reference's" in capsys.readouterr().out
-    assert run(["verify", str(rewrite(tarball, change_byte))]) == 1
+    assert run(["package", "verify", str(rewrite(tarball, change_byte))]) == 1
     wrong = "wrong: params/shard.bin: differs from the manifest: 1280 bytes"
     assert wrong in capsys.readouterr().out
     tarball.write_bytes(b"no tar")
-    environment = {
-        **os.environ,
-        "COLUMNS": "200",
-    }
+    environment = {**os.environ, "COLUMNS": "200"}
     for path in (tarball, tarball.with_name("nothing")):
         done = subprocess.run(
-            [sys.executable, "-m", "crosslab", "verify", str(path)],
+            [sys.executable, "-m", "crosslab", "package", "verify", str(path)],
             env=environment,
             capture_output=True,
             text=True,
@@ -439,13 +436,13 @@ def test_verify_compares_with_the_hash_that_was_told(
     tarball: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
-    assert run(["verify", str(tarball), "--sha256", sha256.upper()]) == 0
+    assert run(["package", "verify", str(tarball), "--sha256", sha256.upper()]) == 0
     assert f"{sha256}: equal to --sha256" in capsys.readouterr().out
     # Whole in itself, and not the one that was meant.
-    assert run(["verify", str(tarball), "--sha256", "0" * 64]) == 1
+    assert run(["package", "verify", str(tarball), "--sha256", "0" * 64]) == 1
     assert f"its sha256 is {sha256}" in capsys.readouterr().out
     with pytest.raises(UserError, match="64 hexadecimal digits"):
-        run(["verify", str(tarball), "--sha256", sha256[1:]])
+        run(["package", "verify", str(tarball), "--sha256", sha256[1:]])
 
 
 def test_run_script_hands_the_prompt_to_the_runner(dist: Dist) -> None:

@@ -168,8 +168,8 @@ def test_each_vlen_and_release_is_a_column_of_its_own() -> None:
         (["--core", "spacemit-x60", "--tuned", "there"], "--tuned: no database in there"),
         (["--core", "spacemit-x60", "--vlen", "128"], "--vlen 128: spacemit-x60 has 256"),
         (
-            ["--core", "spacemit-x60", "--vlen", "128", "256"],
-            "--vlen 128 256: spacemit-x60 has 256",
+            ["--core", "spacemit-x60", "--vlen", "128,256"],
+            "--vlen 128,256: spacemit-x60 has 256",
         ),
         (["--core", "spacemit-x60", "--scheduler", "127.0.0.1:1"], "workers do not compile"),
     ],

@@ -34,7 +34,7 @@ from boardfarm.processes import (
 )
 from boardfarm.protocol import check_key
 from crosslab.address import Address, check_address
-from crosslab.assemble.recipe_options import vlens_of
+from crosslab.assemble.recipe_options import ONE_VLEN, vlens_of
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.run.counter_plugin import build_counter
@@ -67,7 +67,7 @@ def parser() -> Parser:
     about = "count cycles of this core, by the name of its file in cores/"
     options = Parser(
         prog="crosslab farm",
-        parents=[trees("core", "vlen", core={"help": about})],
+        parents=[trees("core", "vlen", core={"help": about}, vlen=ONE_VLEN)],
         description="Start emulated boards that join TVM's RPC tracker, and tune on them. The "
         "timer of a board counts cycles of --core, or instructions without it.",
         epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),

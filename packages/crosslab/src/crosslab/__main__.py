@@ -36,7 +36,6 @@ VERBS = (
     Verb("build-and-test", "crosslab.job.main_job", "build a model and check its answer in QEMU"),
     Verb("model", "crosslab.job.model_job", "build a model of yours, check it, pack it"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
-    Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
     Verb("picture", "crosslab.job.picture", "draw build-and-test's answer, or a chat, as an SVG"),
     Verb("compile-model", "crosslab.assemble.compile_model", "compile a config.json to a library"),
     Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from crosslab.assemble.kernel_values import told
 from crosslab.assemble.recipe import Recipe
-from crosslab.assemble.recipe_options import read_recipe, recipe_options
+from crosslab.assemble.recipe_options import ONE_VLEN, read_recipe, recipe_options
 from crosslab.assemble.runner import Clock, build_runner
 from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.schedules import Schedules
@@ -52,6 +52,7 @@ def parser() -> Parser:
         mlc_tree={"help": argparse.SUPPRESS},
         applied={"help": argparse.SUPPRESS},
         core={"help": "count cycles of this core, by the name of its file in cores/"},
+        vlen=ONE_VLEN,
     )
     options = Parser(
         prog="crosslab torch",

@@ -22,7 +22,7 @@ from boardfarm.options import trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
 from crosslab.assemble.recipe import Recipe
-from crosslab.assemble.recipe_options import read_recipe
+from crosslab.assemble.recipe_options import ONE_VLEN, read_recipe
 from crosslab.assemble.runner import compile_library
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
@@ -44,7 +44,7 @@ def parser() -> Parser:
     format_ = {"help": f"format of the model's weights ({MODEL_FORMAT})"}
     options = Parser(
         prog="crosslab farm tune",
-        parents=[trees("quantization", "vlen", quantization=format_)],
+        parents=[trees("quantization", "vlen", quantization=format_, vlen=ONE_VLEN)],
         description="Search faster schedules of TIR functions on the boards. A schedule "
         "is kept in the database if it is faster and gives the right results on new inputs.",
         allow_abbrev=False,

@@ -26,23 +26,23 @@ _SPDX = {
     "Python Software Foundation License": "PSF-2.0",
     "The Unlicense (Unlicense)": "Unlicense",
 }
+PACKAGE = "mlc-rvv"
 _LONG = 60  # characters: longer texts are not a licence's name
 
 
 def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]) -> list[Part]:
-    """Return the project's dependencies and groups with all their requirements, sorted by name.
+    """Return this package's dependencies and groups with all their requirements, sorted by name.
 
     Args:
-        project: folder of pyproject.toml, which defines the groups.
+        project: folder of pyproject.toml with the groups, and the names of the checkout's packages.
         groups: names of dependency groups.
         shipped: packages whose code is part of the artefact.
     """
     table = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    local = table["tool"]["uv"]["sources"]  # packages of this checkout, which are not listed
-    requirements = [line for line in table["project"]["dependencies"] if line not in local]
-    requirements += [line for group in groups for line in table["dependency-groups"][group]]
-    installed = _closure(map(Requirement, [*requirements, *sorted(shipped)]))
-    return [_part(name, installed[name], name in shipped) for name in sorted(installed)]
+    requirements = [line for group in groups for line in table["dependency-groups"][group]]
+    installed = _closure(map(Requirement, [PACKAGE, *requirements, *sorted(shipped)]))
+    others = sorted(set(installed) - set(table["tool"]["uv"]["sources"]))
+    return [_part(name, installed[name], name in shipped) for name in others]
 
 
 def _closure(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution]:

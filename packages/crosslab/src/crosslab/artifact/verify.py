@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab verify``: check a tarball or a folder against its manifest, without unpacking.
+"""``crosslab package verify``: check a tarball or a folder against its manifest, without unpacking.
 
 The result is a list of problems. A tarball from an unknown source is good if: each file of the
 manifest is in it once with the manifest's hash; it holds no other file; no path leaves its folder;
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: the file or folder does not exist, or the file is not a tar archive.
     """
-    parser = Parser(prog="crosslab verify", description=ABOUT)
+    parser = Parser(prog="crosslab package verify", description=ABOUT)
     parser.add_argument(
         "artifact", type=Path, metavar="TARBALL_OR_FOLDER", help="tarball or folder to check"
     )

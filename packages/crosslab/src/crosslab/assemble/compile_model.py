@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from crosslab.assemble.recipe_options import DEFAULT_VLEN, recipe_options
+from crosslab.assemble.recipe_options import DEFAULT_VLEN, ONE_VLEN, recipe_options
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, LabTarget
 from crosslab.models.config import read_config
@@ -26,7 +26,7 @@ def parser() -> Parser:
     shared = recipe_options(
         *("tvm-tree", "vlen", "cache"),
         tvm_tree={"help": "TVM tree to compile with"},
-        vlen={"default": DEFAULT_VLEN, "help": f"bits in a vector register ({DEFAULT_VLEN})"},
+        vlen={**ONE_VLEN, "default": DEFAULT_VLEN},
     )
     options = Parser(
         prog="crosslab compile-model",

@@ -23,14 +23,30 @@ from groundwork.command_line import Parser
 DEFAULT_VLEN = 256
 
 
-def one_vlen(text: str) -> int:
-    """The type of a ``--vlen`` that takes one length, or several with spaces."""
-    if not text.isdecimal():
-        known = ", ".join(map(str, VLENS))
+def vlen_list(text: str) -> tuple[int, ...]:
+    """Argparse's type of lengths of vector registers with commas between them; ascending."""
+    words = text.split(",")
+    if unknown := [word for word in words if word not in map(str, VLENS)]:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a length; choose from {known}; several: with spaces"
+            f"{unknown[0]!r} is not a supported length; choose from {', '.join(map(str, VLENS))}"
         )
-    return int(text)
+    return tuple(sorted({int(word) for word in words}))
+
+
+def one_vlen(text: str) -> int:
+    """Argparse's type of one length of vector registers."""
+    vlens = vlen_list(text)
+    if len(vlens) > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} names several lengths; give one")
+    return vlens[0]
+
+
+#: The option of a command that takes one length.
+ONE_VLEN: Mapping[str, Any] = {
+    "type": one_vlen,
+    "metavar": "BITS",
+    "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's)",
+}
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -49,9 +65,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "a core by the name of its file in cores/",
     },
     "vlen": {
-        "type": one_vlen,
-        "choices": VLENS,
-        "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's)",
+        "type": vlen_list,
+        "metavar": "BITS[,BITS...]",
+        "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's); several with commas",
     },
     "quantization": {"choices": MLC_FORMATS, "help": "format of the weights"},
     "context": {"type": int, "metavar": "N", "help": "longest sequence, tokens"},
@@ -165,16 +181,6 @@ def _several(given: Any) -> tuple[Any, ...]:
     return () if given is None else (given,)
 
 
-def vlen_list(text: str) -> tuple[int, ...]:
-    """Argparse's type of lengths of vector registers with commas between them; ascending."""
-    words = text.split(",")
-    if unknown := [word for word in words if word not in map(str, VLENS)]:
-        raise argparse.ArgumentTypeError(
-            f"{unknown[0]!r} is not a supported length; choose from {', '.join(map(str, VLENS))}"
-        )
-    return tuple(sorted({int(word) for word in words}))
-
-
 def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
     """Lengths of the vector registers to compile for: the requested ones, or the cores'.
 
@@ -184,7 +190,7 @@ def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
     own = tuple(sorted({core.vlen for core in cores})) or tuple(asked) or (DEFAULT_VLEN,)
     if asked and set(asked) != set(own):
         raise UserError(
-            f"--vlen {' '.join(map(str, asked))}: {', '.join(map(str, cores))} has "
+            f"--vlen {','.join(map(str, asked))}: {', '.join(map(str, cores))} has "
             f"{', '.join(map(str, own))}",
             remedy="leave out --vlen",
         )

@@ -176,7 +176,7 @@ def main(argv: Sequence[str]) -> int:
         prog="crosslab kernel-bench",
         description="Count each kernel's instructions per multiply-add, and compare them with the "
         "fewest that its tile allows. The exit code is 1 when a kernel needs too many.",
-        parents=[recipe_options("vlen", "cache", vlen={"nargs": "+", "default": [DEFAULT_VLEN]})],
+        parents=[recipe_options("vlen", "cache", vlen={"default": (DEFAULT_VLEN,)})],
     )
     args = options.parse_args(argv)
     above = 0

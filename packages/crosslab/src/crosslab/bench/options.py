@@ -202,7 +202,6 @@ def parser() -> Parser:
         *("kv-cache", "tuned", "cache"),
         tvm_tree={"help": "tree that the runtime is built from"},
         core={"help": "count cycles of this core as well, by the name of its file in cores/"},
-        vlen=several,
         quantization={
             **several,
             "choices": FORMATS,

@@ -11,7 +11,7 @@ from typing import Any
 
 from crosslab.assemble.offload import Offload, find_offload
 from crosslab.assemble.recipe import Recipe
-from crosslab.assemble.recipe_options import read_recipe, recipe_options, vlen_list
+from crosslab.assemble.recipe_options import read_recipe, recipe_options
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
@@ -156,12 +156,7 @@ def parser(verb: str = BUILD_AND_TEST) -> Parser:
             "metavar": "NAME[,NAME...]",
             "help": f"a core by the name of its file in cores/, {several}",
         },
-        vlen={
-            "type": vlen_list,
-            "choices": None,
-            "metavar": "N[,N...]",
-            "help": f"bits in a vector register (256, or the cores'), {several}",
-        },
+        vlen={"help": f"bits in a vector register (256, or the cores'), {several}"},
         quantization={
             "choices": FORMATS,
             "help": f"format of the weights ({default if verb == MODEL else DEFAULT_FORMAT})",

@@ -53,7 +53,6 @@ def parser() -> Parser:
         tvm_tree={"required": False},
         mlc_tree={"help": "patched MLC-LLM tree; the zoo cannot run without it"},
         core={"help": "compile for this core, by the name of its file in cores/"},
-        vlen={"nargs": "+"},
         quantization={"action": "append", "default": [], "help": "only in this format (all)"},
     )
     options = Parser(
