@@ -303,6 +303,34 @@ def test_own_series_comes_back_as_it_was(lab: ForkLab, form: str) -> None:
     assert back(lab, form) == found
 
 
+@pytest.mark.parametrize("form", ["quilt", "format-patch"])
+def test_an_export_gives_the_tree_with_its_overlays(
+    lab: ForkLab, tmp_path: Path, form: str
+) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")})
+    for path, data in (("src/own/new.c", b"int n;\n"), ("tool.sh", b"exit 0")):
+        (lab.overlays / path).parent.mkdir(parents=True, exist_ok=True)
+        (lab.overlays / path).write_bytes(data)
+    (lab.overlays / "tool.sh").chmod(0o755)
+    lab.ok("apply")
+    folder = lab.root / "out" / form
+    done = lab.ok("export", "calc", "--format", form, "--output", str(folder))
+    assert "adds the 2 overlay files of" in done.out
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "-b", "v1.0", str(lab.repo.path), str(clone))
+    if form == "quilt":
+        for name in (folder / "series").read_text().split():
+            git(clone, "apply", "--index", str(folder / name))
+    else:
+        git(clone, "am", "-q", *map(str, sorted(folder.glob("*.patch"))))
+    for path in (CORE_PATH, "src/own/new.c", "tool.sh"):
+        assert (clone / path).read_bytes() == (lab.tree / path).read_bytes()
+        assert (clone / path).stat().st_mode & 0o111 == (lab.tree / path).stat().st_mode & 0o111
+    shutil.rmtree(lab.patches)
+    refused = lab.run("import-series", "calc", str(folder))
+    assert refused.code == 2 and "overlay" in refused.err
+
+
 OWN_FIELDS = (
     "Upstream-Status: Pending\nForwarded: no",
     "Upstream-Status: Pending\nTest: t.py::t\nForwarded: no",

@@ -2,8 +2,8 @@
 """The verb ``export --format``: write a series for another tool.
 
 An imported patch that is unchanged is written as imported, byte for byte. A changed patch keeps its
-foreign head if author, date and message are unchanged. The written series is read as an import
-reads it, and must give the same tree.
+foreign head if author, date and message are unchanged. The fork's overlays are the first patch of
+the written series. The series is read as an import reads it, and must give the same tree.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
+from forkpatch.series.mailbox import export_new
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
 
@@ -53,6 +54,7 @@ class ForeignExport:
     Attributes:
         kept: the files that are written as imported.
         written: the files that are written again.
+        overlays: the number of overlay files, which the first patch adds.
     """
 
     upstream: str
@@ -60,6 +62,7 @@ class ForeignExport:
     folder: Path
     kept: tuple[str, ...]
     written: tuple[str, ...]
+    overlays: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def export_foreign(
     origin = read_origin(fork.patch_folder(plan.upstream))
     if origin is not None and origin.format not in _FAMILIES[format_]:
         origin = None
-    items = [_item(fork, plan, patch, origin) for patch in plan.patches]
+    items = [*_overlay_items(plan), *(_item(fork, plan, patch, origin) for patch in plan.patches)]
     if format_ is not ExportFormat.FORMAT_PATCH:
         for item in items:
             _check_plain(item.patch)
@@ -105,7 +108,7 @@ def export_foreign(
     if series.list_name:
         files[series.list_name] = series.list_data
     woven = weave_foreign(series, plan.pristine, str(output), nearest=True)
-    if woven.changes != plan.weave.changes():
+    if woven.changes != plan.weave.changes() | plan.overlays:
         raise IntegrityError(f"{output}: what would be written does not give the same tree")
     with new_folder(output) as scratch:
         for name, data in files.items():
@@ -118,7 +121,17 @@ def export_foreign(
         output,
         kept,
         tuple(name for name in names if name not in kept),
+        len(plan.overlays),
     )
+
+
+def _overlay_items(plan: TreePlan) -> list[_Item]:
+    """Return a patch that adds the overlay files; nothing for a fork without overlays."""
+    if not plan.overlays:
+        return []
+    assert plan.pristine.git.git_dir is not None
+    (patch,) = export_new(plan.commits[:2], plan.pristine.git.git_dir / "objects")
+    return [_Item(patch.parse(), patch.data, None, b"", unchanged=False, same_head=False)]
 
 
 def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _Item:
