@@ -120,7 +120,7 @@ def test_series_that_changed_meanwhile_is_not_written_over(both: ForkLab) -> Non
     both.repo.commit({CORE_PATH: DRIFT + core(mul="3 * a")}, "Take mul")
     git(both.repo.path, "tag", "v3.0")
     both.ok("lock", "--add", "calc=3.0")
-    assert both.run("rebase", "calc", "3.0").code == 1
+    assert both.run("rebase", "calc", "3.0", "--from", "1.0").code == 1
     place = both.patches.parent / "3.0"
     place.mkdir()
     (place / "series").write_text("")

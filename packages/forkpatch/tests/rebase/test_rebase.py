@@ -414,15 +414,19 @@ def test_rebase_whose_series_changed_can_be_abandoned(one: ForkLab) -> None:
 def test_first_line_of_a_rebase_says_from_where_to_where(one: ForkLab) -> None:
     upstream_moves(one, {"LICENSE": b"2\n"})
     first = one.ok("rebase", "calc", "2.0").out.splitlines()[0]
-    assert first == "calc: from 1.0 to 2.0; 1.0 is the one of release r1"
+    assert first == "calc: from 1.0 to 2.0"
     one.repo.commit({"LICENSE": b"3\n"}, "3.0")
     git(one.repo.path, "tag", "v3.0")
     one.ok("lock", "--add", "calc=3.0")
     first = one.ok("rebase", "calc", "3.0").out.splitlines()[0]
-    assert first.endswith("1.0 is the one of release r1; from another: --from 2.0")
+    assert first == "calc: from 2.0 to 3.0; from another: --from 1.0"
     shutil.rmtree(one.root / "patches/calc/3.0")
-    first = one.ok("rebase", "calc", "3.0", "--from", "2.0").out.splitlines()[0]
-    assert first == "calc: from 2.0 to 3.0"
+    first = one.ok("rebase", "calc", "3.0", "--from", "1.0").out.splitlines()[0]
+    assert first == "calc: from 1.0 to 3.0"
+    one.repo.commit({"LICENSE": b"1.5\n"}, "1.5")
+    git(one.repo.path, "tag", "v1.5")
+    first = one.ok("rebase", "calc", "1.5").out.splitlines()
+    assert "calc: from 1.0 to 1.5; from another: --from 2.0 | 3.0" in first
 
 
 def test_files_are_read_at_paths_that_are_no_text(tmp_path: Path) -> None:

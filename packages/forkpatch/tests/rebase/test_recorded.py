@@ -38,7 +38,7 @@ def test_recorded_resolution_serves_another_branch_and_another_clone(branches: F
     kept = sorted(path.name for path in (branches.patches.parent / "resolutions").glob("*/*"))
     assert kept == ["0.postimage", "0.preimage", "resolution.json"]
     shutil.rmtree(branches.root / ".work")
-    done = branches.ok("rebase", "calc", "2.1")
+    done = branches.ok("rebase", "calc", "2.1", "--from", "1.0")
     assert "turn-sub.patch: adapted: conflict: resolved as recorded" in done.out
     assert "+    return abs(b - a)" in done.out  # it is shown, for a person to look over
     branches.edit_lock('calc = "1.0"', 'calc = "2.1"')
@@ -60,7 +60,7 @@ def test_recorded_resolution_serves_a_renamed_file(branches: ForkLab, case: str)
     assert branches.run("rebase", "calc", first).code == 1
     (branches.root / ".work/rebase/calc/tree" / old).write_bytes(RESOLVED)
     assert "resolved by hand" in branches.ok("rebase", "calc", "--continue").out
-    done = branches.run("rebase", "calc", second)
+    done = branches.run("rebase", "calc", second, "--from", "1.0")
     if case == "another change":
         assert done.code == 1 and "resolved as recorded" not in done.out
         return
@@ -75,7 +75,7 @@ def test_without_the_record_or_in_another_conflict_a_person_is_asked(branches: F
     resolve(branches)
     for path in (branches.patches.parent / "resolutions").glob("*/0.postimage"):
         path.unlink()
-    done = branches.run("rebase", "calc", "2.1")
+    done = branches.run("rebase", "calc", "2.1", "--from", "1.0")
     assert done.code == 1
     assert "is not used: 0.postimage is missing; remove it" in done.err
     branches.ok("rebase", "calc", "--abort")
@@ -118,7 +118,7 @@ def test_resolution_in_a_file_without_conflict_is_not_lost(moved: ForkLab) -> No
     series = moved.root / "patches/calc"
     resolved = (series / "2.0/turn-sub.patch").read_bytes()
     assert b"return b - a" in resolved and b"return 0" in resolved
-    done = moved.ok("rebase", "calc", "2.2")
+    done = moved.ok("rebase", "calc", "2.2", "--from", "1.0")
     assert "turn-sub.patch: adapted: symbol moved: resolved as recorded" in done.out
     moved.edit_lock('calc = "1.0"', 'calc = "2.2"')
     moved.ok("apply")
@@ -127,7 +127,7 @@ def test_resolution_in_a_file_without_conflict_is_not_lost(moved: ForkLab) -> No
 
 
 def test_resolution_that_applies_in_part_is_not_used(moved: ForkLab) -> None:
-    done = moved.run("rebase", "calc", "2.1")
+    done = moved.run("rebase", "calc", "2.1", "--from", "1.0")
     assert done.code == 1
     assert f"is not used: {NEW} is not the same as when it was resolved" in done.err
     tree = moved.root / ".work/rebase/calc/tree"
@@ -141,7 +141,7 @@ def test_resolution_that_gives_another_patch_is_not_used(moved: ForkLab) -> None
     (kept,) = (moved.root / "patches/calc/resolutions").iterdir()
     for path in kept.glob("*.postimage"):
         path.write_bytes(path.read_bytes().replace(b"b - a", b"a - b"))
-    done = moved.run("rebase", "calc", "2.2")
+    done = moved.run("rebase", "calc", "2.2", "--from", "1.0")
     assert done.code == 1
     assert "is not used: the patch would differ from the resolved one" in done.err
     assert b"<<<<<<<" in (moved.root / ".work/rebase/calc/tree" / OLD).read_bytes()

@@ -332,8 +332,10 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     else:
         if not options.version:
             raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
-        old = fork.lock.upstream(name, options.old) if options.old else None
-        old = old or upstream_of(fork, None, name)[1]
+        if options.old:
+            old = fork.lock.upstream(name, options.old)
+        else:
+            old = _newest_series(fork, name, options.version) or upstream_of(fork, None, name)[1]
         fork = _pinned(fork, old, options, chosen)
         new = fork.lock.upstream(name, options.version)
         existing = Existing(options.existing) if options.existing else None
@@ -352,6 +354,26 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     )
     _say_rebased(report, release, options.json)
     return 0
+
+
+def _newest_series(fork: Fork, name: str, new: str) -> Upstream | None:
+    """Return the newest version with a series that is older than ``new``; None without one."""
+    from forkpatch.pins.tags import version_of as number_of  # noqa: PLC0415 - for this verb only
+
+    numbers = {
+        pin: number
+        for pin in _with_series(fork, name)
+        if new not in (pin.version, pin.tag) and (number := number_of(pin.version))
+    }
+    limit = number_of(new)
+    older = {pin: number for pin, number in numbers.items() if limit is None or number < limit}
+    return max(older, key=older.__getitem__, default=None)
+
+
+def _with_series(fork: Fork, name: str) -> list[Upstream]:
+    """Return the versions of an upstream that have a series."""
+    versions = fork.lock.versions(name).values()
+    return [pin for pin in versions if (fork.patch_folder(pin) / SERIES).exists()]
 
 
 def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: SourceOptions) -> Fork:
@@ -386,12 +408,7 @@ def _route(fork: Fork, old: Upstream, new: Upstream, *, chosen: bool) -> str:
     text = f"{old.name}: from {old.version} to {new.version}"
     if chosen:
         return text
-    others = [
-        version
-        for version, pin in fork.lock.versions(old.name).items()
-        if version not in (old.version, new.version) and (fork.patch_folder(pin) / SERIES).exists()
-    ]
-    text = f"{text}; {old.version} is the one of release {fork.lock.default_release}"
+    others = [pin.version for pin in _with_series(fork, old.name) if pin not in (old, new)]
     return f"{text}; from another: --from {' | '.join(others)}" if others else text
 
 
