@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "api/fields.h"
-#include "grammar/grammar.h"
+#include "grammar/compiler.h"
 #include "input/json.h"
 
 namespace rvv_runner {

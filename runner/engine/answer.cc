@@ -17,7 +17,7 @@ Answer::Answer(uint64_t id, Request request, int64_t longest, const Tokenizer* t
       sampler_(request_.sampling),
       text_(tokenizer, request_.sampling.stop),
       said_(request_.tokens) {
-  if (request_.grammar) grammar_.emplace(request_.grammar);
+  if (request_.grammar) grammar_ = request_.grammar->Begin();
   ended_.prompt_tokens = std::ssize(request_.tokens);
 }
 

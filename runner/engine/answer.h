@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -73,7 +74,7 @@ class Answer {
   Request request_;
   int64_t longest_;
   Sampler sampler_;
-  std::optional<GrammarState> grammar_;
+  std::unique_ptr<GrammarState> grammar_;  // null: any text
   StoppedText text_;
   std::optional<int64_t> sequence_;
   int64_t read_ = 0;

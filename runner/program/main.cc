@@ -22,7 +22,8 @@ namespace rvv_runner {
 namespace {
 
 int Run(const std::vector<std::string>& words) {
-  if (!words.empty() && words[0] == "serve") return Serve({words.begin() + 1, words.end()});
+  if (!words.empty() && words[0] == "serve" && Serve != nullptr)
+    return Serve({words.begin() + 1, words.end()});
   if (!words.empty() && words[0] == "bench") return Bench({words.begin() + 1, words.end()});
   if (!words.empty() && words[0] == "run") return RunTensors({words.begin() + 1, words.end()});
   if (!words.empty() && !words[0].starts_with('-')) {

@@ -11,7 +11,7 @@
 #include "api/description.h"
 #include "engine/defaults.h"
 #include "engine/engine.h"
-#include "grammar/grammar.h"
+#include "grammar/compiler.h"
 #include "input/available_bytes.h"
 #include "input/errors.h"
 #include "input/heap.h"

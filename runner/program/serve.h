@@ -9,7 +9,8 @@ namespace rvv_runner {
 extern const char kServeUsage[];
 
 // `runner serve OPTIONS`: serves the model with OpenAI's protocol until a signal to stop. Returns
-// the exit code. Throws InputError for unknown, missing or wrong options.
-int Serve(const std::vector<std::string>& words);
+// the exit code. Throws InputError for unknown, missing or wrong options. Weak: null in a program
+// that is linked without the server.
+[[gnu::weak]] int Serve(const std::vector<std::string>& words);
 
 }  // namespace rvv_runner

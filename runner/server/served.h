@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/sampling.h"
-#include "grammar/grammar.h"
+#include "grammar/compiler.h"
 #include "server/accepted.h"
 #include "server/answering.h"
 #include "text/tokenizer.h"

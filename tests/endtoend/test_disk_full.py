@@ -38,7 +38,10 @@ from crosslab.tokenizer.unicode_tables import runner_tables
 
 # Stages of the runner before the one that is tried.
 INCLUDED = ("unicode-tables", "source-cpp-httplib", "source-xgrammar", "source-jinja", "chat-page")
-LINKED = ("cpp-httplib-riscv64", "xgrammar-riscv64", "jinja-riscv64", "runner-objects-riscv64")
+LINKED = (
+    *("cpp-httplib-riscv64", "xgrammar-riscv64", "jinja-riscv64"),
+    *("runner-objects-riscv64", "server-objects-riscv64"),
+)
 
 
 def _model(folder: Path) -> Path:

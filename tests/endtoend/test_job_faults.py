@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -38,7 +37,17 @@ SEED = 20261121
 LIMIT = 900
 # Made anew in an emptied cache: all but the model, the runtime and the runner's own objects.
 # Ending the compilation of those is tried on small files, in test_cache.
-BUILT = ("counter-", "device-tokenizer-", "kernels-", "library-", "relink-", "runner-riscv64-")
+BUILT = (
+    *("counter-", "device-tokenizer-", "kernels-", "library-", "relink-", "runner-riscv64-"),
+    "verdict-",
+)
+# The job, which then names the builds that it made or took.
+NAMING = """
+from crosslab import cached_build
+from crosslab.__main__ import main
+if main() == 0:
+    print(*cached_build.whole_builds, sep="\\n")
+"""
 
 
 @dataclass(frozen=True)
@@ -47,37 +56,48 @@ class Place:
 
     Attributes:
         root: the folder.
-        said: what the first run said.
+        builds: folders in the cache that the job needs.
     """
 
     root: Path
-    said: str = ""
+    builds: frozenset[Path] = frozenset()
 
     @property
     def report(self) -> Path:
         return self.root / "out" / "report.json"
 
-    def start(self, **extra: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, **extra: str) -> subprocess.Popen[str]:
+        return self._start(["-m", "crosslab"], *options, **extra)
+
+    def _start(self, how: list[str], *options: str, **extra: str) -> subprocess.Popen[str]:
         words = ["--project", str(self.root), "--tvm-tree", str(self.root / "tvm")]
         words += ["--model", tiny_model.NAME, "--release", "faults", "--json", str(self.report)]
-        words += ["--max-new", "2"]
+        words += ["--max-new", "2", *options]
         return subprocess.Popen(
-            [sys.executable, "-m", "crosslab", "build-and-test", *words],
-            env={
-                **os.environ,
-                "COLUMNS": "200",
-                **extra,
-            },
+            [sys.executable, *how, "build-and-test", *words],
+            env={**os.environ, "COLUMNS": "200", **extra},
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, **extra: str) -> tuple[int, str]:
-        process = self.start(**extra)
+    def run(self, *options: str, **extra: str) -> tuple[int, str]:
+        process = self.start(*options, **extra)
         _, said = process.communicate(timeout=LIMIT)
         return process.returncode, said
+
+    def made(self) -> frozenset[Path]:
+        """Run the job; the folders in the cache that it needs."""
+        process = self._start(["-c", NAMING])
+        printed, said = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, said
+        return frozenset(Path(line) for line in printed.splitlines() if line.startswith("/"))
+
+    @property
+    def kept(self) -> bool:
+        """True if the last run took the verdict of an earlier one."""
+        return bool(json.loads(self.report.read_text(encoding="utf-8"))["kept"])
 
     def check(self) -> None:
         """The answer is there, and right as far as it goes."""
@@ -111,10 +131,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = Place(tmp_path_factory.mktemp("faults") / "ä b" / "模型 'q'")
     tiny_model.make_project(place.root)
     shutil.copytree(tvm_tree(), place.root / "tvm", symlinks=True)
-    code, said = place.run()
-    assert code == 0, said
+    builds = place.made()
     place.check()
-    return replace(place, said=said)
+    return replace(place, builds=builds)
 
 
 @dataclass(frozen=True)
@@ -180,10 +199,22 @@ def copied_cache(folder: Path, stages: set[str]) -> Path:
     return cache
 
 
+def test_the_verdict_on_the_same_inputs_is_kept(place: Place) -> None:
+    code, said = place.run()
+    assert code == 0, said
+    assert place.kept
+    assert "emulator:" not in said and "kept from" in said
+    for options in (("--again",), ("--prompt", "hi")):
+        code, said = place.run(*options)
+        assert code == 0, said
+        assert not place.kept
+        assert "emulator: " in said
+    place.check()
+
+
 def test_private_umask_and_clock_set_back(place: Place, umask: None, tmp_path: Path) -> None:
     """All that lies there is from the future; the user's own cache is left alone."""
-    made = re.findall(r"^(\S+): (?:reused|building) \((\w+)\)$", place.said, re.MULTILINE)
-    cache = copied_cache(tmp_path, {f"{name}-{key}" for name, key in made})
+    cache = copied_cache(tmp_path, {path.name for path in place.builds})
     shutil.rmtree(place.root / "dist")
     for path in [*cache.rglob("*"), *place.root.rglob("*")]:
         os.utime(path, (4e9, 4e9), follow_symlinks=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from support import shared_builds, tiny_runner
 from crosslab.artifact.provenance import library_licences
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.tarball import normalised_tar
-from crosslab.assemble.link import link_runner
+from crosslab.assemble.link import link_runner, objects_of
 from crosslab.host.toolchain import CompilerKind
 from crosslab.run.emulator import run_guest
 
@@ -51,6 +52,23 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert request.library is not None
     (at / "model.tar").write_bytes(normalised_tar(request.library))
     return at
+
+
+@pytest.mark.usefixtures("emulator")
+def test_the_program_without_its_server_has_the_same_objects(tmp_path: Path) -> None:
+    """So that the answer of one program holds for the other."""
+    whole = tiny_runner.riscv_request()
+    core = replace(whole, server=False)
+    names = {}
+    for name, request in {"whole": whole, "core": core}.items():
+        (tmp_path / name).mkdir()
+        found = objects_of(request, shared_builds.CACHE, tmp_path / name).all
+        names[name] = [(path.name, path.read_bytes()) for path in found]
+    assert [entry for entry in names["whole"] if entry in names["core"]] == names["core"]
+    program = link_runner(core, shared_builds.CACHE)
+    assert "--prompt" in run_guest(program, ["--help"]).stdout
+    refused = run_guest(program, ["serve", "--help"], check=False)
+    assert (refused.returncode, "there is no command 'serve'" in refused.stderr) == (2, True)
 
 
 def relink(artefact: Path, cwd: Path, *words: str, **variables: str) -> None:

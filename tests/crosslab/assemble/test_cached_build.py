@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.small_asset import small_asset
 
-from crosslab.cached_build import CACHE_OPTION, cached_build
+from crosslab.cached_build import CACHE_OPTION, cached_build, show_reused
 from crosslab.errors import LabError
 from crosslab.models.sources.asset import fetch_asset
 
@@ -24,6 +24,19 @@ def fill(folder: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "a.bin").write_bytes(b"a" * 1000)
     (folder / "sub" / "b.bin").write_bytes(b"b" * 1000)
+
+
+# A run before this one.
+FILLED = """
+import sys
+from pathlib import Path
+from crosslab.cached_build import cached_build
+def fill(folder):
+    (folder / "sub").mkdir()
+    for name in ("a.bin", "sub/b.bin"):
+        (folder / name).write_bytes(Path(name).stem.encode() * 1000)
+cached_build(Path(sys.argv[1]), "thing", "k", fill)
+"""
 
 
 def cut(path: Path) -> None:
@@ -49,11 +62,22 @@ def test_relative_cache_is_one_of_where_the_command_was_typed(
     assert cached_build(cache, "thing", "k", fill) == tmp_path / "out" / "cache" / "thing-k"
 
 
-def test_whole_stage_is_reused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_is_made_again_on_request(tmp_path: Path) -> None:
     made = cached_build(tmp_path, "thing", "k", fill)
+    assert cached_build(tmp_path, "thing", "k", lambda p: (p / "c").touch(), again=True) == made
+    assert [path.name for path in made.iterdir()] == ["c"]
+
+
+def test_whole_stage_is_reused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    subprocess.run([sys.executable, "-c", FILLED, str(tmp_path)], check=True)
+    made = tmp_path / "thing-k"
     for _ in range(2):
         assert cached_build(tmp_path, "thing", "k", lambda _: pytest.fail("made again")) == made
-    assert capsys.readouterr().err.count("thing: reused") == 1, "said once"
+    cached_build(tmp_path, "other", "k", fill)
+    capsys.readouterr()
+    for _ in range(2):
+        show_reused()
+    assert capsys.readouterr().err == "reused: thing\n", "one line, once"
     # A stage of an earlier version has no hashes: it is taken once, and watched from then on.
     for sums in tmp_path.glob(".*.sums"):
         sums.unlink()

@@ -8,7 +8,7 @@
 
 #include "api/answer_parts.h"
 #include "engine/sampling.h"
-#include "grammar/grammar.h"
+#include "grammar/compiler.h"
 #include "input/read_file.h"
 
 using namespace rvv_runner;
@@ -22,26 +22,26 @@ std::vector<float> AnyLogits(Random* random, size_t size) {
   return logits;
 }
 
-OrderedJson Answer(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer,
+OrderedJson Answer(const std::shared_ptr<const Grammar>& grammar, const Tokenizer& tokenizer,
                    Random* random, int most, const std::string& begin = "") {
   Sampling sampling;
   sampling.temperature = 1.0;
   sampling.seed = static_cast<uint64_t>(random->Next() * 1e9);
   Sampler sampler(sampling);
-  GrammarState state(std::move(grammar));
+  const auto state = grammar->Begin();
   std::string text;
   for (const int32_t token : tokenizer.Encode(begin).ids) {
-    state.Accept(token);
+    state->Accept(token);
     text += tokenizer.Bytes(token);
   }
-  while (!state.done() && most-- > 0) {
+  while (!state->done() && most-- > 0) {
     auto logits = AnyLogits(random, tokenizer.size() + 3);
-    state.Mask(&logits);
+    state->Mask(&logits);
     const int32_t token = sampler.Next(logits);
-    state.Accept(token);
+    state->Accept(token);
     text += tokenizer.Bytes(token);
   }
-  return {{"text", text}, {"done", state.done()}};
+  return {{"text", text}, {"done", state->done()}};
 }
 
 OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const OrderedJson& asked,

@@ -124,7 +124,10 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 def main() -> int:
     """Run with this process's arguments; return the exit code."""
-    return exit_code_of(lambda: run(sys.argv[1:]), UserError)
+    code = exit_code_of(lambda: run(sys.argv[1:]), UserError)
+    if shown := sys.modules.get("crosslab.cached_build"):  # not loaded for a verb without builds
+        shown.show_reused()
+    return code
 
 
 if __name__ == "__main__":

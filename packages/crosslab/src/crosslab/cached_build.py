@@ -22,7 +22,9 @@ from groundwork.hashing import sha256_by_path, sha256_of
 from groundwork.locks import locked
 
 _console = Console(stderr=True, highlight=False)
-_reused = set[Path]()  # said once, though several steps ask for it
+#: Builds that this process made or hashed, with their files' times then.
+whole_builds: dict[Path, object] = {}
+_reused: list[str] = []  # names for :func:`show_reused`
 
 
 def default_cache() -> Path:
@@ -46,13 +48,14 @@ def cached_build(
     *,
     known: Mapping[str, str] | None = None,
     resumable: bool = False,
+    again: bool = False,
 ) -> Path:
     """Return ``root/name-key``; call ``make(scratch)`` if it is missing.
 
     ``make`` fills a scratch directory beside the final one, which is renamed when it is
     complete: an interruption leaves nothing that a later run would take for a result.
-    Two processes that want the same build wait for each other. What is there is read once
-    against the hashes recorded when it was made; a damaged one is reported, and made again.
+    Two processes that want the same build wait for each other. What is there is read once a
+    process against the hashes recorded when it was made; a damaged one is reported, and made again.
 
     Args:
         root: folder of all stages.
@@ -62,18 +65,22 @@ def cached_build(
         known: path in the build to sha256, for files with a pinned hash.
         resumable: ``make`` is given what an interrupted or failed run of the same inputs left, and
             checks itself what of it is whole; inputs that it refuses leave nothing.
+        again: make it even if it is there.
     """
     final = root / f"{name}-{key}"
-    if final.is_dir() and not _damage(final, known):
-        if final not in _reused:
-            _console.print(f"[dim]{name}: reused ({key})[/]")
-        _reused.add(final)
-        return final
+    if not again and final.is_dir():
+        if whole_builds.get(final) == _times(final):
+            return final
+        if not _damage(final, known):
+            whole_builds[final] = _times(final)
+            note_reused(name)
+            return final
     root.mkdir(parents=True, exist_ok=True)
     with locked(root / f".{name}-{key}.lock", f"{name} ({key})"):
-        if final.is_dir():
+        if final.is_dir() and not again:
             damage = _damage(final, known)
             if not damage:
+                note_reused(name)
                 return final
             _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; building it again")
         else:
@@ -89,6 +96,7 @@ def cached_build(
                 _remove(final)
             _record(final, scratch)
             scratch.rename(final)
+            whole_builds[final] = _times(final)
         except BaseException as error:
             if not resumable or isinstance(error, UserError):
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -96,6 +104,26 @@ def cached_build(
                 _console.print(f"{name}: finished parts are kept for the next run in {scratch}")
             raise
     return final
+
+
+def note_reused(name: str) -> None:
+    """Note a result of an earlier run for :func:`show_reused`."""
+    if name not in _reused:
+        _reused.append(name)
+
+
+def show_reused() -> None:
+    """Print one line with the results of earlier runs that this run took since the last call."""
+    if _reused:
+        _console.print(f"[dim]reused: {', '.join(_reused)}[/]", soft_wrap=True)
+        _reused.clear()
+
+
+def _times(folder: Path) -> list[tuple[Path, int, int]]:
+    """Path, size and time of change of each file: equal while nobody writes to them."""
+    paths = [*sorted(folder.rglob("*")), _sums_of(folder)]
+    found = ((path, path.stat()) for path in paths if path.is_file())
+    return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
 
 
 def _remove(folder: Path) -> None:

@@ -25,6 +25,7 @@ from crosslab.artifact.manifest import (
 )
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
+from crosslab.cached_build import note_reused
 from crosslab.compile.driver import LIBRARY
 from crosslab.errors import LabError
 from crosslab.models.params import INDEX_FILE
@@ -78,7 +79,7 @@ def write_dist(dist: Dist) -> Path:
         fresh, old = Path(at) / "new", Path(at) / "old"
         _fill(dist, fresh)
         if _same(fresh, dist.folder):
-            _console.print(f"[dim]dist: reused ({dist.folder})[/]", soft_wrap=True)
+            note_reused(f"dist/{dist.folder.name}")
             return final
         if dist.folder.exists():
             dist.folder.rename(old)
@@ -102,13 +103,18 @@ def _fill(dist: Dist, folder: Path) -> None:
         _write(folder / README, _readme(dist, folder))
     shipped = entries_of(folder)
     bill = render_sbom(dist.whole, dist.parts, shipped)
-    if problem := sbom_problem(bill):
+    # Validation takes seconds; a bill that an earlier run wrote is valid.
+    if not _holds(dist.folder / SBOM, bill) and (problem := sbom_problem(bill)):
         raise LabError(f"the bill of materials is not valid CycloneDX: {problem}")
     _write(folder / SBOM, bill)
     shipped.append(file_entry(SBOM, folder / SBOM))
     _write(folder / SUMS, render_sums(shipped))
     shipped.append(file_entry(SUMS, folder / SUMS))
     _write(folder / MANIFEST, render(dist.about, shipped))
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
 
 
 def _copy(source: Path, target: Path) -> None:

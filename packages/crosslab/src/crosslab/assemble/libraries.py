@@ -192,12 +192,16 @@ def _as_text(name: str, data: bytes) -> str:
 def include_folders(cache: Path) -> dict[str, Path]:
     """Folders in which the runner's sources find the libraries and the page, by their names."""
     return {
+        **template_folders(cache),
         "httplib": httplib_sources(cache),
-        "json": json_headers(),
         "page": page_header(cache),
-        "jinja": jinja_sources(cache),
         **grammar_folders(cache),
     }
+
+
+def template_folders(cache: Path) -> dict[str, Path]:
+    """Folders of the libraries of a runner without its server, by their names."""
+    return {"json": json_headers(), "jinja": jinja_sources(cache)}
 
 
 def grammar_folders(cache: Path) -> dict[str, Path]:
@@ -320,9 +324,13 @@ def library_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
     Raises:
         LabError: a library cannot be had, or does not compile.
     """
-    others = (_httplib(cache), _xgrammar(cache))
-    found = [o for made in others for o in made.objects(toolchain, cache)]
-    return [*found, *template_objects(toolchain, cache)]
+    return [*template_objects(toolchain, cache), *server_objects(toolchain, cache)]
+
+
+def server_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
+    """The objects of libraries that only the server needs; it raises as library_objects does."""
+    libraries = (_httplib(cache), _xgrammar(cache))
+    return [path for library in libraries for path in library.objects(toolchain, cache)]
 
 
 def template_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:

@@ -8,13 +8,19 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from crosslab.assemble.libraries import include_folders, library_objects
+from crosslab.assemble.libraries import (
+    include_folders,
+    server_objects,
+    template_folders,
+    template_objects,
+)
 from crosslab.assemble.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import prefix_of
-from crosslab.errors import UserError
+from crosslab.errors import LabError, UserError
 from crosslab.host.objects import compile_objects, run_compiler
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from crosslab.project import PROJECT
@@ -24,10 +30,13 @@ from groundwork.hashing import digest
 RUNNER_SOURCES = PROJECT / "runner"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
-# Headers that many of the runner's sources read.
+# Sources that only the server needs. No other source refers to what they define, except for the
+# weak reference to Serve in program/serve.h.
+SERVER = ("api/", "grammar/", "server/", "program/serve.cc")
+# Headers that many of the runner's sources read; the server's also read httplib.h.
 PRECOMPILED = (
     *("algorithm", "chrono", "fstream", "functional", "iostream", "map", "memory", "mutex"),
-    *("optional", "string", "thread", "vector", "httplib.h", "nlohmann/json.hpp"),
+    *("optional", "string", "thread", "vector", "nlohmann/json.hpp"),
     *("tvm/ffi/container/array.h", "tvm/ffi/function.h", "tvm/ffi/string.h"),
     "tvm/runtime/tensor.h",
 )
@@ -51,6 +60,8 @@ class LinkRequest:
         objects: more objects of the program, such as what drives a device.
         strip: leave symbols out. They cost nothing at run time, and counting by function
             needs them.
+        server: with ``runner serve``. Without it, the program has the same other objects, and
+            neither XGrammar nor cpp-httplib is compiled.
     """
 
     runtime: Runtime
@@ -61,6 +72,7 @@ class LinkRequest:
     sanitizers: tuple[str, ...] = ()
     strip: bool = True
     objects: tuple[Path, ...] = ()
+    server: bool = True
 
     @property
     def instrumented(self) -> tuple[str, ...]:
@@ -79,9 +91,8 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         LabError: compiling or linking fails.
     """
     _check(request)
-    runner = _runner_objects(request, cache)
     key = digest(
-        runner.name,
+        *(folder.name for folder in _own_objects(request, cache)),
         request.runtime.folder.name,
         request.toolchain.digest,
         shlex.join(link_options(request)),
@@ -105,35 +116,55 @@ def _check(request: LinkRequest) -> None:
         )
 
 
-def _runner_objects(request: LinkRequest, cache: Path) -> Path:
-    """The runner's own object files."""
-    found = sorted(RUNNER_SOURCES.rglob("*.cc"))
-    sources = [path.relative_to(RUNNER_SOURCES).as_posix() for path in found]
+def _own_objects(request: LinkRequest, cache: Path) -> list[Path]:
+    """Folders of the runner's own object files: those without the server first."""
+    return [
+        _runner_objects(request, cache, server=part) for part in (False, True)[: 1 + request.server]
+    ]
+
+
+def _runner_objects(request: LinkRequest, cache: Path, *, server: bool) -> Path:
+    """The object files of the server's sources, or of all others."""
+    found = (path.relative_to(RUNNER_SOURCES).as_posix() for path in RUNNER_SOURCES.rglob("*.cc"))
+    sources = sorted(name for name in found if name.startswith(SERVER) == server)
     # With sanitizers what counts is the compiler's time: most of it goes into optimising them.
     plain = ("-O0",) if request.sanitizers else ()
     own = (*BUILD_FLAGS, *plain, *WARNINGS, *sanitizer_flags(request.sanitizers))
-    tables, libraries = runner_tables(cache), include_folders(cache)
+    tables = runner_tables(cache)
+    libraries = include_folders(cache) if server else template_folders(cache)
+    headers = (*PRECOMPILED, *(("httplib.h",) if server else ()))
     system = [f"-isystem{folder}" for folder in libraries.values()]
     flags = (*request.runtime.compile_flags, *system, "-I.", f"-I{tables}", *own)
     # Headers name themselves in their errors' messages: not by where they lie here.
     places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
     places |= {folder: name for name, folder in libraries.items()}
     maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
-    key = digest(
-        request.runtime.folder.name,
-        request.toolchain.digest,
-        shlex.join([*own, *places.values(), *PRECOMPILED]),
-        RUNNER_SOURCES,
-        tables,
-        *libraries.values(),
-    )
+
+    def key() -> str:
+        return digest(
+            request.runtime.folder.name,
+            request.toolchain.digest,
+            shlex.join([*own, *places.values(), *headers]),
+            *(part for name in sources for part in (name, RUNNER_SOURCES / name)),
+            *sorted(RUNNER_SOURCES.rglob("*.h")),
+            tables,
+            *libraries.values(),
+        )
+
+    before = key()
 
     def make(out: Path) -> None:
         command = [*request.toolchain.cxx, *flags, *maps]
-        headers = PRECOMPILED if request.toolchain.is_clang else ()
-        compile_objects("runner", command, sources, RUNNER_SOURCES, out, precompiled=headers)
+        precompiled = headers if request.toolchain.is_clang else ()
+        compile_objects("runner", command, sources, RUNNER_SOURCES, out, precompiled=precompiled)
+        if key() != before:
+            # The objects would be taken later for those of the sources from before.
+            raise LabError(
+                f"{RUNNER_SOURCES} changed while it was compiled", remedy="type the command again"
+            )
 
-    return cached_build(cache, f"runner-objects-{request.toolchain.machine}", key, make)
+    name = "server" if server else "runner"
+    return cached_build(cache, f"{name}-objects-{request.toolchain.machine}", before, make)
 
 
 def link_options(request: LinkRequest) -> list[str]:
@@ -188,8 +219,10 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
         UserError: the file is not a model library.
         LabError: compiling fails.
     """
-    runner = _runner_objects(request, cache)
-    libraries = library_objects(request.toolchain, cache)
+    own, *server = (sorted(path.glob("*.o")) for path in _own_objects(request, cache))
+    templates = template_objects(request.toolchain, cache)
+    if server:
+        server.append(list(server_objects(request.toolchain, cache)))
     about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
     run_compiler(
@@ -197,7 +230,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     )
     model = _unpack(request.library, scratch / "model") if request.library else []
     return Objects(
-        first=(*sorted(runner.glob("*.o")), *libraries, scratch / "about.o", *request.objects),
+        first=(*own, *templates, *chain(*server), scratch / "about.o", *request.objects),
         model=tuple(model),
         last=request.runtime.objects,
     )

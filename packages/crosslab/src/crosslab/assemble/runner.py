@@ -32,13 +32,16 @@ from crosslab.compile.mlc import (
     environment_of,
 )
 from crosslab.compile.targets import LabTarget, prefix_of
+from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain, find_cross
 from crosslab.models.config import LlamaConfig, read_config, read_family
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import Layout, tables
 from crosslab.models.llama_params import convert_gguf, convert_params, gguf_layout
+from crosslab.run.emulator import run_guest
 from groundwork.hashing import digest
 
+USAGE = "usage: runner serve"
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
 
 
@@ -47,7 +50,7 @@ class Runner:
     """A runner with a model in it.
 
     Attributes:
-        program: the static program.
+        program: the static program; :func:`build_runner`'s has no server.
         library: the model library in it, for all lengths of registers.
         linking: inputs of the link.
     """
@@ -62,6 +65,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._start = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the clock was made."""
+        return round(time.monotonic() - self._start, 2)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -76,7 +85,8 @@ def build_runner(
 ) -> Runner:
     """Compile the model, cross-build TVM's runtime, and link both with the runner's own sources.
 
-    Each step is made once for the same inputs.
+    The program has no server, which takes as long to compile as all else of the runner:
+    :func:`complete` adds it. Each step is made once for the same inputs.
 
     Args:
         recipe: the inputs.
@@ -102,8 +112,23 @@ def build_runner(
             zvfh=recipe.zvfh,
             strip=recipe.strip,
             objects=parts(runtime, toolchain) if parts else (),
+            server=False,
         )
         return Runner(link_runner(linking, cache), library, linking)
+
+
+def complete(runner: Runner, cache: Path, clock: Clock | None = None) -> Runner:
+    """Compile the server, and link it with the same objects as the program without it.
+
+    Raises:
+        LabError: compiling or linking fails, or the program does not start in the emulator.
+    """
+    with (clock or Clock()).step("server"):
+        linking = replace(runner.linking, server=True)
+        program = link_runner(linking, cache)
+        if USAGE not in run_guest(program, ["serve", "--help"]).stdout:
+            raise LabError(f"{program} serve --help does not print its usage")
+    return replace(runner, program=program, linking=linking)
 
 
 def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> CompiledModel:

@@ -29,7 +29,7 @@ from crosslab.assemble.libraries import (
     llama_cpp_licence,
     xgrammar_sources,
 )
-from crosslab.assemble.link import LinkRequest
+from crosslab.assemble.link import SERVER, LinkRequest
 from crosslab.assemble.runner import Runner
 from crosslab.compile.driver import LIBRARY
 from crosslab.compile.overlaypass import PASSES
@@ -63,12 +63,22 @@ OBJECTS_HOLD = {
     "6)",
     **{name: HOLDS[name] for name in ("licenses", SBOM, SUMS, MANIFEST)},
 }
+# The program whose answer was compared: the server is compiled after that.
+ANSWERED = (
+    "the runner without its server: linked from the same objects as the file runner, except those "
+    f"of {', '.join(f'runner/{name}' for name in SERVER)}, XGrammar and cpp-httplib"
+)
 
 _console = Console(stderr=True, highlight=False)
 
 
 def dists_of(
-    job: Job, model: ImportedModel, params: Path, runner: Runner, verdict: Verdict
+    job: Job,
+    model: ImportedModel,
+    params: Path,
+    checked: Runner,
+    runner: Runner,
+    verdict: Verdict,
 ) -> tuple[Dist, Dist]:
     """The objects of a finished job's runner, and its artefact.
 
@@ -76,7 +86,8 @@ def dists_of(
         job: what was asked for.
         model: the imported model.
         params: folder of the stored parameters.
-        runner: the program, its model library and the inputs of its link.
+        checked: the program that answered, without a server.
+        runner: the whole program, its model library and the inputs of its link.
         verdict: the check of the model's answer.
     """
     recipe = job.recipe
@@ -102,6 +113,7 @@ def dists_of(
     about = {**_about(job, ChatTokenizer.load(model.folder)), "verdict": verdict}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     about |= {"links_again": bool(again)}
+    about |= {"answered": {"sha256": sha256_of(checked.program), "program": ANSWERED}}
     parts = tuple(provenance.parts())
 
     def dist(ending: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> Dist:

@@ -76,6 +76,7 @@ class Job:
         cache: folder of builds that clones share.
         unchecked: build a model that the reference cannot compute, and do not check it.
         offload: computes parts of the model; None: the CPU computes all of it.
+        again: run emulator and reference even if an earlier run with the same inputs was right.
         verb: of the command.
     """
 
@@ -93,6 +94,7 @@ class Job:
     cache: Path
     unchecked: bool = False
     offload: Offload | None = None
+    again: bool = False
     verb: str = BUILD_AND_TEST
 
     @property
@@ -190,6 +192,11 @@ def parser(verb: str = BUILD_AND_TEST) -> Parser:
         action="store_true",
         help="build a model that the reference cannot compute, without a check of its answer",
     )
+    add(
+        "--again",
+        action="store_true",
+        help="run emulator and reference again, although the same inputs gave a right answer",
+    )
     stem = "NAME" if verb == MODEL else "build_and_test"
     add("--json", type=Path, dest="report", help=f"report (PROJECT/out/{stem}.json)")
     return options
@@ -245,6 +252,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         report=args.report or project / "out" / f"{stem}.json",
         cache=args.cache,
         unchecked=args.unchecked,
+        again=args.again,
         verb=verb,
     )
     if job.int8 and not recipe.weights.int8:

@@ -4,14 +4,14 @@
 The steps are: import, parameters, reference, kernels, compilation (through MLC-LLM if its tree is
 given, else by the project's own definition), runtime, runner, emulator, and a comparison with a
 reference in numpy. The reference reads the same stored parameters, and rounds activations like the
-kernels.
+kernels. The server's sources are compiled after the comparison, which does not need them.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,16 @@ from rich.console import Console
 from crosslab.artifact.dist import write_dist
 from crosslab.artifact.manifest import Verdict
 from crosslab.artifact.package import tarball_of
-from crosslab.assemble.runner import Clock, Runner, build_runner, store_params
+from crosslab.assemble.runner import Clock, Runner, build_runner, complete, store_params
 from crosslab.assemble.runtime import Runtime
+from crosslab.cached_build import show_reused
 from crosslab.compile.driver import CompiledModel
 from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain, require_qemu
 from crosslab.job.contents import dists_of
 from crosslab.job.job_options import Job, Omission, parse_job
+from crosslab.job.kept_answers import KeptAnswers, Table, answers_key, keep_answers
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
 from crosslab.job.verdict import UNCHECKED, AnswerVerdict, Asked, judge, prepare_reference
@@ -49,7 +51,7 @@ from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 from groundwork.files import atomic_write_json
 
 _progress = Console(stderr=True, highlight=False)
-_answers = Console(highlight=False)
+_output = Console(highlight=False)
 TEXT_TOKENS = 256
 WRONG_REMEDY = (
     "this is a defect of mlc-rvv or of a tool: please report it with the report's file. Another "
@@ -127,7 +129,7 @@ class CheckedAnswer:
         """False if the answer differs from the reference's."""
         return self.verdict is None or self.verdict.right
 
-    def table(self) -> dict[str, Any]:
+    def table(self, tokenizer: ChatTokenizer) -> Table:
         """The result as plain data."""
         return {
             "vlen": self.vlen,
@@ -138,6 +140,10 @@ class CheckedAnswer:
             "counters": counters(self.result),
             "prefill_seconds": list(self.result.prefill_seconds),
             "decode_seconds": list(self.result.decode_seconds),
+            "device": self.result.device,
+            "checked": self.verdict is not None,
+            **(self.verdict.table if self.verdict else UNCHECKED),
+            "int8_words": _words_of_cost(tokenizer, self.result, self.verdict),
         }
 
 
@@ -175,16 +181,21 @@ def run(job: Job) -> int:
         _say_older(job.dist, tarball)
         raise
     try:
-        answers = _check_each(job, question, runner, clock)
+        answers = _answers(job, question, runner, clock)
     except LabError:
         # Without this, an older model would stay there under its name.
-        _finish(job, question, runner, Verdict.WRONG)
+        _finish(job, question, runner, Verdict.WRONG, clock)
         _say_older(tarball)
         raise
-    report = report_of(job, question, runner.library, answers, left_out, clock)
-    checked = Verdict.RIGHT if report["checked"] else Verdict.UNCHECKED
-    _finish(job, question, runner, checked if report["right"] else Verdict.WRONG)
+    shown = shown_answer(answers.answers)
+    _output.print(question.tokenizer.decode(shown["tokens"]), markup=False, soft_wrap=True)
+    checked_after = clock.elapsed
+    checked = Verdict.RIGHT if shown["checked"] else Verdict.UNCHECKED
+    _finish(job, question, runner, checked if shown["right"] else Verdict.WRONG, clock)
+    times = {"checked_after": checked_after, "finished_after": clock.elapsed}
+    report = {**report_of(job, question, runner.library, answers, left_out, clock), **times}
     atomic_write_json(job.report, report)
+    show_reused()
     show(report)
     if report["right"]:
         return 0
@@ -192,20 +203,30 @@ def run(job: Job) -> int:
     return 1
 
 
-def _check_each(job: Job, question: Question, runner: Runner, clock: Clock) -> list[CheckedAnswer]:
+def _answers(job: Job, question: Question, runner: Runner, clock: Clock) -> KeptAnswers:
+    """The checked answers of this program to this question, of this run or an earlier one."""
+    folders = (question.model.folder, question.params)
+    key = answers_key(job, runner.program, folders, question.prompt)
+    check = partial(_check_each, job, question, runner, clock)
+    return keep_answers(key, job.cache, check, again=job.again)
+
+
+def _check_each(job: Job, question: Question, runner: Runner, clock: Clock) -> list[Table]:
     """Run the model on each emulated CPU, and compare its answers."""
-    answers: list[CheckedAnswer] = []
+    answers: list[Table] = []
     for vlen in job.recipe.vlens:
         result = run_model(job, question, runner.program, vlen, clock)
         with clock.step(_of_vlen(job, "reference", vlen)):
-            answers.append(check_answer(job, question, result, vlen))
+            answers.append(check_answer(job, question, result, vlen).table(question.tokenizer))
     return answers
 
 
-def _finish(job: Job, question: Question, runner: Runner, verdict: Verdict) -> None:
-    """Write the finished model, and its objects before it."""
-    for dist in dists_of(job, question.model, question.params, runner, verdict):
-        write_dist(dist)
+def _finish(job: Job, question: Question, runner: Runner, verdict: Verdict, clock: Clock) -> None:
+    """Add the server to the runner; write the finished model, and its objects before it."""
+    whole = complete(runner, job.cache, clock)
+    with clock.step("dist"):
+        for dist in dists_of(job, question.model, question.params, runner, whole, verdict):
+            write_dist(dist)
 
 
 def _say_older(*paths: Path) -> None:
@@ -373,17 +394,16 @@ def report_of(
     job: Job,
     question: Question,
     library: CompiledModel,
-    answers: Sequence[CheckedAnswer],
+    answers: KeptAnswers,
     left_out: Sequence[Omission],
     clock: Clock,
 ) -> dict[str, Any]:
     """The run as a table for machines.
 
-    Of several CPUs, ``answers`` has each one's answer. The other fields are those of the first
-    wrong answer, or of the CPU with the longest registers.
+    Of several CPUs, ``answers`` has each one's answer. The other fields are those of the
+    :func:`shown_answer`.
     """
-    shown = next((one for one in answers if not one.is_right), answers[-1])
-    result, verdict, recipe = shown.result, shown.verdict, job.recipe
+    shown, recipe = shown_answer(answers.answers), job.recipe
     return {
         "release": job.release,
         "target": recipe.label,
@@ -396,16 +416,14 @@ def report_of(
         "threads": job.threads,
         "prompt": job.prompt,
         "prompt_tokens": list(question.prompt),
-        **shown.table(),
-        "text": question.tokenizer.decode(result.tokens),
-        "checked": verdict is not None,
-        **(verdict.table if verdict else UNCHECKED),
-        "int8_words": _words_of_cost(question, result, verdict),
-        "answers": [one.table() for one in answers],
+        **shown,
+        "text": question.tokenizer.decode(shown["tokens"]),
+        "answers": answers.answers,
+        "answered": answers.made,
+        "kept": answers.kept,
         "tensorized": library.tensorized,
         "schedules": Schedules.read(library.folder).told if recipe.tuned else None,
         "kernel_values": recipe.kernel_values,
-        "device": result.device,
         "skipped": [asdict(omission) for omission in left_out],
         "seconds": clock.seconds,
         "report": str(job.report),
@@ -413,19 +431,23 @@ def report_of(
     }
 
 
+def shown_answer(answers: Sequence[Table]) -> Table:
+    """The first wrong answer, or that of the CPU with the longest registers."""
+    return next((answer for answer in answers if not answer["right"]), answers[-1])
+
+
 def _words_of_cost(
-    question: Question, result: RunResult, verdict: AnswerVerdict | None
+    tokenizer: ChatTokenizer, result: RunResult, verdict: AnswerVerdict | None
 ) -> list[str] | None:
     """The run's text of the first token that float32 chooses otherwise, and float32's."""
     if verdict is None or verdict.cost is None or verdict.cost.first is None:
         return None
     step, token = verdict.cost.first
-    return [question.tokenizer.decode([one]) for one in (result.tokens[step], token)]
+    return [tokenizer.decode([one]) for one in (result.tokens[step], token)]
 
 
-def show(report: dict[str, Any]) -> None:
-    """Print the words, and a summary of the run."""
-    _answers.print(report["text"], markup=False, soft_wrap=True)
+def show(report: Mapping[str, Any]) -> None:
+    """Print a summary of the run."""
     _progress.print(summary(report))
     for name in ("report", "dist"):
         _progress.print(f"[bold]{name}[/] {report[name]}", soft_wrap=True)
@@ -434,7 +456,7 @@ def show(report: dict[str, Any]) -> None:
         _progress.print(f"  {WRONG_REMEDY}", soft_wrap=True)
 
 
-def reason_of(report: dict[str, Any]) -> str:
+def reason_of(report: Mapping[str, Any]) -> str:
     """The reason why an answer is wrong."""
     if fault := report["fault"]:
         return str(fault)

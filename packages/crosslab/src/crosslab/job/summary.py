@@ -10,6 +10,8 @@ from rich.table import Table
 
 from crosslab.assemble.kernel_values import told
 
+SHOWN_SECONDS = 0.5  # of a step; shorter ones took their results from the cache
+
 
 def summary(report: Mapping[str, Any]) -> Table:
     """The run, its correctness and its cost as a table."""
@@ -39,12 +41,27 @@ def summary(report: Mapping[str, Any]) -> Table:
         "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"
         + _millions(counters["decode_per_token"], " a token"),
         **({"device": _device(counts)} if (counts := report.get("device")) else {}),
-        "steps": ", ".join(f"{name} {s:.0f} s" for name, s in report["seconds"].items()),
+        **_times(report),
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table
+
+
+def _times(report: Mapping[str, Any]) -> dict[str, str]:
+    """Rows about the time of the verdict, and of this run's steps."""
+    rows = {}
+    if report.get("kept"):
+        rows["verdict"] = f"kept from {report['answered']}; --again runs emulator and reference"
+    steps = report["seconds"].items()
+    rows["steps"] = ", ".join(f"{name} {s:.0f} s" for name, s in steps if s >= SHOWN_SECONDS)
+    if "checked_after" in report:
+        rows["time"] = (
+            f"{report['checked_after']:.0f} s to the checked answer, "
+            f"{report['finished_after']:.0f} s to the finished model"
+        )
+    return rows
 
 
 def _tokens(report: Mapping[str, Any]) -> str:

@@ -249,8 +249,8 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
         count = counted(len(plan.patches), "patch")
         say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")
         if report.overlays:
-            files = counted(report.overlays, "overlay file")
-            say(f"{upstream}: {report.written[0]} adds the {files} of {fork.overlay_folder(upstream)}")
+            files = f"{counted(report.overlays, 'overlay file')} of {fork.overlay_folder(upstream)}"
+            say(f"{upstream}: {report.written[0]} adds the {files}")
     write_report(options.json, report)
     return 0
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grammar/grammar.h"
+#include "grammar/compiler.h"
 
 #include <xgrammar/xgrammar.h>
 
@@ -13,7 +13,7 @@
 
 namespace xgrammar {
 
-// XGrammar's own hooks for its messages; libraries.py compiles it with XGRAMMAR_LOG_CUSTOMIZE.
+// XGrammar's own hooks for its messages; it is compiled with XGRAMMAR_LOG_CUSTOMIZE.
 [[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
 void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
 
@@ -107,16 +107,122 @@ class GrammarCompiler::Vocabulary {
   xgrammar::GrammarCompiler compiler_;
 };
 
-class Grammar {
+class GrammarCompiler::Compiled : public Grammar, public std::enable_shared_from_this<Compiled> {
  public:
-  Grammar(std::shared_ptr<const GrammarCompiler::Vocabulary> of, xgrammar::CompiledGrammar made)
+  Compiled(std::shared_ptr<const Vocabulary> of, xgrammar::CompiledGrammar made)
       : vocabulary(std::move(of)), compiled(std::move(made)) {}
-  std::shared_ptr<const GrammarCompiler::Vocabulary> vocabulary;
+  std::unique_ptr<GrammarState> Begin() const override;
+
+  std::shared_ptr<const Vocabulary> vocabulary;
   xgrammar::CompiledGrammar compiled;
   // The grammar begins with this text; before it comes any text, or none if `at_once` is set.
   std::string trigger = {};
   bool at_once = false;
 };
+
+class GrammarCompiler::Matcher : public GrammarState {
+ public:
+  explicit Matcher(std::shared_ptr<const Compiled> grammar)
+      : grammar_(std::move(grammar)),
+        stops_(!grammar_->compiled.GetTokenizerInfo().GetStopTokenIds().empty()),
+        matcher_(grammar_->compiled, std::nullopt, !stops_),
+        waits_(!grammar_->trigger.empty()),
+        size_(grammar_->compiled.GetTokenizerInfo().GetVocabSize()),
+        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(size_))) {}
+
+  // Reads the tokens that may come next into the mask.
+  void Fill() {
+    int64_t shape = std::ssize(mask_);
+    DLTensor tensor{mask_.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &shape, nullptr, 0};
+    std::fill(mask_.begin(), mask_.end(), 0);
+    const bool some = matcher_.FillNextTokenBitmask(&tensor);
+    if (!some) std::fill(mask_.begin(), mask_.end(), ~uint32_t{0});
+    KeepUtf8();
+  }
+
+  // True if some token may come next.
+  bool Begins() {
+    Fill();
+    return std::any_of(mask_.begin(), mask_.end(), [](uint32_t bits) { return bits; });
+  }
+
+  void Mask(std::vector<float>* logits) override {
+    if (waits_) return;
+    Fill();
+    bool some = false;
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < logits->size(); i += 32) {
+      const uint32_t bits = i / 32 < mask_.size() ? mask_[i / 32] : 0;
+      const size_t end = std::min(i + 32, logits->size());
+      some = some || bits != 0;
+      if (bits == ~uint32_t{0}) continue;
+      for (size_t at = i; at < end; ++at) {
+        if ((bits >> (at - i) & 1) == 0) (*logits)[at] = kNever;
+      }
+    }
+    if (!some) throw RunError("no token of the model continues the answer as its schema asks");
+  }
+
+  void Accept(int32_t token) override {
+    if (waits_) return Look(grammar_->vocabulary->Bytes(token));
+    if (!matcher_.AcceptToken(token)) {
+      throw RunError("the grammar of the answer refuses a token that it allowed");
+    }
+    std::string_view rest;
+    open_ += grammar_->vocabulary->Bytes(token);
+    IsUtf8SoFar(open_, &rest);
+    open_ = std::string(rest);
+  }
+
+  bool done() const override { return matcher_.IsTerminated(); }
+
+ private:
+  // Begins the grammar where the text of an answer has its trigger. A text that goes on otherwise
+  // than the grammar says remains any text.
+  void Look(std::string_view bytes) {
+    text_ += bytes;
+    const size_t found = text_.find(grammar_->trigger);
+    if (found == std::string::npos) return;
+    const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
+    if (allowed && matcher_.AcceptString(text_.substr(found))) {
+      waits_ = false;
+    } else {
+      text_.erase(0, found + 1);
+      text_ = grammar_->at_once ? "x" : text_;
+    }
+  }
+
+  // XGrammar counts on vocabularies without broken characters, such as surrogates.
+  void KeepUtf8() {
+    const auto& vocabulary = *grammar_->vocabulary;
+    for (size_t word = 0; word < mask_.size(); ++word) {
+      if (open_.empty()) {
+        mask_[word] &= vocabulary.utf8()[word];
+        continue;
+      }
+      for (uint32_t bits = mask_[word]; bits != 0; bits &= bits - 1) {
+        const int bit = std::countr_zero(bits);
+        const auto token = static_cast<int32_t>(word * 32 + static_cast<size_t>(bit));
+        std::string_view rest;
+        const std::string text = open_ + std::string(vocabulary.Bytes(token));
+        if (!IsUtf8SoFar(text, &rest)) mask_[word] &= ~(uint32_t{1} << bit);
+      }
+    }
+  }
+
+  std::shared_ptr<const Compiled> grammar_;
+  bool stops_;
+  xgrammar::GrammarMatcher matcher_;
+  bool waits_;  // for the trigger
+  int size_;
+  std::vector<uint32_t> mask_;
+  std::string text_;  // while it waits
+  std::string open_;  // bytes of a character that is not complete
+};
+
+std::unique_ptr<GrammarState> GrammarCompiler::Compiled::Begin() const {
+  return std::make_unique<Matcher>(shared_from_this());
+}
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary)
     : tokenizer_(tokenizer), vocabulary_(vocabulary) {}
@@ -192,8 +298,8 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& sche
   const auto grammar = SchemaGrammar(PreparedSchema(schema, where), where);
   const auto& table = Ready();
   try {
-    auto made = std::make_shared<Grammar>(table, table->compiler().CompileGrammar(grammar));
-    if (!GrammarState(made).Begins()) throw GrammarError(where, "allows no answer");
+    auto made = std::make_shared<Compiled>(table, table->compiler().CompileGrammar(grammar));
+    if (!Matcher(made).Begins()) throw GrammarError(where, "allows no answer");
     return made;
   } catch (const GrammarError&) {
     throw;
@@ -213,7 +319,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>&
   const std::string tag = CallsOf(tools, format, format.parallel ? most : 1).dump();
   const auto& table = Ready();
   try {
-    auto made = std::make_shared<Grammar>(table, table->compiler().CompileStructuralTag(tag));
+    auto made = std::make_shared<Compiled>(table, table->compiler().CompileStructuralTag(tag));
     if (text) {
       made->trigger = format.trigger();
       made->at_once = format.begin.empty();
@@ -223,114 +329,5 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>&
     throw GrammarError("tools", std::string("cannot be expressed: ") + error.what());
   }
 }
-
-class GrammarState::Matcher {
- public:
-  explicit Matcher(std::shared_ptr<const Grammar> grammar)
-      : grammar_(std::move(grammar)),
-        stops_(!grammar_->compiled.GetTokenizerInfo().GetStopTokenIds().empty()),
-        matcher_(grammar_->compiled, std::nullopt, !stops_),
-        waits_(!grammar_->trigger.empty()),
-        size_(grammar_->compiled.GetTokenizerInfo().GetVocabSize()),
-        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(size_))) {}
-
-  // Reads the tokens that may come next into the mask.
-  void Fill() {
-    int64_t shape = std::ssize(mask_);
-    DLTensor tensor{mask_.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &shape, nullptr, 0};
-    std::fill(mask_.begin(), mask_.end(), 0);
-    const bool some = matcher_.FillNextTokenBitmask(&tensor);
-    if (!some) std::fill(mask_.begin(), mask_.end(), ~uint32_t{0});
-    KeepUtf8();
-  }
-
-  bool Begins() {
-    Fill();
-    return std::any_of(mask_.begin(), mask_.end(), [](uint32_t bits) { return bits; });
-  }
-
-  void Mask(std::vector<float>* logits) {
-    if (waits_) return;
-    Fill();
-    bool some = false;
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
-    for (size_t i = 0; i < logits->size(); i += 32) {
-      const uint32_t bits = i / 32 < mask_.size() ? mask_[i / 32] : 0;
-      const size_t end = std::min(i + 32, logits->size());
-      some = some || bits != 0;
-      if (bits == ~uint32_t{0}) continue;
-      for (size_t at = i; at < end; ++at) {
-        if ((bits >> (at - i) & 1) == 0) (*logits)[at] = kNever;
-      }
-    }
-    if (!some) throw RunError("no token of the model continues the answer as its schema asks");
-  }
-
-  void Accept(int32_t token) {
-    if (waits_) return Look(grammar_->vocabulary->Bytes(token));
-    if (!matcher_.AcceptToken(token)) {
-      throw RunError("the grammar of the answer refuses a token that it allowed");
-    }
-    std::string_view rest;
-    open_ += grammar_->vocabulary->Bytes(token);
-    IsUtf8SoFar(open_, &rest);
-    open_ = std::string(rest);
-  }
-
-  bool done() const { return matcher_.IsTerminated(); }
-
- private:
-  // Begins the grammar where the text of an answer has its trigger. A text that goes on otherwise
-  // than the grammar says remains any text.
-  void Look(std::string_view bytes) {
-    text_ += bytes;
-    const size_t found = text_.find(grammar_->trigger);
-    if (found == std::string::npos) return;
-    const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
-    if (allowed && matcher_.AcceptString(text_.substr(found))) {
-      waits_ = false;
-    } else {
-      text_.erase(0, found + 1);
-      text_ = grammar_->at_once ? "x" : text_;
-    }
-  }
-
-  // XGrammar counts on vocabularies without broken characters, such as surrogates.
-  void KeepUtf8() {
-    const auto& vocabulary = *grammar_->vocabulary;
-    for (size_t word = 0; word < mask_.size(); ++word) {
-      if (open_.empty()) {
-        mask_[word] &= vocabulary.utf8()[word];
-        continue;
-      }
-      for (uint32_t bits = mask_[word]; bits != 0; bits &= bits - 1) {
-        const int bit = std::countr_zero(bits);
-        const auto token = static_cast<int32_t>(word * 32 + static_cast<size_t>(bit));
-        std::string_view rest;
-        const std::string text = open_ + std::string(vocabulary.Bytes(token));
-        if (!IsUtf8SoFar(text, &rest)) mask_[word] &= ~(uint32_t{1} << bit);
-      }
-    }
-  }
-
-  std::shared_ptr<const Grammar> grammar_;
-  bool stops_;
-  xgrammar::GrammarMatcher matcher_;
-  bool waits_;  // for the trigger
-  int size_;
-  std::vector<uint32_t> mask_;
-  std::string text_;  // while it waits
-  std::string open_;  // bytes of a character that is not complete
-};
-
-GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar)
-    : matcher_(std::make_unique<Matcher>(std::move(grammar))) {}
-GrammarState::~GrammarState() = default;
-GrammarState::GrammarState(GrammarState&&) noexcept = default;
-
-bool GrammarState::Begins() { return matcher_->Begins(); }
-void GrammarState::Mask(std::vector<float>* logits) { matcher_->Mask(logits); }
-void GrammarState::Accept(int32_t token) { matcher_->Accept(token); }
-bool GrammarState::done() const { return matcher_->done(); }
 
 }  // namespace rvv_runner

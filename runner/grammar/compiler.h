@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles grammars of answers, by XGrammar.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/schema.h"
+#include "text/tokenizer.h"
+
+namespace rvv_runner {
+
+// A tool that an answer may call.
+struct Tool {
+  std::string name;
+  OrderedJson parameters;  // a schema
+  std::string where;       // its path in the request
+};
+
+// Compiles grammars for the vocabulary of a model, and keeps those that were used last. Threads may
+// share it. The table of the vocabulary is made for the first grammar.
+class GrammarCompiler {
+ public:
+  // `vocabulary`: size of the model's, which may be larger than the tokenizer's. `tokenizer` must
+  // outlive the compiler.
+  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary);
+  ~GrammarCompiler();
+
+  // The grammar of JSON texts that are valid for a schema. `where` is the path of the schema in the
+  // request. Throws GrammarError when it cannot be expressed.
+  std::shared_ptr<const Grammar> OfSchema(const OrderedJson& schema, const std::string& where);
+
+  // The grammar of calls of these tools, in the model's format, at most `most` of them. With
+  // `text`, an answer may also be any text; the grammar begins where calls begin. Throws
+  // GrammarError as OfSchema does, and ToolsError.
+  std::shared_ptr<const Grammar> OfCalls(const std::vector<Tool>& tools, int64_t most, bool text);
+
+ private:
+  class Vocabulary;
+  class Compiled;
+  class Matcher;
+
+  const std::shared_ptr<Vocabulary>& Ready();
+
+  const Tokenizer& tokenizer_;
+  int64_t vocabulary_;
+  std::once_flag once_;
+  std::shared_ptr<Vocabulary> table_;
+};
+
+}  // namespace rvv_runner
