@@ -11,10 +11,12 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groundwork.errors import printable
 from groundwork.files import atomic_write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _WIDE = 1000  # columns
 _STYLES = {
@@ -40,15 +42,15 @@ def console() -> Console:
 
 
 def say(*lines: str) -> None:
-    """Print plain lines."""
+    """Print plain lines; other people's texts in them cannot control the terminal."""
     for line in lines:
-        print(line)
+        print(printable(line))
 
 
 def warn(*lines: str) -> None:
     """Print plain lines on standard error."""
     for line in lines:
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
 
 
 def counted(count: int, word: str) -> str:
@@ -61,7 +63,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     """Print a table; a cell that is the name of a state gets the state's colour."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     table = Table(
         title=title or None,
@@ -73,8 +74,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell.split(":")[0], "")) for cell in row))
+        table.add_row(*(_cell(cell) for cell in row))
     console().print(table)
+
+
+def _cell(cell: str) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    return Text(printable(cell), style=_STYLES.get(cell.split(":", maxsplit=1)[0], ""))
 
 
 def write_report(target: str | None, value: object) -> None:

@@ -152,3 +152,14 @@ def test_watch_that_can_ask_nobody_says_so(lab: ForkLab, tmp_path: Path) -> None
     lab.forget()
     done = lab.ok("watch")
     assert f"calc: not asked: {tmp_path}/nowhere is not a git repository" in done.out
+
+
+def test_many_versions_are_shown_as_ranges(upstream: tuple[ForkLab, list[str]]) -> None:
+    lab, _ = upstream
+    lab.repo.commit({"LICENSE": b"new\n"}, "3.0")
+    for tag in ("v3.0rc1", "v3.0", "v3.1.dev1"):
+        git(lab.repo.path, "tag", tag)
+    text = lab.ok("probe", "calc").out
+    assert "conflict: v1.2 to v1.3" in text and "applies: v1.4 " in text
+    watched = lab.ok("watch").out
+    assert "v1.2, v1.3, v1.4, v2.0, v3.0 and 3 more (--json lists them)" in watched

@@ -411,6 +411,25 @@ def test_rebase_whose_series_changed_can_be_abandoned(one: ForkLab) -> None:
     assert not (one.root / ".work/rebase/calc").exists()
 
 
+def test_an_abandoned_rebase_takes_its_version_out_of_the_lock(one: ForkLab) -> None:
+    git(one.repo.path, "checkout", "-q", "--detach", "v1.0")
+    one.repo.commit({CORE_PATH: core(sub="a - b - 0")}, "2.0 \x1b[31mred\r")
+    git(one.repo.path, "tag", "v2.0")
+    before = (one.root / "VERSIONS.lock").read_bytes()
+    stopped = one.run("rebase", "calc", "2.0")
+    assert stopped.code == 1 and "\x1b" not in stopped.out and "\r" not in stopped.out
+    assert "2.0 \\x1b[31mred" in stopped.out
+    pinned = (one.root / "VERSIONS.lock").read_bytes()
+    assert pinned != before
+    one.ok("rebase", "calc", "--abort")
+    assert (one.root / "VERSIONS.lock").read_bytes() == before
+    assert one.run("rebase", "calc", "2.0").code == 1
+    with (one.root / "VERSIONS.lock").open("ab") as lock:
+        lock.write(b"# later\n")
+    assert "keeps the new version" in one.ok("rebase", "calc", "--abort").out
+    assert (one.root / "VERSIONS.lock").read_bytes() == pinned + b"# later\n"
+
+
 def test_first_line_of_a_rebase_says_from_where_to_where(one: ForkLab) -> None:
     upstream_moves(one, {"LICENSE": b"2\n"})
     first = one.ok("rebase", "calc", "2.0").out.splitlines()[0]

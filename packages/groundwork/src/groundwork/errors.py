@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -28,6 +29,16 @@ _REMEDIES = {
     "command again",
     errno.ENOMEM: "close other programs, then type the same command again",
 }
+
+
+# Control characters but tab and newline, those that turn the direction of text, and bytes that are
+# no text. A terminal would execute them, or show another text than the one that is there.
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return text that is safe on a terminal: control characters become escapes."""
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class CommandError(Exception):
@@ -97,7 +108,7 @@ def exit_code_of(
             error.filename = "standard output"
         failed = refused.from_os_error(error)
     _flushed()  # else earlier output would follow the message
-    print(f"{command or 'error'}: {failed}", file=sys.stderr)
+    print(f"{command or 'error'}: {printable(str(failed))}", file=sys.stderr)
     return failed.exit_code
 
 

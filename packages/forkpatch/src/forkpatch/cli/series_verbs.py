@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from forkpatch.rebase.workspace import Rebase
     from forkpatch.sources.obtain import SourceOptions
 
+_MOST_LINES = 15  # changed lines of patches that a rebase's report shows
+
 
 def register(verbs: Registry) -> None:
     """Add the verbs of this module to the command line."""
@@ -159,7 +161,8 @@ def register(verbs: Registry) -> None:
 
 def run_edit(fork: Fork, options: argparse.Namespace) -> int:
     """Open a patched tree as a git branch with one commit a patch."""
-    from forkpatch.series.export import open_for_edit  # noqa: PLC0415 - for this verb only
+    from forkpatch.git.calls import Git  # noqa: PLC0415 - for this verb only
+    from forkpatch.series.export import open_for_edit  # noqa: PLC0415
 
     release, upstream = upstream_of(fork, options.release, options.upstream)
     chosen = source_options(options)
@@ -174,6 +177,12 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
             "or add a commit; then write the series:",
             f"  {typed(f'export {upstream.name}')}",
         )
+        if Git(applied.path / ".git").run("var", "GIT_AUTHOR_IDENT", ok=range(256)).returncode:
+            config = f"git -C {shlex.quote(str(applied.path))} config"
+            say(
+                "git does not know who you are, and would refuse to commit; type first:",
+                f"  {config} user.name NAME && {config} user.email ADDRESS",
+            )
     write_report(
         options.json,
         {"upstream": upstream.name, "path": applied.path, "patches": applied.patches},
@@ -311,10 +320,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     fork.lock.versions(name)
     chosen = known_sources(fork, options)
     if options.abort:
-        gone = workspace.abort(fork, name)
-        kept = f"{fork.settings.lock.name} keeps the versions in it"
-        as_before = f"abandoned; everything is as before; {kept}"
-        say(f"{name}: {as_before if gone else 'no rebase to abort'}")
+        say(f"{name}: {workspace.abort(fork, name) or 'no rebase to abort'}")
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
@@ -336,10 +342,12 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             old = fork.lock.upstream(name, options.old)
         else:
             old = _newest_series(fork, name, options.version) or upstream_of(fork, None, name)[1]
+        lock_before = fork.settings.lock.read_bytes()
         fork = _pinned(fork, old, options, chosen)
         new = fork.lock.upstream(name, options.version)
         existing = Existing(options.existing) if options.existing else None
         current = workspace.start(fork, old, new, chosen, existing)
+        workspace.keep_lock(current, lock_before)
         if options.json != "-":
             say(_route(fork, old, new, chosen=bool(options.old)))
     with workspace.at_work(current):
@@ -463,10 +471,15 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
 def _say_rebased(report: RebaseReport, release: str, target: str | None) -> None:
     """Print the result of a rebase."""
     if target != "-":
-        for item in (*report.existing, *report.patches):
+        items = (*report.existing, *report.patches)
+        whole = sum(len(item.diff.splitlines()) for item in items) <= _MOST_LINES
+        for item in items:
             lines = f" ({counted(item.by_hand, 'line')})" if item.by_hand else ""
             say(f"{item.patch}: {item.outcome}{f': {item.reason}' if item.reason else ''}{lines}")
-            say(*(f"    {line}" for line in item.diff.splitlines()))
+            say(*(f"    {line}" for line in item.diff.splitlines() if whole))
+        if not whole:
+            words = typed(f"range-diff {report.upstream} {report.old} {report.new}")
+            say(f"what changed in the patches: {words}")
         say(*(str(finding) for finding in report.symbols), *report.notes)
         say(
             f"{report.upstream} {report.new}: the series is in {report.folder}",

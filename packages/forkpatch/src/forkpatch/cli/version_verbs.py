@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from forkpatch.cli.options import (
@@ -20,6 +22,9 @@ from forkpatch.tree.fork import Fork
 
 if TYPE_CHECKING:
     from forkpatch.inspect.mapmodel import ApplicabilityMap
+
+_MOST_COLUMNS = 6  # versions in a table with a column for each
+_MOST_NAMES = 5  # newer versions that are listed
 
 
 def register(verbs: Registry) -> None:
@@ -94,13 +99,39 @@ def _say_probe(result: ApplicabilityMap) -> None:
     (series,) = result.sets
     versions = dict.fromkeys(row.version for row in result.rows)
     fits = {(row.patch, row.version): row.outcome for row in result.rows}
-    rows = [[patch, *(fits[patch, version] for version in versions)] for patch in series.patches]
-    print_table(("patch", *versions), rows)
+    if len(versions) <= _MOST_COLUMNS:
+        rows = [[patch, *(fits[patch, each] for each in versions)] for patch in series.patches]
+        print_table(("patch", *versions), rows)
+    else:
+        by_patch = ({each: fits[patch, each] for each in versions} for patch in series.patches)
+        rows = [
+            [patch, line]
+            for patch, known in zip(series.patches, by_patch, strict=True)
+            for line in _ranges(known)
+        ]
+        print_table(("patch", f"on {len(versions)} versions"), rows)
     commits = counted(series.commits, "upstream commit")
     say(f"{commits} since {series.set} changed these files; each was probed")
     for turn in series.turns:
         again = "; it applies again later" if turn.again else ""
         say(f"{turn.patch}: {turn.fit} since {turn.commit[:12]} {turn.subject}{again}")
+
+
+def _ranges(fits: Mapping[str, str]) -> Iterator[str]:
+    """Yield a fit and its first and last version, for each run of versions with the same fit."""
+    for fit, run in groupby(fits, key=fits.__getitem__):
+        first, *others = run
+        yield f"{fit}: {first}{f' to {others[-1]}' if others else ''}"
+
+
+def _newest(names: Sequence[str]) -> str:
+    """Return the newest versions of a list in words: releases, and if there are none, others."""
+    from forkpatch.pins.tags import version_of as number_of  # noqa: PLC0415 - for this verb only
+
+    releases = [name for name in names if (known := number_of(name)) and not known.is_prerelease]
+    shown = (releases or list(names))[-_MOST_NAMES:]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more (--json lists them)" if rest else "")
 
 
 def run_watch(fork: Fork, options: argparse.Namespace) -> int:
@@ -121,9 +152,8 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> int:
                 (
                     item.upstream,
                     item.version,
-                    ", ".join(item.tags)
-                    or ("-" if item.tags_understood else "tags not understood"),
-                    ", ".join(item.wheels) or "-",
+                    _newest(item.tags) or ("-" if item.tags_understood else "tags not understood"),
+                    _newest(item.wheels) or "-",
                     item.head[:12] or "-",
                 )
                 for item in news

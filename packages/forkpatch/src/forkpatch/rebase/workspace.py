@@ -41,10 +41,13 @@ from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository
+from groundwork.files import atomic_write
 
 _TREE = "tree"
 _RUNNING = "running"
 _MERGED = "merged.index"
+_LOCK_BEFORE = "lock.before"
+_LOCK_PINNED = "lock.pinned"
 _PICK = (
     *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false"),
     *("-c", "rerere.enabled=false"),
@@ -313,13 +316,27 @@ def at_work(rebase: Rebase) -> Iterator[None]:
     mark.unlink(missing_ok=True)
 
 
-def abort(fork: Fork, name: str) -> bool:
-    """Abandon a rebase, which leaves everything as before; return False if there was none."""
-    folder = rebase_folder(fork, name)
+def keep_lock(rebase: Rebase, before: bytes) -> None:
+    """Keep the lock as it was before the rebase pinned its new version, for :func:`abort`."""
+    pinned = rebase.fork.settings.lock.read_bytes()
+    if pinned != before:
+        atomic_write(rebase.folder / _LOCK_BEFORE, before)
+        atomic_write(rebase.folder / _LOCK_PINNED, pinned)
+
+
+def abort(fork: Fork, name: str) -> str:
+    """Abandon a rebase, with the version that it pinned; return what was done, or ""."""
+    folder, lock = rebase_folder(fork, name), fork.settings.lock
     if not folder.exists():
-        return False
+        return ""
+    done = "abandoned; everything is as before"
+    if (folder / _LOCK_PINNED).exists():
+        if lock.read_bytes() == (folder / _LOCK_PINNED).read_bytes():
+            atomic_write(lock, (folder / _LOCK_BEFORE).read_bytes())
+        else:
+            done = f"abandoned; {lock.name} changed since then, and keeps the new version"
     remove_tree(folder)
-    return True
+    return done
 
 
 def new_base(git: Git, base: str, old: str) -> NewBase:
