@@ -215,7 +215,23 @@ def test_commit_that_changes_an_overlay_is_refused(lab: ForkLab) -> None:
     git(lab.tree, "commit", "-qam", message("Change the overlay"))
     done = lab.run("export")
     assert done.code == 2
-    assert "mine.py" in done.err and str(lab.overlays / "mine.py") in done.err
+    assert f"cp {lab.tree / 'mine.py'} {lab.overlays / 'mine.py'}" in done.err
+
+
+def test_commits_that_are_not_exported_stop_a_rebase_and_status_says_what_to_do(
+    two: ForkLab,
+) -> None:
+    git(two.repo.path, "tag", "v2.0", "v1.0")
+    two.ok("lock", "--add", "calc=2.0")
+    two.ok("edit", "calc")
+    (two.tree / CORE_PATH).write_bytes((two.tree / CORE_PATH).read_bytes() + b"# more\n")
+    git(two.tree, "commit", "-qam", message("More"))
+    said = two.ok("status").out
+    assert "write them to its series" in said and "bring it up to date" not in said
+    refused = two.run("rebase", "calc", "2.0")
+    assert refused.code == 2 and "has commits that are not in the series" in refused.err
+    two.ok("export", "calc")
+    assert "more.patch: clean" in two.ok("rebase", "calc", "2.0").out
 
 
 def test_edit_opens_the_tree_and_keeps_work_that_is_in_it(two: ForkLab) -> None:

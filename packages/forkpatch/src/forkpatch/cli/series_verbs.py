@@ -342,6 +342,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             old = fork.lock.upstream(name, options.old)
         else:
             old = _newest_series(fork, name, options.version) or upstream_of(fork, None, name)[1]
+        _check_exported(fork, old)
         lock_before = fork.settings.lock.read_bytes()
         fork = _pinned(fork, old, options, chosen)
         new = fork.lock.upstream(name, options.version)
@@ -362,6 +363,27 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     )
     _say_rebased(report, release, options.json)
     return 0
+
+
+def _check_exported(fork: Fork, old: Upstream) -> None:
+    """Raise if a tree of a version has commits that are not in its series.
+
+    Raises:
+        UserError: a rebase of the series would leave out the commits.
+    """
+    from forkpatch.tree.worktree import local_changes, read_stamp  # noqa: PLC0415
+
+    for release, versions in fork.lock.releases.items():
+        folder = fork.tree_folder(release, old)
+        stamp = read_stamp(folder) if versions.get(old.name) == old.version else None
+        if stamp is None or stamp.version != old.version:
+            continue
+        if any(change.startswith("it has other") for change in local_changes(folder, stamp)):
+            raise UserError(
+                f"{folder} has commits that are not in the series, and the rebase would leave them"
+                " out",
+                remedy=f"write them first: {typed(f'export {old.name} --release {release}')}",
+            )
 
 
 def _newest_series(fork: Fork, name: str, new: str) -> Upstream | None:

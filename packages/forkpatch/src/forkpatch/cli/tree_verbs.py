@@ -173,7 +173,12 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
         )
         for tree in trees:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
-        if any(tree.state in (TreeCondition.STALE, TreeCondition.MISSING) for tree in trees):
+        edited = [tree.name for tree in trees if tree.state is TreeCondition.EDITED]
+        for name in edited:
+            command = typed(f"export {name}")
+            say(f"{name}: commit the changes, then write them to its series: {command}")
+        states = (TreeCondition.STALE, TreeCondition.MISSING)
+        if not edited and any(tree.state in states for tree in trees):
             say(f"bring it up to date: {typed('apply')}")
         for plan in under_way(fork.settings.work):
             about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"

@@ -103,6 +103,9 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
             if versions[upstream.version].tree != upstream.tree:
                 notes.append(f"{upstream}: {branch} pins another tree")
                 continue
+            first, *others = (_files(each, upstream) for each in (before, fork, other_fork))
+            if first in others:
+                continue  # at most one side changed it; so its source is not needed
             old = _side(before, base, upstream, options)
             local = _side(fork, "the branch here", upstream, options)
             remote = _side(other_fork, branch, upstream, options)
@@ -110,6 +113,12 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
                 orders[str(upstream)], new_clashes = _compare(old, local, remote)
                 clashes += new_clashes
     return Together(branch, base, orders, tuple(clashes), tuple(notes))
+
+
+def _files(fork: Fork, upstream: Upstream) -> object:
+    """Return a series and its overlays as files, to compare."""
+    patches = [(patch.name, patch.home, patch.sha256) for patch in fork.series(upstream)]
+    return patches, fork.overlays(upstream)
 
 
 def _side(fork: Fork, whose: str, upstream: Upstream, options: SourceOptions) -> _Side:

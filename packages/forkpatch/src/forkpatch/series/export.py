@@ -118,7 +118,7 @@ def export_upstream(
         for patch in patches
     )
     plan = planned(fork, upstream, patches)
-    check_faithful(fork, plan, folder, committed)
+    check_faithful(plan, folder, committed)
     new_record = record_of(fork, plan)
     record = format_record(new_record) if is_recorded(series, new_record) else ""
     changes = series_changes(series, patches, record)
@@ -177,7 +177,7 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
 
     Raises:
         UserError: the folder is not a patched tree of the version, an operation of git is
-            unfinished, or the history does not begin at the overlays.
+            unfinished, the history does not begin at the overlays, or a commit changes an overlay.
     """
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
@@ -208,23 +208,35 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
             f"{folder}: its history no longer begins at {OVERLAYS_REF}",
             remedy=f"put it back: git rebase --onto {OVERLAYS_REF}",
         )
-    return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
+    commits = git.text("rev-list", "--reverse", f"{start}..HEAD").split()
+    overlays = fork.overlays(upstream) if commits else {}
+    for path in sorted(overlays.keys() & changed_files(git, start, "HEAD").keys()):
+        raise UserError(
+            f"a commit changes {path}, which is an overlay",
+            remedy=_move_to_overlay(folder / path, fork.overlay_folder(upstream) / path),
+        )
+    return commits
 
 
-def check_faithful(fork: Fork, plan: TreePlan, folder: Path, committed: Sequence[str]) -> None:
+def check_faithful(plan: TreePlan, folder: Path, committed: Sequence[str]) -> None:
     """Raise unless the planned patches give exactly the committed files, without overlays."""
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes(committed))
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
     for path, (_, _, _, blob) in changed_files(git, start, "HEAD").items():
-        if path in plan.overlays:
-            raise UserError(
-                f"a commit changes {path}, which is an overlay",
-                remedy=f"change {fork.overlay_folder(plan.upstream) / path} instead",
-            )
         file = expected.pop(path, None)
         if (file.blob if file else "0" * 40) != blob:
             raise IntegrityError(f"{path}: the exported series does not give what was committed")
+
+
+def _move_to_overlay(changed: Path, overlay: Path) -> str:
+    """Return the commands that make a committed change of an overlay file one of the overlay."""
+    ours, theirs = (shlex.quote(str(path)) for path in (changed, overlay))
+    return (
+        f"copy it to the overlay, and take it out of the commit: cp {ours} {theirs};"
+        f" then, in the tree: git rebase -i {OVERLAYS_REF}, mark the commit with edit,"
+        f" git restore -s {OVERLAYS_REF} -SW {ours}, git commit --amend, git rebase --continue"
+    )
 
 
 def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) -> None:

@@ -97,7 +97,7 @@ def open_work_tree(fork: Fork, release: str, upstream: Upstream, *, loose: bool)
     if not commits:
         raise UserError(f"{folder} has no patch", remedy="commit a change there")
     plan = planned(fork, upstream, export_commits(folder / ".git/objects", commits))
-    check_faithful(fork, plan, folder, [patch.name for patch in plan.patches])
+    check_faithful(plan, folder, [patch.name for patch in plan.patches])
     return WorkTree(folder, plan)
 
 
