@@ -170,7 +170,8 @@ Fields ChatFields() {
   Fields fields = {
       ModelField(&ApiRequest::model),
       Messages(),
-      Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens, "as many as fit if absent"),
+      Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens,
+            "as many as fit if absent or larger"),
       Count("max_tokens", 1, kMany, &Sampling::max_tokens, "not beside `max_completion_tokens`"),
       {{"logprobs", Support::kWorks, {{"type", "boolean"}}, ""}, logprobs},
       Count("top_logprobs", 0, kMostTop, &Sampling::top_logprobs, "needs `logprobs`"),

@@ -126,13 +126,10 @@ class Engine::State {
                          " tokens leaves no room for an answer in the longest sequence, " +
                          text(limits_.tokens) + " tokens (--max-seq)");
     }
+    // A longer answer than fits ends at the longest sequence, as with other servers.
     const int64_t most = request.sampling.max_tokens;
-    if (prompt + most > limits_.tokens) {
-      throw ContextError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
-                         text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
-                         " tokens (--max-seq): ask for at most " + text(limits_.tokens - prompt));
-    }
-    const int64_t longest = only_reads ? prompt : most > 0 ? prompt + most : limits_.tokens;
+    const int64_t whole = most > 0 ? std::min(prompt + most, limits_.tokens) : limits_.tokens;
+    const int64_t longest = only_reads ? prompt : whole;
     if (!room_.Fits(longest)) {
       throw ContextError("a sequence of " + text(longest) +
                          " tokens does not fit into the KV cache of " +

@@ -236,14 +236,13 @@ const std::shared_ptr<GrammarCompiler::Vocabulary>& GrammarCompiler::Ready() {
 
 namespace {
 
-// XGrammar's grammar of a schema. Throws GrammarError if it would ignore a part of it.
-xgrammar::Grammar SchemaGrammar(const OrderedJson& prepared, const std::string& where) {
+// Throws GrammarError if XGrammar's grammar of a schema would ignore a part of it.
+void CheckSchema(const OrderedJson& prepared, const std::string& where) {
   try {
     const Warnings warnings;
-    auto grammar = xgrammar::Grammar::FromJSONSchema(prepared.dump(), true, std::nullopt,
-                                                     std::nullopt, true, kMostBlanks);
+    xgrammar::Grammar::FromJSONSchema(prepared.dump(), true, std::nullopt, std::nullopt, true,
+                                      kMostBlanks);
     if (warnings.first()) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
-    return grammar;
   } catch (const GrammarError&) {
     throw;
   } catch (const std::exception& error) {
@@ -262,7 +261,7 @@ OrderedJson Sequence(const std::vector<OrderedJson>& parts) {
 // A call of a tool as XGrammar's structural tags describe it.
 OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
   const OrderedJson schema = PreparedSchema(tool.parameters, tool.where);
-  SchemaGrammar(schema, tool.where);  // it would not name the tool
+  CheckSchema(schema, tool.where);  // XGrammar would not name the tool
   std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
                                     {{"type", "json_schema"}, {"json_schema", schema}},
                                     Constant(format.close)};
@@ -295,10 +294,15 @@ OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, in
 
 std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& schema,
                                                          const std::string& where) {
-  const auto grammar = SchemaGrammar(PreparedSchema(schema, where), where);
+  const OrderedJson prepared = PreparedSchema(schema, where);
+  CheckSchema(prepared, where);
   const auto& table = Ready();
   try {
-    auto made = std::make_shared<Compiled>(table, table->compiler().CompileGrammar(grammar));
+    // CompileGrammar would write the grammar as text and read it back: it writes U+00DF as \xdf, and
+    // reads all hexadecimal digits that follow.
+    auto made = std::make_shared<Compiled>(
+        table, table->compiler().CompileJSONSchema(prepared.dump(), true, std::nullopt,
+                                                   std::nullopt, true, kMostBlanks));
     if (!Matcher(made).Begins()) throw GrammarError(where, "allows no answer");
     return made;
   } catch (const GrammarError&) {

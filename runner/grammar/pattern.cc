@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "input/utf8.h"
@@ -84,6 +86,8 @@ class Reader {
     if (decoded.code == '\\' && at_ + 1 < text_.size()) {
       if (named && Escaped(text_.substr(at_ + 1))) {
         pattern_.wrong = "names a character that JSON escapes";
+      } else if (Surrogate(text_.substr(at_ + 1))) {
+        pattern_.wrong = "names half of a character (a surrogate)";
       }
       Copy(1);
       Copy(DecodeAt(text_, at_).length);
@@ -110,6 +114,15 @@ class Reader {
     if (rest.starts_with("u{")) return rest.find('}') < 5;  // below U+0100: that is enough
     return rest.starts_with("u000") || rest.starts_with("u001") ||
            (rest.starts_with("u00") && Quote(rest, 3));
+  }
+
+  // True if an escape, without its backslash, is that of U+D800 to U+DFFF.
+  static bool Surrogate(std::string_view rest) {
+    if (!rest.starts_with('u')) return false;
+    const std::string digits(rest.substr(rest.starts_with("u{") ? 2 : 1, 6));
+    const unsigned long code =
+        std::strtoul(digits.substr(0, rest[1] == '{' ? 6 : 4).c_str(), nullptr, 16);
+    return code >= 0xd800 && code <= 0xdfff;
   }
 
   // True if two digits are those of a quote or a backslash.

@@ -2,6 +2,8 @@
 #include "grammar/schema.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -39,6 +41,9 @@ const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMa
                           "multipleOf"};
 const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
 // Formats of the standard that XGrammar does not know. Others, such as int32, are annotations.
+// XGrammar writes bounds as whole numbers of 64 bits, and with six digits after the point.
+constexpr double kLargestBound = 9007199254740992;  // 2^53: whole numbers below are exact
+constexpr double kLeastRange = 2e-6;
 const Names kUnknownFormats = {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"};
 
 // Bounds on what XGrammar's compiler, which cannot be interrupted, gets to do.
@@ -83,6 +88,7 @@ class Preparation {
       }
     }
     VisitParts(schema, place);
+    ExpressOneOf(schema);
     const auto alone = std::find_if(kAlone.begin(), kAlone.end(),
                                     [&](auto name) { return schema->contains(name); });
     if (alone != kAlone.end()) return CheckAlone(schema, *alone, place);
@@ -95,11 +101,38 @@ class Preparation {
       (*schema)["type"] = {"object", "array", "string", "number", "boolean", "null"};
     }
     if (Permits(*schema, "object")) VisitObject(schema, place);
+    CheckRange(*schema, place);
     const bool listed = schema->contains("items") || schema->contains("prefixItems") ||
                         schema->contains("unevaluatedItems");
     // XGrammar allows no items that the schema does not mention.
     if (Permits(*schema, "array") && !listed) (*schema)["items"] = true;
     VisitString(schema, place);
+  }
+
+  // Refuses bounds between which XGrammar's grammar has no number.
+  void CheckRange(const OrderedJson& schema, const std::string& place) const {
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    double least = -kNone;
+    double most = kNone;
+    std::string_view last;
+    for (const std::string_view name :
+         {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+      if (!schema.contains(name)) continue;
+      last = name;
+      const OrderedJson& bound = schema.at(name);
+      if (!bound.is_number()) Refuse(place + "/" + std::string(name), "must be a number");
+      const auto value = bound.get<double>();
+      if (std::abs(value) > kLargestBound) {
+        Refuse(place + "/" + std::string(name), "is beyond 9007199254740992");
+      }
+      const bool lower = name.ends_with("inimum");
+      lower ? least = std::max(least, value) : most = std::min(most, value);
+    }
+    const bool excludes =
+        schema.contains("exclusiveMinimum") || schema.contains("exclusiveMaximum");
+    if (least > most || (most - least < kLeastRange && (least < most || excludes))) {
+      Refuse(place + "/" + std::string(last), "leaves no number that a grammar of this server has");
+    }
   }
 
   void VisitString(OrderedJson* schema, const std::string& place) {
@@ -138,6 +171,9 @@ class Preparation {
       if (!schema->contains(name)) continue;
       OrderedJson& parts = (*schema)[name];
       if (!parts.is_array()) Refuse(place + "/" + name, "must be a list");
+      if (parts.empty() && name != std::string_view("prefixItems")) {
+        Refuse(place + "/" + name, "is an empty list, which no answer fits");
+      }
       for (size_t i = 0; i < parts.size(); ++i) {
         Visit(&parts[i], place + "/" + name + "/" + std::to_string(i), "");
       }
@@ -147,6 +183,30 @@ class Preparation {
       const std::string type = name == std::string_view("propertyNames") ? "string" : "";
       if (schema->contains(name)) Visit(&(*schema)[name], place + "/" + name, type);
     }
+  }
+
+  // Writes oneOf as anyOf where no value can fit two of its schemas, as each has other types.
+  // XGrammar knows fewer such schemas.
+  static void ExpressOneOf(OrderedJson* schema) {
+    if (!schema->contains("oneOf") || schema->contains("anyOf")) return;
+    std::set<std::string> seen;
+    for (const OrderedJson& part : (*schema)["oneOf"]) {
+      if (!part.is_object() || !part.contains("type")) return;
+      const OrderedJson& types = part["type"];
+      std::set<std::string> own;
+      for (const OrderedJson& type : types.is_array() ? types : OrderedJson::array({types})) {
+        if (!type.is_string()) return;
+        own.insert(type == "integer" ? "number" : type.get<std::string>());
+      }
+      for (const std::string& type : own) {
+        if (!seen.insert(type).second) return;
+      }
+    }
+    OrderedJson written = OrderedJson::object();
+    for (const auto& [name, value] : schema->items()) {
+      written[name == "oneOf" ? "anyOf" : name] = value;
+    }
+    *schema = std::move(written);
   }
 
   // A keyword that has to stand alone, apart from annotations.
@@ -166,6 +226,9 @@ class Preparation {
       if (!target.is_string()) Refuse(place + "/$ref", "must be a string");
       references_.emplace_back(place, target.get<std::string>());
     }
+    if (alone == "enum" && (!(*schema)["enum"].is_array() || (*schema)["enum"].empty())) {
+      Refuse(place + "/enum", "must be a list with at least one value");
+    }
     if (alone == "enum" && (*schema)["enum"].size() > kMostValues) {
       Refuse(place + "/enum", "has " + std::to_string((*schema)["enum"].size()) +
                                   " values; send at most " + std::to_string(kMostValues));
@@ -179,7 +242,7 @@ class Preparation {
     OrderedJson kept = OrderedJson::array();
     for (const OrderedJson& value : alone == "enum" ? given : OrderedJson::array({given})) {
       const double real = value.is_number() ? value.get<double>() : 0.5;
-      const bool whole = value.is_number_integer() || real == static_cast<int64_t>(real);
+      const bool whole = value.is_number_integer() || real == std::trunc(real);
       const std::string type = value.is_number() ? "number" : value.type_name();
       if (Permits(*schema, type) || (value.is_number() && whole && Permits(*schema, "integer"))) {
         kept.push_back(value);
@@ -206,8 +269,10 @@ class Preparation {
       Refuse(place + "/patternProperties",
              "can be expressed only with one pattern, and without other properties");
     }
-    if (names && properties) {
-      Refuse(place + "/propertyNames", "cannot be expressed beside properties");
+    if (names && (properties || !open)) {
+      Refuse(place + "/propertyNames",
+             std::string("cannot be expressed beside ") +
+                 (properties ? "properties" : "additionalProperties: false"));
     }
     if (patterns) {
       const auto pattern = (*schema)["patternProperties"].items().begin();

@@ -50,8 +50,9 @@ void ExplainException(const httplib::Request&, httplib::Response& response,
     std::rethrow_exception(thrown);
   } catch (const ApiError& error) {
     SendError(error, response);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     // Its message may hold internals that clients must not see.
+    Log(LogLevel::kError, std::string("a request failed: ") + Loggable(error.what()));
     SendError(ApiError(500, "the server failed"), response);
   }
 }
@@ -97,11 +98,13 @@ void ReadAbsoluteForm(httplib::Request* request) {
   path = slash == path.size() ? "/" : path.substr(slash);
 }
 
-// httplib's threads, with the number of connections that wait for one.
+// httplib's threads, with the number of connections that wait for one. All threads are there from the
+// beginning: httplib starts a further one only if none is idle when a connection comes, so that in a
+// burst many connections would wait behind few threads that have not woken yet.
 class CountingPool final : public httplib::TaskQueue {
  public:
   CountingPool(size_t most, std::atomic<int>* waiting)
-      : pool_(std::min<size_t>(8, most), most, most), waiting_(waiting) {}
+      : pool_(most, most, most), waiting_(waiting) {}
 
   bool enqueue(std::function<void()> serve) override {
     ++*waiting_;

@@ -64,6 +64,9 @@ EXPRESSED: list[Any] = [
     {"type": "string", "pattern": '^[^"]{3}$'},
     {"type": "string", "pattern": "^[à-ÿ]{3}$"},
     {"type": "string", "format": "int32"},
+    {"oneOf": [{"type": "string", "maxLength": 3}, {"type": ["integer", "null"]}]},
+    {"type": "number", "minimum": 3, "maximum": 3},
+    {"enum": [1e300, 3], "type": "integer"},
     {"type": "object", "propertyNames": {"minLength": 2, "maxLength": 3}},
     {"$defs": {"a b": {"type": "null"}}, "items": {"$ref": "#/$defs/a b"}, "maxItems": 1},
 ]
@@ -74,6 +77,25 @@ def test_what_a_schema_leaves_open_is_allowed(probe: Path, table: Path) -> None:
     given = answers(probe, table, [schema for schema in EXPRESSED for _ in range(5)])
     for number, answer in enumerate(given):
         schema = EXPRESSED[number // 5]
+        assert answer.get("done"), (schema, answer)
+        jsonschema.Draft202012Validator(schema).validate(json.loads(answer["text"]))
+
+
+LETTERS = [chr(code) for code in (*range(0x80, 0x100), 0x100, 0x7FF, 0x800, 0xFFFD, 0x10000)]
+
+
+@pytest.mark.parametrize("follows", ["e", "F", "0", "g"])
+def test_letters_before_hexadecimal_digits_are_kept(
+    probe: Path, table: Path, follows: str
+) -> None:
+    words = [f"a{letter}{follows}" for letter in LETTERS]
+    schemas: list[Any] = [{"const": word} for word in words]
+    schemas += [
+        {"type": "object", "properties": {word: {"type": "null"}}, "required": [word]}
+        for word in words
+    ]
+    schemas += [{"enum": words[at : at + 20]} for at in range(0, len(words), 20)]
+    for schema, answer in zip(schemas, answers(probe, table, schemas), strict=True):
         assert answer.get("done"), (schema, answer)
         jsonschema.Draft202012Validator(schema).validate(json.loads(answer["text"]))
 
@@ -106,6 +128,16 @@ REFUSED: list[tuple[Any, str]] = [
     ({"properties": {"a": {}}, "patternProperties": {"b": {}}}, ".patternProperties"),
     ({"properties": {str(n): {} for n in range(1001)}}, ".properties.999"),
     ({"additionalProperties": False, "required": ["a"]}, ".required"),
+    ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-9}, ".exclusiveMaximum"),
+    ({"type": "integer", "minimum": 3, "maximum": 2}, ".maximum"),
+    ({"type": "number", "exclusiveMinimum": 3, "maximum": 3}, ".maximum"),
+    ({"type": "integer", "minimum": 1e300}, ".minimum"),
+    ({"items": {"anyOf": []}}, ".items.anyOf"),
+    ({"oneOf": []}, ".oneOf"),
+    ({"enum": []}, ".enum"),
+    ({"propertyNames": {"minLength": 2}, "additionalProperties": False}, ".propertyNames"),
+    ({"type": "string", "pattern": "\\ud800"}, ".pattern"),
+    ({"type": "string", "pattern": "[\\u{dfff}]"}, ".pattern"),
 ]
 
 

@@ -240,12 +240,20 @@ def test_a_request_ends_without_the_others(probe: Path, params: Path) -> None:
     assert stopped["tokens"] == expected[: expected.index(expected[4]) + 1]
 
 
+def test_an_answer_ends_where_the_longest_sequence_does(probe: Path, params: Path) -> None:
+    prompt = PROMPTS[2] + PROMPTS[3][:20]
+    asked = [{"tokens": prompt, "max_tokens": most} for most in (4, 5, 10**6)]
+    told = run_plan(probe, params, requests=asked)
+    for got in told["answers"]:
+        assert (got["refused"], got["finish"]) == ("", LENGTH)
+        assert got["tokens"] == alone(params, prompt, 4)
+
+
 def test_what_can_never_be_answered_is_refused(probe: Path, params: Path) -> None:
     wrong = [
         ({"tokens": []}, "the prompt has no token"),
         ({"tokens": [97]}, "token 97 is outside the vocabulary of 97"),
         ({"tokens": [1] * 64}, "leaves no room for an answer in the longest sequence, 64"),
-        ({"tokens": [1] * 60, "max_tokens": 5}, "an answer of up to 5 do not fit into a sequence"),
         ({"tokens": [1], "temperature": -1}, "temperature: -1 is outside 0 to 100"),
         ({"tokens": [1], "top_logprobs": 21}, "top_logprobs: 21 is outside -1 to 20"),
     ]

@@ -27,6 +27,8 @@ from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 from groundwork.files import atomic_write
 
+_MOST_NAMES = 3  # patches of a variant that are named
+
 
 def register(verbs: Registry) -> None:
     """Add the verbs of this module to the command line."""
@@ -231,7 +233,8 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> int:
     overlays = not (options.no_overlays or options.pristine)
     write_variant(plan, kept, options.output.absolute(), with_overlays=overlays, durable=True)
     if options.json != "-":
-        say(f"{options.output}: {upstream} with {', '.join(kept) or 'no patch'}")
+        names = ", ".join(kept) if len(kept) <= _MOST_NAMES else f"{len(kept)} patches"
+        say(f"{options.output}: {upstream} with {names or 'no patch'}")
     write_report(
         options.json,
         {"release": release, "upstream": upstream.name, "patches": kept, "path": options.output},
