@@ -92,6 +92,17 @@ def test_beyond_the_queue_is_429(patient: Served) -> None:
     assert patient.post(TEXT, SHORT).json()["choices"][0]["text"] == "b a"
 
 
+def test_a_burst_of_streams_leaves_a_thread_for_others(start: Callable[..., Served]) -> None:
+    server = start(100, 0.02)
+    streams = [server.connect() for _ in range(60)]
+    for stream in streams:
+        stream.sendall(raw(TEXT, json.dumps({**ENDLESS, "stream": True})))
+    # None of them has ended: each takes a minute.
+    until(lambda: sum(server.numbers()[f"mlc_rvv_{of}"] for of in ("running", "queued")) == 60, 30)
+    for stream in streams:
+        stream.close()
+
+
 def test_broken_requests_get_an_error(server: Served) -> None:
     for data, status in (
         (b"nonsense\r\n\r\n", 400),
