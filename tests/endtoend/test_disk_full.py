@@ -20,7 +20,7 @@ from crosslab.artifact.package import package
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.sbom import Part
 from crosslab.assemble.kernels import KernelTarget, cached_kernels
-from crosslab.assemble.libraries import include_folders
+from crosslab.assemble.libraries import source_folders
 from crosslab.assemble.link import link_runner
 from crosslab.assemble.runtime import build_runtime
 from crosslab.compile.driver import compile_llama
@@ -34,12 +34,11 @@ from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
-from crosslab.tokenizer.unicode_tables import runner_tables
 
 # Stages of the runner before the one that is tried.
-INCLUDED = ("unicode-tables", "source-cpp-httplib", "source-xgrammar", "source-jinja", "chat-page")
+INCLUDED = ("source-llama.cpp", "source-nlohmann-json", "source-xgrammar")
 LINKED = (
-    *("cpp-httplib-riscv64", "xgrammar-riscv64", "jinja-riscv64"),
+    *("httplib-riscv64", "xgrammar-riscv64", "jinja-riscv64"),
     *("runner-objects-riscv64", "server-objects-riscv64"),
 )
 
@@ -85,8 +84,7 @@ def _lend(folder: Path, *names: str) -> None:
 
 
 def _runner_objects(folder: Path) -> Path:
-    runner_tables(CACHE)
-    include_folders(CACHE)
+    source_folders(CACHE)
     _lend(folder, *INCLUDED)
     return link_runner(riscv_request(), folder)
 

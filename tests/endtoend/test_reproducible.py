@@ -20,10 +20,8 @@ from support.shared_builds import CACHE, PROJECT
 
 from crosslab.assemble.libraries import (
     XGRAMMAR,
-    httplib_sources,
-    jinja_sources,
     library_objects,
-    xgrammar_sources,
+    source_folders,
 )
 from crosslab.assemble.runtime import build_runtime
 from crosslab.models.sources.gguf_import import import_gguf
@@ -120,13 +118,11 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
         copy_backwards(PROJECT / part, place / "project" / part)
     shutil.copyfile(PROJECT / "VERSIONS.lock", place / "project" / "VERSIONS.lock")
     copy_backwards(tree, place / "tvm")
-    grammar = {o.parent for o in library_objects(cross, CACHE) if XGRAMMAR in o.parent.name}
+    grammar = {path.parent for path in library_objects(cross, CACHE, [XGRAMMAR])}
     for folder in (
         shared.folder,
         *grammar,
-        httplib_sources(CACHE),
-        jinja_sources(CACHE),
-        xgrammar_sources(CACHE),
+        *source_folders(CACHE).values(),
     ):
         shutil.copytree(folder, place / "cache" / folder.name)
     scratch = place / "scratch"

@@ -23,9 +23,8 @@ SERVER_NAMES = ("http", "chat", "completion", "response")
 
 def build(tools: Toolchain, cache: Path, *, server: bool = False) -> Path:
     """The program that fuzzes the files' readers, or the server's."""
-    main = HERE / "native" / ("server_fuzz.cc" if server else "runner_fuzz.cc")
-    kinds = ("fuzzer", *text_probe.SANITIZERS)
-    return text_probe.build_probe(tools, cache, main, kinds, server=server)
+    name = "server_fuzz" if server else "runner_fuzz"
+    return text_probe.build_probe(tools, cache, name, target=name)
 
 
 def search(program: Path, name: str, work: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -16,12 +16,10 @@ from crosslab.models.llama_params import random_weights
 from crosslab.models.params import write_params
 from crosslab.tokenizer.device_tokenizer import pack
 
-MAIN = Path(__file__).with_name("scripted_server.cc")
-
 
 @pytest.fixture(scope="session")
 def program(sanitizers: Toolchain) -> Path:
-    return text_probe.build_probe(sanitizers, shared_builds.CACHE, MAIN, server=True)
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, "scripted_server")
 
 
 @pytest.fixture(scope="module")

@@ -47,4 +47,5 @@ int main(int argc, char** argv) {
     std::cerr << "scripted_server: " << error.what() << "\n";
     return 2;
   }
+  return 0;
 }

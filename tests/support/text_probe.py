@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import struct
 import subprocess
 from collections.abc import Callable, Sequence
@@ -22,109 +21,48 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.assemble.libraries import (
-    include_folders,
-    jinja_sources,
-    json_headers,
-    library_objects,
-    template_objects,
-)
-from crosslab.assemble.link import RUNNER_SOURCES
-from crosslab.assemble.runtime import LANGUAGE_FLAGS, sanitizer_flags
+from crosslab.assemble.cmake import RUNNER, build_program
+from crosslab.assemble.libraries import configuration_of
 from crosslab.cached_build import cached_build
-from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import byte_alphabet
-from crosslab.tokenizer.unicode_tables import runner_tables
 from groundwork.hashing import digest
 
 __all__ = ["byte_alphabet"]
 
-NATIVE = Path(__file__).parent / "native"
-SCRIPTED = Path(__file__).parents[1] / "server"
-# What needs no runtime.
-TEXT_SOURCES = (
-    *sorted(RUNNER_SOURCES.glob("input/*.cc")),
-    *sorted(RUNNER_SOURCES.glob("text/*.cc")),
-    *sorted(RUNNER_SOURCES.glob("tensors/*.cc")),
-    *(RUNNER_SOURCES / "engine" / f"{name}.cc" for name in ("answer_text", "pace", "sampling")),
-    *(RUNNER_SOURCES / "model" / f"{name}.cc" for name in ("cpus", "param_index", "vector_unit")),
-    RUNNER_SOURCES / "program" / "arguments.cc",
-)
-SERVER_SOURCES = (
-    *sorted(RUNNER_SOURCES.glob("grammar/*.cc")),
-    *sorted(RUNNER_SOURCES.glob("api/*.cc")),
-    *(p for p in sorted(RUNNER_SOURCES.glob("server/*.cc")) if p.stem != "engine_thread"),
-)
-# Headers that nearly all of them read: to read them once saves half of the server's build.
-TEXT_HEADERS = ("algorithm", "map", "memory", "optional", "string", "vector")
-SERVER_HEADERS = (
-    *("fstream", "functional", "iostream", "mutex", "thread"),
-    *("httplib.h", "nlohmann/json.hpp"),
-)
+HERE = Path(__file__).parent
+NATIVE = HERE / "native"
+# Sources of the test programs; the first folder also has what they include.
+SOURCES = (HERE.parent / "server", NATIVE, HERE.parent / "fuzz" / "native")
 SANITIZERS = ("address", "undefined")
-_FLAGS = (*LANGUAGE_FLAGS, "-Wall", "-Wextra", "-Werror")
 
 
 def build_probe(
-    tools: Toolchain,
-    cache: Path,
-    main: Path = NATIVE / "tokenizer_probe.cc",
-    sanitizers: Sequence[str] = SANITIZERS,
-    *,
-    server: bool = False,
+    tools: Toolchain, cache: Path, name: str = "tokenizer_probe", target: str = "native_tests"
 ) -> Path:
-    """The program around ``main``, with the server or without; on this machine with sanitizers."""
-    host = tools.machine is Machine.HOST
-    folders = [runner_tables(cache), json_headers(), jinja_sources(cache)]
-    # The same objects serve libFuzzer, where the compiler has it.
-    covered = ("fuzzer-no-link",) if tools.is_clang else ()
-    kinds = (*covered, *SANITIZERS) if host else ()
-    command, text = _objects(tools, cache, ("text", "-O1"), TEXT_SOURCES, folders, kinds)
-    ready = [*sorted(text.glob("*.o"))]
-    if not server:
-        ready += template_objects(tools, cache)
-    else:
-        # Most of their compiler's time would go into optimising what sanitizers add.
-        folders += include_folders(cache).values()
-        how = ("server", "-O0")
-        command, more = _objects(tools, cache, how, SERVER_SOURCES, folders, kinds)
-        ready += [*sorted(more.glob("*.o")), *library_objects(tools, cache)]
-    link = sanitizer_flags(sanitizers) if host else ("-static",)
-    made = [f"{path.parent.name}/{path.name}" for path in ready]
-    key = digest(*made, shlex.join(link), main, *sorted(SCRIPTED.glob("*.h")))
+    """A test program, with the text half and the server of the runner in it.
+
+    Args:
+        tools: the compiler. A program for this machine has sanitizers.
+        cache: folder of finished builds.
+        name: of the program: one of those in ``native_tests``, which a link with its name starts;
+            or the target.
+        target: of the CMake project.
+    """
+    sanitizers = SANITIZERS if tools.machine is Machine.HOST else ()
+    configuration = configuration_of(tools, cache, sanitizers)
+    sources = [path for folder in SOURCES for path in sorted(folder.glob("*.[ch]*"))]
+    key = digest(tools.digest, target, RUNNER, *configuration.variables.values(), *sources)
 
     def make(out: Path) -> None:
-        own = [*command, str(main), f"-I{SCRIPTED}", *map(str, ready), *tools.link, *link]
-        subprocess.run([*own, "-pthread", "-o", str(out / "probe")], check=True)
+        build_program("tests", configuration, target, cache, out)
+        for path in sources:
+            if path.suffix == ".cc" and path.stem != target:
+                (out / path.stem).symlink_to(target)
 
-    return cached_build(cache, f"probe-{tools.machine}", key, make) / "probe"
-
-
-def _objects(
-    tools: Toolchain,
-    cache: Path,
-    how: tuple[str, str],
-    sources: Sequence[Path],
-    folders: Sequence[Path],
-    sanitizers: Sequence[str],
-) -> tuple[list[str], Path]:
-    """A compiler's command, and the folder of the objects that it makes, for any main."""
-    name, optimisation = how
-    headers = (*TEXT_HEADERS, *(SERVER_HEADERS if name == "server" else ()))
-    flags = [*_FLAGS, optimisation, *sanitizer_flags(sanitizers)]
-    includes = [f"-I{RUNNER_SOURCES}", *(f"-isystem{folder}" for folder in folders)]
-    command = [*tools.cxx, *flags, *includes]
-    key = digest(tools.digest, shlex.join([*flags, *headers]), RUNNER_SOURCES, *folders)
-
-    def make(out: Path) -> None:
-        names = [source.relative_to(RUNNER_SOURCES).as_posix() for source in sources]
-        precompiled = headers if tools.is_clang else ()
-        compile_objects("probe", command, names, RUNNER_SOURCES, out, precompiled=precompiled)
-
-    return command, cached_build(cache, f"probe-{name}-{tools.machine}", key, make)
+    return cached_build(cache, f"{target}-{tools.machine}", key, make) / name
 
 
 def ask(command: Sequence[str], table: Path, mode: str, texts: Sequence[bytes]) -> list[Any]:

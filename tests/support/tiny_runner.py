@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from crosslab.assemble.cmake import RUNNER
 from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.assemble.libraries import json_headers
-from crosslab.assemble.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
+from crosslab.assemble.link import LinkRequest, link_options, objects_of
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
@@ -111,8 +112,8 @@ def build_engine_probe() -> Path:
     assert request.library is not None
     tools = request.toolchain
     flags = [*request.runtime.compile_flags, "-O1", "-Wall", "-Wextra", "-Werror"]
-    flags += [f"-I{RUNNER_SOURCES}", f"-isystem{json_headers()}", "-fsanitize=address,undefined"]
-    key = digest(tools.digest, " ".join(flags), RUNNER_SOURCES, request.library, main)
+    flags += [f"-I{RUNNER}", f"-isystem{json_headers()}", "-fsanitize=address,undefined"]
+    key = digest(tools.digest, " ".join(flags), RUNNER, request.library, main)
 
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:

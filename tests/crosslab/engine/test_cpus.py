@@ -19,8 +19,7 @@ ALL, LARGE = list(range(16)), list(range(8, 16))
 
 @pytest.fixture(scope="module")
 def cpus_probe(sanitizers: Toolchain) -> Path:
-    main = text_probe.NATIVE / "cpus_probe.cc"
-    return text_probe.build_probe(sanitizers, shared_builds.CACHE, main)
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, "cpus_probe")
 
 
 def choose(probe: Path, cpus: str, libraries: str) -> subprocess.CompletedProcess[str]:

@@ -16,8 +16,7 @@ MOST = 512
 
 @pytest.fixture(scope="module")
 def probe(sanitizers: Toolchain) -> Path:
-    main = text_probe.NATIVE / "pace_probe.cc"
-    return text_probe.build_probe(sanitizers, shared_builds.CACHE, main)
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, "pace_probe")
 
 
 def parts(

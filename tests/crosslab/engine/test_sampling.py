@@ -101,8 +101,7 @@ def sampled(rows: F64, seed: int, options: Options) -> list[int]:
 
 @pytest.fixture(scope="module")
 def sanitized_probe(sanitizers: Toolchain) -> Path:
-    main = text_probe.NATIVE / "sampling_probe.cc"
-    return text_probe.build_probe(sanitizers, shared_builds.CACHE, main)
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, "sampling_probe")
 
 
 def ask(

@@ -10,9 +10,7 @@ from support import shared_builds, text_probe
 
 from crosslab.host.toolchain import Toolchain
 
-MAIN = Path(text_probe.NATIVE, "grammar_probe.cc")
-
 
 @pytest.fixture(scope="session")
 def probe(sanitizers: Toolchain) -> Path:
-    return text_probe.build_probe(sanitizers, shared_builds.CACHE, MAIN, server=True)
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, "grammar_probe")

@@ -85,9 +85,7 @@ LETTERS = [chr(code) for code in (*range(0x80, 0x100), 0x100, 0x7FF, 0x800, 0xFF
 
 
 @pytest.mark.parametrize("follows", ["e", "F", "0", "g"])
-def test_letters_before_hexadecimal_digits_are_kept(
-    probe: Path, table: Path, follows: str
-) -> None:
+def test_letters_before_hexadecimal_digits_are_kept(probe: Path, table: Path, follows: str) -> None:
     words = [f"a{letter}{follows}" for letter in LETTERS]
     schemas: list[Any] = [{"const": word} for word in words]
     schemas += [

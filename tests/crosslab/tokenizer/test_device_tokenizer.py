@@ -65,8 +65,7 @@ def sanitized_probe(sanitizers: Toolchain) -> list[str]:
 
 @pytest.fixture(scope="module")
 def answer_probe(sanitizers: Toolchain) -> str:
-    main = text_probe.NATIVE / "answer_probe.cc"
-    return str(text_probe.build_probe(sanitizers, shared_builds.CACHE, main))
+    return str(text_probe.build_probe(sanitizers, shared_builds.CACHE, "answer_probe"))
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +251,8 @@ def test_smollm2_is_the_librarys(
 
 @pytest.mark.usefixtures("emulator")
 def test_the_same_under_the_emulator(smollm2: ChatTokenizer, tmp_path: Path) -> None:
-    program = text_probe.build_probe(shared_builds.cross(), shared_builds.CACHE)
+    tools, name = shared_builds.cross(), "tokenizer_probe"
+    program = text_probe.build_probe(tools, shared_builds.CACHE, name, target=name)
     guest = text_probe.in_guest(program)
     check(guest, smollm2, tmp_path, TRICKY)
     check(guest, text_probe.trained("llama3", whole_words=True), tmp_path, TRICKY)
@@ -551,12 +551,14 @@ def test_a_damaged_file_is_refused(
     assert message in done.stderr.decode()
 
 
-def test_the_tables_are_made_once(tmp_path: Path) -> None:
-    made = unicode_tables.runner_tables(tmp_path)
-    assert unicode_tables.runner_tables(tmp_path) == made
-    letters = (made / "text" / unicode_tables.TABLES_FILE).read_text(encoding="utf-8")
+def test_the_tables_in_the_runner_are_those_of_the_installed_packages() -> None:
+    """Another version of them needs: python -m crosslab.tokenizer.unicode_tables."""
+    tables = unicode_tables.tables()
+    for name, text in tables.items():
+        assert (unicode_tables.FOLDER / name).read_text(encoding="utf-8") == text
+    letters = tables[unicode_tables.TABLES_FILE]
     assert "constexpr CodeRange kLetters[] = {\n    {0x41, 0x5A}, {0x61, 0x7A}," in letters
     wide = letters.partition("kWide[]")[2].partition("};")[0]
     assert "{0x1100, 0x115F}, {0x231A, 0x231B}" in wide and "{0x20000, 0x2FFFD}" in wide
-    pairs = (made / "text" / nfc_tables.FILE).read_text(encoding="utf-8")
+    pairs = tables[nfc_tables.FILE]
     assert "{0x41, 0x300, 0xC0}" in pairs

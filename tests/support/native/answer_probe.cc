@@ -14,4 +14,5 @@ int main(int argc, char** argv) {
   AnswerText answer(tokenizer);
   for (int i = 2; i < argc; ++i) std::cout << Written(answer.Next(std::stoi(argv[i]))) << "\n";
   std::cout << Written(answer.Finish()) << "\n";
+  return 0;
 }

@@ -46,4 +46,5 @@ int main(int, char** argv) {
   here.resize(1);
   StayOn(here);
   std::cout << " " << ProbeCpus().size() << " " << PhysicalCores() << "\n";
+  return 0;
 }

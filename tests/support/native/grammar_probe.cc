@@ -95,4 +95,5 @@ int main(int, char** argv) {
     }
     std::cout << result.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << std::endl;
   }
+  return 0;
 }

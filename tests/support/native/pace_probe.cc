@@ -20,4 +20,5 @@ int main(int argc, char** argv) {
     pace.Read(rows, seconds);
     slow = 1;
   }
+  return 0;
 }

@@ -80,4 +80,5 @@ int main(int argc, char** argv) {
     std::cerr << error.what() << "\n";
     return 2;
   }
+  return 0;
 }

@@ -18,7 +18,7 @@ from support.rounding_records import CALL
 from accelerator.device import NATIVE, Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.extension.unit import MatrixUnit, load_target
-from accelerator.host.driver import folders_of
+from accelerator.host.driver import WARNINGS, folders_of
 from accelerator.host.image import (
     CHUNK,
     MOST_ROWS,
@@ -30,7 +30,7 @@ from accelerator.host.image import (
 from accelerator.host.offload import offload
 from accelerator.host.params import in_int8, int8_rows
 from accelerator.model import IntegerProduct, attend
-from crosslab.assemble.link import RUNNER_SOURCES, WARNINGS
+from crosslab.assemble.cmake import RUNNER
 from crosslab.assemble.runtime import sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.models.roundings import RunRoundings
@@ -70,7 +70,7 @@ class AttentionCase:
 
 
 def compiled(out: Path, *sources: Path) -> None:
-    include = [f"-I{folder}" for folder in (NATIVE, RUNNER_SOURCES)]
+    include = [f"-I{folder}" for folder in (NATIVE, RUNNER)]
     command = [*shared_builds.sanitizing().cxx, *FLAGS, *include, "-c", *map(str, sources)]
     subprocess.run(command, cwd=out, check=True, timeout=300)
 
@@ -79,7 +79,7 @@ def compiled(out: Path, *sources: Path) -> None:
 def probe(device: Device | MatrixUnit) -> Path:
     tools = shared_builds.sanitizing()
     folders = folders_of(device)
-    record = [RUNNER_SOURCES / "model" / f"roundings.{ending}" for ending in ("h", "cc")]
+    record = [RUNNER / "model" / f"roundings.{ending}" for ending in ("h", "cc")]
     about = (tools.digest, *FLAGS, MAIN, *record, *(NATIVE / name for name in folders))
     text = source(
         device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]

@@ -10,15 +10,15 @@ from pathlib import Path
 from accelerator.device import NATIVE, Device
 from accelerator.extension.unit import MatrixUnit
 from accelerator.host.image import attention_sizes, programs_of, source
-from crosslab.assemble.link import WARNINGS
 from crosslab.assemble.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
-from crosslab.host.objects import compile_objects
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import Toolchain
 from groundwork.hashing import digest
 
 # An answer spends most of its time in the simulator.
 FLAGS = ("-O3", "-g0", "-ffunction-sections", "-fdata-sections")
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 IMAGE = "image.cc"
 _PACKAGE = Path(__file__).parents[1]
 _LOWERING = (
@@ -76,11 +76,10 @@ def driver_objects(
         paths = [
             path for folder in folders_of(device) for path in sorted((NATIVE / folder).glob("*.cc"))
         ]
-        sources = [path.relative_to(NATIVE).as_posix() for path in paths]
         maps = [f"-ffile-prefix-map={prefix}={name}" for prefix, name in _places(runtime, out)]
         command = [*toolchain.cxx, *flags, *maps, f"-I{NATIVE}"]
-        compile_objects("accelerator", command, sources, NATIVE, out)
-        compile_objects("programs", command, [IMAGE], out, out)
+        sources = [*map(str, paths), str(out / IMAGE)]
+        run_compiler("compiling the device's driver", [*command, "-c", *sources], out)
 
     folder = cached_build(cache, f"accelerator-driver-{toolchain.machine}", key, make)
     return tuple(sorted(folder.glob("*.o")))

@@ -9,14 +9,14 @@ import platform
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part
-from crosslab.assemble import libraries, link, runtime
+from crosslab.assemble import libraries, link
 from crosslab.assemble.kernels import COMMON_FLAGS, KernelTarget, compiler_for
 from crosslab.assemble.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
@@ -112,6 +112,7 @@ class Provenance:
         linking: inputs of the runner's link.
         with_mlc: True if MLC-LLM compiled the model.
         kernel_flags: compiler options of the kernels only.
+        flags: compiler options of the other objects, by their parts.
     """
 
     project: Path
@@ -122,6 +123,7 @@ class Provenance:
     linking: link.LinkRequest
     with_mlc: bool
     kernel_flags: tuple[str, ...] = ()
+    flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def toolchain(self) -> Toolchain:
@@ -170,19 +172,7 @@ class Provenance:
             "static_libraries": {path.name: sha256_of(path) for path in linked if path},
             "targets": [target.table() for target in self.targets],
             "flags": {
-                "runtime": [
-                    *_plain(self.toolchain.cxx),
-                    *runtime.LANGUAGE_FLAGS,
-                    *runtime.BUILD_FLAGS,
-                    *runtime.DEFINES,
-                ],
-                "runner": [
-                    *_plain(self.toolchain.cxx),
-                    *runtime.LANGUAGE_FLAGS,
-                    *runtime.DEFINES,
-                    *link.BUILD_FLAGS,
-                    *link.WARNINGS,
-                ],
+                **self.flags,
                 "kernels": [*_plain(self._kernel_compiler), *COMMON_FLAGS, *self.kernel_flags],
                 "link": _plain(link.link_options(self.linking)),
             },

@@ -3,44 +3,38 @@
 
 Debian's libcpp-httplib-dev has declarations alone, and its code in a shared library for the
 machine that builds: of no use to a static program for another one. The header of nlohmann-json is
-a Python package; the others come out of source distributions that carry them.
+a Python package; the others come out of source distributions that carry them. ``runner/cmake``
+compiles them.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.util
 import re
-import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from crosslab.assemble.pinned_archive import PinnedArchive, read_archive, unpack, unpack_source
-from crosslab.assemble.runtime import LANGUAGE_FLAGS
+from crosslab.assemble.cmake import Configuration, build_objects, project_digest
+from crosslab.assemble.pinned_archive import PinnedArchive, read_archive, unpack
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
-from crosslab.host.objects import compile_objects
-from crosslab.host.toolchain import Machine, Toolchain
+from crosslab.host.toolchain import Toolchain
 from crosslab.models.sources.pins import read_pinned
 from crosslab.project import PROJECT
 from groundwork.hashing import digest
 
-PAGE = PROJECT / "runner" / "server" / "page"
-GGML = Path(__file__).parents[1] / "native" / "ggml" / "ggml.h"
 HTTPLIB = "cpp-httplib"
 JINJA = "jinja"
 XGRAMMAR = "xgrammar"
-_FLAGS = ("-g0", "-ffunction-sections", "-fdata-sections", "-w")
+_CARRIED = "vendor/llama.cpp"  # llama.cpp's own tree in its archive
 _VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
-# A file of the page's style or code, by its name in the element that it fills.
-_INLINED = re.compile(r"<(style|script)>(\w+\.(?:css|js))</")
-_LITERAL = 4000  # bytes of one string literal; compilers bound them
+# Their objects are needed by any runner, and by the server alone.
+TEMPLATES, OF_SERVER = (JINJA,), ("httplib", XGRAMMAR)
 
 
 @dataclass(frozen=True)
@@ -74,58 +68,42 @@ def read_library(name: str, project: Path = PROJECT) -> PinnedLibrary:
     return read_pinned(project, "libraries", name, made)
 
 
-def _carried(name: str, cache: Path, check: Callable[[Path], object] = lambda _: None) -> Path:
-    """Folder of the files of a library that llama.cpp carries, made once."""
-    library, source = read_library(name), read_archive(PROJECT)
-
-    def make(out: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="source-") as at:
-            tree = unpack_source(source, [f"{library.folder}/"], Path(at))
-            for file in library.files:
-                (out / file).parent.mkdir(exist_ok=True)
-                shutil.copyfile(tree / library.folder / file, out / file)
-        check(out)
-
-    key = digest(source.sha256, *library.files.values())
-    return cached_build(cache, f"source-{name}", key, make, known=library.files)
-
-
-def httplib_sources(cache: Path) -> Path:
-    """Folder of httplib's header, code and licence, made once.
+def llama_cpp_sources(cache: Path) -> Path:
+    """Folder of the files that the runner needs of llama.cpp's archive, at their paths there.
 
     Raises:
-        UserError: it is not pinned.
+        UserError: a library is not pinned.
         LabError: the archive cannot be had, or does not hold the pinned files.
     """
-
-    def check(out: Path) -> None:
-        found = _VERSION.findall((out / "httplib.h").read_text(encoding="utf-8"))
-        if found != [read_library(HTTPLIB).version]:
-            raise LabError(f"{read_archive(PROJECT).file} carries {HTTPLIB} {found}")
-
-    return _carried(HTTPLIB, cache, check)
-
-
-def jinja_sources(cache: Path) -> Path:
-    """Folder of the code of llama.cpp's Jinja, made once; it raises as httplib_sources does."""
-    return _carried(JINJA, cache, lambda out: (out / "ggml.h").write_bytes(GGML.read_bytes()))
-
-
-def llama_cpp_licence(cache: Path) -> Path:
-    """The licence of llama.cpp, which is that of its Jinja; it raises as httplib_sources does."""
-    source = read_archive(PROJECT)
+    libraries, source = [read_library(name) for name in (HTTPLIB, JINJA)], read_archive(PROJECT)
+    known = {
+        f"{_CARRIED}/{library.folder}/{file}": sha256
+        for library in libraries
+        for file, sha256 in library.files.items()
+    }
+    licence = f"{_CARRIED}/LICENSE"
 
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="source-") as at:
-            shutil.copyfile(
-                unpack_source(source, ["LICENSE"], Path(at)) / "LICENSE", out / "LICENSE"
-            )
+            tree = unpack(source, [*known, licence], Path(at))
+            for file in (*known, licence):
+                (out / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(tree / file, out / file)
+        found = _VERSION.findall((_httplib_of(out) / "httplib.h").read_text(encoding="utf-8"))
+        if found != [read_library(HTTPLIB).version]:
+            raise LabError(f"{source.file} carries {HTTPLIB} {found}")
 
-    return cached_build(cache, "licence-llama.cpp", digest(source.sha256), make) / "LICENSE"
+    return cached_build(
+        cache, "source-llama.cpp", digest(source.sha256, *known.values()), make, known=known
+    )
+
+
+def _httplib_of(llama_cpp: Path) -> Path:
+    return llama_cpp / _CARRIED / read_library(HTTPLIB).folder
 
 
 def json_headers() -> Path:
-    """The folder with nlohmann-json's headers.
+    """The folder with nlohmann-json's headers, in its Python package.
 
     Raises:
         UserError: the package is not installed.
@@ -136,12 +114,25 @@ def json_headers() -> Path:
     return Path(spec.origin).parent / "include"
 
 
-def json_licence() -> Path:
-    """The licence of nlohmann-json, as its package brings it.
+def licences(cache: Path) -> dict[str, Path]:
+    """Licence texts of the libraries, by their paths in an artefact.
 
     Raises:
-        UserError: the package is not installed, or brings none.
+        UserError: nlohmann-json's package is not installed, or has no licence.
+        LabError: an archive cannot be had.
     """
+    llama_cpp, xgrammar = llama_cpp_sources(cache), xgrammar_sources(cache)
+    return {
+        "licenses/cpp-httplib/LICENSE": _httplib_of(llama_cpp) / "LICENSE",
+        "licenses/nlohmann-json/LICENSE": _json_licence(),
+        "licenses/llama.cpp/LICENSE": llama_cpp / _CARRIED / "LICENSE",
+        "licenses/xgrammar/LICENSE": xgrammar / "LICENSE",
+        # Its licence is the comment at its top.
+        "licenses/picojson/picojson.h": xgrammar / "3rdparty" / "picojson" / "picojson.h",
+    }
+
+
+def _json_licence() -> Path:
     try:
         files = metadata.files("nlohmann-json") or []
     except metadata.PackageNotFoundError:
@@ -150,64 +141,6 @@ def json_licence() -> Path:
     if found is None:
         raise UserError("the Python package nlohmann-json, with its licence, is not installed")
     return Path(str(found.locate()))
-
-
-def page_header(cache: Path) -> Path:
-    """A folder for the compiler's ``-I`` with ``chat_page.h``: page and policy as C++ texts."""
-
-    def make(out: Path) -> None:
-        page, policy = chat_page()
-        texts = _as_text("kChatPage", page.encode()) + _as_text("kChatPolicy", policy.encode())
-        (out / "chat_page.h").write_text(f"#pragma once\n\n{texts}", "utf-8")
-
-    return cached_build(cache, "chat-page", digest(PAGE, Path(__file__)), make)
-
-
-def chat_page() -> tuple[str, str]:
-    """The chat page as one file, and its Content-Security-Policy: only its own code runs."""
-    hashes: dict[str, list[str]] = {"style": [], "script": []}
-
-    def inlined(found: re.Match[str]) -> str:
-        text = (PAGE / found[2]).read_text("utf-8")
-        hashed = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        hashes[found[1]].append(f"'sha256-{hashed}'")
-        return f"<{found[1]}>{text}</"
-
-    page = _INLINED.sub(inlined, (PAGE / "chat.html").read_text("utf-8"))
-    sources = [f"{name}-src {' '.join(given)}" for name, given in hashes.items()]
-    fixed = ("connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'")
-    return page, "; ".join(("default-src 'none'", *sources, *fixed, "frame-ancestors 'none'"))
-
-
-def _as_text(name: str, data: bytes) -> str:
-    """C++ that defines a text of these bytes."""
-    pieces = [data[at : at + _LITERAL] for at in range(0, len(data), _LITERAL)]
-    # Octal escapes: they end after three digits, whatever follows.
-    plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in '"\\?'}
-    lines = ("".join(plain.get(byte, f"\\{byte:03o}") for byte in piece) for piece in pieces)
-    text = "\n".join(f'    "{line}"' for line in lines)
-    return f"constexpr char {name}[] =\n{text};\n"
-
-
-def include_folders(cache: Path) -> dict[str, Path]:
-    """Folders in which the runner's sources find the libraries and the page, by their names."""
-    return {
-        **template_folders(cache),
-        "httplib": httplib_sources(cache),
-        "page": page_header(cache),
-        **grammar_folders(cache),
-    }
-
-
-def template_folders(cache: Path) -> dict[str, Path]:
-    """Folders of the libraries of a runner without its server, by their names."""
-    return {"json": json_headers(), "jinja": jinja_sources(cache)}
-
-
-def grammar_folders(cache: Path) -> dict[str, Path]:
-    """Folders in which the runner's sources find XGrammar's headers, by their names."""
-    xgrammar = xgrammar_sources(cache)
-    return {"xgrammar": xgrammar / "include", "dlpack": xgrammar / "3rdparty/dlpack/include"}
 
 
 def xgrammar_archive(project: Path = PROJECT) -> tuple[PinnedArchive, str]:
@@ -245,94 +178,72 @@ def xgrammar_sources(cache: Path) -> Path:
 _XGRAMMAR_PARTS = ("cpp", "include", "3rdparty/picojson", "3rdparty/dlpack/include", "LICENSE")
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """How a library is compiled; never with sanitizers, which take minutes more.
-
-    Attributes:
-        name: of the library.
-        folder: its sources.
-        sources: their paths in the folder.
-        flags: further options of the compiler.
-        optimisation: by the machine; on this one only tests run it.
-        precompiled: headers that most sources read.
-        includes: folders of other libraries' headers.
-    """
-
-    name: str
-    folder: Path
-    sources: tuple[str, ...]
-    flags: tuple[str, ...]
-    optimisation: Mapping[Machine, str]
-    precompiled: tuple[str, ...] = ()
-    includes: tuple[Path, ...] = ()
-
-    def objects(self, toolchain: Toolchain, cache: Path) -> list[Path]:
-        """The objects for a machine, made once."""
-        options = (*LANGUAGE_FLAGS, self.optimisation[toolchain.machine], *_FLAGS, *self.flags)
-        headers = self.precompiled if toolchain.is_clang else ()
-        # Headers name themselves in their errors' messages: not by where they lie here.
-        places = {self.folder: self.name} | {path: path.parent.name for path in self.includes}
-        words = shlex.join((*options, *headers, *places.values()))
-        key = digest(toolchain.digest, words, self.folder.name, *self.includes)
-
-        def make(out: Path) -> None:
-            others = (f"-isystem{folder}" for folder in self.includes)
-            maps = (f"-ffile-prefix-map={place}={name}" for place, name in places.items())
-            command = [*toolchain.cxx, *options, *others, *maps]
-            compile_objects(self.name, command, self.sources, self.folder, out, precompiled=headers)
-
-        made = cached_build(cache, f"{self.name}-{toolchain.machine}", key, make)
-        return sorted(made.glob("*.o"))
-
-
-def _httplib(cache: Path) -> Compilation:
-    # HTTP's cost is the network's: what matters is how long it takes to compile.
-    levels = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
-    return Compilation(HTTPLIB, httplib_sources(cache), ("httplib.cpp",), ("-I.",), levels)
-
-
-def _jinja(cache: Path) -> Compilation:
-    folder = jinja_sources(cache)
-    sources = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.cpp"))
-    levels = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
-    flags = ("-std=c++17", "-I.")
-    return Compilation(JINJA, folder, tuple(sources), flags, levels, includes=(json_headers(),))
-
-
-def _xgrammar(cache: Path) -> Compilation:
-    folder = xgrammar_sources(cache)
-    sources = sorted(path.relative_to(folder).as_posix() for path in folder.glob("cpp/**/*.cc"))
-    includes = ("-Iinclude", "-I3rdparty/picojson", "-I3rdparty/dlpack/include")
-    # The runner decides what becomes of a warning.
-    settings = {"LOG_CUSTOMIZE": 1, "ENABLE_CPPTRACE": 0, "ENABLE_INTERNAL_CHECK": 0}
-    defines = (f"-DXGRAMMAR_{name}={value}" for name, value in settings.items())
-    headers = ("algorithm", "functional", "memory", "optional", "string", "unordered_map")
-    return Compilation(
-        XGRAMMAR,
-        folder,
-        tuple(sources),
-        ("-std=c++17", *includes, *defines),  # it is not C++20
-        {Machine.RISCV64: "-O2", Machine.HOST: "-O1"},
-        (*headers, "variant", "vector", "picojson.h"),
-    )
-
-
-def library_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
-    """The objects of all compiled libraries for a machine.
+def json_sources(cache: Path) -> Path:
+    """Folder of nlohmann-json's headers as in its wheel: the same for all environments.
 
     Raises:
+        UserError: the package is not installed.
+    """
+    headers = json_headers()
+
+    def make(out: Path) -> None:
+        shutil.copytree(headers, out / "nlohmann_json" / "include")
+
+    return cached_build(cache, "source-nlohmann-json", digest(headers), make)
+
+
+def source_folders(cache: Path) -> dict[str, Path]:
+    """The unpacked archives, by their names in ``runner/cmake/libraries.cmake``."""
+    return {
+        "LLAMA_CPP": llama_cpp_sources(cache),
+        "XGRAMMAR": xgrammar_sources(cache),
+        "NLOHMANN_JSON": json_sources(cache),
+    }
+
+
+def source_variables(cache: Path) -> dict[str, str]:
+    """CMake's variables by which it takes the unpacked archives, and downloads nothing."""
+    folders = source_folders(cache).items()
+    return {f"FETCHCONTENT_SOURCE_DIR_{name}": str(folder) for name, folder in folders}
+
+
+def configuration_of(
+    toolchain: Toolchain, cache: Path, sanitizers: Sequence[str] = ()
+) -> Configuration:
+    """The configuration of everything that does not need TVM."""
+    variables = {**source_variables(cache), "RUNNER_SANITIZERS": ",".join(sanitizers)}
+    return Configuration(toolchain, variables)
+
+
+def library_objects(
+    toolchain: Toolchain,
+    cache: Path,
+    libraries: Sequence[str] = (*TEMPLATES, *OF_SERVER),
+    sanitizers: Sequence[str] = (),
+) -> list[Path]:
+    """The objects of libraries for a machine, compiled once.
+
+    Args:
+        toolchain: the compiler.
+        cache: folder of finished builds.
+        libraries: names of the project's targets.
+        sanitizers: of the program. Libraries have none, but share its build folder.
+
+    Raises:
+        UserError: CMake or Ninja is not installed.
         LabError: a library cannot be had, or does not compile.
     """
-    return [*template_objects(toolchain, cache), *server_objects(toolchain, cache)]
+    configuration = configuration_of(toolchain, cache, sanitizers)
+    return [path for name in libraries for path in _objects(name, configuration, cache)]
 
 
-def server_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
-    """The objects of libraries that only the server needs; it raises as library_objects does."""
-    libraries = (_httplib(cache), _xgrammar(cache))
-    return [path for library in libraries for path in library.objects(toolchain, cache)]
+def _objects(name: str, configuration: Configuration, cache: Path) -> list[Path]:
+    toolchain = configuration.toolchain
+    source = xgrammar_sources(cache) if name == XGRAMMAR else llama_cpp_sources(cache)
+    key = digest(toolchain.digest, project_digest(), name, source.name, json_headers())
 
+    def make(out: Path) -> None:
+        build_objects(name, configuration, [name], cache, out)
 
-def template_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
-    """The objects of the engine of chat templates alone; it raises as library_objects does."""
-    return _jinja(cache).objects(toolchain, cache)
+    made = cached_build(cache, f"{name}-{toolchain.machine}", key, make)
+    return sorted(made.glob("*.o"))

@@ -3,43 +3,36 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from crosslab.assemble.cmake import FLAGS, RUNNER, build_objects, project_digest
 from crosslab.assemble.libraries import (
-    include_folders,
-    server_objects,
-    template_folders,
-    template_objects,
+    OF_SERVER,
+    TEMPLATES,
+    configuration_of,
+    library_objects,
+    source_folders,
 )
 from crosslab.assemble.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import prefix_of
 from crosslab.errors import LabError, UserError
-from crosslab.host.objects import compile_objects, run_compiler
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
-from crosslab.project import PROJECT
-from crosslab.tokenizer.unicode_tables import runner_tables
 from groundwork.hashing import digest
 
-RUNNER_SOURCES = PROJECT / "runner"
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
-BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
 # Sources that only the server needs. No other source refers to what they define, except for the
 # weak reference to Serve in program/serve.h.
 SERVER = ("api/", "grammar/", "server/", "program/serve.cc")
-# Headers that many of the runner's sources read; the server's also read httplib.h.
-PRECOMPILED = (
-    *("algorithm", "chrono", "fstream", "functional", "iostream", "map", "memory", "mutex"),
-    *("optional", "string", "thread", "vector", "nlohmann/json.hpp"),
-    *("tvm/ffi/container/array.h", "tvm/ffi/function.h", "tvm/ffi/string.h"),
-    "tvm/runtime/tensor.h",
-)
+# Object libraries of the project in runner/: without TVM's headers, and with them.
+CORE_TARGETS, SERVER_TARGETS = ("text", "engine"), ("server", "serve")
 LINKING = "linking the runner"
 
 
@@ -125,46 +118,54 @@ def _own_objects(request: LinkRequest, cache: Path) -> list[Path]:
 
 def _runner_objects(request: LinkRequest, cache: Path, *, server: bool) -> Path:
     """The object files of the server's sources, or of all others."""
-    found = (path.relative_to(RUNNER_SOURCES).as_posix() for path in RUNNER_SOURCES.rglob("*.cc"))
-    sources = sorted(name for name in found if name.startswith(SERVER) == server)
-    # With sanitizers what counts is the compiler's time: most of it goes into optimising them.
-    plain = ("-O0",) if request.sanitizers else ()
-    own = (*BUILD_FLAGS, *plain, *WARNINGS, *sanitizer_flags(request.sanitizers))
-    tables = runner_tables(cache)
-    libraries = include_folders(cache) if server else template_folders(cache)
-    headers = (*PRECOMPILED, *(("httplib.h",) if server else ()))
-    system = [f"-isystem{folder}" for folder in libraries.values()]
-    flags = (*request.runtime.compile_flags, *system, "-I.", f"-I{tables}", *own)
-    # Headers name themselves in their errors' messages: not by where they lie here.
-    places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
-    places |= {folder: name for name, folder in libraries.items()}
-    maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
 
     def key() -> str:
         return digest(
             request.runtime.folder.name,
             request.toolchain.digest,
-            shlex.join([*own, *places.values(), *headers]),
-            *(part for name in sources for part in (name, RUNNER_SOURCES / name)),
-            *sorted(RUNNER_SOURCES.rglob("*.h")),
-            tables,
-            *libraries.values(),
+            shlex.join(request.sanitizers),
+            project_digest(),
+            *(part for path in _sources(server) for part in (str(path), RUNNER / path)),
+            *(folder.name for folder in source_folders(cache).values()),
         )
 
     before = key()
 
     def make(out: Path) -> None:
-        command = [*request.toolchain.cxx, *flags, *maps]
-        precompiled = headers if request.toolchain.is_clang else ()
-        compile_objects("runner", command, sources, RUNNER_SOURCES, out, precompiled=precompiled)
+        plain = configuration_of(request.toolchain, cache, request.sanitizers)
+        includes = {"RUNNER_TVM_INCLUDES": ";".join(map(str, request.runtime.includes))}
+        with_tvm = replace(plain, variables={**plain.variables, **includes})
+        targets = SERVER_TARGETS if server else CORE_TARGETS
+        for configuration, target in zip((plain, with_tvm), targets, strict=True):
+            build_objects(f"runner: {target}", configuration, [target], cache, out)
         if key() != before:
             # The objects would be taken later for those of the sources from before.
-            raise LabError(
-                f"{RUNNER_SOURCES} changed while it was compiled", remedy="type the command again"
-            )
+            raise LabError(f"{RUNNER} changed while it was compiled", remedy="run it again")
 
     name = "server" if server else "runner"
     return cached_build(cache, f"{name}-objects-{request.toolchain.machine}", before, make)
+
+
+def flags_of(request: LinkRequest, cache: Path) -> dict[str, list[str]]:
+    """The compiler's options of the runtime and of the runner's own objects, by their targets."""
+    folders = (request.runtime.folder / "objects", *_own_objects(request, cache))
+    paths = [path for folder in folders for path in sorted(folder.glob(f"*{FLAGS}"))]
+    return {
+        path.name.removesuffix(FLAGS): json.loads(path.read_text(encoding="utf-8"))
+        for path in paths
+    }
+
+
+def _sources(server: bool) -> list[Path]:
+    """Paths of the files that a part's objects depend on, in ``runner/``."""
+    files = (path.relative_to(RUNNER) for path in RUNNER.rglob("*") if path.is_file())
+    return sorted(
+        path
+        for path in files
+        if path.suffix == ".h"
+        or (path.suffix == ".cc" and path.as_posix().startswith(SERVER) == server)
+        or (server and path.is_relative_to("server/page"))
+    )
 
 
 def link_options(request: LinkRequest) -> list[str]:
@@ -220,9 +221,10 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
         LabError: compiling fails.
     """
     own, *server = (sorted(path.glob("*.o")) for path in _own_objects(request, cache))
-    templates = template_objects(request.toolchain, cache)
+    templates = library_objects(request.toolchain, cache, TEMPLATES, request.sanitizers)
     if server:
-        server.append(list(server_objects(request.toolchain, cache)))
+        parts = (request.toolchain, cache, OF_SERVER, request.sanitizers)
+        server.append(library_objects(*parts))
     about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
     run_compiler(

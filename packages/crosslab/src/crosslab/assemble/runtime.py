@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crosslab.assemble.cmake import Configuration, build_objects, project_digest
+from crosslab.assemble.libraries import source_variables
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from groundwork.hashing import digest
 
 SHIMS = Path(__file__).parents[1] / "native" / "shims"
 
+# Options of a source that uses the runtime's headers; the project in runner/ has the same.
 LANGUAGE_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
 DEFINES = (
     "-DTVM_FFI_EXPORTS",
@@ -26,18 +28,8 @@ DEFINES = (
     "-DTVM_FFI_USE_LIBBACKTRACE=0",
     "-DTVM_FFI_BACKTRACE_ON_SEGFAULT=0",
 )
-BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections", "-w")
-
-# What of the tree is compiled. random and sort are what sampling calls.
-TVM_SOURCES = (
-    "src/runtime/*.cc",
-    "src/runtime/vm/*.cc",
-    "src/runtime/memory/*.cc",
-    "src/runtime/extra/contrib/random/random.cc",
-    "src/runtime/extra/contrib/sort/sort.cc",
-)
-FFI_SOURCES = ("ffi/src/ffi/*.cc", "ffi/src/ffi/extra/*.cc")
-NOT_FOR_UNIX = ("backtrace_win.cc",)
+TARGET = "tvm_runtime"
+INCLUDES = ("include", "ffi/include")
 
 
 @dataclass(frozen=True)
@@ -46,24 +38,17 @@ class Sources:
 
     Attributes:
         name: of their objects in the cache.
-        patterns: their paths in the tree, with tvm_ffi's sources below ``ffi``.
+        patterns: their paths in the tree, with tvm_ffi's sources below ``ffi``; empty: those of
+            runner/cmake/tvm.cmake, which are the runtime.
         shims: folders of files that the tree lacks, in the tree's layout.
     """
 
     name: str
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
     shims: tuple[Path, ...] = (SHIMS,)
 
 
-RUNTIME = Sources("runtime", (*TVM_SOURCES, *FFI_SOURCES))
-# Headers that nearly all sources read: to read them once saves a third of the build.
-PRECOMPILED = (
-    *("algorithm", "functional", "memory", "string", "unordered_map", "vector"),
-    *("tvm/ffi/any.h", "tvm/ffi/error.h", "tvm/ffi/function.h", "tvm/ffi/optional.h"),
-    *("tvm/ffi/container/array.h", "tvm/ffi/container/map.h", "tvm/ffi/container/shape.h"),
-    *("tvm/ffi/container/tensor.h", "tvm/ffi/extra/module.h", "tvm/ffi/string.h"),
-    "tvm/ffi/reflection/registry.h",
-)
+RUNTIME = Sources("runtime")
 
 
 @dataclass(frozen=True)
@@ -137,69 +122,41 @@ def build_runtime(
             remedy="make the patched tree with: nox -s apply_patches",
         )
     ffi = ffi_root()
-    flags = (*LANGUAGE_FLAGS, *BUILD_FLAGS, *DEFINES, *sanitizer_flags(sanitizers))
+    variables = {
+        **source_variables(cache),
+        "RUNNER_TVM": str(tvm_tree),
+        "RUNNER_TVM_FFI": str(ffi),
+        "RUNNER_TVM_SHIMS": ";".join(map(str, sources.shims)),
+        "RUNNER_SANITIZERS": ",".join(sanitizers),
+    }
+    if sources.patterns:
+        variables["RUNNER_TVM_SOURCES"] = ";".join(sources.patterns)
     key = digest(
         toolchain.digest,
         # Which Python starts zig, and which of its names a native compiler has, changes nothing.
         shlex.join(toolchain.cxx if toolchain.kind is CompilerKind.CLANG else toolchain.cxx[1:]),
-        shlex.join((*flags, *PRECOMPILED)),
+        project_digest(),
+        shlex.join((*sanitizers, *sources.patterns)),
         tvm_tree / "src" / "runtime",
         tvm_tree / "include",
         ffi / "src",
         ffi / "include",
         *sources.shims,
     )
-    made = cached_build(
-        cache,
-        f"{sources.name}-{toolchain.machine}",
-        key,
-        lambda out: _build(tvm_tree, ffi, toolchain, flags, out, sources),
-    )
+
+    def make(out: Path) -> None:
+        (out / "objects").mkdir()
+        configuration = Configuration(toolchain, variables)
+        built = build_objects(sources.name, configuration, [TARGET], cache, out / "objects")
+        for name in INCLUDES:
+            shutil.copytree(built / "tvm" / name, out / name)
+
+    made = cached_build(cache, f"{sources.name}-{toolchain.machine}", key, make)
     return read_runtime(made, toolchain.machine, tuple(sanitizers))
 
 
 def read_runtime(folder: Path, machine: Machine, sanitizers: tuple[str, ...] = ()) -> Runtime:
     """Read a finished runtime."""
     objects = tuple(sorted((folder / "objects").glob("*.o")))
-    includes = (folder / "include", folder / "ffi" / "include")
+    includes = tuple(folder / name for name in INCLUDES)
     return Runtime(folder, machine, objects, includes, sanitizers)
-
-
-def _build(
-    tvm_tree: Path,
-    ffi: Path,
-    toolchain: Toolchain,
-    flags: Sequence[str],
-    out: Path,
-    chosen: Sources,
-) -> None:
-    sources, objects = _assemble(tvm_tree, ffi, out, chosen), out / "objects"
-    objects.mkdir()
-    includes = ("-I.", "-Iinclude", "-I3rdparty/compiler-rt", "-Iffi/include")
-    # The scratch folder has a random name, which must not get into an object.
-    command = [*toolchain.cxx, *flags, *includes, f"-ffile-prefix-map={out}=."]
-    headers = PRECOMPILED if toolchain.is_clang else ()
-    compile_objects(chosen.name, command, sources, out, objects, precompiled=headers)
-    for name in ("src", "3rdparty", "ffi/src"):
-        shutil.rmtree(out / name)
-
-
-def _assemble(tvm_tree: Path, ffi: Path, out: Path, chosen: Sources) -> list[str]:
-    """Lay the sources out as one tree, with our headers for missing ones; return their paths."""
-    for name in ("src/runtime", "include"):
-        shutil.copytree(tvm_tree / name, out / name)
-    for name in ("src/ffi", "include"):
-        shutil.copytree(ffi / name, out / "ffi" / name)
-    shims = [(folder, path) for folder in chosen.shims for path in folder.rglob("*.[ch]*")]
-    for folder, shim in shims:
-        target = out / shim.relative_to(folder)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(shim, target)
-    found = [
-        path.relative_to(out).as_posix()
-        for pattern in chosen.patterns
-        for path in out.glob(pattern)
-        if path.name not in NOT_FOR_UNIX
-    ]
-    return sorted(found)

@@ -23,13 +23,8 @@ from crosslab.artifact.relink import ARCHIVE, SCRIPT, relinking
 from crosslab.artifact.relink import README as OBJECTS_README
 from crosslab.artifact.sbom import Part
 from crosslab.assemble.kernels import IME_FLAGS
-from crosslab.assemble.libraries import (
-    httplib_sources,
-    json_licence,
-    llama_cpp_licence,
-    xgrammar_sources,
-)
-from crosslab.assemble.link import SERVER, LinkRequest
+from crosslab.assemble.libraries import licences
+from crosslab.assemble.link import SERVER, LinkRequest, flags_of
 from crosslab.assemble.runner import Runner
 from crosslab.compile.driver import LIBRARY
 from crosslab.compile.overlaypass import PASSES
@@ -96,10 +91,10 @@ def dists_of(
         "runner": runner.program,
         "params": params,
         TOKENIZER_FILE: model.folder / TOKENIZER_FILE,
-        **(licences := _licences(job, runner.linking)),
+        **(texts := _licences(job, runner.linking)),
     }
     again = relinking(runner.linking, runner.program, job.cache)
-    objects = {LIBRARY: runner.library.library, README: OBJECTS_README, **again, **licences}
+    objects = {LIBRARY: runner.library.library, README: OBJECTS_README, **again, **texts}
     provenance = Provenance(
         project=job.project,
         origins=_origins(job),
@@ -109,6 +104,7 @@ def dists_of(
         linking=runner.linking,
         with_mlc=recipe.mlc_tree is not None,
         kernel_flags=IME_FLAGS if job.recipe.ime else (),
+        flags=flags_of(runner.linking, job.cache),
     )
     about = {**_about(job, ChatTokenizer.load(model.folder)), "verdict": verdict}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
@@ -183,13 +179,7 @@ def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
         for name, folder in folders.items()
         for file in ("LICENSE", "NOTICE")
     }
-    found["licenses/cpp-httplib/LICENSE"] = httplib_sources(job.cache) / "LICENSE"
-    found["licenses/nlohmann-json/LICENSE"] = json_licence()
-    found["licenses/llama.cpp/LICENSE"] = llama_cpp_licence(job.cache)
-    xgrammar = xgrammar_sources(job.cache)
-    found["licenses/xgrammar/LICENSE"] = xgrammar / "LICENSE"
-    # Its licence is the comment at its top.
-    found["licenses/picojson/picojson.h"] = xgrammar / "3rdparty" / "picojson" / "picojson.h"
+    found |= licences(job.cache)
     of_libraries = library_licences(linking.toolchain)
     for path in of_libraries.values():
         if not path.is_file():

@@ -4,25 +4,24 @@
 The tables are derived from the tokenizers library, not from Python's unicodedata. The runner needs
 the Unicode version that cut the model's words. The library has two (in its regular expressions, and
 in the step that separates digits), both newer than Python 3.11's. Columns in a terminal are
-those of the package wcwidth.
+those of the package wcwidth. ``python -m crosslab.tokenizer.unicode_tables`` writes both headers to
+``runner/text``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-import tokenizers
 import wcwidth
 from tokenizers import Regex, pre_tokenizers
 from wcwidth.table_wide import WIDE_EASTASIAN
 from wcwidth.table_zero import ZERO_WIDTH
 
-from crosslab.cached_build import cached_build
+from crosslab.project import PROJECT
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
-from groundwork.hashing import digest
 
+FOLDER = PROJECT / "runner" / "text"
 TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096
 _PER_LINE = 4
@@ -90,19 +89,11 @@ def header() -> str:
     return code_points.header(lines)
 
 
-def runner_tables(cache: Path) -> Path:
-    """Make the runner's two generated headers; once for the versions of both packages.
+def tables() -> dict[str, str]:
+    """The runner's two generated headers, by their names in ``runner/text``."""
+    return {TABLES_FILE: header(), nfc_tables.FILE: nfc_tables.header()}
 
-    Returns:
-        a folder for the compiler's ``-I``, with ``text/unicode_tables.h`` and
-        ``text/nfc_tables.h``.
-    """
-    own = [Path(str(module.__file__)) for module in (code_points, nfc_tables)]
-    key = digest(tokenizers.__version__, wcwidth.__version__, Path(__file__), *own)
 
-    def make(out: Path) -> None:
-        (out / "text").mkdir()
-        for name, text in ((TABLES_FILE, header()), (nfc_tables.FILE, nfc_tables.header())):
-            (out / "text" / name).write_text(text, encoding="utf-8")
-
-    return cached_build(cache, "unicode-tables", key, make)
+if __name__ == "__main__":
+    for name, text in tables().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

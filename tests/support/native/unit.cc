@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of the runner's parts that need no model: `native_tests unit NAME`, one of kChecks.
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "grammar/pattern.h"
+#include "grammar/schema.h"
+#include "input/errors.h"
+#include "input/json.h"
+#include "input/md5.h"
+#include "input/utf8.h"
+#include "text/normalize.h"
+#include "text/unicode.h"
+
+using namespace rvv_runner;
+
+namespace {
+
+void Check(bool right, const std::string& what) {
+  if (!right) throw std::runtime_error("wrong: " + what);
+}
+
+// True if the call throws an error of the user's input.
+bool Refuses(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InputError&) {
+    return true;
+  }
+  return false;
+}
+
+void Utf8() {
+  Check(Characters("a\xC3\xA9\xE2\x82\xAC") == 3, "characters of 1, 2 and 3 bytes");
+  Check(!FirstBroken("a\xF0\x9F\x98\x80"), "a character of 4 bytes is whole");
+  Check(FirstBroken("ab\xC0\xAF") == 2, "an overlong character is broken");
+  Check(FirstBroken("\xED\xA0\x80") == 0, "a surrogate is broken");
+  Utf8Stream stream;
+  Check(stream.Feed("\xE2\x82").empty() && stream.pending(), "a beginning is kept");
+  Check(stream.Feed("\xAC!") == "\xE2\x82\xAC!", "its rest completes it");
+}
+
+void Digest() {
+  const std::map<std::string, std::string> known = {
+      // RFC 1321, A.5
+      {"", "d41d8cd98f00b204e9800998ecf8427e"},
+      {"abc", "900150983cd24fb0d6963f7d28e17f72"},
+      {"12345678901234567890123456789012345678901234567890123456789012345678901234567890",
+       "57edf4a22be3c955ac49da2e2107b67a"}};
+  for (const auto& [text, digest] : known) {
+    Md5 whole, parts;
+    whole.Add(text);
+    for (const char byte : text) parts.Add({&byte, 1});
+    Check(whole.Finish() == digest, "MD5 of '" + text + "'");
+    Check(parts.Finish() == digest, "MD5 of '" + text + "', byte by byte");
+  }
+}
+
+void JsonText() {
+  Check(ParseJson("[1, {\"a\": 2}]", "it").size() == 2, "a list of two");
+  Check(Refuses([] { ParseJson("{", "it"); }), "an open table");
+  Check(Refuses([] { ParseJson(std::string(100, '['), "it", {.deepest = 8}); }), "nested lists");
+  const JsonBounds unique{.unique_names = true};
+  Check(Refuses([&] { ParseJson(R"({"a": 1, "a": 2})", "it", unique); }), "a name twice");
+}
+
+void Characters() {
+  Check(IsLetter(0xE9) && IsSmall(0xE9) && !IsCapital(0xE9), "U+00E9 is a small letter");
+  Check(IsDigit(0x664) && IsSpace(0x3000) && IsMark(0x301), "a digit, a space, a mark");
+  Check(ColumnsOf(0x4E2D) == 2 && ColumnsOf('a') == 1 && ColumnsOf(0x301) == 0, "columns");
+  Check(Nfc("e\xCC\x81") == "\xC3\xA9", "e and an accent are one character in NFC");
+}
+
+void Schemas() {
+  const auto prepared = [](const char* text) {
+    return PreparedSchema(OrderedJson::parse(text), "schema");
+  };
+  Check(prepared(R"({"type": "integer"})").is_object(), "a plain schema");
+  Check(Refuses([&] { prepared(R"({"not": {}})"); }), "'not' has no grammar");
+  Check(ReadPattern("^[a-z]{2,3}$").wrong.empty(), "a plain pattern");
+  Check(Refuses([&] { prepared(R"({"uniqueItems": true})"); }), "items that differ");
+}
+
+const std::map<std::string, void (*)()> kChecks = {{"utf8", Utf8},
+                                                   {"md5", Digest},
+                                                   {"json", JsonText},
+                                                   {"unicode", Characters},
+                                                   {"schema", Schemas}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto found = kChecks.find(argc > 1 ? argv[1] : "");
+  if (found == kChecks.end()) {
+    for (const auto& [name, check] : kChecks) std::cout << name << "\n";
+    return argc > 1 ? 2 : 0;
+  }
+  try {
+    found->second();
+  } catch (const std::exception& error) {
+    std::cerr << argv[1] << ": " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
