@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,7 @@ def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
         "exp": vector_math.exp,
         "sigmoid": vector_math.sigmoid,
         "silu": vector_math.silu,
+        **{name: getattr(vector_math, name) for name in ("tanh", "log1p", "erf")},
         "sin": lambda x: vector_math.sin_cos(x)[0],
         "cos": lambda x: vector_math.sin_cos(x)[1],
     }
@@ -100,6 +102,32 @@ def test_log2_keeps_its_bound(math_on_host: Callable[[str, Array], Array]) -> No
 
 def test_log2_of_nan_and_infinity_is_nan(math_on_host: Callable[[str, Array], Array]) -> None:
     assert np.isnan(math_on_host("log2", np.array([np.nan, np.inf], np.float32))).all()
+
+
+@pytest.mark.parametrize(("name", "least"), [("tanh", -12), ("log1p", -0.9999), ("erf", -5)])
+def test_a_function_keeps_its_relative_bound_near_zero_and_far(
+    math_on_host: Callable[[str, Array], Array], name: str, least: float
+) -> None:
+    near = np.concatenate([spread(least, 12), [1e-20, -1e-30, 1e-40]]).astype(np.float32)
+    x = near[near != 0]
+    functions = {"tanh": np.tanh, "log1p": np.log1p, "erf": np.vectorize(math.erf)}
+    want = functions[name](x.astype(np.float64))
+    assert np.max(np.abs(math_on_host(name, x) - want) / np.maximum(abs(want), 2.0**-126)) < 2.0**-21
+
+
+@pytest.mark.parametrize(
+    ("name", "want"), [("tanh", [-1, 0, 1]), ("log1p", [np.nan, 0, np.inf]), ("erf", [-1, 0, 1])]
+)
+def test_a_function_at_the_ends(
+    math_on_host: Callable[[str, Array], Array], name: str, want: list[float]
+) -> None:
+    got = math_on_host(name, np.array([-np.inf, 0, np.inf, np.nan], np.float32))
+    assert np.array_equal(got, [*want, np.nan], equal_nan=True)
+
+
+def test_silu_of_the_least_numbers_is_zero(math_on_host: Callable[[str, Array], Array]) -> None:
+    x = np.array([-3e38, -1e30, -200], np.float32)
+    assert np.array_equal(math_on_host("silu", x), [0, 0, 0])
 
 
 def test_sigmoid(math_on_host: Callable[[str, Array], Array]) -> None:

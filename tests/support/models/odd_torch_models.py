@@ -254,6 +254,162 @@ def grid_of_points() -> Made:
     )
 
 
+class Normal(nn.Module):
+    """Norms that take the mean and the variance from their input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        batch = nn.BatchNorm2d(4, track_running_stats=False)
+        norms = nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), batch, nn.LayerNorm([6, 6])
+        self.norms = nn.ModuleList(norms)
+
+    def forward(self, x: Tensor) -> Any:
+        return [norm(x) for norm in self.norms]
+
+
+def norms_of_large_means() -> Made:
+    return Normal(), (torch.randn(2, 4, 6, 6) + 100,)
+
+
+def variances() -> Made:
+    def measured(x: Tensor) -> Any:
+        pairs = (*torch.var_mean(x, 1), *torch.std_mean(x, (0, 1), correction=0))
+        return *pairs, x.std(1, keepdim=True), x[:, :1].var(1)
+
+    return _made(measured, torch.randn(3, 50) + 1000)
+
+
+def functions_near_zero() -> Made:
+    f = nn.functional
+    functions = (torch.tanh, torch.expm1, torch.log1p, torch.erf, torch.sinh, torch.asinh)
+    functions += (torch.atanh, f.elu, f.selu, f.celu, f.gelu, f.silu)
+    return _made(lambda x: [function(x) for function in functions], 1e-5 * torch.randn(40))
+
+
+def functions_far_below_zero() -> Made:
+    f = nn.functional
+    functions = (f.softplus, f.mish, lambda x: f.logsigmoid(-x), lambda x: torch.erfc(-x / 4))
+    functions += (torch.cosh, lambda x: f.silu(x * 1e37))
+    return _made(lambda x: [function(x) for function in functions], torch.randn(40) - 17)
+
+
+def _with_nan(*shape: int) -> Tensor:
+    x = torch.randn(shape)
+    x.view(-1)[::5] = torch.nan
+    return x
+
+
+def not_a_number() -> Made:
+    f = nn.functional
+
+    def computed(x: Tensor) -> Any:
+        parts = [f.relu(x), f.relu6(x), x.clamp(-1, 1), x.clamp(min=0), f.hardswish(x)]
+        parts += [torch.maximum(x, -x.flip(0)), torch.minimum(x, x.flip(1)), f.softshrink(x)]
+        parts += [x.amax(1), x.amin(0), x.max(), *x.max(1), *x.min(1), x.argmax(1), x.argmin(0)]
+        parts += [f.max_pool1d(x, 2), f.adaptive_max_pool2d(x[None], 2), x != x, x == x]
+        return [*parts, x.sort(1)[0], x.topk(2)[0], x.cummax(1)[0]]
+
+    return _made(computed, _with_nan(6, 4))
+
+
+def orders() -> Made:
+    def ordered(x: Tensor) -> Any:
+        stable = torch.sort(x, dim=1, descending=True, stable=True)
+        return *stable, *x.cummin(0), *x.cummax(1), *x.topk(3, largest=False), x.argmin()
+
+    return _made(ordered, torch.randperm(42).reshape(6, 7).float())
+
+
+def truth_values() -> Made:
+    def combined(x: Tensor) -> Any:
+        a, b = x > 0, x > 1
+        return a + b, a * b, a == b, a != b, a < b, a.any(), a.all(), (a & b).any(1), a.max(1)[0]
+
+    return _made(combined, torch.randn(5, 6))
+
+
+def moved_elements() -> Made:
+    def moved(x: Tensor) -> Any:
+        diagonals = x.diagonal(), x.diagonal(1), x.diagonal(-2, 1, 0)
+        return x.roll(5), x.roll((1, 2), (0, 1)), *diagonals, x.trace(), x.unfold(1, 3, 2)
+
+    return _made(moved, torch.randn(5, 8))
+
+
+def shifts() -> Made:
+    def shifted(x: Tensor) -> Any:
+        return x << 2, x >> 1, x << x.abs(), x << 70, (-x) >> 70
+
+    return _made(shifted, torch.randint(-9, 9, (12,)))
+
+
+def written_elements() -> Made:
+    def written(x: Tensor, places: Tensor, rows: Tensor, values: Tensor) -> Any:
+        copies = [x.clone() for _ in range(3)]
+        copies[0][rows] = 2.0
+        copies[1][:, rows] = values[:, :2]
+        copies[2][x > 0] = 3.0
+        reduced = [
+            x.scatter_reduce(1, places, values, kind, include_self=own)
+            for kind in ("sum", "prod", "mean", "amax", "amin")
+            for own in (True, False)
+        ]
+        return *copies, *reduced, x.masked_scatter(x > 0, values), x.index_add(0, rows, values[:2])
+
+    places, rows = torch.randint(0, 5, (4, 3)), torch.tensor([1, 3])
+    return _made(written, torch.randn(4, 5), places, rows, torch.randn(4, 5))
+
+
+def points_of_a_grid() -> Made:
+    modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+
+    def read(x: Tensor, grid: Tensor) -> Any:
+        return [
+            nn.functional.grid_sample(x, grid, mode=m, padding_mode=p, align_corners=corners)
+            for m in modes
+            for p in paddings
+            for corners in (True, False)
+        ]
+
+    # As many points as elements: the shape shows nothing.
+    return _made(read, torch.randn(1, 2, 2, 2), torch.randn(1, 2, 2, 2))
+
+
+def points_of_a_volume() -> Made:
+    def read(x: Tensor, grid: Tensor) -> Tensor:
+        return nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=True)
+
+    return _made(read, torch.randn(1, 2, 3, 4, 5), torch.randn(1, 2, 3, 2, 3))
+
+
+class Placed(nn.Module):
+    """Adds a table of positions in front of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Buffer(torch.randn(1, 32, 8))
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x + self.table[:, : x.size(1)])
+
+
+def table_of_positions() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, dict[int, str]]]:
+    return Placed(), (torch.randn(2, 10, 8),), {"x": {1: "n"}}
+
+
+class Sliced(nn.Module):
+    """Reads parts of an axis that varies."""
+
+    def forward(self, x: Tensor) -> Any:
+        orders = *x.sort(1), *x.topk(2), x.argmax(1)
+        return x[:, 1:] * 2, x[:, ::2] * 2, x[:, -1:] + 1, x.std(1), x.roll(1, 1), *orders
+
+
+def parts_of_an_axis() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, dict[int, str]]]:
+    return Sliced(), (torch.randn(2, 10),), {"x": {1: "n"}}
+
+
 def branch_of_torch() -> Made:
     double, half = (lambda x: x * 2), (lambda x: x / 2)
     return _made(lambda x: torch.cond(x.sum() > 0, double, half, (x,)), torch.randn(2, 8))

@@ -125,6 +125,8 @@ def main(argv: Sequence[str]) -> int:
         _progress.print(f"importing {name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
+        if trained := program.about["in_training_mode"]:
+            _answers.print(told_of_modes(trained), soft_wrap=True)
         recipe = replace(recipe_of(shared, program), dump_ir=args.dump_ir is not None)
         runner = build_runner(recipe, args.cache, clock)
         if args.dump_ir:
@@ -149,6 +151,7 @@ def main(argv: Sequence[str]) -> int:
         "vlen": vlen,
         "core": core.key if core else None,
         "language": program.about.get("language"),
+        "in_training_mode": program.about["in_training_mode"],
     }
     schedules = Schedules.read(runner.library.folder)
     table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
@@ -196,6 +199,15 @@ def model_of(args: argparse.Namespace) -> TorchModel:
     context = longest_of(read_table(folder / CONFIG_FILE)) or DEFAULT_CONTEXT
     bounds = {LENGTH: (2, min(context, DEFAULT_CONTEXT))}
     return TorchModel(folder, "", bounds, True, args.steps, prompt)
+
+
+def told_of_modes(trained: Sequence[str]) -> str:
+    """Return a text about modules that the factory left in training mode."""
+    first = ", ".join(trained[:3]) + (", ..." if len(trained) > 3 else "")
+    return (
+        f"the factory left {len(trained)} modules in training mode ({first}); they are compiled, "
+        "and computed by torch, in evaluation mode, as after model.eval()"
+    )
 
 
 def told_of(program: ImportedProgram) -> str:

@@ -37,6 +37,7 @@ class Example:
         dynamic: input to axis to the name of a size that may vary.
         feeds: input to the number of the output that becomes the input of the next call; an
             integer input becomes the index of the largest value in the last row of logits.
+        trained: paths of modules that the factory left in training mode.
     """
 
     model: Any
@@ -44,6 +45,7 @@ class Example:
     by_name: dict[str, Any]
     dynamic: Dynamic
     feeds: Mapping[str, int] = field(default_factory=dict)
+    trained: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -52,12 +54,22 @@ class Example:
         return [*names[: len(self.by_place)], *self.by_name]
 
     def resized(self, sizes: Mapping[str, int]) -> Example:
-        """Return the example with other sizes; its values repeat along the axes."""
+        """Return the example with other sizes; its values repeat along the axes.
+
+        Repetitions of floating-point numbers that all differ differ, too: equal numbers have no
+        order, which sorts and maxima would depend on.
+        """
 
         def of(name: str, value: Any) -> Any:
+            is_mixed = value.is_floating_point() and value.unique().numel() == value.numel() > 1
             for axis, size in self.dynamic.get(name, {}).items():
                 if size in sizes:
-                    value = value.index_select(axis, torch.arange(sizes[size]) % value.shape[axis])
+                    places = torch.arange(sizes[size])
+                    repeats = (places // value.shape[axis]).to(value.dtype)
+                    value = value.index_select(axis, places % value.shape[axis])
+                    if is_mixed:
+                        factors = 1 + repeats / 128
+                        value = value * factors.reshape(-1, *[1] * (value.dim() - 1 - axis % value.dim()))
             return value
 
         by_place = tuple(of(n, v) for n, v in zip(self.names, self.by_place, strict=False))
@@ -214,7 +226,9 @@ def make_example(factory: Any, file: Path) -> Example:
             remedy=FACTORY,
         )
     by_name = dict(inputs) if isinstance(inputs, dict) else {}
-    example = Example(model.eval(), () if by_name else tuple(inputs), by_name, dynamic, feeds)
+    trained = tuple(name or "the model itself" for name in _in_training(model))
+    by_place = () if by_name else tuple(inputs)
+    example = Example(model.eval(), by_place, by_name, dynamic, feeds, trained)
     for value in (*example.by_place, *example.by_name.values()):
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             kind = value.layout if isinstance(value, torch.Tensor) else type(value).__name__
@@ -223,6 +237,21 @@ def make_example(factory: Any, file: Path) -> Example:
                 remedy="wrap the model in a module whose inputs are dense tensors only",
             )
     return example
+
+
+def _in_training(model: Any) -> list[str]:
+    """Return the paths of modules that are in training mode and compute something else in it."""
+
+    def has_mode(module: Any) -> bool:
+        kind = type(module)
+        if kind.__module__.startswith("torch.nn."):
+            share = getattr(module, "p", getattr(module, "dropout", 0))
+            drops = isinstance(share, float) and share > 0
+            return drops or bool(getattr(module, "track_running_stats", False))
+        return "training" in getattr(kind.forward, "__code__", has_mode.__code__).co_names
+
+    named = model.named_modules()
+    return [name for name, module in named if module.training and has_mode(module)]
 
 
 def _names_places(dynamic: Any, feeds: Any) -> bool:

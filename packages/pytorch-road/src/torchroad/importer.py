@@ -25,11 +25,13 @@ import numpy as np
 import torch
 import tvm
 from safetensors.numpy import save_file
+from torch.fx.experimental import _config as config
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 from tvm.target import codegen
 
 from crosslab.compile.driver import MAX_BATCH
+from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import LabError, UserError
 from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
@@ -37,7 +39,8 @@ from crosslab.models.params import write_params
 from torchroad import libraries
 from torchroad.causal_attention import POSITIONS, TOKENS
 from torchroad.causal_lm import read_causal_lm
-from torchroad.conversion.converters import KEPT, converters
+from torchroad.conversion.converters import converters
+from torchroad.conversion.decompositions import decompositions
 from torchroad.conversion.limits import check_limits
 from torchroad.conversion.operators import REMEDY, unknown_operators, with_places
 from torchroad.example import FACTORY, Example, load_factory, make_example
@@ -72,17 +75,15 @@ def export(example: Example, bounds: Bounds) -> Any:
     for size, limits in bounds.items():
         example.check_size(size, limits)
     try:
-        program = torch.export.export(
-            example.model,
-            example.by_place,
-            example.by_name,
-            dynamic_shapes=_shapes(example, bounds) if bounds else None,
-        )
-        table = torch.export.default_decompositions()
-        for operator in list(table):
-            if operator.__name__ in KEPT:
-                del table[operator]
-        return program.run_decompositions(table)
+        # Sizes that vary may be 1 inside the model, such as that of x[:, 1:].
+        with config.patch(backed_size_oblivious=True):
+            program = torch.export.export(
+                example.model,
+                example.by_place,
+                example.by_name,
+                dynamic_shapes=_shapes(example, bounds) if bounds else None,
+            )
+        return program.run_decompositions(decompositions())
     except Exception as error:
         # If the model itself fails on its inputs, say that instead.
         example.outputs()
@@ -271,6 +272,7 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
     cases = folder / "cases"
     make = _language_model if spec["paged"] else _function
     module, params, about = make(example, bounds, cases, spec["steps"])
+    about["in_training_mode"] = example.trained
     arrays = {name: value.numpy() for name, value in params.items()}
     about["params"] = [
         {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
@@ -315,6 +317,7 @@ def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, A
         UserError: the model is not supported.
         LabError: TVM's importer fails.
     """
+    load_pass("vectors.elementary")  # it registers accurate code for some functions
     program = export(example, bounds)
     check_limits(program)
     check_operators(program)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from torchroad.conversion.formulas import LEAST_FINITE
+from torchroad.conversion.extremes import LARGEST, least_of
 
 # Torch's names of the operator, with and without gradients.
 BAGS = ("_embedding_bag.default", "_embedding_bag_forward_only.default")
@@ -96,11 +96,12 @@ def bagged(table: Any, places: Any, offsets: Any, factors: Any = None, *, bags: 
         at, inside = member(bag, i)
         row = table[places[at], column]
         row = row if factors is None else row * factors[at]
-        other = LEAST_FINITE if bags.mode is Mode.MAX else 0
-        return tirx.if_then_else(inside, row, tirx.const(other, table.dtype))
+        zero = tirx.const(0, table.dtype)
+        other = least_of(table.dtype) if bags.mode is Mode.MAX else zero
+        return tirx.if_then_else(inside, row, other)
 
     i, j = (te.reduce_axis((0, extent), name=name) for name in "ij")
-    reduced = te.max if bags.mode is Mode.MAX else te.sum
+    reduced = LARGEST if bags.mode is Mode.MAX else te.sum
     total = te.compute((count, table.shape[1]), lambda b, d: reduced(value(b, d, i), axis=i))
     if bags.mode is Mode.SUM:
         return total

@@ -12,24 +12,30 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
-from torchroad.conversion import formulas
+from torchroad.conversion import elementary, extremes, formulas, norms
 from torchroad.conversion.bags import BAGS, embedding_bag
 from torchroad.conversion.convolutions import convolution
 from torchroad.conversion.dtypes import CONSTANTS, dtype_of
-from torchroad.conversion.indexing import at_indices
-from torchroad.conversion.operators import Converter
+from torchroad.conversion.indexing import at_indices, put_at_indices, sliced
+from torchroad.conversion.arguments import Converter, argument
+from torchroad.conversion.pools import (
+    ADAPTIVE_MAXIMA,
+    adaptive_maximum,
+    average_pool,
+    maximum_pool,
+)
 from torchroad.conversion.resampling import (
     ADAPTIVE_AVERAGES,
-    ADAPTIVE_MAXIMA,
     RESAMPLING,
     adaptive_average,
-    adaptive_maximum,
     resampled,
 )
+from torchroad.conversion.sampling import SAMPLERS, sampled
+from torchroad.conversion.scatters import scattered, scattered_with_reduction
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:
@@ -48,22 +54,35 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "addmm.default": _addmm,
         "scaled_dot_product_attention.default": _attention,
         "convolution.default": convolution,
-        "layer_norm.default": _layer_norm,
-        "native_group_norm.default": _group_norm,
+        "layer_norm.default": norms.layer_norm,
+        "native_group_norm.default": norms.group_norm,
+        "_native_batch_norm_legit.no_stats": norms.batch_norm,
+        "var.correction": norms.variance(),
+        "std.correction": norms.variance(relax.op.sqrt),
+        "var_mean.correction": norms.variance_and_mean,
         "_softmax.default": _softmax,
         "select.int": _select,
-        "clamp.default": _clamp,
+        "slice.Tensor": sliced,
+        "relu.default": _unary(extremes.relu),
+        **dict.fromkeys(extremes.LIMITS, extremes.clamp),
         "div.Tensor_mode": _rounded_quotient,
-        "amax.default": _extreme(relax.op.max),
-        "amin.default": _extreme(relax.op.min),
+        **_of_largest_and_smallest(),
+        **dict.fromkeys(("sort.default", "sort.stable"), extremes.in_order),
+        "topk.default": extremes.most_in_order,
+        **{name: _unary(elementary.each(f, f.__name__)) for name, f in ELEMENTARY.items()},
         "gelu.default": _gelu,
         "silu.default": _unary(formulas.silu),
-        "tanh.default": _unary(formulas.tanh),
         "sigmoid.default": _unary(formulas.sigmoid),
         "elu.default": _elu,
+        **dict.fromkeys(("mul.Tensor", "mul.Scalar"), _multiplied),
+        "pow.Tensor_Scalar": _power,
         **dict.fromkeys(("index.Tensor", "index_select.default", "embedding.default"), at_indices),
-        "scatter.src": _scattered("update"),
-        "scatter_add.default": _scattered("add"),
+        "index_put.default": put_at_indices,
+        "scatter.src": scattered("update"),
+        "scatter_add.default": scattered("add"),
+        "scatter_reduce.two": scattered_with_reduction,
+        **{name: _shifted(operator) for name, operator in SHIFTS.items()},
+        **{name: _compared(name) for name in ("eq.Tensor", "ne.Tensor", "le.Tensor", "ge.Tensor")},
         "cumsum.default": _cumulative_sum,
         "cat.default": _concatenated,
         "expand.default": _expand,
@@ -71,10 +90,13 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         **dict.fromkeys(BAGS, embedding_bag),
         **dict.fromkeys(("triu_indices.default", "tril_indices.default"), _known),
         **dict.fromkeys(RESAMPLING, resampled),
+        **dict.fromkeys(SAMPLERS, sampled),
         **dict.fromkeys(ADAPTIVE_AVERAGES, adaptive_average),
         **dict.fromkeys(ADAPTIVE_MAXIMA, adaptive_maximum),
-        "avg_pool2d.default": _average_pool(2),
-        "avg_pool3d.default": _average_pool(3),
+        "max_pool2d_with_indices.default": maximum_pool(2),
+        "max_pool3d_with_indices.default": maximum_pool(3),
+        "avg_pool2d.default": average_pool(2),
+        "avg_pool3d.default": average_pool(3),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
         **CONSTANTS,
     }
@@ -89,20 +111,31 @@ SIZES: dict[str, Callable[..., Any]] = {
     "neg": operator.neg,
 }
 
+# Functions of a single number, by operator.
+ELEMENTARY = {
+    f"{function.__name__}.default": function
+    for function in (
+        *(elementary.expm1, elementary.log1p, elementary.tanh, elementary.sinh, elementary.cosh),
+        *(elementary.asinh, elementary.acosh, elementary.atanh, elementary.erf, elementary.erfc),
+    )
+}
+
+# Shifts of integers, by operator.
+SHIFTS = {
+    f"{name}.{overload}": function
+    for function, names in (
+        (tirx.shift_left, ("__lshift__", "bitwise_left_shift")),
+        (tirx.shift_right, ("__rshift__", "bitwise_right_shift")),
+    )
+    for name in names
+    for overload in ("Scalar", "Tensor", "Tensor_Scalar")
+}
+
 # Operators that torch must not decompose before an import, since this module converts them.
 KEPT = (
     *("linear.default", "matmul.default", "scaled_dot_product_attention.default"),
     *("layer_norm.default", "gelu.default", "silu.default", *RESAMPLING),
 )
-
-
-def argument(node: Any, importer: Any, place: int, name: str, default: Any = None) -> Any:
-    """Return an operator's argument by position or name."""
-    if len(node.args) > place:
-        return importer._retrieve_args(node.args[place])
-    if name in node.kwargs:
-        return importer._retrieve_args(node.kwargs[name])
-    return default
 
 
 def _unary(formula: Callable[[Any], Any]) -> Converter:
@@ -117,6 +150,50 @@ def _of_sizes(function: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
         numbers = [_number(importer._retrieve_args(arg)) for arg in node.args]
         return function(*numbers)
+
+    return convert
+
+
+def _of_largest_and_smallest() -> dict[str, Converter]:
+    """Return the converters of maxima and minima."""
+    table = {}
+    for most, names, reduced, operator in (
+        (True, ("max", "amax", "argmax", "cummax", "maximum"), extremes.LARGEST, extremes.larger),
+        (False, ("min", "amin", "argmin", "cummin", "minimum"), extremes.SMALLEST, extremes.smaller),
+    ):
+        plain, over_axes, place, running, of_two = names
+        table[f"{plain}.default"] = table[f"{over_axes}.default"] = extremes.extreme(reduced)
+        table[f"{plain}.dim"] = extremes.extreme_and_place(most)
+        table[f"{place}.default"] = extremes.place_of_extreme(most)
+        table[f"{running}.default"] = extremes.running_extreme(most)
+        table[f"{of_two}.default"] = extremes.of_two(operator)
+    return table
+
+
+def _shifted(shift: Callable[[Any, Any], Any]) -> Converter:
+    """Return a converter of a shift; a count beyond the bits leaves none of them, as in torch."""
+
+    def of(x: Any, count: Any) -> Any:
+        dtype = str(x.ty.dtype)
+        most = tirx.const(int("".join(filter(str.isdigit, dtype))) - 1, dtype)
+        is_beyond = tirx.any(count < 0, count > most)
+        if shift is tirx.shift_right:
+            return shift(x, tirx.Select(is_beyond, most, count))
+        kept = shift(x, tirx.Select(is_beyond, tirx.const(0, dtype), count))
+        return tirx.Select(is_beyond, tirx.const(0, dtype), kept)
+
+    return extremes.of_two(of)
+
+
+def _compared(name: str) -> Converter:
+    """Return a converter of a comparison; TVM would simplify x == x, which is false for a NaN."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        builder, x = importer.block_builder, importer.env[node.args[0]]
+        if node.args[0] is node.args[1] and "float" in str(x.ty.dtype):
+            result = builder.emit(relax.op.isnan(x))
+            return result if name == "ne.Tensor" else builder.emit(relax.op.logical_not(result))
+        return importer.create_convert_map()[name](node)
 
     return convert
 
@@ -254,52 +331,12 @@ def _masked(scores: Any, mask: Any) -> Any:
     return relax.op.add(scores, mask)
 
 
-def _norm_weights(node: Any, importer: Any, place: int, sizes: list[Any]) -> tuple[Any, Any]:
-    """Return weight and bias of a norm, the arguments at ``place`` and after it, or defaults."""
-    gamma = argument(node, importer, place, "weight")
-    beta = argument(node, importer, place + 1, "bias")
-    return (
-        relax.op.ones(sizes, "float32") if gamma is None else gamma,
-        relax.op.zeros(sizes, "float32") if beta is None else beta,
-    )
-
-
-def _layer_norm(node: Any, importer: Any) -> Any:
-    builder = importer.block_builder
-    x, widths = (argument(node, importer, i, name) for i, name in enumerate(("input", "shape")))
-    gamma, beta = _norm_weights(node, importer, 2, [*widths])
-    eps = argument(node, importer, 4, "eps", 1e-5)
-    if len(widths) != 1:
-        axes = list(range(-len(widths), 0))
-        return builder.emit(relax.op.nn.layer_norm(x, gamma, beta, axes, eps))
-    gamma, beta = (builder.emit(w) if not isinstance(w, relax.Var) else w for w in (gamma, beta))
-    return builder.emit_te(formulas.layer_norm, x, gamma, beta, eps)
-
-
-def _group_norm(node: Any, importer: Any) -> Any:
-    """Convert a norm of groups of channels, also without weights, unlike TVM's importer."""
-    builder, x = importer.block_builder, importer.env[node.args[0]]
-    gamma, beta = _norm_weights(node, importer, 1, [x.ty.shape[1]])
-    groups, eps = node.args[6:8]
-    axes = list(range(2, len(x.ty.shape)))
-    return builder.emit(relax.op.nn.group_norm(x, gamma, beta, groups, 1, axes, eps))
-
-
 def _softmax(node: Any, importer: Any) -> Any:
     builder, x = importer.block_builder, argument(node, importer, 0, "input")
     axis, last = argument(node, importer, 1, "dim"), len(x.ty.shape) - 1
     if axis not in (-1, last):
         return builder.emit(relax.op.nn.softmax(x, axis))
     return builder.emit_te(formulas.softmax, x)
-
-
-def _extreme(operator: Callable[..., Any]) -> Converter:
-    def convert(node: Any, importer: Any) -> Any:
-        x, axes = (argument(node, importer, i, name) for i, name in enumerate(("self", "dim")))
-        keepdims = bool(argument(node, importer, 2, "keepdim", False))
-        return importer.block_builder.emit(operator(x, axes or None, keepdims))
-
-    return convert
 
 
 def _select(node: Any, importer: Any) -> Any:
@@ -309,18 +346,6 @@ def _select(node: Any, importer: Any) -> Any:
     # For a negative index TVM's importer reads before the tensor.
     x, axis = importer.env[node.args[0]], node.args[1]
     return importer.block_builder.emit_te(formulas.last_but, x, axis, -index)
-
-
-def _clamp(node: Any, importer: Any) -> Any:
-    if "int" not in str(dtype_of(node)):
-        return importer._clamp(node)
-    # TVM's importer uses infinity for a missing bound, which integers cannot represent.
-    builder, x = importer.block_builder, importer.env[node.args[0]]
-    limits = ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum))
-    for position, name, limited in limits:
-        if (limit := argument(node, importer, position, name)) is not None:
-            x = builder.emit(limited(x, relax.const(limit, x.ty.dtype)))
-    return x
 
 
 def _rounded_quotient(node: Any, importer: Any) -> Any:
@@ -335,45 +360,6 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     quotient = builder.emit(relax.op.divide(x, y))
     is_whole = mode is None or "int" in str(dtype)
     return quotient if is_whole else builder.emit(relax.op.trunc(quotient))
-
-
-def _average_pool(axes: int) -> Converter:
-    """Return a converter of average pooling that honours a divisor, unlike TVM's importer."""
-
-    def convert(node: Any, importer: Any) -> Any:
-        average = getattr(importer, f"_avg_pool{axes}d")
-        divisor = argument(node, importer, 6, "divisor_override")
-        if divisor is None:
-            return average(node)
-        x, builder = importer.env[node.args[0]], importer.block_builder
-        window = _of_axes(node.args[1], axes)
-        steps = _of_axes(argument(node, importer, 2, "stride") or window, axes)
-        before = _of_axes(argument(node, importer, 3, "padding", 0), axes)
-        sizes = [tensor.meta["val"].shape[-axes:] for tensor in (node.args[0], node)]
-        # Padding fills every window, so that all averages have the same divisor.
-        width = [0] * 2 * (len(x.ty.shape) - axes)
-        for inputs, outputs, extent, step, zeros in zip(*sizes, window, steps, before, strict=True):
-            width += [zeros, max(0, (outputs - 1) * step + extent - inputs - zeros)]
-        x = builder.emit(relax.op.nn.pad(x, width))
-        averages = getattr(importer, f"_avg_pool{axes}d_impl")(x, window, steps)
-        return _scaled(averages, math.prod(window) / divisor, builder)
-
-    return convert
-
-
-def _of_axes(value: Any, axes: int) -> list[int]:
-    """Return a number for each axis; a single number applies to all axes."""
-    numbers = [value] if isinstance(value, int) else list(value)
-    return numbers * axes if len(numbers) == 1 else numbers
-
-
-def _scattered(reduction: str) -> Converter:
-    def convert(node: Any, importer: Any) -> Any:
-        x, axis, indices, values = importer.retrieve_args(node)
-        scattered = relax.op.scatter_elements(x, indices, values, axis, reduction)
-        return importer.block_builder.emit(scattered)
-
-    return convert
 
 
 def _cumulative_sum(node: Any, importer: Any) -> Any:
@@ -422,14 +408,35 @@ def _known(node: Any, _importer: Any) -> Any:
 
 def _elu(node: Any, importer: Any) -> Any:
     factors = [float(arg) for arg in node.args[1:]] + [1.0] * (4 - len(node.args))
-    x = argument(node, importer, 0, "input")
-    return importer.block_builder.emit_te(formulas.elu, x, *factors, primfunc_name_hint="elu")
+
+    def formula(x: Any) -> Any:
+        return te.compute(x.shape, lambda *i: elementary.elu(x(*i), *factors), name="elu")
+
+    return _unary(formula)(node, importer)
+
+
+def _multiplied(node: Any, importer: Any) -> Any:
+    """Convert a product; TVM would simplify x * 0, which is NaN for NaN and infinity."""
+    x = importer.env[node.args[0]]
+    if not isinstance(node.args[1], int | float) or node.args[1] or "float" not in str(x.ty.dtype):
+        return importer.create_convert_map()[node.target.__name__](node)
+
+    def product(value: Any) -> Any:
+        is_finite = te.abs(value) < tirx.const(math.inf, value.ty.dtype)
+        zero, nan = (tirx.const(number, value.ty.dtype) for number in (0.0, math.nan))
+        return tirx.Select(is_finite, zero, nan)
+
+    return _unary(elementary.each(product, "zeros"))(node, importer)
+
+
+def _power(node: Any, importer: Any) -> Any:
+    """Convert a power; torch computes the power 1/2 as a root, which is NaN for -infinity."""
+    if node.args[1] == 0.5:
+        return importer.block_builder.emit(relax.op.sqrt(importer.env[node.args[0]]))
+    return importer.create_convert_map()[node.target.__name__](node)
 
 
 def _gelu(node: Any, importer: Any) -> Any:
-    x, kind = (
-        argument(node, importer, 0, "input"),
-        argument(node, importer, 1, "approximate", "none"),
-    )
-    formula = formulas.gelu if kind == "none" else formulas.gelu_tanh
-    return importer.block_builder.emit_te(formula, x)
+    is_exact = argument(node, importer, 1, "approximate", "none") == "none"
+    formula = elementary.each(elementary.gelu, "gelu") if is_exact else formulas.gelu_tanh
+    return _unary(formula)(node, importer)

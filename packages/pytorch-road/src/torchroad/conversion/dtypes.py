@@ -16,8 +16,15 @@ from typing import Any
 import torch
 from tvm import relax
 
+from torchroad.conversion.sizes import shape_of
+
 # Positions of arguments that are conditions, which keep their dtype.
 CHOOSING = {"where.self": 0}
+# Operators that TVM does not compile for truth values, which become integers for them.
+OF_NUMBERS = {
+    *(f"{n}.{k}" for n in ("eq", "ne", "lt", "le", "gt", "ge") for k in ("Tensor", "Scalar")),
+    *("add.Tensor", "mul.Tensor", "maximum.default", "minimum.default"),
+}
 
 
 def dtype_of(node: Any) -> str | None:
@@ -51,11 +58,13 @@ def _computed_in(node: Any) -> str | None:
         return None
     if (dtype := dtype_of(node)) != "bool":
         return dtype
+    name = node.target.__name__
     # The result of a comparison does not show the dtype of the computation.
     values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
     if len(values) != 2 or not all(isinstance(v, torch.Tensor | int | float) for v in values):
         return None
-    return str(torch.result_type(*values)).removeprefix("torch.")
+    dtype = str(torch.result_type(*values)).removeprefix("torch.")
+    return "int8" if dtype == "bool" and name in OF_NUMBERS else dtype
 
 
 def checked(node: Any, result: Any, importer: Any) -> Any:
@@ -67,12 +76,17 @@ def checked(node: Any, result: Any, importer: Any) -> Any:
     dtype = dtype_of(node)
     if dtype is None or not isinstance(getattr(result, "ty", None), relax.TensorType):
         return result
+    if not isinstance(result.ty.shape, relax.ShapeExpr):
+        known = relax.TensorType(shape_of(node, importer), result.ty.dtype)
+        result = importer.block_builder.match_cast(result, known)
     _check_shape(node.meta["val"].shape, result.ty.shape)
     result_dtype = str(result.ty.dtype)
     if result_dtype == dtype:
         return result
     if {result_dtype, dtype} == {"int32", "int64"}:
         return importer.block_builder.emit(relax.op.astype(result, dtype))
+    if (result_dtype, dtype) == ("int8", "bool"):
+        return importer.block_builder.emit(relax.op.not_equal(result, relax.const(0, "int8")))
     raise TypeError(f"TVM's importer gives it the dtype {result_dtype}, torch {dtype}")
 
 

@@ -13,12 +13,6 @@ from typing import Any
 
 from tvm import te, tirx
 
-# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf with an error below
-# 1.5e-7.
-ERF_P = 0.3275911
-ERF_TERMS = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-
-
 # Scores of keys after a query's position.
 LEAST = -3.0e38
 # The least finite float32.
@@ -119,12 +113,19 @@ def masked_softmax(x: Any) -> Any:
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    """Normalize over the last axis; gamma and beta are [width]."""
+    """Normalize over the last axis; gamma and beta are [width] or None.
+
+    The variance is the mean square of the differences from the mean. The difference of the mean
+    square and the squared mean would lose the digits that a large mean has.
+    """
     rows, width = x.shape[:-1], x.shape[-1]
-    k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
+    k, m, j = (te.reduce_axis((0, width), name=name) for name in "kmj")
     part = _const(1.0) / tirx.Cast("float32", width)
     total = te.compute(rows, lambda *i: te.sum(x[(*i, k)], axis=k), name="norm_total")
-    centred = te.compute(x.shape, lambda *i: x[i] - total[i[:-1]] * part, name="norm_centred")
+    near = te.compute(x.shape, lambda *i: x[i] - total[i[:-1]] * part, name="norm_near")
+    # A float32 rounds the mean by more than small differences from it.
+    rest = te.compute(rows, lambda *i: te.sum(near[(*i, m)], axis=m), name="norm_rest")
+    centred = te.compute(x.shape, lambda *i: near[i] - rest[i[:-1]] * part, name="norm_centred")
     squares = te.compute(
         rows, lambda *i: te.sum(centred[(*i, j)] * centred[(*i, j)], axis=j), name="norm_squares"
     )
@@ -132,23 +133,11 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
     def scaled(*i: Any) -> Any:
         return centred[i] * te.rsqrt(squares[i[:-1]] * part + _const(eps))
 
-    return te.compute(x.shape, lambda *i: scaled(*i) * gamma[i[-1]] + beta[i[-1]], name="norm")
+    def weighted(*i: Any) -> Any:
+        value = scaled(*i) if gamma is None else scaled(*i) * gamma[i[-1]]
+        return value if beta is None else value + beta[i[-1]]
 
-
-def adaptive_maximum(x: Any, axis: int, size: int) -> Any:
-    """Compute maxima of `size` windows of an axis; windows overlap if `size` does not divide."""
-    before = int(x.shape[axis])
-    most = max(-((i + 1) * before // -size) - i * before // size for i in range(size))
-    k = te.reduce_axis((0, most), name="k")
-
-    def element(*i: Any) -> Any:
-        begin = tirx.floordiv(i[axis] * before, size)
-        end = tirx.floordiv((i[axis] + 1) * before + (size - 1), size)
-        # A shorter window repeats its last element.
-        return te.max(x[(*i[:axis], tirx.min(begin + k, end - 1), *i[axis + 1 :])], axis=k)
-
-    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-    return te.compute(shape, element, name="adaptive_maximum")
+    return te.compute(x.shape, weighted, name="norm")
 
 
 def sigmoid(x: Any) -> Any:
@@ -161,49 +150,13 @@ def silu(x: Any) -> Any:
     return te.compute(x.shape, lambda *i: x[i] * te.sigmoid(x[i]), name="silu")
 
 
-def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
-    """Compute scale * x for x >= 0, else scale * alpha * (e^(input_scale * x) - 1)."""
-
-    def element(*i: Any) -> Any:
-        below = te.exp(tirx.min(x[i], _const(0)) * _const(input_scale)) - _const(1)
-        return (tirx.max(x[i], _const(0)) + below * _const(alpha)) * _const(scale)
-
-    return te.compute(x.shape, element, name="elu")
-
-
-def tanh(x: Any) -> Any:
-    """Compute the hyperbolic tangent of each element, with an absolute error below 1e-6."""
-    return te.compute(x.shape, lambda *i: _tanh(x[i]), name="tanh")
-
-
-def gelu(x: Any) -> Any:
-    """Compute x times the normal distribution function, with an absolute error below 1e-6 x."""
-
-    def element(*i: Any) -> Any:
-        return x[i] * _const(0.5) * (_const(1) + _erf(x[i] * _const(math.sqrt(0.5))))
-
-    return te.compute(x.shape, element, name="gelu")
-
-
 def gelu_tanh(x: Any) -> Any:
-    """Compute the approximation of :func:`gelu` by a hyperbolic tangent."""
+    """Compute x times the normal distribution function, approximated by a hyperbolic tangent."""
 
     def element(*i: Any) -> Any:
         inner = x[i] + _const(0.044715) * x[i] * x[i] * x[i]
-        return x[i] * te.sigmoid(_const(2 * math.sqrt(2 / math.pi)) * inner)
+        value = x[i] * te.sigmoid(_const(2 * math.sqrt(2 / math.pi)) * inner)
+        # The least sigmoid is not small beside the largest numbers.
+        return tirx.Select(x[i] < _const(-10), _const(0), value)
 
     return te.compute(x.shape, element, name="gelu_tanh")
-
-
-def _tanh(x: Any) -> Any:
-    return _const(2) * te.sigmoid(_const(2) * x) - _const(1)
-
-
-def _erf(x: Any) -> Any:
-    size = te.abs(x)
-    t = _const(1) / (_const(1) + _const(ERF_P) * size)
-    total = _const(ERF_TERMS[-1])
-    for term in reversed(ERF_TERMS[:-1]):
-        total = total * t + _const(term)
-    value = _const(1) - total * t * te.exp(_const(0) - size * size)
-    return tirx.Select(x < _const(0), _const(0) - value, value)

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
 from torchroad.conversion.bags import BAGS, width_of_bags
 from torchroad.conversion.dtypes import dtype_of
+from torchroad.conversion.sizes import shape_of
 from torchroad.conversion.verified import verified
 
 Indices = Iterator[tuple[Any, Any]]
@@ -46,7 +47,7 @@ def _of_all(node: Any, importer: Any) -> Indices:
 # Functions by operator that yield nodes of indices, each with the size of its axis.
 ALONG = (
     *("index_select.default", "gather.default"),
-    *("scatter.src", "scatter.value", "scatter_add.default"),
+    *("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two"),
 )
 INDEXED: dict[str, Callable[[Any, Any], Indices]] = {
     **dict.fromkeys(ALONG, _along),
@@ -154,10 +155,9 @@ def at_indices(node: Any, importer: Any) -> Any:
     """Convert ``index.Tensor``, ``index_select.default`` and ``embedding.default``."""
     name, x = node.target.__name__, importer.env[node.args[0]]
     if name == "index.Tensor":
-        nodes = dict(enumerate(node.args[1]))
-        if any(index is not None and dtype_of(index) == "bool" for index in nodes.values()):
+        if _mask_of(node) is not None:
             return importer._index_tensor(node)
-        places = {axis: importer.env[index] for axis, index in nodes.items() if index is not None}
+        places = _places(node, importer)
     elif name == "index_select.default":
         places = {node.args[1] % len(x.ty.shape): importer.env[node.args[2]]}
     else:
@@ -167,8 +167,63 @@ def at_indices(node: Any, importer: Any) -> Any:
     )
 
 
-def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
-    """Compute the elements at indices of some axes, and all elements of the other axes.
+def put_at_indices(node: Any, importer: Any) -> Any:
+    """Convert ``index_put.default``: integers for some axes, or a mask of neighbouring axes.
+
+    Raises:
+        TypeError: each true element of a mask has a value of its own.
+    """
+    builder, (x, values) = importer.block_builder, (importer.env[node.args[i]] for i in (0, 2))
+    adds = len(node.args) > 3 and bool(node.args[3])
+    if _mask_of(node) is not None:
+        return _put_at_mask(node, x, values, adds, importer)
+    places = _places(node, importer)
+    offsets = builder.emit_te(
+        partial(offsets_of, axes=tuple(places)), x, *places.values(), primfunc_name_hint="offsets"
+    )
+    values = builder.emit(relax.op.broadcast_to(values, offsets.ty.shape))
+    flat = [builder.emit(relax.op.reshape(tensor, [-1])) for tensor in (x, offsets, values)]
+    put = relax.op.scatter_elements(*flat, 0, "add" if adds else "update")
+    return builder.emit(relax.op.reshape(builder.emit(put), x.ty.shape))
+
+
+def _put_at_mask(node: Any, x: Any, values: Any, adds: bool, importer: Any) -> Any:
+    builder, rank = importer.block_builder, len(x.ty.shape)
+    place = _mask_of(node)
+    mask = importer.env[node.args[1][place]]
+    after = rank - place - len(mask.ty.shape)
+    if place and len(values.ty.shape) > after or any(node.args[1][place + 1 :]):
+        raise TypeError("its mask is not of the first axes")
+    if len(values.ty.shape) > after:
+        if not is_one(values.ty.shape[0]):
+            raise TypeError("each true element of its mask has a value of its own")
+        values = builder.emit(relax.op.squeeze(values, [0]))
+    shape = [*mask.ty.shape, *[1] * after]
+    wide = builder.emit(relax.op.reshape(mask, shape))
+    new = builder.emit(relax.op.add(x, values)) if adds else values
+    return builder.emit(relax.op.where(wide, new, x))
+
+
+def _mask_of(node: Any) -> int | None:
+    """Return the position of the mask among an operator's indices; None without a mask."""
+    masks = [
+        place
+        for place, index in enumerate(node.args[1])
+        if index is not None and dtype_of(index) == "bool"
+    ]
+    return masks[0] if masks else None
+
+
+def _places(node: Any, importer: Any) -> dict[int, Any]:
+    """Return the integer indices of each axis that has indices."""
+    return {axis: importer.env[i] for axis, i in enumerate(node.args[1]) if i is not None}
+
+
+Chosen = tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]]]
+
+
+def chosen(x: Any, places: Sequence[Any], axes: Sequence[int]) -> Chosen:
+    """Return the shape of the elements at indices of some axes, and their places in the data.
 
     Args:
         x: data.
@@ -184,7 +239,7 @@ def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
     together = axes[-1] - axes[0] + 1 == len(axes)
     first = axes[0] if together else 0
 
-    def element(*i: Any) -> Any:
+    def place(*i: Any) -> tuple[Any, ...]:
         index_axes, others = i[first : first + count], [*i[:first], *i[first + count :]]
         at = dict(zip(kept, others, strict=True))
         for axis, indices in zip(axes, places, strict=True):
@@ -192,10 +247,60 @@ def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
             at[axis] = indices[
                 tuple(0 if is_one(n) else k for n, k in zip(indices.shape, last, strict=True))
             ]
-        return x[tuple(at[axis] for axis in range(len(x.shape)))]
+        return tuple(at[axis] for axis in range(len(x.shape)))
 
     sizes = [x.shape[axis] for axis in kept]
-    return te.compute((*sizes[:first], *shape, *sizes[first:]), element, name="take")
+    return (*sizes[:first], *shape, *sizes[first:]), place
+
+
+def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
+    """Compute the elements at indices of some axes, and all elements of the other axes."""
+    shape, place = chosen(x, places, axes)
+    return te.compute(shape, lambda *i: x[place(*i)], name="take")
+
+
+def offsets_of(x: Any, *places: Any, axes: Sequence[int]) -> Any:
+    """Compute the positions in flattened data of the elements at indices of some axes."""
+    shape, place = chosen(x, places, axes)
+
+    def offset(*i: Any) -> Any:
+        total: Any = tirx.const(0, "int64")
+        for index, size in zip(place(*i), x.shape, strict=True):
+            total = total * size + index
+        return tirx.Cast("int64", total)
+
+    return te.compute(shape, offset, name="offsets")
+
+
+def sliced(node: Any, importer: Any) -> Any:
+    """Convert a slice; TVM's importer converts those of axes whose sizes are known."""
+    x = importer.env[node.args[0]]
+    axis = (node.args[1] if len(node.args) > 1 else 0) % len(x.ty.shape)
+    begin, *_ = (*node.args[2:3], None)
+    step = node.args[4] if len(node.args) > 4 else 1
+    before, after = (n.meta["val"].shape[axis] for n in (node.args[0], node))
+    if isinstance(before, int) and isinstance(after, int) and isinstance(begin, int | None):
+        return importer._slice(node)
+    begin = begin if isinstance(begin, int | None) else _size(begin, importer)
+    sizes = relax.ShapeExpr([*shape_of(node, importer), begin or 0])
+
+    def formula(data: Any, numbers: Any) -> Any:
+        *shape, first = numbers
+        if isinstance(first, tirx.IntImm) and int(first) < 0:
+            first = tirx.max(data.shape[axis] + first, 0)
+
+        def element(*i: Any) -> Any:
+            return data[(*i[:axis], first + i[axis] * step, *i[axis + 1 :])]
+
+        return te.compute(shape, element, name="slice")
+
+    return importer.block_builder.emit_te(formula, x, sizes, primfunc_name_hint="slice")
+
+
+def _size(node: Any, importer: Any) -> Any:
+    """Return a size that a node holds, as an expression."""
+    value = importer.env[node]
+    return getattr(value, "value", value)
 
 
 def is_one(size: Any) -> bool:

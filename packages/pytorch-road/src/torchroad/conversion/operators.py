@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from crosslab.errors import UserError
+from torchroad.conversion.arguments import Converter
 from torchroad.conversion.dtypes import checked, promoted
 from torchroad.conversion.indexing import checked_places
 
-Converter = Callable[[Any, Any], Any]
 REMEDY = (
     "write these places with other operators, or add a converter to "
     "packages/pytorch-road/src/torchroad/conversion/converters.py"

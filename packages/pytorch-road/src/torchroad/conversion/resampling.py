@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tvm import relax, tirx
+from tvm import relax
 
 from torchroad.conversion import formulas
 
 # Operators that average the last two or three axes to a given size.
 ADAPTIVE_AVERAGES = ("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
-# Operators that reduce the last two or three axes to maxima of a given size.
-ADAPTIVE_MAXIMA = ("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 # Operators of two axes whose weights do not depend on the elements.
 RESAMPLING = (
     *("upsample_nearest2d.vec", "_upsample_nearest_exact2d.vec", "upsample_bilinear2d.vec"),
@@ -46,21 +44,6 @@ def adaptive_average(node: Any, importer: Any) -> Any:
             weights = torch.nn.functional.adaptive_avg_pool1d(torch.eye(before), after).T
             x = _along(x, weights.contiguous(), axis, builder)
     return x
-
-
-def adaptive_maximum(node: Any, importer: Any) -> Any:
-    """Convert maxima of the last axes to a given size, without the maxima's indices."""
-    x, builder = importer.env[node.args[0]], importer.block_builder
-    first = len(x.ty.shape) - len(node.args[1])
-    for axis in range(first, len(x.ty.shape)):
-        before, after = x.ty.shape[axis], node.args[1][axis - first]
-        if not isinstance(before, int | tirx.IntImm):
-            raise TypeError("an axis that is resampled may not vary")
-        if after != int(before):
-            hint = "adaptive_maximum"
-            x = builder.emit_te(formulas.adaptive_maximum, x, axis, after, primfunc_name_hint=hint)
-    # Floats as indices, as in TVM's importer for other maxima: a use of them fails the dtype check.
-    return builder.emit(relax.Tuple([x, relax.op.zeros_like(x)]))
 
 
 def _sizes(node: Any, axis: int) -> tuple[int, int]:

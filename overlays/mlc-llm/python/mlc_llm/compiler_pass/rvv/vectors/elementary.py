@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import register_intrin_lowering
 from tvm.relax.frontend.nn.llm._vector_math import (
     const,
     named,
@@ -24,7 +25,7 @@ from tvm.relax.frontend.nn.llm._vector_math import (
 from ..half.dtypes import HALF, dtype_of
 from ..tir import nodes_of
 
-__all__ = ["exp", "sigmoid", "silu", "sin_cos"]
+__all__ = ["erf", "exp", "log1p", "sigmoid", "silu", "sin_cos", "tanh"]
 
 # exp: e^x = 2^n * e^r with |r| <= ln(2) / 2, ln(2) being in two parts. The polynomial is minimax
 # in e^r: relative error 2^-23.2.
@@ -40,12 +41,46 @@ LOGISTIC_MOST = 86.25
 # power of two comes with the exponent: nothing on the way overflows.
 MONIC_TERMS = [-120, 120, -59.9990234375, 20.000333786, -5.0275254249]
 MONIC_EXPONENT, MONIC_FACTOR = -7, -(2.0**7) / 120
+# (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2: the error of e^r - 1 is below 2^-26 of r.
+EXPM1_TERMS = [0.5, 0.16666544973, 0.0416664034128, 0.00836639758199, 0.00139406498056]
+# tanh is 1 in float32 from here on.
+TANH_MOST = 9.1
+# (2 atanh(s) / s - 2) / s^2 by s^2 for |s| <= 1/3: relative error 2^-33 of 2 atanh(s).
+ATANH_TERMS = [0.66666674614, 0.39998948574, 0.28615212440, 0.21443885565, 0.24245256186]
+# erf(x) / x by x^2 for |x| <= 1: relative error 2^-24.
+ERF_TERMS = [
+    1.1283791065216064,
+    -0.37612220644950867,
+    0.11279028654098511,
+    -0.026664838194847107,
+    0.004831977188587189,
+    -0.0004899872001260519,
+    -2.358541496505495e-05,
+]
+# e^(z^2) erfc(z) / t by t - 19/32 for t = 1 / (1 + z / 2) and z up to 10.2: relative error 2^-24.
+# The middle of the range as origin keeps the rounding errors of high powers small.
+TAIL_ORIGIN = 19 / 32
+TAIL_TERMS = [
+    0.5802313685417175,
+    0.7952033281326294,
+    0.5901355743408203,
+    0.07390131801366806,
+    -0.2065543532371521,
+    -0.04303915426135063,
+    0.11289568245410919,
+    0.003538979683071375,
+    -0.060229331254959106,
+]
 # Bits less those of x > 0: 1/x with a relative error below 2^-3, which each step of Newton squares.
 INVERSE_BITS, INVERSE_STEPS = 0x7EF311C3, 3
 
 
 def exp(x: Any) -> Any:
     """e^x, with a relative error below 2^-22; 0 where the result is below 2^-126."""
+    return _exp(x) if _of_halves(x) else named(x, _exp)
+
+
+def _exp(x: Any) -> Any:
     large, small = x > const(EXP_MOST), x < const(EXP_LEAST)
     value = _exp_between(x, EXP_LEAST, EXP_MOST)
     return tirx.Select(large, const(math.inf), tirx.Select(small, const(0), value))
@@ -85,7 +120,80 @@ def silu(x: Any) -> Any:
     """
     if _of_halves(x):
         return x * sigmoid(x)
-    return named(x, lambda value: value * named(_finite_divisor(value), _inverse))
+    def product(value: Any) -> Any:
+        result = value * named(_finite_divisor(value), _inverse)
+        # The factor of the bound is not small beside the largest numbers.
+        return tirx.Select(value < const(-LOGISTIC_MOST), const(0), result)
+
+    return named(x, product)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent, with a relative error below 2^-21."""
+
+    def by_size(size: Any) -> Any:
+        # A minimum would lose a NaN.
+        near = tirx.Select(size > const(TANH_MOST), const(TANH_MOST), size)
+        small = named(_expm1_between(const(-2) * near), lambda less: less / (less + const(2)))
+        # A subnormal number has no square.
+        return tirx.Select(size < const(1e-10), size, small)
+
+    return named(x, lambda value: _with_sign(named(_size(value), by_size), value))
+
+
+def log1p(x: Any) -> Any:
+    """The logarithm of 1 + x, with a relative error below 2^-21."""
+
+    def by_quotient(s: Any) -> Any:
+        return named(s * s, lambda q: tirx.op.fma(s * q, polynomial(q, ATANH_TERMS), s + s))
+
+    def near_or_far(value: Any) -> Any:
+        # Far from 0, the rounding of 1 + x changes its logarithm by little.
+        is_near = _size(value) < const(0.5)
+        near = named(tirx.Select(is_near, value, const(0)), lambda v: v / (v + const(2)))
+        return tirx.Select(is_near, named(near, by_quotient), tirx.log(const(1) + value))
+
+    return named(x, near_or_far)
+
+
+def erf(x: Any) -> Any:
+    """The error function, with a relative error below 2^-21."""
+
+    def by_size(size: Any) -> Any:
+        ratio = const(1) / (const(1) + const(0.5) * size)
+        scaled = named(ratio, lambda t: t * polynomial(t - const(TAIL_ORIGIN), TAIL_TERMS))
+        return const(1) - scaled * exp(const(-1) * size * size)
+
+    def near_or_far(value: Any) -> Any:
+        near = value * named(value * value, lambda square: polynomial(square, ERF_TERMS))
+        far = _with_sign(named(_size(value), by_size), value)
+        return tirx.Select(_size(value) < const(1), near, far)
+
+    return named(x, near_or_far)
+
+
+def _expm1_between(x: Any) -> Any:
+    """e^x - 1 for x from -87 to 0, with a relative error below 2^-22."""
+
+    def of_named(value: Any) -> Any:
+        bits, whole = rounded(value * const(1 / math.log(2)), 127)
+        power = tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(23, "uint32")))
+        rest = reduced(value, whole, LN2_PARTS)
+        return named(power, lambda p: named(rest, lambda r: by_rest(p, r)))
+
+    def by_rest(power: Any, rest: Any) -> Any:
+        small = tirx.op.fma(rest * rest, polynomial(rest, EXPM1_TERMS), rest)
+        return tirx.op.fma(power, small, power - const(1))
+
+    return named(x, of_named)
+
+
+def _size(x: Any) -> Any:
+    return tirx.call_llvm_pure_intrin("float32", "llvm.fabs", x)
+
+
+def _with_sign(size: Any, x: Any) -> Any:
+    return tirx.call_llvm_pure_intrin("float32", "llvm.copysign", size, x)
 
 
 def _finite_divisor(x: Any) -> Any:
@@ -144,3 +252,30 @@ def _inverse(x: Any) -> Any:
 
     bits = tirx.const(INVERSE_BITS, "uint32") - tirx.reinterpret("uint32", x)
     return named(tirx.reinterpret("float32", bits), begin)
+
+
+# Intrinsic functions that vectors compute by arithmetic.
+ELEMENTARY = {
+    "tirx.erf": erf,
+    "tirx.exp": exp,
+    "tirx.log1p": log1p,
+    "tirx.sigmoid": sigmoid,
+    "tirx.tanh": tanh,
+}
+# Functions of libm for scalars: TVM's own code for them is inaccurate near 0.
+OF_SCALARS = {"tirx.erf": "erff", "tirx.log1p": "log1pf", "tirx.tanh": "tanhf"}
+
+
+def _lowered(name: str) -> Callable[[Any], Any]:
+    """Lowering of a call to libm; None, after which TVM's own follows, for other dtypes."""
+
+    def lower(call: Any) -> Any:
+        if str(call.ty.dtype) != "float32":
+            return None
+        return tirx.call_pure_extern("float32", name, call.args[0])
+
+    return lower
+
+
+for _name, _of_libm in OF_SCALARS.items():
+    register_intrin_lowering(_name, "llvm", f=_lowered(_of_libm), level=20)

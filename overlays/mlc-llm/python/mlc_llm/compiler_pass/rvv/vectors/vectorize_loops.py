@@ -21,12 +21,12 @@ from ..stages import Stage, stages_of
 from ..targets import Vectors, vectors_of
 from ..tir import is_one, nodes_of, same_value, uses
 from . import elementary
+from .elementary import ELEMENTARY
 from .pieces import loop_over, pieces_of
 from .sums import summand_of, with_vector_sums
 
 # A condition that differs between elements is no vector code.
 NOT_IN_VECTORS = {"tirx.if_then_else", "tirx.call_extern"}
-ELEMENTARY = {"tirx.exp": elementary.exp, "tirx.sigmoid": elementary.sigmoid}
 
 
 @function_pass

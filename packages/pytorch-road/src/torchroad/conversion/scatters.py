@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of operators that write elements at indices along an axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax, te
+
+from torchroad.conversion.arguments import Converter, argument
+
+# Torch's reductions: the reduction of TVM, and its identity.
+REDUCTIONS = {
+    "sum": ("add", 0.0),
+    "mean": ("add", 0.0),
+    "prod": ("mul", 1.0),
+    "amax": ("max", -math.inf),
+    "amin": ("min", math.inf),
+}
+
+
+def scattered(reduction: str) -> Converter:
+    """Return a converter of an operator that writes or adds elements."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        x, axis, indices, values = importer.retrieve_args(node)
+        return _written(x, axis, indices, _first(values, indices, importer), reduction, importer)
+
+    return convert
+
+
+def scattered_with_reduction(node: Any, importer: Any) -> Any:
+    """Convert ``scatter_reduce.two``.
+
+    Raises:
+        TypeError: the mean, maximum or minimum is of integers.
+    """
+    builder = importer.block_builder
+    x, axis, indices, values, reduction = importer.retrieve_args(node)
+    takes_own = bool(argument(node, importer, 5, "include_self", True))
+    dtype, (name, identity) = str(x.ty.dtype), REDUCTIONS[reduction]
+    if dtype != "float32" and (reduction == "mean" or not math.isfinite(identity)):
+        raise TypeError(f"it reduces {dtype} by {reduction}; only float32 is supported")
+    values = _first(values, indices, importer)
+
+    def filled(number: float) -> Any:
+        return builder.emit(relax.op.broadcast_to(relax.const(number, dtype), indices.ty.shape))
+
+    if not takes_own:
+        x = _written(x, axis, indices, filled(identity), "update", importer)
+    result = _written(x, axis, indices, values, name, importer)
+    if reduction == "mean":
+        own = builder.emit(relax.op.full_like(x, relax.const(float(takes_own), dtype)))
+        count = _written(own, axis, indices, filled(1.0), "add", importer)
+        divisor = builder.emit(relax.op.maximum(count, relax.const(1.0, dtype)))
+        return builder.emit(relax.op.divide(result, divisor))
+    if not math.isfinite(identity):
+        # TVM's maxima lose a NaN.
+        marks = (builder.emit(relax.op.astype(relax.op.isnan(t), dtype)) for t in (x, values))
+        own, others = marks
+        count = _written(own, axis, indices, others, "add", importer)
+        is_nan = builder.emit(relax.op.greater(count, relax.const(0.0, dtype)))
+        return builder.emit(relax.op.where(is_nan, relax.const(math.nan, dtype), result))
+    return result
+
+
+def _written(x: Any, axis: int, indices: Any, values: Any, reduction: str, importer: Any) -> Any:
+    written = relax.op.scatter_elements(x, indices, values, axis, reduction)
+    return importer.block_builder.emit(written)
+
+
+def _first(values: Any, indices: Any, importer: Any) -> Any:
+    """Return as many values as there are indices; torch ignores further values."""
+    shape = indices.ty.shape
+    if tuple(map(str, shape)) == tuple(map(str, values.ty.shape)):
+        return values
+
+    def first(given: Any, sizes: Any) -> Any:
+        return te.compute(sizes, lambda *i: given[i], name="first")
+
+    return importer.block_builder.emit_te(first, values, shape, primfunc_name_hint="first")
