@@ -112,7 +112,9 @@ def test_a_function_keeps_its_relative_bound_near_zero_and_far(
     x = near[near != 0]
     functions = {"tanh": np.tanh, "log1p": np.log1p, "erf": np.vectorize(math.erf)}
     want = functions[name](x.astype(np.float64))
-    assert np.max(np.abs(math_on_host(name, x) - want) / np.maximum(abs(want), 2.0**-126)) < 2.0**-21
+    assert (
+        np.max(np.abs(math_on_host(name, x) - want) / np.maximum(abs(want), 2.0**-126)) < 2.0**-21
+    )
 
 
 @pytest.mark.parametrize(

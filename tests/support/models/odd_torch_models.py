@@ -306,7 +306,7 @@ def not_a_number() -> Made:
         parts = [f.relu(x), f.relu6(x), x.clamp(-1, 1), x.clamp(min=0), f.hardswish(x)]
         parts += [torch.maximum(x, -x.flip(0)), torch.minimum(x, x.flip(1)), f.softshrink(x)]
         parts += [x.amax(1), x.amin(0), x.max(), *x.max(1), *x.min(1), x.argmax(1), x.argmin(0)]
-        parts += [f.max_pool1d(x, 2), f.adaptive_max_pool2d(x[None], 2), x != x, x == x]
+        parts += [f.max_pool1d(x, 2), f.adaptive_max_pool2d(x[None], 2), x != x, x == x]  # noqa: PLR0124
         return [*parts, x.sort(1)[0], x.topk(2)[0], x.cummax(1)[0]]
 
     return _made(computed, _with_nan(6, 4))

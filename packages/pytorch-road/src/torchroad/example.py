@@ -69,13 +69,24 @@ class Example:
                     value = value.index_select(axis, places % value.shape[axis])
                     if is_mixed:
                         factors = 1 + repeats / 128
-                        value = value * factors.reshape(-1, *[1] * (value.dim() - 1 - axis % value.dim()))
+                        value = value * factors.reshape(
+                            -1, *[1] * (value.dim() - 1 - axis % value.dim())
+                        )
             return value
 
         by_place = tuple(of(n, v) for n, v in zip(self.names, self.by_place, strict=False))
         return replace(
             self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
         )
+
+    def scaled(self, factor: float, shift: float) -> Example:
+        """Return the example with its floating-point inputs multiplied and shifted."""
+
+        def of(value: Any) -> Any:
+            return value * factor + shift if value.is_floating_point() else value
+
+        by_name = {name: of(value) for name, value in self.by_name.items()}
+        return replace(self, by_place=tuple(map(of, self.by_place)), by_name=by_name)
 
     def in_double(self) -> Example:
         """Return the example with its floating-point weights and inputs in float64."""

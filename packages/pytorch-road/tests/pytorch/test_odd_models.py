@@ -131,7 +131,9 @@ def test_norms_of_large_means_are_as_near_to_float64_as_those_of_torch() -> None
     made = compiled(module, params)(*example.tensors())
     exact = example.in_double().outputs()
     for own, theirs, wanted in zip(made, example.outputs(), exact, strict=True):
-        errors = [abs(one.double() - wanted).max() for one in (torch.from_numpy(own.numpy()), theirs)]
+        errors = [
+            abs(one.double() - wanted).max() for one in (torch.from_numpy(own.numpy()), theirs)
+        ]
         assert errors[0] < max(2 * errors[1], 1e-5)
 
 

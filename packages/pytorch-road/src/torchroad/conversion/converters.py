@@ -17,11 +17,11 @@ from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
 from torchroad.conversion import elementary, extremes, formulas, norms
+from torchroad.conversion.arguments import Converter, argument
 from torchroad.conversion.bags import BAGS, embedding_bag
 from torchroad.conversion.convolutions import convolution
 from torchroad.conversion.dtypes import CONSTANTS, dtype_of
 from torchroad.conversion.indexing import at_indices, put_at_indices, sliced
-from torchroad.conversion.arguments import Converter, argument
 from torchroad.conversion.pools import (
     ADAPTIVE_MAXIMA,
     adaptive_maximum,
@@ -157,16 +157,16 @@ def _of_sizes(function: Callable[..., Any]) -> Converter:
 def _of_largest_and_smallest() -> dict[str, Converter]:
     """Return the converters of maxima and minima."""
     table = {}
-    for most, names, reduced, operator in (
-        (True, ("max", "amax", "argmax", "cummax", "maximum"), extremes.LARGEST, extremes.larger),
-        (False, ("min", "amin", "argmin", "cummin", "minimum"), extremes.SMALLEST, extremes.smaller),
+    for most, names, reduced, of_pair in (
+        (True, "max amax argmax cummax maximum", extremes.LARGEST, extremes.larger),
+        (False, "min amin argmin cummin minimum", extremes.SMALLEST, extremes.smaller),
     ):
-        plain, over_axes, place, running, of_two = names
+        plain, over_axes, place, running, of_two = names.split()
         table[f"{plain}.default"] = table[f"{over_axes}.default"] = extremes.extreme(reduced)
         table[f"{plain}.dim"] = extremes.extreme_and_place(most)
         table[f"{place}.default"] = extremes.place_of_extreme(most)
         table[f"{running}.default"] = extremes.running_extreme(most)
-        table[f"{of_two}.default"] = extremes.of_two(operator)
+        table[f"{of_two}.default"] = extremes.of_two(of_pair)
     return table
 
 

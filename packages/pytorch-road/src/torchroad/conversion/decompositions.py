@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompositions of torch's operators to operators with converters, where torch has none of its own.
+"""Decompositions to operators with converters, where torch has no decomposition of its own.
 
 The functions have the operators' signatures.
 """

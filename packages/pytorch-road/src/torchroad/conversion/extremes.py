@@ -184,7 +184,9 @@ def extreme_and_place(most: bool) -> Converter:
         builder, x = importer.block_builder, importer.env[node.args[0]]
         axis = argument(node, importer, 1, "dim")
         keeps = bool(argument(node, importer, 2, "keepdim", False))
-        place = builder.emit(relax.op.argmax(integers_of(x, importer, most=most), axis, keepdims=keeps))
+        place = builder.emit(
+            relax.op.argmax(integers_of(x, importer, most=most), axis, keepdims=keeps)
+        )
         return _reduced(x, axis, keeps, LARGEST if most else SMALLEST, importer), place
 
     return convert

@@ -175,8 +175,8 @@ def put_at_indices(node: Any, importer: Any) -> Any:
     """
     builder, (x, values) = importer.block_builder, (importer.env[node.args[i]] for i in (0, 2))
     adds = len(node.args) > 3 and bool(node.args[3])
-    if _mask_of(node) is not None:
-        return _put_at_mask(node, x, values, adds, importer)
+    if (place := _mask_of(node)) is not None:
+        return _put_at_mask(node, place, values, adds, importer)
     places = _places(node, importer)
     offsets = builder.emit_te(
         partial(offsets_of, axes=tuple(places)), x, *places.values(), primfunc_name_hint="offsets"
@@ -187,12 +187,12 @@ def put_at_indices(node: Any, importer: Any) -> Any:
     return builder.emit(relax.op.reshape(builder.emit(put), x.ty.shape))
 
 
-def _put_at_mask(node: Any, x: Any, values: Any, adds: bool, importer: Any) -> Any:
-    builder, rank = importer.block_builder, len(x.ty.shape)
-    place = _mask_of(node)
+def _put_at_mask(node: Any, place: int, values: Any, adds: bool, importer: Any) -> Any:
+    builder, x = importer.block_builder, importer.env[node.args[0]]
+    rank = len(x.ty.shape)
     mask = importer.env[node.args[1][place]]
     after = rank - place - len(mask.ty.shape)
-    if place and len(values.ty.shape) > after or any(node.args[1][place + 1 :]):
+    if (place and len(values.ty.shape) > after) or any(node.args[1][place + 1 :]):
         raise TypeError("its mask is not of the first axes")
     if len(values.ty.shape) > after:
         if not is_one(values.ty.shape[0]):
@@ -276,7 +276,7 @@ def sliced(node: Any, importer: Any) -> Any:
     """Convert a slice; TVM's importer converts those of axes whose sizes are known."""
     x = importer.env[node.args[0]]
     axis = (node.args[1] if len(node.args) > 1 else 0) % len(x.ty.shape)
-    begin, *_ = (*node.args[2:3], None)
+    begin = node.args[2] if len(node.args) > 2 else None
     step = node.args[4] if len(node.args) > 4 else 1
     before, after = (n.meta["val"].shape[axis] for n in (node.args[0], node))
     if isinstance(before, int) and isinstance(after, int) and isinstance(begin, int | None):

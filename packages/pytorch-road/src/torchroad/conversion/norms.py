@@ -103,8 +103,10 @@ def _moments(node: Any, importer: Any) -> tuple[Any, Any]:
         divisor = tirx.max(number, tirx.const(0, "float32"))
         # TVM refuses a division by a number that it knows to be 0.
         is_known = isinstance(counts[0], tirx.IntImm) and int(counts[0]) <= less
-        nothing = tirx.const(math.nan, "float32")
-        share = (lambda *i: nothing) if is_known else (lambda *i: sums(*i) / divisor)
+
+        def share(*i: Any) -> Any:
+            return tirx.const(math.nan, "float32") if is_known else sums(*i) / divisor
+
         return te.compute(sums.shape, share, name="variance")
 
     mean = mean if keeps else builder.emit(relax.op.squeeze(mean, axes))

@@ -10,8 +10,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from torchroad.conversion.extremes import LARGEST, integers_of, least_of
 from torchroad.conversion.arguments import Converter, argument
+from torchroad.conversion.extremes import LARGEST, integers_of, least_of
 from torchroad.conversion.sizes import shape_of
 
 # Operators that reduce the last two or three axes to maxima of a given size.
@@ -90,7 +90,7 @@ def _shared(before: int, count: int) -> Windows:
 
 
 def _maxima(node: Any, importer: Any, windows: Sequence[Windows]) -> Any:
-    """Return the maxima of windows; with their indices if the operator gives and a user reads them."""
+    """Return the maxima of windows; with their indices if the program reads them."""
     builder, x = importer.block_builder, importer.env[node.args[0]]
 
     def maxima(data: Any) -> Any:

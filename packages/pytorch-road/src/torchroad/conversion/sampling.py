@@ -109,7 +109,9 @@ def sampled(node: Any, importer: Any) -> Any:
     x, grid = (importer.env[operand] for operand in node.args[:2])
     sampler = Sampler(Interpolation(node.args[2]), Padding(node.args[3]), bool(node.args[4]))
     builder = importer.block_builder
-    return builder.emit_te(partial(samples, sampler=sampler), x, grid, primfunc_name_hint="grid_sample")
+    return builder.emit_te(
+        partial(samples, sampler=sampler), x, grid, primfunc_name_hint="grid_sample"
+    )
 
 
 def samples(x: Any, grid: Any, sampler: Sampler) -> Any:
@@ -117,7 +119,7 @@ def samples(x: Any, grid: Any, sampler: Sampler) -> Any:
 
     Args:
         x: [batch, channels, sizes].
-        grid: [batch, sizes of the result, axes]; the last axis of an image has the first coordinate.
+        grid: [batch, sizes of the result, axes]; an image's last axis has the first coordinate.
         sampler: settings.
     """
     axes, outer = len(x.shape) - 2, grid.shape[:-1]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from tvm import tirx
 

@@ -13,6 +13,7 @@ import torch
 
 from torchroad import libraries
 from torchroad.survey.architectures.outputs import Factory, Made
+from torchroad.survey.operators import operator_cases
 
 MODULES = Path(__file__).with_name("modules.toml")
 
@@ -41,7 +42,11 @@ def architecture_cases() -> dict[str, Factory]:
     return {name: partial(_lively, make) for name, make in models.items()}
 
 
-KINDS = {"module": module_cases, "architecture": architecture_cases}
+KINDS = {
+    "module": module_cases,
+    "operator": operator_cases,
+    "architecture": architecture_cases,
+}
 
 
 def all_cases(kinds: Collection[str]) -> dict[str, tuple[str, Factory]]:

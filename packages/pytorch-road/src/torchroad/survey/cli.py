@@ -21,6 +21,7 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.errors import LabError, UserError
 from groundwork.command_line import Parser
 from groundwork.hashing import digest
+from torchroad.survey import ulp
 from torchroad.survey.outcome import KINDS, MARK, Outcome, Report
 
 PACKAGES = ("torchvision", "torchaudio", "diffusers", "transformers")
@@ -53,6 +54,11 @@ def parser() -> Parser:
         help=f"most seconds that a case may take ({SECONDS:.0f})",
     )  # fmt: skip
     add("--table", action="store_true", help="print a row for each module and architecture, too")
+    add(
+        "--ulp", action="store_true",
+        help="print the errors of functions in units in the last place, at VLEN 128 to 1024 in "
+        "QEMU, instead of the survey",
+    )  # fmt: skip
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch-survey.json)")
     return options
 
@@ -66,7 +72,10 @@ def main(argv: Sequence[str]) -> int:
     """
     args = parser().parse_args(argv)
     args.kinds = tuple(args.kind or KINDS)
-    _check_packages(args.kinds)
+    _check_packages(() if args.ulp else args.kinds)
+    if args.ulp:
+        print(ulp.table(args))
+        return 0
     path: Path = args.report or args.project / "out" / "torch-survey.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     report = Report.read(path, made_from(args.tvm_tree))

@@ -16,7 +16,11 @@ from groundwork.files import atomic_write_json
 MARK = "survey: "
 
 # Kinds of cases, in words.
-KINDS = {"module": "modules of torch.nn", "architecture": "architectures"}
+KINDS = {
+    "module": "modules of torch.nn",
+    "operator": "operators",
+    "architecture": "architectures",
+}
 
 # Largest allowed difference of an output, relative to the largest value of torch's output.
 TOLERANCE = 1e-5
@@ -37,7 +41,7 @@ class Outcome:
 
     Attributes:
         name: of the case.
-        kind: "module" or "architecture".
+        kind: one of KINDS.
         verdict: on the outputs.
         error: largest difference, relative to an output's largest value.
         share: part of the multiply-adds that kernels do; None if the case was not compiled.

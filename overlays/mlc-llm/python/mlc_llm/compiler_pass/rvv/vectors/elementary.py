@@ -120,6 +120,7 @@ def silu(x: Any) -> Any:
     """
     if _of_halves(x):
         return x * sigmoid(x)
+
     def product(value: Any) -> Any:
         result = value * named(_finite_divisor(value), _inverse)
         # The factor of the bound is not small beside the largest numbers.

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey's cases of operators that no module of torch.nn calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchroad.survey.architectures.outputs import Factory, Made
+
+aten = torch.ops.aten
+PLACES = torch.tensor([[0, 2, 1], [2, 0, 0]])
+
+# Functions of a matrix.
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "min of an axis": lambda x: x.min(1),
+    "any": lambda x: (x > 1).any(),
+    "diagonal": lambda x: x.diagonal(1),
+    "shifts": lambda x: (x.int() << 2, x.int() >> 1),
+    "mask in index_put": lambda x: aten.index_put(x, [x > 0], torch.tensor(2.0)),
+    "index_put": lambda x: aten.index_put(x, [None, PLACES[0]], x[:, :3], True),
+    "scatter_reduce": lambda x: x[:2].scatter_reduce(1, PLACES, x[:2], "mean"),
+    "masked_scatter": lambda x: x.masked_scatter(x > 0, -x),
+    "cummax": lambda x: x.cummax(1),
+    "cummin": lambda x: x.cummin(0),
+    "unfold": lambda x: x.unfold(1, 3, 2),
+    "stable sort": lambda x: torch.sort(x, stable=True, descending=True),
+    "topk": lambda x: x.topk(3),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "std": lambda x: x.std((0, 1)),
+    "roll": lambda x: x.roll(5),
+    "truth values": lambda x: ((x > 0) + (x > 1), (x > 0) == (x > 1)),
+    "grid_sample": lambda x: torch.nn.functional.grid_sample(
+        x[None, None], (x[:4, :4] / (1 + x.abs().amax())).reshape(1, 2, 4, 2), align_corners=False
+    ),
+    **{
+        name: getattr(torch, name)
+        for name in ("expm1", "log1p", "sinh", "cosh", "asinh", "erf", "erfc", "atan", "sin")
+    },
+}
+
+
+def operator_cases() -> dict[str, Factory]:
+    """Return the factories of the operators, by name."""
+    return {name: partial(_made, function) for name, function in OPERATORS.items()}
+
+
+class Operator(torch.nn.Module):  # type: ignore[misc]
+    """A function of a matrix as a module."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        """Return the function of a matrix."""
+        return self.function(x)
+
+
+def _made(function: Callable[[Any], Any]) -> Made:
+    return Operator(function), (torch.randn(5, 8),)
