@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from crosslab.build.recipe_options import read_recipe, recipe_options
-from crosslab.build.runner import Clock, build_runner
+from crosslab.assemble.recipe_options import read_recipe, recipe_options
+from crosslab.assemble.runner import Clock, build_runner
 from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
 from groundwork.command_line import Parser
