@@ -227,7 +227,8 @@ def test_commits_that_are_not_exported_stop_a_rebase_and_status_says_what_to_do(
     (two.tree / CORE_PATH).write_bytes((two.tree / CORE_PATH).read_bytes() + b"# more\n")
     git(two.tree, "commit", "-qam", message("More"))
     said = two.ok("status").out
-    assert "write them to its series" in said and "bring it up to date" not in said
+    assert "write the commits to the series: forkpatch export calc" in said
+    assert "bring it up to date" not in said
     refused = two.run("rebase", "calc", "2.0")
     assert refused.code == 2 and "has commits that are not in the series" in refused.err
     two.ok("export", "calc")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from forkpatch.rebase.workspace import Rebase
     from forkpatch.sources.obtain import SourceOptions
 
-_MOST_LINES = 15  # changed lines of patches that a rebase's report shows
+_MOST_LINES = 40  # changed lines of patches that a rebase's report shows
 
 
 def register(verbs: Registry) -> None:
@@ -161,8 +161,7 @@ def register(verbs: Registry) -> None:
 
 def run_edit(fork: Fork, options: argparse.Namespace) -> int:
     """Open a patched tree as a git branch with one commit a patch."""
-    from forkpatch.git.calls import Git  # noqa: PLC0415 - for this verb only
-    from forkpatch.series.export import open_for_edit  # noqa: PLC0415
+    from forkpatch.series.export import open_for_edit  # noqa: PLC0415 - for this verb only
 
     release, upstream = upstream_of(fork, options.release, options.upstream)
     chosen = source_options(options)
@@ -177,12 +176,6 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
             "or add a commit; then write the series:",
             f"  {typed(f'export {upstream.name}')}",
         )
-        if Git(applied.path / ".git").run("var", "GIT_AUTHOR_IDENT", ok=range(256)).returncode:
-            config = f"git -C {shlex.quote(str(applied.path))} config"
-            say(
-                "git does not know who you are, and would refuse to commit; type first:",
-                f"  {config} user.name NAME && {config} user.email ADDRESS",
-            )
     write_report(
         options.json,
         {"upstream": upstream.name, "path": applied.path, "patches": applied.patches},
@@ -390,14 +383,15 @@ def _newest_series(fork: Fork, name: str, new: str) -> Upstream | None:
     """Return the newest version with a series that is older than ``new``; None without one."""
     from forkpatch.pins.tags import version_of as number_of  # noqa: PLC0415 - for this verb only
 
-    numbers = {
-        pin: number
-        for pin in _with_series(fork, name)
-        if new not in (pin.version, pin.tag) and (number := number_of(pin.version))
-    }
     limit = number_of(new)
-    older = {pin: number for pin, number in numbers.items() if limit is None or number < limit}
-    return max(older, key=older.__getitem__, default=None)
+    older = [
+        (number, pin)
+        for pin in _with_series(fork, name)
+        if new not in (pin.version, pin.tag)
+        and (number := number_of(pin.version))
+        and (limit is None or number < limit)
+    ]
+    return max(older, key=lambda pair: pair[0])[1] if older else None
 
 
 def _with_series(fork: Fork, name: str) -> list[Upstream]:

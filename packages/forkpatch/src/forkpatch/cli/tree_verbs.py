@@ -175,10 +175,11 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
         )
         for tree in trees:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
-        edited = [tree.name for tree in trees if tree.state is TreeCondition.EDITED]
-        for name in edited:
-            command = typed(f"export {name}")
-            say(f"{name}: commit the changes, then write them to its series: {command}")
+        edited = [tree for tree in trees if tree.state is TreeCondition.EDITED]
+        for tree in edited:
+            open_changes = any(not reason.startswith("it has other") for reason in tree.reasons)
+            first = "commit the changes, then write" if open_changes else "write"
+            say(f"{first} the commits to the series: {typed(f'export {tree.name}')}")
         states = (TreeCondition.STALE, TreeCondition.MISSING)
         if not edited and any(tree.state in states for tree in trees):
             say(f"bring it up to date: {typed('apply')}")
