@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import register_intrin_lowering
 from tvm.relax.frontend.nn.llm._vector_math import (
     const,
     named,
@@ -21,6 +20,7 @@ from tvm.relax.frontend.nn.llm._vector_math import (
     rounded,
     sin_cos,
 )
+from tvm.target.intrin import register_intrin_lowering
 
 from ..half.dtypes import HALF, dtype_of
 from ..tir import nodes_of
