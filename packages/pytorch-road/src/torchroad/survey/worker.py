@@ -46,6 +46,8 @@ from torchroad.survey.architectures.outputs import Factory
 from torchroad.survey.cases import all_cases
 from torchroad.survey.outcome import MARK, TOLERANCE, Outcome, Verdict
 
+# Smaller numbers are 0: functions give 0 for some of them, see ``--ulp``.
+LEAST = 2.0**-117
 # Factors and shifts of the inputs of modules and operators: errors hide at the size of 1.
 SCALES = ((1.0, 0.0), (1e-4, 0.0), (1e3, 0.0), (1.0, 100.0), (1.0, -20.0))
 
@@ -145,7 +147,10 @@ def judge_outputs(example: Example, made: Sequence[NDArray[Any]]) -> Judged:
 
 
 def _by_place(outputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {str(place): one for place, one in enumerate(outputs)}
+    return {
+        str(place): np.where(np.abs(one) < LEAST, 0, one) if one.dtype.kind == "f" else one
+        for place, one in enumerate(outputs)
+    }
 
 
 def _widened(output: NDArray[Any]) -> NDArray[Any]:
