@@ -179,10 +179,10 @@ class Spectrum(nn.Module):
 
 
 class Copied(nn.Module):
-    """A model with an operator that TVM knows, and cannot convert."""
+    """A model with an operator whose converter refuses its arguments."""
 
-    def forward(self, x: Tensor, places: Tensor) -> Tensor:
-        return torch.zeros(2, 8, 16).index_copy(1, places, x)
+    def forward(self, x: Tensor, values: Tensor) -> Tensor:
+        return torch.index_put(x, (x > 0,), values)
 
 
 class ScaledSum(nn.Module):
@@ -300,7 +300,8 @@ def spectrum() -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 def copied() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Another model that cannot be imported."""
-    return Copied(), (torch.randn(2, 3, 16), torch.arange(3))
+    x = torch.arange(6.0) - 2
+    return Copied(), (x, torch.ones(3))
 
 
 def nothing() -> int:
