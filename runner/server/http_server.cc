@@ -16,6 +16,7 @@
 #include "input/json.h"
 #include "input/log.h"
 #include "server/connection.h"
+#include "server/thread_pool.h"
 
 namespace rvv_runner {
 namespace {
@@ -98,31 +99,6 @@ void ReadAbsoluteForm(httplib::Request* request) {
   path = slash == path.size() ? "/" : path.substr(slash);
 }
 
-// httplib's threads, with the number of connections that wait for one. All threads are there from the
-// beginning: httplib starts a further one only if none is idle when a connection comes, so that in a
-// burst many connections would wait behind few threads that have not woken yet.
-class CountingPool final : public httplib::TaskQueue {
- public:
-  CountingPool(size_t most, std::atomic<int>* waiting)
-      : pool_(most, most, most), waiting_(waiting) {}
-
-  bool enqueue(std::function<void()> serve) override {
-    ++*waiting_;
-    const bool taken = pool_.enqueue([this, serve = std::move(serve)] {
-      --*waiting_;
-      serve();
-    });
-    if (!taken) --*waiting_;
-    return taken;
-  }
-
-  void shutdown() override { pool_.shutdown(); }
-
- private:
-  httplib::ThreadPool pool_;
-  std::atomic<int>* waiting_;
-};
-
 // Matches as httplib does: a parameter (/v1/models/:model) is one part of the path.
 bool Matches(const std::string& route, const std::string& path) {
   const size_t colon = route.find(':');
@@ -186,7 +162,7 @@ void HttpServer::Offer(Endpoints* endpoints) {
   }
   set_default_headers(headers);
   const size_t most = options_.connections;
-  new_task_queue = [this, most] { return new CountingPool(most, &waiting_); };
+  new_task_queue = [this, most] { return new ThreadPool(most, &waiting_); };
 }
 
 void HttpServer::AddRoute(const std::string& method, const std::string& path) {
