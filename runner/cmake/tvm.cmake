@@ -20,19 +20,24 @@ if(NOT RUNNER_TVM_FFI)
   set(dlpack ${tvm_ffi_SOURCE_DIR}/3rdparty/dlpack/include)
 endif()
 
-# One tree of all sources: some include others by relative paths. A shim does not replace a file.
+# One tree of all sources: some include others by relative paths. A shim does not replace a file of TVM's,
+# and of two shims the first folder's is taken.
 set(tvm ${PROJECT_BINARY_DIR}/tvm)
+file(REMOVE_RECURSE ${tvm})  # a file that is gone must not be compiled; copies keep their times
 file(COPY ${RUNNER_TVM}/src/runtime DESTINATION ${tvm}/src)
 file(COPY ${RUNNER_TVM}/include ${dlpack} DESTINATION ${tvm})
 file(COPY ${RUNNER_TVM_FFI}/src/ffi DESTINATION ${tvm}/ffi/src)
 file(COPY ${RUNNER_TVM_FFI}/include DESTINATION ${tvm}/ffi)
+set(taken)
 foreach(folder IN LISTS RUNNER_TVM_SHIMS)
   file(GLOB_RECURSE shims RELATIVE ${folder} ${folder}/*.h ${folder}/*.cc)
   foreach(shim IN LISTS shims)
-    if(NOT EXISTS ${tvm}/${shim} OR ${folder}/${shim} IS_NEWER_THAN ${tvm}/${shim})
-      cmake_path(GET shim PARENT_PATH parent)
-      file(COPY ${folder}/${shim} DESTINATION ${tvm}/${parent})
+    if(shim IN_LIST taken OR (shim MATCHES "^(src/runtime|include)/" AND EXISTS ${RUNNER_TVM}/${shim}))
+      continue()
     endif()
+    list(APPEND taken ${shim})
+    cmake_path(GET shim PARENT_PATH parent)
+    file(COPY ${folder}/${shim} DESTINATION ${tvm}/${parent})
   endforeach()
 endforeach()
 list(TRANSFORM RUNNER_TVM_SOURCES PREPEND ${tvm}/ OUTPUT_VARIABLE patterns)

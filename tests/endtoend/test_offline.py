@@ -125,4 +125,4 @@ def test_the_whole_job_runs_without_a_network(project: Path) -> None:
     tarballs = [*(project / "dist").glob("*.tar")]
     assert len(tarballs) == 2
     for tarball in tarballs:
-        assert run(project, "-m", "crosslab", "verify", str(tarball)).returncode == 0
+        assert run(project, "-m", "crosslab", "package", "verify", str(tarball)).returncode == 0
