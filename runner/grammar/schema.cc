@@ -40,10 +40,10 @@ const Names kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems",
 const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
                           "multipleOf"};
 const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
-// Formats of the standard that XGrammar does not know. Others, such as int32, are annotations.
 // XGrammar writes bounds as whole numbers of 64 bits, and with six digits after the point.
 constexpr double kLargestBound = 9007199254740992;  // 2^53: whole numbers below are exact
 constexpr double kLeastRange = 2e-6;
+// Formats of the standard that XGrammar does not know. Others, such as int32, are annotations.
 const Names kUnknownFormats = {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"};
 
 // Bounds on what XGrammar's compiler, which cannot be interrupted, gets to do.

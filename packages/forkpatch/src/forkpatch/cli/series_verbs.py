@@ -364,14 +364,14 @@ def _check_exported(fork: Fork, old: Upstream) -> None:
     Raises:
         UserError: a rebase of the series would leave out the commits.
     """
-    from forkpatch.tree.worktree import local_changes, read_stamp  # noqa: PLC0415
+    from forkpatch.tree.worktree import has_other_commits, read_stamp  # noqa: PLC0415
 
     for release, versions in fork.lock.releases.items():
         folder = fork.tree_folder(release, old)
         stamp = read_stamp(folder) if versions.get(old.name) == old.version else None
         if stamp is None or stamp.version != old.version:
             continue
-        if any(change.startswith("it has other") for change in local_changes(folder, stamp)):
+        if has_other_commits(folder, stamp):
             raise UserError(
                 f"{folder} has commits that are not in the series, and the rebase would leave them"
                 " out",

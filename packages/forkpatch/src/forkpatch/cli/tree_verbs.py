@@ -25,6 +25,7 @@ from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, plan_tree
 from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
+from forkpatch.tree.worktree import OTHER_COMMITS
 from groundwork.files import atomic_write
 
 _MOST_NAMES = 3  # patches of a variant that are named
@@ -177,7 +178,7 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
         edited = [tree for tree in trees if tree.state is TreeCondition.EDITED]
         for tree in edited:
-            open_changes = any(not reason.startswith("it has other") for reason in tree.reasons)
+            open_changes = any(reason != OTHER_COMMITS for reason in tree.reasons)
             first = "commit the changes, then write" if open_changes else "write"
             say(f"{first} the commits to the series: {typed(f'export {tree.name}')}")
         states = (TreeCondition.STALE, TreeCondition.MISSING)

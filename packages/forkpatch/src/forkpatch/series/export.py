@@ -36,8 +36,10 @@ from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.worktree import (
+    OTHER_COMMITS,
     OVERLAYS_REF,
     Inputs,
+    has_other_commits,
     local_changes,
     make_inputs,
     read_stamp,
@@ -194,7 +196,7 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
                 remedy=f"finish it: git -C {shlex.quote(str(folder))}"
                 f" {what.removeprefix('git ')} --continue; or --abort",
             )
-    changes = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
+    changes = [line for line in local_changes(folder, stamp) if line != OTHER_COMMITS]
     if changes and not loose:
         raise UserError(
             f"{folder} has changes that are in no commit: {'; '.join(changes[:5])}",
@@ -242,8 +244,7 @@ def _move_to_overlay(changed: Path, overlay: Path) -> str:
 def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) -> None:
     """Build the tree from the exported patches unless it and its stamp fit the series."""
     stamp = read_stamp(folder)
-    git = Git(folder / ".git", folder)
-    same_head = stamp is not None and git.text("rev-parse", "HEAD") == stamp.head
+    same_head = stamp is not None and not has_other_commits(folder, stamp)
     inputs = make_inputs(plan.upstream.tree, plan.patches, plan.overlays)
     if stamp is None or not same_head or _series_of(stamp.inputs) != _series_of(inputs):
         source, options = (stamp.source, stamp.options) if stamp else ("", ())

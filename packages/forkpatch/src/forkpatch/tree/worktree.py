@@ -22,6 +22,7 @@ from groundwork.files import atomic_write_json
 FORMAT = 1  # part of every stamp: after a change of the tree format, old trees are stale
 BASE_REF = "refs/forkpatch/base"
 OVERLAYS_REF = "refs/forkpatch/overlays"
+OTHER_COMMITS = "it has other commits than the series"
 APPLIED_REF = "refs/forkpatch/applied"
 PREVIOUS_REF = "refs/forkpatch/previous"
 NAME_TRAILER = "Forkpatch-Name"
@@ -239,6 +240,16 @@ def read_stamp(folder: Path) -> Stamp | None:
         return None
 
 
+def has_other_commits(folder: Path, stamp: Stamp) -> bool:
+    """Return True when the tree has other commits than those it was built with.
+
+    Raises:
+        GitError: the tree's repository cannot be read.
+    """
+    git = Git(folder / ".git", folder)
+    return git.text("rev-parse", "--verify", "HEAD^{commit}") != stamp.head
+
+
 def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
     """Return the changes to the tree since it was built, in words; empty for none.
 
@@ -246,9 +257,8 @@ def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
         GitError: the tree's repository cannot be read.
     """
     git = Git(folder / ".git", folder)
-    head = git.text("rev-parse", "--verify", "HEAD^{commit}")
     out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
-    changes = [] if head == stamp.head else ["it has other commits than the series"]
+    changes = [OTHER_COMMITS] if has_other_commits(folder, stamp) else []
     for record in out.stdout.split(b"\0")[:-1]:
         kind, path = record[:2], os.fsdecode(record[3:])
         word = "new file" if kind == b"??" else "deleted" if b"D" in kind else "changed"
