@@ -8,7 +8,7 @@ program does, and with faults put into its weights or its cache.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -175,6 +175,52 @@ def test_a_fault_of_the_head_is_seen_by_its_logits(
     found = judged(mode, {**weights(), "lm_head.weight": change(weights()["lm_head.weight"])})
     assert not found.fault
     assert not found.right
+
+
+class Halves(ReferenceLlama):
+    """A model that stores what its layers compute in float16."""
+
+    def _norm(self, x: F32, name: str) -> F32:
+        return _stored(super()._norm(_stored(x), name))
+
+    def _product(self, x: F32, name: str, rounded: Any = None) -> F32:
+        product = super()._product(x, name, rounded)
+        return product if name.startswith("lm_head") else _stored(product)
+
+    def _mixed(self, *parts: Any) -> F32:
+        return _stored(super()._mixed(*parts))
+
+    def _rotate(self, x: F32, positions: Any) -> F32:
+        return _stored(super()._rotate(x, positions))
+
+
+def _stored(x: F32) -> F32:
+    return x.astype(np.float16).astype(np.float32)
+
+
+def judged_halves(config: FamilyConfig, values: dict[str, F32], asked: Asked) -> AnswerVerdict:
+    """The verdict on a run in halves with these weights."""
+    run = Halves(config, values)
+    rows = [run.read(PROMPT)]
+    while len(rows) < NEW:
+        rows.append(run.read([int(rows[-1].argmax())]))
+    job: Any = JudgedJob(None, NEW, 64, 1e-2, rounds=False, halves=True)
+    found = judge(job, [int(row.argmax()) for row in rows], np.stack(rows), None, asked)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_halves_are_right_and_their_faults_are_found(seed: int) -> None:
+    config = replace(CONFIG, layers=2)
+    right = dict(random_weights(config, seed))
+    asked = Asked(config, right, PROMPT)
+    assert judged_halves(config, right, asked).right
+    for name, change in FAULTS:
+        param = f"model.layers.1.{name}.weight"
+        assert not judged_halves(config, {**right, param: change(right[param])}, asked).right, name
+    other = replace(config, rope_theta=config.rope_theta * 50)
+    assert not judged_halves(other, right, asked).right
 
 
 def test_a_stale_page_is_seen() -> None:

@@ -41,6 +41,9 @@ from crosslab.models.weights_file import F32
 
 # Largest logit error of a model in any format if the input of its last product is recorded.
 HEAD_TOLERANCE = 1e-3
+# Halves have 11 bits, and a layer stores about twelve of them one after another. Their independent
+# errors add up as the root of their number. Right models reach a half of this.
+_HALVES_ROUNDING, _HALVES_STORES, _HALVES_MARGIN = 2.0**-11, 12, 0.7
 
 _progress = Console(stderr=True, highlight=False)
 
@@ -211,6 +214,8 @@ def judge(
             taking.end()
             if job.int8 and taking.rounds_head:
                 tolerance = min(tolerance, HEAD_TOLERANCE)
+        elif job.halves and not fault:
+            fault = _halves_fault(logits, rows, asked.config.layers)
     except RoundingError as error:
         fault, rows = error.what, np.full_like(logits, np.nan)
     plain = _rows_of(ReferenceLlama(asked.config, asked.values), tokens, asked)
@@ -225,6 +230,18 @@ def judge(
         taken=Taken(taking.taken, taking.other, taking.farthest) if taking else None,
         cost=rounding_cost(job, tokens, logits, plain, asked, taking) if taking else None,
         stored=stored,
+    )
+
+
+def _halves_fault(logits: F32, wanted: F32, layers: int) -> str:
+    """The reason why halves do not explain the errors of logits; empty if they do."""
+    bound = _HALVES_MARGIN * _HALVES_ROUNDING * float(np.sqrt(_HALVES_STORES * layers))
+    error = float(np.sqrt(np.square(logits - wanted).mean() / np.square(wanted).mean()))
+    if error < bound:
+        return ""
+    return (
+        f"the logits differ from the reference's by {error:.1e} in the root mean square, and "
+        f"halves in {layers} layers explain {bound:.1e}"
     )
 
 
