@@ -24,9 +24,16 @@ constexpr char kRequestParts[] = R"({
 "NamedTool": {"type": "object", "required": ["type", "function"], "properties": {
   "type": {"type": "string", "enum": ["function"]},
   "function": {"$ref": "#/components/schemas/FunctionName"}}},
+"AllowedTools": {"type": "object", "required": ["mode", "tools"], "properties": {
+  "mode": {"type": "string", "enum": ["auto", "required"]},
+  "tools": {"type": "array", "items": {"$ref": "#/components/schemas/NamedTool"}}}},
+"AllowedToolChoice": {"type": "object", "required": ["type", "allowed_tools"], "properties": {
+  "type": {"type": "string", "enum": ["allowed_tools"]},
+  "allowed_tools": {"$ref": "#/components/schemas/AllowedTools"}}},
 "ToolChoice": {"anyOf": [
   {"type": "string", "enum": ["none", "auto", "required"]},
-  {"$ref": "#/components/schemas/NamedTool"}]},
+  {"$ref": "#/components/schemas/NamedTool"},
+  {"$ref": "#/components/schemas/AllowedToolChoice"}]},
 "ResponseTool": {"type": "object", "required": ["type", "name"], "properties": {
   "type": {"type": "string", "enum": ["function"]},
   "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
@@ -36,9 +43,14 @@ constexpr char kRequestParts[] = R"({
 "ResponseNamedTool": {"type": "object", "required": ["type", "name"], "properties": {
   "type": {"type": "string", "enum": ["function"]},
   "name": {"type": "string"}}},
+"ResponseAllowedTools": {"type": "object", "required": ["type", "mode", "tools"], "properties": {
+  "type": {"type": "string", "enum": ["allowed_tools"]},
+  "mode": {"type": "string", "enum": ["auto", "required"]},
+  "tools": {"type": "array", "items": {"$ref": "#/components/schemas/ResponseNamedTool"}}}},
 "ResponseToolChoice": {"anyOf": [
   {"type": "string", "enum": ["none", "auto", "required"]},
-  {"$ref": "#/components/schemas/ResponseNamedTool"}]},
+  {"$ref": "#/components/schemas/ResponseNamedTool"},
+  {"$ref": "#/components/schemas/ResponseAllowedTools"}]},
 "ResponseTextFormat": {"type": "object", "required": ["type"], "properties": {
   "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
   "name": {"type": "string"},
@@ -195,6 +207,47 @@ constexpr char kAnswers[] = R"({
   "data": {"type": "array", "items": {"$ref": "#/components/schemas/Embedding"}},
   "usage": {"type": "object", "properties": {
     "prompt_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}}}},
+"OllamaMessage": {"type": "object", "required": ["role", "content"], "properties": {
+  "role": {"type": "string", "enum": ["assistant"]},
+  "content": {"type": "string"},
+  "thinking": {"type": "string"},
+  "tool_calls": {"type": "array", "items": {"type": "object"}}}},
+"OllamaAnswer": {"type": "object", "required": ["model", "created_at", "done"], "properties": {
+  "model": {"type": "string"},
+  "created_at": {"type": "string"},
+  "done": {"type": "boolean"},
+  "done_reason": {"type": "string", "enum": ["stop", "length", "load"]},
+  "message": {"$ref": "#/components/schemas/OllamaMessage"},
+  "response": {"type": "string"},
+  "thinking": {"type": "string"},
+  "total_duration": {"type": "integer"},
+  "load_duration": {"type": "integer"},
+  "prompt_eval_count": {"type": "integer"},
+  "prompt_eval_duration": {"type": "integer"},
+  "eval_count": {"type": "integer"},
+  "eval_duration": {"type": "integer"}}},
+"OllamaVectors": {"type": "object", "required": ["model", "embeddings"], "properties": {
+  "model": {"type": "string"},
+  "embeddings": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+  "total_duration": {"type": "integer"},
+  "load_duration": {"type": "integer"},
+  "prompt_eval_count": {"type": "integer"}}},
+"OllamaVector": {"type": "object", "required": ["embedding"], "properties": {
+  "embedding": {"type": "array", "items": {"type": "number"}}}},
+"OllamaModel": {"type": "object", "properties": {
+  "name": {"type": "string"},
+  "model": {"type": "string"},
+  "size": {"type": "integer"},
+  "digest": {"type": "string"},
+  "details": {"type": "object"},
+  "model_info": {"type": "object"},
+  "capabilities": {"type": "array", "items": {"type": "string"}}}},
+"OllamaModels": {"type": "object", "required": ["models"], "properties": {
+  "models": {"type": "array", "items": {"$ref": "#/components/schemas/OllamaModel"}}}},
+"OllamaVersion": {"type": "object", "required": ["version"], "properties": {
+  "version": {"type": "string"}}},
+"OllamaError": {"type": "object", "required": ["error"], "properties": {
+  "error": {"type": "string"}}},
 "Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
   "count": {"type": "integer"},
   "max_model_len": {"type": "integer"},

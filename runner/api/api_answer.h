@@ -41,6 +41,13 @@ struct AnswerName {
   int64_t created = 0;  // seconds since 1970
 };
 
+// How a stream writes its events.
+enum class Framing {
+  kMarkedEvents,  // server-sent events; the line [DONE] ends them
+  kEvents,        // server-sent events
+  kLines,         // a JSON text a line
+};
+
 // Writes the answers to one request: as events of a stream, and as a whole.
 class AnswerWriter {
  public:
@@ -55,8 +62,7 @@ class AnswerWriter {
   virtual Events Finish() = 0;
   // The event of an error that ends a stream.
   virtual nlohmann::json Failed(const ApiError& error) { return ErrorBody(error); }
-  // True if a stream ends with the line [DONE].
-  virtual bool marks_end() const { return true; }
+  virtual Framing framing() const { return Framing::kMarkedEvents; }
 
   // The answers without a stream, after Finish.
   virtual nlohmann::json Body() const = 0;

@@ -142,8 +142,8 @@ Fields FormFields() {
   };
   return {
       {{"response_format", Support::kDiffers, Ref("ResponseFormat"),
-        "`text`, `json_object`, `json_schema`; always strict. Not beside `tools`. A keyword that a "
-        "grammar cannot express is refused by name"},
+        "`text`, `json_object`, `json_schema`; always strict. Beside `tools`, an answer that "
+        "calls nothing has to match. A keyword that a grammar cannot express is refused by name"},
        [](const FieldValue& at, ApiRequest* r) { ReadFormat(at, &r->form); }},
       {{"tools",
         Support::kDiffers,
@@ -239,9 +239,6 @@ void CheckTogether(const Json& body, const ApiRequest& request) {
   }
   if (request.only_reads && !request.echo) {
     Refuse("max_tokens", "must be at least 1, or echo must be true");
-  }
-  if (request.form.schema && !request.form.tools.empty()) {
-    Refuse("response_format", "cannot be used beside tools");
   }
   CheckCount("n", request.answers(), kMostAnswers, "answers of all prompts together");
 }

@@ -21,6 +21,7 @@ enum class ApiKind {
   kChat,      // /v1/chat/completions
   kText,      // /v1/completions
   kResponse,  // /v1/responses, see response_request.h
+  kGenerate,  // a prompt that becomes a chat, see ollama_request.h
 };
 
 // A request for answers.
@@ -42,7 +43,7 @@ struct ApiRequest {
   // The field of the prompt.
   std::string input() const {
     if (kind == ApiKind::kResponse) return "input";
-    return kind == ApiKind::kChat ? "messages" : "prompt";
+    return kind == ApiKind::kChat ? "messages" : "prompt";  // also of a chat that it becomes
   }
   size_t answers() const { return static_cast<size_t>(n) * (chat() ? 1 : prompts.size()); }
 };

@@ -8,6 +8,7 @@
 #include "api/api_request.h"
 #include "api/conversation.h"
 #include "api/embedding_request.h"
+#include "api/ollama_request.h"
 #include "api/response_request.h"
 #include "api/token_request.h"
 
@@ -57,7 +58,9 @@ OrderedJson Content(const PathAbout& path) {
   if (IsMedia(path.answer)) return {{path.answer, {{"schema", {{"type", "string"}}}}}};
   OrderedJson content = {{"application/json", {{"schema", Ref(path.answer)}}}};
   // OpenAPI 3.1 has no schema for the events of a stream: this is that of the data of one.
-  if (!path.event.empty()) content["text/event-stream"] = {{"schema", Ref(path.event)}};
+  const char* stream =
+      path.path.starts_with("/api/") ? "application/x-ndjson" : "text/event-stream";
+  if (!path.event.empty()) content[stream] = {{"schema", Ref(path.event)}};
   return content;
 }
 
@@ -87,8 +90,9 @@ OrderedJson Operation(const PathAbout& path) {
     operation["requestBody"] = {
         {"required", true}, {"content", {{"application/json", {{"schema", Ref(path.request)}}}}}};
   }
+  const char* of_error = path.path.starts_with("/api/") ? "OllamaError" : "Error";
   const OrderedJson error = {{"description", "error"},
-                             {"content", {{"application/json", {{"schema", Ref("Error")}}}}}};
+                             {"content", {{"application/json", {{"schema", Ref(of_error)}}}}}};
   operation["responses"] = {{"200", {{"description", "answer"}, {"content", Content(path)}}},
                             {"default", error}};
   operation["security"] = OrderedJson::array({OrderedJson::object()});
@@ -121,6 +125,37 @@ std::vector<PathAbout> MakePaths() {
        "embedding "
        "model.",
        false, "EmbeddingRequest", EmbeddingFields().About(), "EmbeddingList", ""},
+      {"POST", "/api/chat", "Answers a chat, in the form of Ollama's API.", false,
+       "OllamaChatRequest", OllamaChatFields().About(), "OllamaAnswer", "OllamaAnswer"},
+      {"POST", "/api/generate", "Answers a prompt, in the form of Ollama's API.", false,
+       "OllamaGenerateRequest", OllamaGenerateFields().About(), "OllamaAnswer", "OllamaAnswer"},
+      {"POST", "/api/embed", "Vectors of texts, in the form of Ollama's API.", false,
+       "OllamaEmbedRequest", OllamaEmbedFields().About(), "OllamaVectors", ""},
+      {"POST", "/api/embeddings", "The vector of one text, in the older form of Ollama's API.",
+       false, "OllamaEmbeddingRequest", OllamaEmbeddingFields().About(), "OllamaVector", ""},
+      {"POST", "/api/show", "The model, in the form of Ollama's API.", false, "OllamaShowRequest",
+       OllamaShowFields().About(), "OllamaModel"},
+      {"GET",
+       "/api/tags",
+       "The models, in the form of Ollama's API: one.",
+       false,
+       "",
+       {},
+       "OllamaModels"},
+      {"GET",
+       "/api/ps",
+       "The loaded models, in the form of Ollama's API: one.",
+       false,
+       "",
+       {},
+       "OllamaModels"},
+      {"GET",
+       "/api/version",
+       "The version of Ollama whose API this server has.",
+       true,
+       "",
+       {},
+       "OllamaVersion"},
       {"POST", "/tokenize", "The tokens of a text or a chat, in the form of vLLM's.", false,
        "TokenizeRequest", TokenizeFields().About(), "Tokens"},
       {"POST", "/detokenize", "The text of tokens, in the form of vLLM's.", false,

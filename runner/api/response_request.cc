@@ -117,9 +117,7 @@ void ReadFlatTools(const FieldValue& at, ResponseRequest* request) {
 }
 
 void ReadFlatChoice(const FieldValue& at, ResponseRequest* request) {
-  Json choice = at.value;
-  if (choice.is_object()) choice = {{"function", {{"name", choice.value("name", Json())}}}};
-  ReadChoice({at.name, choice, at.body}, &request->api.form);
+  ReadChoice(at, &request->api.form);
   request->repeated["tool_choice"] = at.value;
 }
 
@@ -227,9 +225,6 @@ ResponseRequest ParseResponseRequest(std::string_view body, const Sampling& defa
     OrderedJson& messages = api.chat_input.messages;
     messages.insert(messages.begin(),
                     OrderedJson{{"role", "system"}, {"content", request.instructions}});
-  }
-  if (api.form.schema && !api.form.tools.empty()) {
-    Refuse("text", "cannot ask for a format beside tools");
   }
   if (api.sampling.top_k < 0) api.sampling.top_k = 0;
   for (const char* name :

@@ -23,7 +23,7 @@ class ResponseWriter final : public AnswerWriter {
   Events End(size_t answer, const Ended& ended) override;
   Events Finish() override;
   nlohmann::json Failed(const ApiError& error) override;
-  bool marks_end() const override { return false; }
+  Framing framing() const override { return Framing::kEvents; }
   nlohmann::json Body() const override;
 
  private:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/tools.h"
 
+#include <algorithm>
+
 #include "api/conversation.h"
 #include "api/strict_json.h"
 
@@ -16,6 +18,13 @@ Tool ReadTool(const std::string& field, const OrderedJson& value) {
   return ToolOf(field + ".function", value.value("function", OrderedJson()));
 }
 
+// The name of a function, which /v1/responses has without the table "function" around it.
+std::string NameOf(const std::string& field, const Json& choice) {
+  if (!choice.is_object()) Refuse(field, "must name a function");
+  const Json function = choice.value("function", choice);
+  return ReadText(field, function.is_object() ? function.value("name", Json()) : Json());
+}
+
 }  // namespace
 
 OrderedJson InOrder(const FieldValue& at) {
@@ -26,7 +35,8 @@ OrderedJson InOrder(const FieldValue& at) {
 
 Tool ToolOf(const std::string& place, const OrderedJson& function) {
   if (!function.is_object()) Refuse(place, "must be an object");
-  const std::string name = ReadToolName(place + ".name", Json(function.value("name", "")));
+  const std::string name =
+      ReadToolName(place + ".name", Json(function.value("name", OrderedJson(""))));
   const OrderedJson empty = {{"type", "object"}, {"properties", OrderedJson::object()}};
   OrderedJson parameters = function.value("parameters", empty);
   if (parameters.is_null()) parameters = empty;
@@ -65,17 +75,30 @@ OrderedJson ReadTools(const FieldValue& at, Form* form) {
 
 void ReadChoice(const FieldValue& at, Form* form) {
   std::vector<Tool>& tools = form->tools;
-  const Json& choice = at.value;
-  if (choice == "none") {
-    tools.clear();
-  } else if (choice.is_object()) {
-    const Json function = choice.value("function", Json::object());
-    const std::string name =
-        ReadText(at.name, function.is_object() ? function.value("name", Json()) : Json());
-    std::erase_if(tools, [&](const Tool& tool) { return tool.name != name; });
+  Json choice = at.value;
+  const auto keep = [&](const std::vector<std::string>& names) {
+    std::erase_if(tools, [&](const Tool& tool) {
+      return std::find(names.begin(), names.end(), tool.name) == names.end();
+    });
     if (tools.empty()) Refuse(at.name, "names no function of tools");
+  };
+  if (choice.is_object() && choice.value("type", Json()) == "allowed_tools") {
+    const Json nested = choice.value("allowed_tools", choice);
+    const Json list = nested.is_object() ? nested.value("tools", Json()) : Json();
+    if (!list.is_array()) Refuse(at.name, "must have a list of tools");
+    std::vector<std::string> names;
+    for (const Json& tool : list) names.push_back(NameOf(at.name, tool));
+    keep(names);
+    choice = nested.value("mode", Json());
+    if (choice != "auto" && choice != "required") {
+      Refuse(at.name, "must have a mode: auto or required");
+    }
+  } else if (choice.is_object()) {
+    keep({NameOf(at.name, choice)});
+  } else if (choice == "none") {
+    tools.clear();
   } else if (choice != "auto" && choice != "required") {
-    Refuse(at.name, "must be none, auto, required, or an object that names a function");
+    Refuse(at.name, "must be none, auto, required, or an object that names functions");
   }
   form->must_call = choice.is_object() || choice == "required";
   if (form->must_call && tools.empty()) Refuse(at.name, "needs tools");

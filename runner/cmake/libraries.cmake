@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The libraries, in the archives that VERSIONS.lock and uv.lock pin. An unpacked archive can be named instead:
-# -DFETCHCONTENT_SOURCE_DIR_LLAMA_CPP=FOLDER, and _XGRAMMAR, _NLOHMANN_JSON; an archive by -DRUNNER_ARCHIVES=FOLDER.
+# -DFETCHCONTENT_SOURCE_DIR_LLAMA_CPP=FOLDER, and _XGRAMMAR, _JSONCONS, _NLOHMANN_JSON; an archive by -DRUNNER_ARCHIVES=FOLDER.
 include(FetchContent)
 
 set(RUNNER_ARCHIVES "" CACHE PATH "folder of downloaded archives; empty: they are downloaded")
@@ -40,12 +40,17 @@ fetch(llama_cpp ${index}/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca7
 read_pin(file libraries.xgrammar file)
 read_pin(sha256 libraries.xgrammar sha256)
 fetch(xgrammar ${index}/03/0f/29f521535729be740779c2c98b630ef6607cf28be9b669895dd2b821ff63/${file} ${sha256} ${file})
+read_pin(file libraries.jsoncons file)
+read_pin(sha256 libraries.jsoncons sha256)
+fetch(jsoncons ${index}/e4/38/a2d7af8b1e87bd716711bdaef6bc401008ecb2ce9e79a47a0965de9b2f26/${file} ${sha256} ${file})
 set(file nlohmann_json-3.12.0-py3-none-any.whl)
 fetch(nlohmann_json ${index}/51/69/a42fddc89a6de959b65b27a15d69de85e88d2f99884e00b1b02c12dce301/${file}
       5f6132720fb25d0d70bf0742f8397b49a540dcc193e7312a914f6aa49f054810 ${file})
 
 set(json_includes ${nlohmann_json_SOURCE_DIR}/nlohmann_json/include)
 set(json_place ${json_includes}=json)
+set(jsoncons_includes ${jsoncons_SOURCE_DIR}/src/include)
+set(jsoncons_place ${jsoncons_includes}=jsoncons)
 # Libraries are never instrumented: that would take minutes. The levels are lower on this machine, where only tests
 # run them. HTTP's cost is the network's.
 if(CMAKE_CROSSCOMPILING)

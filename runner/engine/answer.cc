@@ -66,7 +66,8 @@ std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
     piece_.logprobs.push_back(LogprobOf(logits, token, request_.sampling.top_logprobs));
   }
   Tell(text_.Next(token));
-  if (text_.stopped() || (grammar_ && grammar_->done())) return Finish::kStop;
+  ended_.cut = text_.stopped();
+  if (ended_.cut || (grammar_ && grammar_->done())) return Finish::kStop;
   if (ended_.prompt_tokens + ended_.answer_tokens == longest_) return Finish::kLength;
   return std::nullopt;
 }

@@ -34,6 +34,7 @@ struct Piece {
 struct Ended {
   Finish finish = Finish::kStop;
   std::string error;  // of kError
+  bool cut = false;   // by a stop string, perhaps within the form of its grammar
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;            // of the prompt, not computed again
   int64_t answer_tokens = 0;            // the stop token too

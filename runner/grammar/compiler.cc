@@ -258,13 +258,16 @@ OrderedJson Sequence(const std::vector<OrderedJson>& parts) {
   return {{"type", "sequence"}, {"elements", parts}};
 }
 
+OrderedJson JsonOf(const OrderedJson& schema, const std::string& where) {
+  const OrderedJson prepared = PreparedSchema(schema, where);
+  CheckSchema(prepared, where);  // XGrammar would not name the field
+  return {{"type", "json_schema"}, {"json_schema", prepared}};
+}
+
 // A call of a tool as XGrammar's structural tags describe it.
 OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
-  const OrderedJson schema = PreparedSchema(tool.parameters, tool.where);
-  CheckSchema(schema, tool.where);  // XGrammar would not name the tool
   std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
-                                    {{"type", "json_schema"}, {"json_schema", schema}},
-                                    Constant(format.close)};
+                                    JsonOf(tool.parameters, tool.where), Constant(format.close)};
   if (format.id_length > 0) {
     const std::string pattern = "[a-zA-Z0-9]{" + std::to_string(format.id_length) + "}";
     parts.push_back({{"type", "regex"}, {"pattern", pattern}});
@@ -287,7 +290,7 @@ OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, in
                      {"content", Sequence({Constant(format.between), call})}});
   }
   if (!format.end.empty()) parts.push_back(Constant(format.end));
-  return {{"type", "structural_tag"}, {"format", Sequence(parts)}};
+  return Sequence(parts);
 }
 
 }  // namespace
@@ -313,18 +316,26 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& sche
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>& tools,
-                                                        int64_t most, bool text) {
+                                                        int64_t most, const Otherwise& otherwise) {
   if (!tokenizer_.calls()) {
     throw ToolsError("tools",
                      "cannot be called: the model's chat template has no calls; ask for JSON with "
                      "response_format, or use a model for tools");
   }
   const ToolFormat& format = *tokenizer_.calls();
-  const std::string tag = CallsOf(tools, format, format.parallel ? most : 1).dump();
+  OrderedJson form = CallsOf(tools, format, format.parallel ? most : 1);
+  if (otherwise.schema != nullptr) {
+    if (format.begin.empty()) {
+      throw ToolsError("tools", "cannot be called by this model beside a format of its answer: " +
+                                    std::string("its calls begin as JSON does"));
+    }
+    form = {{"type", "or"}, {"elements", {form, JsonOf(*otherwise.schema, otherwise.where)}}};
+  }
+  const std::string tag = OrderedJson{{"type", "structural_tag"}, {"format", form}}.dump();
   const auto& table = Ready();
   try {
     auto made = std::make_shared<Compiled>(table, table->compiler().CompileStructuralTag(tag));
-    if (text) {
+    if (otherwise.any_text) {
       made->trigger = format.trigger();
       made->at_once = format.begin.empty();
     }

@@ -34,10 +34,17 @@ class GrammarCompiler {
   // request. Throws GrammarError when it cannot be expressed.
   std::shared_ptr<const Grammar> OfSchema(const OrderedJson& schema, const std::string& where);
 
-  // The grammar of calls of these tools, in the model's format, at most `most` of them. With
-  // `text`, an answer may also be any text; the grammar begins where calls begin. Throws
-  // GrammarError as OfSchema does, and ToolsError.
-  std::shared_ptr<const Grammar> OfCalls(const std::vector<Tool>& tools, int64_t most, bool text);
+  // An answer instead of calls.
+  struct Otherwise {
+    bool any_text = false;                // the grammar begins where calls begin
+    const OrderedJson* schema = nullptr;  // else JSON that is valid for it; null: none
+    std::string where = {};               // its path in the request
+  };
+
+  // The grammar of calls of these tools, in the model's format, at most `most` of them, or of another
+  // answer. Throws GrammarError as OfSchema does, and ToolsError.
+  std::shared_ptr<const Grammar> OfCalls(const std::vector<Tool>& tools, int64_t most,
+                                         const Otherwise& otherwise);
 
  private:
   class Vocabulary;

@@ -260,10 +260,11 @@ int Serve(const std::vector<std::string>& words) {
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
-  ServeUntilStopped(
-      &server,
-      {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases, own.strict},
-      &signals, std::cout);
+  const ParamFiles files = FilesOf(arguments.params);
+  ServeUntilStopped(&server,
+                    {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases,
+                     own.strict, files.bytes, files.digest},
+                    &signals, std::cout);
   return 0;
 }
 

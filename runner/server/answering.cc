@@ -35,14 +35,18 @@ class Answers::Mailbox {
   std::deque<AnswerEvent> events_;
 };
 
-Answers::Answers(Answerer* answerer, std::vector<Request> requests)
-    : answerer_(answerer), mailbox_(std::make_shared<Mailbox>()), left_(requests.size()) {
+Answers::Answers(Answerer* answerer, std::vector<Request> requests,
+                 std::unique_ptr<AnswerCheck> check)
+    : answerer_(answerer),
+      check_(std::move(check)),
+      mailbox_(std::make_shared<Mailbox>()),
+      left_(requests.size()) {
   try {
     for (size_t i = 0; i < requests.size(); ++i) {
       Request& request = requests[i];
       // The mailbox outlives this object for as long as the answerer may call back.
-      request.on_piece = [box = mailbox_, i](const Piece& piece) { box->Put({i, piece, {}}); };
-      request.on_finish = [box = mailbox_, i](const Ended& ended) { box->Put({i, {}, ended}); };
+      request.on_piece = [box = mailbox_, i](const Piece& piece) { box->Put({i, piece, {}, {}}); };
+      request.on_finish = [box = mailbox_, i](const Ended& ended) { box->Put({i, {}, ended, {}}); };
       ids_.push_back(answerer_->Submit(std::move(request)));
     }
   } catch (...) {
@@ -59,7 +63,14 @@ Answers::~Answers() {
 std::optional<AnswerEvent> Answers::Next(double seconds) {
   std::optional<AnswerEvent> event = mailbox_->Take(seconds);
   if (event && event->ended) --left_;
+  if (event && check_) Check(&*event);
   return event;
+}
+
+void Answers::Check(AnswerEvent* event) {
+  if (!event->ended) return check_->Next(event->answer, event->piece.text);
+  const bool whole = event->ended->finish == Finish::kStop && !event->ended->cut;
+  if (whole) event->fault = check_->Fault(event->answer);
 }
 
 }  // namespace rvv_runner

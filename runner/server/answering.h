@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/answer_check.h"
 #include "engine/engine.h"
 
 namespace rvv_runner {
@@ -30,13 +31,16 @@ struct AnswerEvent {
   size_t answer = 0;  // index of the request
   Piece piece;
   std::optional<Ended> ended;  // if set, `piece` is empty
+  std::string fault = {};      // the reason why an answer that has ended does not match its form
 };
 
 // The answers to some requests. The destructor cancels those that have not ended.
 class Answers {
  public:
-  // Throws what Submit throws, after it has cancelled the requests that were submitted.
-  Answers(Answerer* answerer, std::vector<Request> requests);
+  // `check`: of answers that end by themselves; may be null. Throws what Submit throws, after it has
+  // cancelled the requests that were submitted.
+  Answers(Answerer* answerer, std::vector<Request> requests,
+          std::unique_ptr<AnswerCheck> check = nullptr);
   ~Answers();
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
@@ -50,7 +54,10 @@ class Answers {
  private:
   class Mailbox;
 
+  void Check(AnswerEvent* event);
+
   Answerer* answerer_;
+  std::unique_ptr<AnswerCheck> check_;
   std::shared_ptr<Mailbox> mailbox_;
   std::vector<uint64_t> ids_;
   size_t left_;

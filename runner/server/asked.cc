@@ -46,7 +46,11 @@ std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
 std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form) {
   if (!form.tools.empty()) {
     const int64_t calls = form.parallel ? kMostCalls : 1;
-    return served.grammars->OfCalls(form.tools, calls, !form.must_call);
+    GrammarCompiler::Otherwise otherwise;
+    otherwise.any_text = !form.must_call && !form.schema;
+    if (!form.must_call && form.schema) otherwise.schema = &*form.schema;
+    otherwise.where = form.schema_field;
+    return served.grammars->OfCalls(form.tools, calls, otherwise);
   }
   return form.schema ? served.grammars->OfSchema(*form.schema, form.schema_field) : nullptr;
 }
@@ -67,6 +71,11 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
   api.chat_input = {};
   api.prompts = std::vector<ApiPrompt>(prompts.size());
   const auto grammar = GrammarOf(served, api.form);
+  if (grammar) {
+    const auto& calls = served.tokenizer->calls();
+    asked.check = std::make_unique<AnswerCheck>(api.form, calls ? &*calls : nullptr, asked.thoughts,
+                                                api.answers());
+  }
   for (const Prompt& prompt : prompts) {
     for (int64_t i = 0; i < api.n; ++i) {
       Request one;

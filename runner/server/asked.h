@@ -2,10 +2,12 @@
 // From a body to the requests for the engine.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "api/answer_check.h"
 #include "api/answer_parts.h"
 #include "api/api_error.h"
 #include "api/api_request.h"
@@ -46,7 +48,8 @@ struct Asked {
   std::vector<Request> requests;  // of each answer
   std::vector<Echo> echoes;       // of each answer, or none
   AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone;
-  size_t dropped = 0;  // bytes of the prompts that have no token in the model
+  std::unique_ptr<AnswerCheck> check;  // null: of any form
+  size_t dropped = 0;                  // bytes of the prompts that have no token in the model
 };
 
 // The requests of `api`. Throws what Explained expects.

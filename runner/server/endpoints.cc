@@ -9,6 +9,8 @@
 #include "api/api_error.h"
 #include "api/description.h"
 #include "api/embedding_request.h"
+#include "api/ollama_request.h"
+#include "api/ollama_writer.h"
 #include "api/response_request.h"
 #include "api/response_writer.h"
 #include "api/strict_json.h"
@@ -191,7 +193,8 @@ void Endpoints::Answer(Asked asked, size_t owner, std::unique_ptr<AnswerWriter> 
   if (stopping_) throw StoppingError();
   for (Request& one : asked.requests) one.owner = owner;
   auto answers = Explained(asked.api.input(), [&] {
-    return std::make_unique<Answers>(served_.answerer, std::move(asked.requests));
+    return std::make_unique<Answers>(served_.answerer, std::move(asked.requests),
+                                     std::move(asked.check));
   });
   NoteHeaders(asked.dropped, asked.api.ignored, response);
   if (asked.api.stream) {
@@ -208,40 +211,142 @@ AnswerName Endpoints::NewName(const std::string& kind) {
   return {kind + prefix_ + std::to_string(answered_.fetch_add(1)), served_.name, Now()};
 }
 
-void Endpoints::Embed(const httplib::Request& request, size_t owner, Body* body,
-                      httplib::Response& response) {
-  if (stopping_) throw StoppingError();
-  EmbeddingRequest asked;
-  size_t dropped = 0;
+Endpoints::Vectors Endpoints::VectorsOf(const EmbeddingRequest& asked, const std::string& input,
+                                        Body* body, const httplib::Request& request, size_t owner) {
+  Vectors found;
   std::vector<Request> texts = Read(body, [&] {
-    asked = ParseEmbeddingRequest(body->text());
     body->Drop();
     served_.CheckIgnored(asked.ignored);
     served_.CheckModel(asked.model);
-    return Explained("input", [&] { return TextsFor(served_, asked, &dropped); });
+    return Explained(input, [&] { return TextsFor(served_, asked, &found.dropped); });
   });
-  json data = json::array();
-  int64_t tokens = 0;
   // One by one, so that others get their turn, and many fit into the queue.
   for (Request& one : texts) {
     one.owner = owner;
     std::vector<Request> single;
     single.push_back(std::move(one));
     auto answer = Explained(
-        "input", [&] { return std::make_unique<Answers>(served_.answerer, std::move(single)); });
+        input, [&] { return std::make_unique<Answers>(served_.answerer, std::move(single)); });
     AwaitAll(answer.get(), stopping_, request, [&](const AnswerEvent& event) {
       if (!event.ended) return;
-      tokens += event.ended->prompt_tokens;
-      data.push_back({{"object", "embedding"},
-                      {"index", data.size()},
-                      {"embedding", VectorOf(event.ended->embedding, asked.base64)}});
+      found.tokens += event.ended->prompt_tokens;
+      found.vectors.push_back(event.ended->embedding);
     });
   }
-  NoteHeaders(dropped, asked.ignored, response);
+  return found;
+}
+
+void Endpoints::Embed(const httplib::Request& request, size_t owner, Body* body,
+                      httplib::Response& response) {
+  if (stopping_) throw StoppingError();
+  const auto asked = Read(body, [&] { return ParseEmbeddingRequest(body->text()); });
+  const Vectors found = VectorsOf(asked, "input", body, request, owner);
+  json data = json::array();
+  for (const auto& vector : found.vectors) {
+    data.push_back({{"object", "embedding"},
+                    {"index", data.size()},
+                    {"embedding", VectorOf(vector, asked.base64)}});
+  }
+  NoteHeaders(found.dropped, asked.ignored, response);
   Send(response, {{"object", "list"},
                   {"model", served_.name},
                   {"data", std::move(data)},
-                  {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
+                  {"usage", {{"prompt_tokens", found.tokens}, {"total_tokens", found.tokens}}}});
+}
+
+void Endpoints::OllamaAnswer(bool chat, const httplib::Request& request, size_t owner, Body* body,
+                             httplib::Response& response) {
+  std::unique_ptr<OllamaWriter> writer;
+  Asked asked = Read(body, [&] {
+    OllamaRequest parsed = chat ? ParseOllamaChat(body->text(), served_.defaults)
+                                : ParseOllamaGenerate(body->text(), served_.defaults);
+    const auto write = [&](AnswerParts::Thoughts thoughts) {
+      writer = std::make_unique<OllamaWriter>(parsed.api.form, chat, *served_.tokenizer,
+                                              NewName(""), thoughts);
+    };
+    if (parsed.only_loads) {
+      served_.CheckModel(parsed.api.model);
+      write(AnswerParts::Thoughts::kNone);
+      return Asked();
+    }
+    Asked made = RequestsFor(body, std::move(parsed.api));
+    parsed.api.form = made.api.form;
+    write(made.thoughts);
+    return made;
+  });
+  if (asked.requests.empty()) return Send(response, writer->Loaded());
+  Answer(std::move(asked), owner, std::move(writer), request, response);
+}
+
+void Endpoints::OllamaEmbed(bool older, const httplib::Request& request, size_t owner, Body* body,
+                            httplib::Response& response) {
+  if (stopping_) throw StoppingError();
+  const auto begun = std::chrono::steady_clock::now();
+  const auto asked = Read(body, [&] {
+    EmbeddingRequest parsed;
+    const auto& fields = older ? OllamaEmbeddingFields() : OllamaEmbedFields();
+    parsed.ignored = fields.Read(ParseBody(body->text()), body->text(), &parsed);
+    return parsed;
+  });
+  const Vectors found = VectorsOf(asked, older ? "prompt" : "input", body, request, owner);
+  NoteHeaders(found.dropped, asked.ignored, response);
+  if (older) return Send(response, {{"embedding", found.vectors.front()}});
+  const auto taken = std::chrono::steady_clock::now() - begun;
+  Send(response, {{"model", TaggedName(served_.name)},
+                  {"embeddings", found.vectors},
+                  {"total_duration", std::chrono::nanoseconds(taken).count()},
+                  {"load_duration", 0},
+                  {"prompt_eval_count", found.tokens}});
+}
+
+json Endpoints::OllamaAbout() const {
+  const std::string name = TaggedName(served_.name);
+  return {{"name", name},
+          {"model", name},
+          {"size", served_.bytes},
+          {"digest", served_.digest},
+          {"details",
+           {{"parent_model", ""},
+            {"format", "mlc-rvv"},
+            {"family", ""},
+            {"families", json::array()},
+            {"parameter_size", ""},
+            {"quantization_level", ""}}}};
+}
+
+void Endpoints::OllamaModels(bool running, httplib::Response& response) const {
+  json model = OllamaAbout();
+  if (running) {
+    // It is never unloaded.
+    model.update({{"expires_at", "9999-12-31T23:59:59Z"}, {"size_vram", 0}});
+    model["context_length"] = served_.context;
+  } else {
+    model["modified_at"] = Rfc3339(started_);
+  }
+  Send(response, {{"models", json::array({std::move(model)})}});
+}
+
+void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
+  Read(body, [&] {
+    std::string name;
+    served_.CheckIgnored(OllamaShowFields().Read(ParseBody(body->text()), body->text(), &name));
+    served_.CheckModel(name);
+  });
+  json capabilities = {"completion"};
+  if (served_.tokenizer->calls()) capabilities.push_back("tools");
+  if (served_.tokenizer->chat().thinks()) capabilities.push_back("thinking");
+  Send(response,
+       {{"modified_at", Rfc3339(started_)},
+        {"template", ""},
+        {"parameters", ""},
+        {"details", OllamaAbout()["details"]},
+        {"model_info",
+         {{"general.architecture", "mlc-rvv"}, {"mlc-rvv.context_length", served_.context}}},
+        {"capabilities", capabilities}});
+}
+
+void Endpoints::OllamaVersion(httplib::Response& response) const {
+  Send(response, {{"version", kOllamaVersion}});
 }
 
 void Endpoints::Tokenize(Body* body, httplib::Response& response) {

@@ -9,9 +9,11 @@
 #include <memory>
 #include <semaphore>
 #include <string>
+#include <vector>
 
 #include "api/api_answer.h"
 #include "api/api_request.h"
+#include "api/embedding_request.h"
 #include "server/asked.h"
 #include "server/body.h"
 #include "server/event_stream.h"
@@ -39,6 +41,14 @@ class Endpoints {
                httplib::Response& response);
   void Embed(const httplib::Request& request, size_t owner, Body* body,
              httplib::Response& response);
+  // Ollama's. `chat`: /api/chat, else /api/generate. `older`: /api/embeddings, else /api/embed.
+  void OllamaAnswer(bool chat, const httplib::Request& request, size_t owner, Body* body,
+                    httplib::Response& response);
+  void OllamaEmbed(bool older, const httplib::Request& request, size_t owner, Body* body,
+                   httplib::Response& response);
+  void OllamaShow(Body* body, httplib::Response& response);
+  void OllamaModels(bool running, httplib::Response& response) const;
+  void OllamaVersion(httplib::Response& response) const;
   void Tokenize(Body* body, httplib::Response& response);
   void Detokenize(Body* body, httplib::Response& response);
 
@@ -49,6 +59,15 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
+  nlohmann::json OllamaAbout() const;
+  // The vectors of texts, and the number of their tokens.
+  struct Vectors {
+    std::vector<std::vector<float>> vectors;
+    int64_t tokens = 0;
+    size_t dropped = 0;
+  };
+  Vectors VectorsOf(const EmbeddingRequest& asked, const std::string& input, Body* body,
+                    const httplib::Request& request, size_t owner);
   template <typename Work>
   auto Read(Body* body, const Work& work);
   AnswerName NewName(const std::string& kind);

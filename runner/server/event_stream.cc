@@ -15,13 +15,20 @@ namespace {
 constexpr double kTick = 0.1;         // seconds between checks of a silent client
 constexpr double kQuietSeconds = 10;  // until a stream sends a sign of life
 
-bool Failed(const Ended& ended) {
-  return ended.finish == Finish::kCancelled || ended.finish == Finish::kError;
+bool Failed(const AnswerEvent& event) {
+  if (!event.ended) return false;
+  const Finish finish = event.ended->finish;
+  return finish == Finish::kCancelled || finish == Finish::kError || !event.fault.empty();
 }
 
 // The error for the client of an answer that did not end normally.
-ApiError Failure(const Ended& ended) {
+ApiError Failure(const AnswerEvent& event) {
+  const Ended& ended = *event.ended;
   if (ended.finish == Finish::kCancelled) return StoppingError();
+  if (!event.fault.empty()) {
+    Log(LogLevel::kError, "an answer does not match the schema that its grammar was made of");
+    return ApiError(500, "the answer does not match its schema: " + event.fault);
+  }
   // The engine's message may hold internals that clients must not see.
   Log(LogLevel::kError, "an answer failed: " + ended.error);
   return ApiError(500, "the model failed");
@@ -31,7 +38,7 @@ ApiError Failure(const Ended& ended) {
 class EventStream {
  public:
   EventStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers)
-      : writer_(std::move(writer)), answers_(std::move(answers)) {
+      : writer_(std::move(writer)), framing_(writer_->framing()), answers_(std::move(answers)) {
     NoteAll(writer_->Begin());
   }
 
@@ -53,6 +60,10 @@ class EventStream {
 
  private:
   void Note(const Json& event) {
+    if (framing_ == Framing::kLines) {
+      pending_ += Written(event) + "\n";
+      return;
+    }
     // Events of /v1/responses have types.
     if (event.contains("type")) pending_ += "event: " + event["type"].get<std::string>() + "\n";
     pending_ += "data: " + Written(event) + "\n\n";
@@ -63,7 +74,7 @@ class EventStream {
   }
 
   void Close() {
-    if (writer_->marks_end()) pending_ += "data: [DONE]\n\n";
+    if (framing_ == Framing::kMarkedEvents) pending_ += "data: [DONE]\n\n";
     over_ = true;
   }
 
@@ -71,12 +82,13 @@ class EventStream {
     const auto event = answers_->Next(kTick);
     quiet_ = event ? 0 : quiet_ + kTick;
     if (quiet_ >= kQuietSeconds) {
-      pending_ = ": the answer goes on\n\n";
+      // A blank before a JSON text means nothing.
+      pending_ = framing_ == Framing::kLines ? " " : ": the answer goes on\n\n";
       quiet_ = 0;
     }
     if (!event) return;
     if (!event->ended) return NoteAll(writer_->Next(event->answer, event->piece));
-    if (Failed(*event->ended)) return Break(Failure(*event->ended));
+    if (Failed(*event)) return Break(Failure(*event));
     NoteAll(writer_->End(event->answer, *event->ended));
     if (!answers_->done()) return;
     NoteAll(writer_->Finish());
@@ -84,6 +96,7 @@ class EventStream {
   }
 
   std::unique_ptr<AnswerWriter> writer_;
+  Framing framing_;
   std::unique_ptr<Answers> answers_;
   bool over_ = false;
   double quiet_ = 0;
@@ -110,6 +123,8 @@ std::shared_ptr<void> Stopping::Open() {
 void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers,
                 const Stopping& stopping, std::shared_ptr<void> open,
                 const httplib::Request& request, httplib::Response& response) {
+  const bool lines = writer->framing() == Framing::kLines;
+  const char* type = lines ? "application/x-ndjson" : "text/event-stream";
   const auto stream = std::make_shared<EventStream>(std::move(writer), std::move(answers));
   const auto provide = [stream, open, &stopping](size_t, httplib::DataSink& sink) {
     if (stopping) stream->Break(StoppingError());
@@ -119,9 +134,9 @@ void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> a
   response.set_header("X-Accel-Buffering", "no");
   if (request.version == "HTTP/1.0") {  // which has no chunks
     response.set_header("Connection", "close");
-    response.set_content_provider("text/event-stream", provide);
+    response.set_content_provider(type, provide);
   } else {
-    response.set_chunked_content_provider("text/event-stream", provide);
+    response.set_chunked_content_provider(type, provide);
   }
 }
 
@@ -137,7 +152,7 @@ void AwaitAll(Answers* answers, const Stopping& stopping, const httplib::Request
       looked = Clock::now();
     }
     if (!event) continue;
-    if (event->ended && Failed(*event->ended)) throw Failure(*event->ended);
+    if (Failed(*event)) throw Failure(*event);
     take(*event);
   }
 }

@@ -12,6 +12,7 @@
 #include "api/api_answer.h"
 #include "api/api_error.h"
 #include "api/description.h"
+#include "api/ollama_writer.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/log.h"
@@ -25,12 +26,15 @@ constexpr std::chrono::milliseconds kIdleTime{5000};  // between two requests
 constexpr std::chrono::milliseconds kStopTime{1000};  // for clients to read how streams end
 constexpr int kMostRequests = 1000;                   // of one connection
 
-void SendError(const ApiError& error, httplib::Response& response) {
+// Errors of Ollama's paths have its form.
+void SendError(const ApiError& error, const httplib::Request& request,
+               httplib::Response& response) {
   Log(LogLevel::kDebug,
       "refused with " + std::to_string(error.status()) + ": " + Loggable(error.what()));
   response.status = error.status();
   if (error.status() == 429 || error.status() == 503) response.set_header("Retry-After", "1");
-  response.set_content(Written(ErrorBody(error)), "application/json");
+  const bool ollama = request.path.starts_with("/api/");
+  response.set_content(Written(ollama ? OllamaError(error) : ErrorBody(error)), "application/json");
 }
 
 ApiError TooLarge() {
@@ -38,23 +42,24 @@ ApiError TooLarge() {
 }
 
 // Errors that httplib detects have no body.
-void ExplainError(const httplib::Request&, httplib::Response& response) {
+void ExplainError(const httplib::Request& request, httplib::Response& response) {
   if (!response.body.empty()) return;
   const int status = response.status;
-  if (status == 413) return SendError(TooLarge(), response);
-  SendError(ApiError(status, std::string("HTTP: ") + httplib::status_message(status)), response);
+  if (status == 413) return SendError(TooLarge(), request, response);
+  SendError(ApiError(status, std::string("HTTP: ") + httplib::status_message(status)), request,
+            response);
 }
 
-void ExplainException(const httplib::Request&, httplib::Response& response,
+void ExplainException(const httplib::Request& request, httplib::Response& response,
                       std::exception_ptr thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const ApiError& error) {
-    SendError(error, response);
+    SendError(error, request, response);
   } catch (const std::exception& error) {
     // Its message may hold internals that clients must not see.
     Log(LogLevel::kError, std::string("a request failed: ") + Loggable(error.what()));
-    SendError(ApiError(500, "the server failed"), response);
+    SendError(ApiError(500, "the server failed"), request, response);
   }
 }
 
@@ -140,6 +145,21 @@ void HttpServer::Offer(Endpoints* endpoints) {
           [=](const auto& q, size_t o, Body* b, auto& r) { endpoints->Respond(q, o, b, r); });
   AddPost("/v1/embeddings",
           [=](const auto& q, size_t o, Body* b, auto& r) { endpoints->Embed(q, o, b, r); });
+  for (const bool chat : {true, false}) {
+    AddPost(chat ? "/api/chat" : "/api/generate", [=](const auto& q, size_t o, Body* b, auto& r) {
+      endpoints->OllamaAnswer(chat, q, o, b, r);
+    });
+  }
+  for (const bool older : {true, false}) {
+    AddPost(older ? "/api/embeddings" : "/api/embed",
+            [=](const auto& q, size_t o, Body* b, auto& r) {
+              endpoints->OllamaEmbed(older, q, o, b, r);
+            });
+  }
+  AddPost("/api/show", [=](const auto&, size_t, Body* b, auto& r) { endpoints->OllamaShow(b, r); });
+  AddGet("/api/tags", [=](const auto&, auto& r) { endpoints->OllamaModels(false, r); });
+  AddGet("/api/ps", [=](const auto&, auto& r) { endpoints->OllamaModels(true, r); });
+  AddGet("/api/version", [=](const auto&, auto& r) { endpoints->OllamaVersion(r); });
   AddPost("/tokenize", [=](const auto&, size_t, Body* b, auto& r) { endpoints->Tokenize(b, r); });
   AddPost("/detokenize",
           [=](const auto&, size_t, Body* b, auto& r) { endpoints->Detokenize(b, r); });
@@ -342,7 +362,7 @@ httplib::Server::HandlerResponse HttpServer::Guard(const httplib::Request& reque
     CheckBody(request, response);
     return HandlerResponse::Unhandled;
   } catch (const ApiError& error) {
-    SendError(error, response);
+    SendError(error, request, response);
     return HandlerResponse::Handled;
   }
 }

@@ -7,7 +7,10 @@
 namespace rvv_runner {
 
 void Served::CheckModel(const std::string& asked) const {
-  if (asked.empty() || asked == name || (aliases != nullptr && aliases->Find(asked))) return;
+  // Ollama's names have a tag.
+  if (asked.empty() || asked == name || asked == name + ":latest" ||
+      (aliases != nullptr && aliases->Find(asked)))
+    return;
   throw ApiError(kNoModel, "model: this server does not have that model; its model is " + name,
                  "model");
 }

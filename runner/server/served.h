@@ -22,6 +22,8 @@ struct Served {
   int64_t context = 0;                // tokens of one sequence
   const Accepted* aliases = nullptr;  // other names of the model
   bool strict = false;                // refuse unknown fields
+  int64_t bytes = 0;                  // of the model's parameters
+  std::string digest = {};            // of their index, hexadecimal; may be empty
 
   // Throws ApiError (404) if a request asks for another model.
   void CheckModel(const std::string& asked) const;

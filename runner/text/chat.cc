@@ -5,6 +5,7 @@
 #include <jinja/runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "input/errors.h"
@@ -16,14 +17,23 @@ namespace {
 
 bool IsBlank(uint32_t code) { return IsSpace(code) || (code >= 0x1C && code <= 0x1F); }
 
+// The engine converts each number to a whole one of 64 bits, too.
+void CheckSize(const OrderedJson& number) {
+  if (std::abs(number.get<double>()) < 0x1p63) return;
+  throw InputError("the number " + number.dump() + " is too large for a chat template");
+}
+
 jinja::value Value(const OrderedJson& json) {
   using jinja::mk_val;
   switch (json.type()) {
     case OrderedJson::value_t::boolean: return mk_val<jinja::value_bool>(json.get<bool>());
     case OrderedJson::value_t::number_integer:
     case OrderedJson::value_t::number_unsigned:
+      CheckSize(json);
       return mk_val<jinja::value_int>(json.get<int64_t>());
-    case OrderedJson::value_t::number_float: return mk_val<jinja::value_float>(json.get<double>());
+    case OrderedJson::value_t::number_float:
+      CheckSize(json);
+      return mk_val<jinja::value_float>(json.get<double>());
     case OrderedJson::value_t::string: return mk_val<jinja::value_string>(json.get<std::string>());
     case OrderedJson::value_t::array: {
       const auto list = mk_val<jinja::value_array>();

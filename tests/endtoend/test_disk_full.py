@@ -36,7 +36,7 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
 # Stages of the runner before the one that is tried.
-INCLUDED = ("source-llama.cpp", "source-nlohmann-json", "source-xgrammar")
+INCLUDED = (*("source-llama.cpp", "source-nlohmann-json", "source-xgrammar", "source-jsoncons"),)
 LINKED = (
     *("httplib-riscv64", "xgrammar-riscv64", "jinja-riscv64"),
     *("runner-objects-riscv64", "server-objects-riscv64"),

@@ -18,7 +18,7 @@ from crosslab.host.toolchain import Toolchain  # noqa: E402
 from crosslab.tokenizer.device_tokenizer import pack  # noqa: E402
 
 NAMES = ("tokenizer", "prompt", "index", "arguments", "tensors")
-SERVER_NAMES = ("http", "chat", "completion", "response")
+SERVER_NAMES = ("http", "chat", "completion", "response", "ollama-chat", "ollama-generate")
 
 
 def build(tools: Toolchain, cache: Path, *, server: bool = False) -> Path:

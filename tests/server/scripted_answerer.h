@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers without a model: each request gets its prompt's tokens from the last to the first, again
-// and again, until its limit (without one, once).
+// and again, until its limit (without one, once). An answer with a grammar ends by itself, whatever
+// its text is.
 #pragma once
 
 #include <algorithm>
@@ -97,7 +98,7 @@ class ScriptedAnswerer final : public Answerer {
     ended.prompt_tokens = static_cast<int64_t>(request.tokens.size());
     const int64_t most =
         request.sampling.max_tokens ? request.sampling.max_tokens : ended.prompt_tokens;
-    ended.finish = Finish::kLength;
+    ended.finish = request.grammar ? Finish::kStop : Finish::kLength;
     Piece read;
     for (const int32_t token : request.tokens) {
       const double logprob = read.prompt.empty() ? std::nan("") : -0.5;

@@ -23,6 +23,15 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": ["ab", "c"], "encoding_format": "float"},
     "/tokenize": {"prompt": "ab", "return_token_strs": True},
     "/detokenize": {"tokens": [1, 2]},
+    "/api/chat": {
+        "messages": CHAT_BODY["messages"],
+        "stream": False,
+        "options": {"num_predict": 3},
+    },
+    "/api/generate": {"prompt": "abc", "stream": False, "options": {"num_predict": 3}},
+    "/api/embed": {"input": ["ab", "c"]},
+    "/api/embeddings": {"prompt": "ab"},
+    "/api/show": {"model": "scripted"},
 }
 STREAMED = (CHAT, TEXT)
 
@@ -57,8 +66,11 @@ def test_answers_are_as_described(server: Served, openapi: dict[str, Any]) -> No
         events = server.stream(path, **ASKED[path], stream_options={"include_usage": True})
         for event in events:
             check(openapi, content(openapi, path, "post")["text/event-stream"], event)
-    error = server.post(CHAT, {})
-    check(openapi, openapi["components"]["schemas"]["Error"], error.json())
+    for line in server.post("/api/chat", {**ASKED["/api/chat"], "stream": True}).body.splitlines():
+        kinds = content(openapi, "/api/chat", "post")
+        check(openapi, kinds["application/x-ndjson"], json.loads(line))
+    for path, name in ((CHAT, "Error"), ("/api/chat", "OllamaError")):
+        check(openapi, openapi["components"]["schemas"][name], server.post(path, {}).json())
     for path in (path for path, about in openapi["paths"].items() if "get" in about):
         reply = server.ask("GET", path.replace("{model}", server.model))
         assert reply.status == 200
@@ -76,11 +88,14 @@ def test_fields_are_as_described(server: Served, openapi: dict[str, Any]) -> Non
         refused = {}
         for field, about in schema["properties"].items():
             what = about.get("description", "")
-            reply = server.post(path, {**body, field: {"odd": 1}})
+            ollama = path.startswith("/api/")
+            reply = server.post(path, {**body, field: 3 if ollama else {"odd": 1}})
             if what.startswith("ignored"):
                 assert reply.status == 200, (path, field, reply.body)
             else:
-                refused[field] = (reply.status, reply.error["param"].partition(".")[0])
+                error = reply.json()["error"]
+                named = error.partition(":")[0] if ollama else error["param"].partition(".")[0]
+                refused[field] = (reply.status, named)
         assert refused == {field: (400, field) for field in refused}
 
 

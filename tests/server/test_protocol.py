@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pytest
 import served
 from served import CHAT, JSON_TYPE, TEXT, Served
 from support import text_probe
+from support.shared_builds import PROJECT
 
 from crosslab.tokenizer.device_tokenizer import pack
 
@@ -228,7 +231,7 @@ def _schema(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": about}}
 
 
-def _tools(name: str = "f") -> dict[str, Any]:
+def _tools(name: Any = "f") -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": name}}]}
 
 
@@ -262,7 +265,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "search"}]}, "tools[0].type"),
     (_tools(name="a b"), "tools[0].function.name"),
-    ({**_tools(), "response_format": {"type": "json_object"}}, "response_format"),
+    ({**_tools(None), "response_format": {"type": "json_object"}}, "tools[0].function.name"),
+    ({**_tools(), "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+    ({**_tools(), "tool_choice": {"type": "allowed_tools", "tools": [1]}}, "tool_choice"),
     ({**_tools(), "tool_choice": "maybe"}, "tool_choice"),
     ({**_tools(), "tool_choice": {"function": {"name": "other"}}}, "tool_choice"),
     # This model's template has no calls.
@@ -298,6 +303,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_an_answer_that_does_not_match_its_schema_is_an_error(server: Served) -> None:
+    asked = {**ASKED, **_schema({"type": "integer"})}
+    reply = server.post(CHAT, asked)
+    assert reply.status == 500
+    assert reply.error["message"].startswith("the answer does not match its schema: ")
+    *events, last = server.stream(CHAT, **asked)
+    assert last["error"]["message"] == reply.error["message"]
+    assert {event["choices"][0]["finish_reason"] for event in events} == {None}
+
+
 def test_what_would_change_the_answer_is_refused_by_name(server: Served) -> None:
     for change, param in BAD:
         reply = server.post(CHAT, {**ASKED, **change})
@@ -325,6 +340,42 @@ def test_what_would_change_the_answer_is_refused_by_name(server: Served) -> None
     ):
         reply = server.post(TEXT, {**PLAIN, **change})
         assert (reply.status, reply.error["param"]) == (400, param), (change, reply.body)
+
+
+VALUES: list[Any] = [
+    *(None, True, -1, 0, 1, 2**31, 2**63, 1e300, -0.5),
+    *("", "a", "é" * 3, [], [[]], [None], [3], ["a"], {}, {"a": None}, {"type": "function"}),
+]
+CORPUS = PROJECT / "tests" / "fuzz" / "corpus"
+BODIES = [
+    (CHAT, "runner-chat/full.json"),
+    (CHAT, "runner-chat/tools.json"),
+    (TEXT, "runner-completion/full.json"),
+    ("/v1/responses", "runner-response/items.json"),
+    ("/api/chat", "runner-ollama-chat/chat.json"),
+    ("/api/generate", "runner-ollama-generate/prompt.json"),
+]
+
+
+def changed(body: Any) -> Iterator[Any]:
+    """A body with each of its values, at any depth, replaced by each of VALUES."""
+    if isinstance(body, dict | list):
+        for key, value in list(body.items() if isinstance(body, dict) else enumerate(body)):
+            for other in (*VALUES, *changed(value)):
+                copy: Any = body.copy()
+                copy[key] = other
+                yield copy
+
+
+@pytest.mark.parametrize(("path", "seed"), BODIES)
+def test_no_value_of_a_field_is_a_failure_of_the_server(
+    server: Served, path: str, seed: str
+) -> None:
+    whole = json.loads((CORPUS / seed).read_text())
+    bodies = list(changed(whole))
+    for body in Random(7).sample(bodies, min(len(bodies), 400)):
+        reply = server.post(path, body)
+        assert reply.status < 500 or b"does not match its schema" in reply.body, (body, reply.body)
 
 
 def test_bodies_that_are_no_json_are_refused(server: Served) -> None:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server under libFuzzer: bytes of a connection in, an answer out, on a scripted answerer.
-// RUNNER_FUZZ names what is read: http (a connection), chat, completion or response (a body).
+// RUNNER_FUZZ names what is read: http (a connection), chat, completion, response, ollama-chat or
+// ollama-generate (a body).
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "api/api_error.h"
 #include "api/api_request.h"
+#include "api/ollama_request.h"
 #include "api/response_request.h"
 #include "bounded_time.h"
 #include "input/log.h"
@@ -81,6 +83,12 @@ void FuzzConnection(std::string_view data) {
 }
 
 ApiRequest Parsed(const std::string& target, std::string_view data) {
+  if (target.starts_with("ollama")) {
+    OllamaRequest request =
+        target == "ollama-chat" ? ParseOllamaChat(data, {}) : ParseOllamaGenerate(data, {});
+    if (request.only_loads) throw ApiError(400, "no answer is asked for");
+    return std::move(request.api);
+  }
   if (target == "response") return ParseResponseRequest(data, {}).api;
   return ParseApiRequest(target == "chat" ? ApiKind::kChat : ApiKind::kText, data, {});
 }

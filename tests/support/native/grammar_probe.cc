@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random answers to JSON Schemas: TOKENIZER SEED MOST, and a schema a line on the standard input.
-// Writes a line for each: the answer and if it is complete, or the field that is refused. A line
+// Writes a line for each: the answer, if it is complete, and its fault by the check of answers (empty
+// without one), or the field that is refused. A line
 // with "calls" asks for calls of tools instead: "tools" (name to schema), "most", "text" (a beginning
-// of the answer, or null where it has to call); the answer comes in parts.
+// of the answer, or null where it has to call), "schema" (of an answer that calls nothing, or null);
+// the answer comes in parts.
 #include <iostream>
 #include <string>
 
+#include "api/answer_check.h"
 #include "api/answer_parts.h"
 #include "engine/sampling.h"
 #include "grammar/compiler.h"
@@ -44,6 +47,16 @@ OrderedJson Answer(const std::shared_ptr<const Grammar>& grammar, const Tokenize
   return {{"text", text}, {"done", state->done()}};
 }
 
+// The fault of an answer, which comes in pieces.
+std::string FaultOf(const Form& form, const Tokenizer& tokenizer, const OrderedJson& answer) {
+  const auto& calls = tokenizer.calls();
+  AnswerCheck check(form, calls ? &*calls : nullptr, AnswerParts::Thoughts::kMay, 1);
+  const std::string text = answer["text"];
+  for (size_t at = 0; at < text.size(); at += 7)
+    check.Next(0, std::string_view(text).substr(at, 7));
+  return answer["done"] ? check.Fault(0) : "";
+}
+
 OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const OrderedJson& asked,
                   Random* random, int most) {
   std::vector<Tool> tools;
@@ -51,9 +64,16 @@ OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const O
     tools.push_back({name, schema, "tools." + name});
   }
   const bool free = asked["text"].is_string();
-  const auto grammar = compiler->OfCalls(tools, asked["most"], free);
+  Form form;
+  form.tools = tools;
+  const bool has_schema = asked.contains("schema") && !asked["schema"].is_null();
+  if (has_schema) form.schema = asked["schema"];
+  form.must_call = !free && !has_schema;
+  GrammarCompiler::Otherwise otherwise{free, has_schema ? &asked["schema"] : nullptr, "schema"};
+  const auto grammar = compiler->OfCalls(tools, asked["most"], otherwise);
   const std::string begin = free ? asked["text"].get<std::string>() : "";
   OrderedJson result = Answer(grammar, tokenizer, random, most, begin);
+  result["fault"] = FaultOf(form, tokenizer, result);
   AnswerParts parts(&*tokenizer.calls(), AnswerParts::Thoughts::kMay);
   const std::string text = result["text"];
   std::vector<AnswerPart> told;
@@ -89,6 +109,10 @@ int main(int, char** argv) {
         result = Calls(&compiler, tokenizer, asked, &random, most);
       } else {
         result = Answer(compiler.OfSchema(asked, "schema"), tokenizer, &random, most);
+        Form form;
+        form.schema = asked;
+        form.schema_field = "schema";
+        result["fault"] = FaultOf(form, tokenizer, result);
       }
     } catch (const GrammarError& error) {
       result = {{"field", error.field()}, {"why", error.what()}};

@@ -7,8 +7,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "api/answer_check.h"
 #include "grammar/pattern.h"
 #include "grammar/schema.h"
+#include "grammar/validator.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/md5.h"
@@ -85,11 +87,56 @@ void Schemas() {
   Check(Refuses([&] { prepared(R"({"uniqueItems": true})"); }), "items that differ");
 }
 
-const std::map<std::string, void (*)()> kChecks = {{"utf8", Utf8},
-                                                   {"md5", Digest},
-                                                   {"json", JsonText},
-                                                   {"unicode", Characters},
-                                                   {"schema", Schemas}};
+bool Fits(const char* schema, const std::string& text) {
+  return Validator(OrderedJson::parse(schema), "schema").Fault(text).empty();
+}
+
+void Answers() {
+  constexpr char kObject[] = R"({"properties": {"a": {"type": "integer"}}, "required": ["a"]})";
+  Check(Fits(kObject, R"({"a": 1.0})"), "1.0 is a whole number");
+  Check(!Fits(kObject, R"({"a": "1"})") && !Fits(kObject, "{}"), "another type, no property");
+  Check(!Fits(kObject, R"({"a": 1)") && !Fits("true", "") && !Fits("true", "1 2"), "no JSON text");
+  Check(!Fits(R"({"enum": ["Straße"]})", R"("Stra\u0dfe")"), "another letter");
+  constexpr char kNamed[] = R"({"patternProperties": {"^x": {"type": "null"}},
+                               "additionalProperties": false})";
+  Check(Fits(R"({"pattern": "(x+x+)+y"})", '"' + std::string(1 << 20, 'x') + '"'), "a pattern");
+  Check(Fits(kNamed, R"({"x1": null})"), "properties by a pattern");
+  constexpr char kPatternNamed[] = R"({"properties": {"pattern": {"type": "null"}},
+                                      "additionalProperties": false})";
+  Check(!Fits(kPatternNamed, R"({"b": null})"), "a property of that name");
+  constexpr char kDraft[] = R"({"$schema": "http://json-schema.org/draft-07/schema",
+                               "items": [{"type": "null"}]})";
+  Check(Fits(kDraft, "[null, 3]") && !Fits(kDraft, "[3]"), "a list of schemas in draft 7");
+  Check(Fits(R"({"$schema": "urn:none", "type": "null"})", "null"), "an unknown draft");
+  Check(Fits(R"({"exclusiveMinimum": 0.5})", std::string(40, '9')), "a number of 40 digits");
+  Check(!Fits("true", std::string(100000, '[')), "deep lists");
+  Check(Refuses([] { Validator(OrderedJson::parse(R"({"$ref": "#/none"})"), "schema"); }),
+        "a reference to nothing");
+
+  ToolFormat format;
+  format.begin = "<c>";
+  format.open = "{";
+  format.middle = ":";
+  format.close = "}";
+  format.end = "</c>";
+  Form form;
+  form.tools = {{"f", OrderedJson::parse(kObject), "tools[0]"}};
+  const auto fault = [&](const std::string& text) {
+    AnswerCheck check(form, &format, AnswerParts::Thoughts::kNone, 2);
+    for (const char byte : text) check.Next(1, {&byte, 1});
+    Check(check.Fault(0) == (form.must_call ? "it calls no tool" : ""), "an empty answer");
+    return check.Fault(1);
+  };
+  Check(fault("so<c>{f:{\"a\": 1}}</c>").empty(), "a call that fits");
+  Check(fault("<c>{f:{\"a\": null}}</c>").starts_with("the arguments of f: /a"), "arguments");
+  Check(!fault("<c>{g:{}}</c>").empty(), "a tool that is not there");
+  form.must_call = true;
+  Check(!fault("text").empty(), "no call");
+}
+
+const std::map<std::string, void (*)()> kChecks = {{"utf8", Utf8},      {"md5", Digest},
+                                                   {"json", JsonText},  {"unicode", Characters},
+                                                   {"schema", Schemas}, {"answers", Answers}};
 
 }  // namespace
 

@@ -302,7 +302,8 @@ def _dlpack() -> Part:
 
 def _libraries() -> tuple[Part, ...]:
     """Return the components of the compiled-in libraries that are not Python packages."""
-    return (_dlpack(), _httplib(), _jinja(), _xgrammar())
+    archives = map(_archive, (libraries.XGRAMMAR, libraries.JSONCONS))
+    return (_dlpack(), _httplib(), _jinja(), *archives)
 
 
 def _jinja() -> Part:
@@ -314,13 +315,11 @@ def _jinja() -> Part:
     return Part(name, library.version, library.licence, shipped=True, purl=purl, sha256=sha256)
 
 
-def _xgrammar() -> Part:
-    """Return the component of the grammar library, which includes picojson."""
-    archive, licence = libraries.xgrammar_archive()
+def _archive(library: str) -> Part:
+    """Return the component of a library whose archive is pinned; XGrammar's includes picojson."""
+    archive, licence = libraries.archive_of(library)
     purl = f"pkg:pypi/{archive.package}@{archive.version}"
-    return Part(
-        libraries.XGRAMMAR, archive.version, licence, shipped=True, purl=purl, sha256=archive.sha256
-    )
+    return Part(library, archive.version, licence, shipped=True, purl=purl, sha256=archive.sha256)
 
 
 def _httplib() -> Part:

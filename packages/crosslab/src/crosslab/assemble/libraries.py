@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ libraries of the runner: cpp-httplib, XGrammar, nlohmann-json, and llama.cpp's Jinja.
+"""C++ libraries of the runner: cpp-httplib, XGrammar, jsoncons, nlohmann-json, llama.cpp's Jinja.
 
 Debian's libcpp-httplib-dev has declarations alone, and its code in a shared library for the
 machine that builds: of no use to a static program for another one. The header of nlohmann-json is
@@ -31,10 +31,18 @@ from groundwork.hashing import digest
 HTTPLIB = "cpp-httplib"
 JINJA = "jinja"
 XGRAMMAR = "xgrammar"
+JSONCONS = "jsoncons"
 _CARRIED = "vendor/llama.cpp"  # llama.cpp's own tree in its archive
 _VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
 # Their objects are needed by any runner, and by the server alone.
 TEMPLATES, OF_SERVER = (JINJA,), ("httplib", XGRAMMAR)
+# Parts of the source distributions that carry a library whole. Python's bindings are left out.
+_HEADERS = "src/include"
+_PARTS = {
+    XGRAMMAR: ("cpp/", "include", "3rdparty/picojson", "3rdparty/dlpack/include", "LICENSE"),
+    JSONCONS: (f"{_HEADERS}/jsoncons/", f"{_HEADERS}/jsoncons_ext/"),
+}
+_BINDING = "cpp/tvm_ffi"
 
 
 @dataclass(frozen=True)
@@ -121,14 +129,16 @@ def licences(cache: Path) -> dict[str, Path]:
         UserError: nlohmann-json's package is not installed, or has no licence.
         LabError: an archive cannot be had.
     """
-    llama_cpp, xgrammar = llama_cpp_sources(cache), xgrammar_sources(cache)
+    llama_cpp = llama_cpp_sources(cache)
+    xgrammar, jsoncons = (archive_sources(name, cache) for name in (XGRAMMAR, JSONCONS))
     return {
         "licenses/cpp-httplib/LICENSE": _httplib_of(llama_cpp) / "LICENSE",
         "licenses/nlohmann-json/LICENSE": _json_licence(),
         "licenses/llama.cpp/LICENSE": llama_cpp / _CARRIED / "LICENSE",
         "licenses/xgrammar/LICENSE": xgrammar / "LICENSE",
-        # Its licence is the comment at its top.
+        # Their licences are the comments at the top.
         "licenses/picojson/picojson.h": xgrammar / "3rdparty" / "picojson" / "picojson.h",
+        "licenses/jsoncons/json.hpp": jsoncons / _HEADERS / "jsoncons" / "json.hpp",
     }
 
 
@@ -143,8 +153,8 @@ def _json_licence() -> Path:
     return Path(str(found.locate()))
 
 
-def xgrammar_archive(project: Path = PROJECT) -> tuple[PinnedArchive, str]:
-    """The pin of XGrammar in a project's ``VERSIONS.lock``, and its licence.
+def archive_of(library: str, project: Path = PROJECT) -> tuple[PinnedArchive, str]:
+    """The pin of XGrammar or jsoncons in a project's ``VERSIONS.lock``, and its licence.
 
     Raises:
         UserError: the lock has no such pin.
@@ -153,29 +163,28 @@ def xgrammar_archive(project: Path = PROJECT) -> tuple[PinnedArchive, str]:
     def made(entry: dict[str, Any]) -> tuple[PinnedArchive, str]:
         return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"}), entry["license"]
 
-    return read_pinned(project, "libraries", XGRAMMAR, made)
+    return read_pinned(project, "libraries", library, made)
 
 
-def xgrammar_sources(cache: Path) -> Path:
-    """Folder of XGrammar's code, with the headers of picojson and DLPack, made once.
+def archive_sources(library: str, cache: Path) -> Path:
+    """Folder of the code of XGrammar or jsoncons, with the headers that it needs, made once.
 
     Raises:
         UserError: it is not pinned.
         LabError: the archive cannot be had.
     """
-    source, _ = xgrammar_archive()
+    source, _ = archive_of(library)
+    parts = _PARTS[library]
 
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="source-") as at:
-            tree = unpack(source, _XGRAMMAR_PARTS, Path(at))
-            for part in _XGRAMMAR_PARTS:
+            tree = unpack(source, parts, Path(at))
+            for part in parts:
+                (out / part).parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(tree / part, out / part)
-        shutil.rmtree(out / "cpp" / "tvm_ffi")  # Python's binding
+        shutil.rmtree(out / _BINDING, ignore_errors=True)
 
-    return cached_build(cache, f"source-{XGRAMMAR}", digest(source.sha256, *_XGRAMMAR_PARTS), make)
-
-
-_XGRAMMAR_PARTS = ("cpp", "include", "3rdparty/picojson", "3rdparty/dlpack/include", "LICENSE")
+    return cached_build(cache, f"source-{library}", digest(source.sha256, *parts), make)
 
 
 def json_sources(cache: Path) -> Path:
@@ -196,7 +205,7 @@ def source_folders(cache: Path) -> dict[str, Path]:
     """The unpacked archives, by their names in ``runner/cmake/libraries.cmake``."""
     return {
         "LLAMA_CPP": llama_cpp_sources(cache),
-        "XGRAMMAR": xgrammar_sources(cache),
+        **{name.upper(): archive_sources(name, cache) for name in _PARTS},
         "NLOHMANN_JSON": json_sources(cache),
     }
 
@@ -239,7 +248,7 @@ def library_objects(
 
 def _objects(name: str, configuration: Configuration, cache: Path) -> list[Path]:
     toolchain = configuration.toolchain
-    source = xgrammar_sources(cache) if name == XGRAMMAR else llama_cpp_sources(cache)
+    source = archive_sources(name, cache) if name == XGRAMMAR else llama_cpp_sources(cache)
     key = digest(toolchain.digest, project_digest(), name, source.name, json_headers())
 
     def make(out: Path) -> None:

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/ollama_request.h"
+
+#include <utility>
+
+#include "api/conversation.h"
+#include "api/strict_json.h"
+
+namespace rvv_runner {
+namespace {
+
+using Field = RequestField<OllamaRequest>;
+using Fields = FieldTable<OllamaRequest>::Fields;
+
+constexpr int64_t kMany = int64_t{1} << 30;
+
+// The names of sampling options that Ollama and OpenAI's protocol call by other names.
+struct Option {
+  const char* name;
+  const char* field;  // of a text's request
+};
+constexpr Option kOptions[] = {{"temperature", "temperature"},
+                               {"top_p", "top_p"},
+                               {"min_p", "min_p"},
+                               {"top_k", "top_k"},
+                               {"seed", "seed"},
+                               {"stop", "stop"},
+                               {"repeat_penalty", "repetition_penalty"},
+                               {"presence_penalty", "presence_penalty"},
+                               {"frequency_penalty", "frequency_penalty"}};
+
+void ReadOptions(const FieldValue& at, OllamaRequest* request) {
+  if (!at.value.is_object()) Refuse(at.name, "must be an object");
+  const auto& known = RequestFields(ApiKind::kText);
+  for (const auto& [name, value] : at.value.items()) {
+    const std::string place = at.name + "." + name;
+    const auto* option = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                      [&](const Option& one) { return one.name == name; });
+    if (value.is_null()) continue;
+    if (option != std::end(kOptions)) {
+      known.At(option->field).read({place, value, {}}, &request->api);
+    } else if (name == "num_predict") {
+      // -1 and -2 mean until the end.
+      const int64_t most = ReadInteger(place, value, -2, kMany);
+      request->api.sampling.max_tokens = std::max<int64_t>(most, 0);
+    } else {
+      request->api.ignored.push_back(place);
+    }
+  }
+  if (request->api.sampling.top_k < 0) request->api.sampling.top_k = 0;
+}
+
+void ReadForm(const FieldValue& at, OllamaRequest* request) {
+  Form* form = &request->api.form;
+  if (at.value == "") return;
+  if (at.value == "json") {
+    form->schema = OrderedJson{{"type", "object"}};
+  } else if (at.value.is_object()) {
+    form->schema = InOrder(at);
+    form->schema_field = at.name;
+  } else {
+    Refuse(at.name, "must be json, or a JSON Schema");
+  }
+}
+
+// A list that has to be empty.
+Field EmptyList(const char* name, const std::string& why) {
+  const auto read = [=](const FieldValue& at, OllamaRequest*) {
+    if (!at.value.is_array() || !at.value.empty()) Refuse(at.name, why);
+  };
+  return {{name, Support::kRefused, {{"type", "array"}, {"maxItems", 0}}, why}, read};
+}
+
+// A call as OpenAI's protocol has it: with its arguments as text.
+Json CallOf(const Json& call) {
+  Json written = call;
+  if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) return call;
+  Json& function = written["function"];
+  const Json arguments = function.value("arguments", Json::object());
+  if (arguments.is_object()) function["arguments"] = arguments.dump();
+  return written;
+}
+
+// A message as OpenAI's protocol has it.
+Json MessageOf(const std::string& place, const Json& message) {
+  if (!message.is_object()) return message;
+  Json written = message;
+  const auto rename = [&](const char* from, const char* to) {
+    if (!written.contains(from)) return;
+    written[to] = written[from];
+    written.erase(from);
+  };
+  rename("tool_name", "name");
+  rename("thinking", "reasoning_content");
+  const Json images = message.value("images", Json());
+  if (!images.is_null() && (!images.is_array() || !images.empty())) {
+    Refuse(place + ".images", "must be empty: this model reads only text");
+  }
+  written.erase("images");
+  if (written.value("tool_calls", Json()).is_array()) {
+    for (Json& call : written["tool_calls"]) call = CallOf(call);
+  }
+  if (!written.contains("content") || written["content"].is_null()) written["content"] = "";
+  return written;
+}
+
+void ReadOllamaMessages(const FieldValue& at, OllamaRequest* request) {
+  request->only_loads = at.value.is_array() && at.value.empty();
+  if (request->only_loads) return;
+  Json messages = at.value;
+  for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
+    messages[i] = MessageOf(EntryOf(at.name, i), messages[i]);
+  }
+  request->api.chat_input.messages = ReadMessages(at.name, messages, &request->api.ignored);
+}
+
+// A field of the answer's request.
+template <typename Value>
+Field Inner(const char* name, Value ApiRequest::* target, const OrderedJson& schema,
+            Value (*read)(const std::string&, const Json&), const std::string& about) {
+  return {{name, Support::kWorks, schema, about},
+          [=](const FieldValue& at, OllamaRequest* request) {
+            request->api.*target = read(at.name, at.value);
+          }};
+}
+
+std::string TextOf(const std::string& field, const Json& value) { return ReadText(field, value); }
+
+Fields CommonFields() {
+  const OrderedJson object = {{"type", "object"}};
+  return {
+      Inner<std::string>("model", &ApiRequest::model, {{"type", "string"}}, TextOf,
+                         "may be left out: the server has one model"),
+      Inner<bool>("stream", &ApiRequest::stream, {{"type", "boolean"}}, ReadBoolean,
+                  "true if absent"),
+      {{"format", Support::kWorks, OrderedJson::object(), "`json`, or a JSON Schema"}, ReadForm},
+      {{"options", Support::kDiffers, object,
+        "`num_predict`, `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, "
+        "`repeat_penalty`, "
+        "`presence_penalty`, `frequency_penalty`; others are ignored. Those that are absent have "
+        "the "
+        "model's values"},
+       ReadOptions},
+      IgnoredField<OllamaRequest>("keep_alive", "the model stays loaded"),
+      IgnoredField<OllamaRequest>("think", "the model's chat template decides"),
+  };
+}
+
+Fields With(Fields fields) {
+  const Fields common = CommonFields();
+  fields.insert(fields.end(), common.begin(), common.end());
+  return fields;
+}
+
+void ReadTheirTools(const FieldValue& at, OllamaRequest* request) {
+  if (at.value.is_array() && at.value.empty()) return;
+  request->api.chat_input.tools = ReadTools(at, &request->api.form);
+}
+
+OllamaRequest Begin(ApiKind kind, const Sampling& defaults) {
+  OllamaRequest request;
+  request.api.kind = kind;
+  request.api.sampling = defaults;
+  request.api.stream = true;
+  return request;
+}
+
+OllamaRequest Parsed(const FieldTable<OllamaRequest>& fields, std::string_view body,
+                     OllamaRequest request) {
+  for (std::string& name : fields.Read(ParseBody(body), body, &request)) {
+    request.api.ignored.push_back(std::move(name));
+  }
+  return request;
+}
+
+}  // namespace
+
+const FieldTable<OllamaRequest>& OllamaChatFields() {
+  static const FieldTable<OllamaRequest> fields(With({
+      Required<OllamaRequest>(
+          {{"messages",
+            Support::kDiffers,
+            {{"type", "array"}, {"items", {{"type", "object"}}}, {"maxItems", kMostMessages}},
+            "`role`, `content`, `thinking`, `tool_calls`, `tool_name`; `images` must be empty. An "
+            "empty list asks if the model is loaded"},
+           ReadOllamaMessages}),
+      {{"tools",
+        Support::kDiffers,
+        {{"type", "array"}, {"items", Ref("Tool")}, {"maxItems", kMostTools}},
+        "of models whose chat template writes calls as JSON"},
+       ReadTheirTools},
+  }));
+  return fields;
+}
+
+const FieldTable<OllamaRequest>& OllamaGenerateFields() {
+  using Request = OllamaRequest;
+  static const FieldTable<Request> fields(With({
+      TextField<Request>("prompt", &Request::prompt,
+                         "the user's message; an empty one asks if the model is loaded"),
+      TextField<Request>("system", &Request::system, "a message before it"),
+      BooleanField<Request>("raw", &Request::raw, "continue the prompt, without a chat template"),
+      NeutralField<Request>("suffix", "", "a text is only continued"),
+      NeutralField<Request>("template", "", "the model has its own"),
+      EmptyList("images", "must be empty: this model reads only text"),
+      EmptyList("context", "must be empty: send the conversation to /api/chat"),
+  }));
+  return fields;
+}
+
+const FieldTable<EmbeddingRequest>& OllamaEmbedFields() {
+  using Request = EmbeddingRequest;
+  static const FieldTable<Request> fields({
+      ModelField(&Request::model),
+      EmbeddingFields().At("input"),
+      NeutralField<Request>("dimensions", nullptr, "a vector has the width of the model"),
+      IgnoredField<Request>("truncate", "a text that is too long gets status 400"),
+      IgnoredField<Request>("options"),
+      IgnoredField<Request>("keep_alive", "the model stays loaded"),
+  });
+  return fields;
+}
+
+const FieldTable<EmbeddingRequest>& OllamaEmbeddingFields() {
+  using Request = EmbeddingRequest;
+  static const FieldTable<Request> fields({
+      ModelField(&Request::model),
+      Required<Request>({{"prompt", Support::kWorks, {{"type", "string"}}, ""},
+                         [](const FieldValue& at, Request* request) {
+                           request->inputs = {ReadText(at.name, at.value)};
+                         }}),
+      IgnoredField<Request>("options"),
+      IgnoredField<Request>("keep_alive", "the model stays loaded"),
+  });
+  return fields;
+}
+
+const FieldTable<std::string>& OllamaShowFields() {
+  static const FieldTable<std::string> fields({
+      {{"model", Support::kWorks, {{"type", "string"}}, "may be left out"},
+       [](const FieldValue& at, std::string* name) { *name = ReadText(at.name, at.value); }},
+      {{"name", Support::kWorks, {{"type", "string"}}, "the older name of `model`"},
+       [](const FieldValue& at, std::string* name) { *name = ReadText(at.name, at.value); }},
+      IgnoredField<std::string>("verbose"),
+  });
+  return fields;
+}
+
+OllamaRequest ParseOllamaChat(std::string_view body, const Sampling& defaults) {
+  return Parsed(OllamaChatFields(), body, Begin(ApiKind::kChat, defaults));
+}
+
+OllamaRequest ParseOllamaGenerate(std::string_view body, const Sampling& defaults) {
+  OllamaRequest request = Parsed(OllamaGenerateFields(), body, Begin(ApiKind::kGenerate, defaults));
+  request.only_loads = request.prompt.empty();
+  if (request.raw) {
+    if (!request.system.empty()) Refuse("system", "cannot be used beside raw");
+    request.api.kind = ApiKind::kText;
+    request.api.prompts = {std::move(request.prompt)};
+    return request;
+  }
+  OrderedJson& messages = request.api.chat_input.messages = OrderedJson::array();
+  if (!request.system.empty()) {
+    messages.push_back({{"role", "system"}, {"content", request.system}});
+  }
+  messages.push_back({{"role", "user"}, {"content", request.prompt}});
+  return request;
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of Ollama's API, read as chats, texts and texts for vectors.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "api/api_request.h"
+#include "api/embedding_request.h"
+#include "api/fields.h"
+
+namespace rvv_runner {
+
+// The version of Ollama whose API is read.
+constexpr char kOllamaVersion[] = "0.12.6";
+
+// A request to /api/chat or /api/generate.
+struct OllamaRequest {
+  ApiRequest api;
+  std::string prompt;  // of /api/generate
+  std::string system;
+  bool raw = false;  // the prompt without the chat template
+
+  // It asks for no answer, but for a model that is loaded.
+  bool only_loads = false;
+};
+
+const FieldTable<OllamaRequest>& OllamaChatFields();
+const FieldTable<OllamaRequest>& OllamaGenerateFields();
+// Of /api/embed, and of its older form /api/embeddings.
+const FieldTable<EmbeddingRequest>& OllamaEmbedFields();
+const FieldTable<EmbeddingRequest>& OllamaEmbeddingFields();
+// Of /api/show: the name of the model.
+const FieldTable<std::string>& OllamaShowFields();
+
+// Read a body; see ParseApiRequest.
+OllamaRequest ParseOllamaChat(std::string_view body, const Sampling& defaults);
+OllamaRequest ParseOllamaGenerate(std::string_view body, const Sampling& defaults);
+
+}  // namespace rvv_runner

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "api/answer_parts.h"
+#include "api/api_answer.h"
+#include "api/tools.h"
+#include "text/tokenizer.h"
+
+namespace rvv_runner {
+
+// A time as RFC 3339 writes it. `seconds`: since 1970.
+std::string Rfc3339(int64_t seconds);
+
+// The name of a model with Ollama's tag.
+std::string TaggedName(const std::string& name);
+
+// Ollama's error object.
+nlohmann::json OllamaError(const ApiError& error);
+
+// Writes the answer of /api/chat or /api/generate. A stream has a JSON text a line.
+class OllamaWriter final : public AnswerWriter {
+ public:
+  // `chat`: the answer is a message, else a text. `tokenizer` must outlive it.
+  OllamaWriter(const Form& form, bool chat, const Tokenizer& tokenizer, AnswerName name,
+               AnswerParts::Thoughts thoughts);
+
+  // The answer to a request that only loads the model.
+  nlohmann::json Loaded() const;
+
+  Events Begin() override { return {}; }
+  Events Next(size_t answer, const Piece& piece) override;
+  Events End(size_t answer, const Ended& ended) override;
+  Events Finish() override { return {}; }
+  nlohmann::json Failed(const ApiError& error) override { return OllamaError(error); }
+  Framing framing() const override { return Framing::kLines; }
+  nlohmann::json Body() const override { return whole_; }
+
+ private:
+  using Kind = AnswerPart::Kind;
+
+  struct Call {
+    std::string name;
+    std::string arguments;
+  };
+
+  nlohmann::json Line(const std::string& text, const std::string& thought,
+                      const nlohmann::json& calls, bool done) const;
+  Events Take(const std::vector<AnswerPart>& parts);
+  void CloseCall(Events* events);
+
+  bool chat_;
+  AnswerName name_;
+  AnswerParts parts_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  std::string text_, thought_;
+  nlohmann::json calls_ = nlohmann::json::array();
+  std::vector<Call> open_;  // the call that is being written, or none
+  nlohmann::json whole_;
+};
+
+}  // namespace rvv_runner
