@@ -247,10 +247,13 @@ def test_edits_regenerates_keeps_exports_and_deletes(browser: Any, server: Serve
     assert page.locator(".turn").count() == 2
     page.reload()
     assert page.get_by_label("System message").input_value() == "be brief"
+    assert page.locator(".turn").count() == 2  # the conversation that was open
     with page.expect_download() as download:
         page.get_by_role("button", name="Export all").click()
     (kept,) = json.loads(download.value.path().read_text())
     assert kept["turns"][0]["content"] == "bed"
+    page.get_by_role("button", name="New chat").click()
+    assert page.locator(".turn").count() == 0
     page.get_by_role("button", name="bed", exact=True).click()
     assert page.locator(".turn").count() == 2
     page.get_by_role("button", name="Delete bed").click()

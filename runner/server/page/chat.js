@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 "use strict";
 const at = id => document.getElementById(id);
-const STORE = "mlc-rvv.conversations", SETTINGS = "mlc-rvv.settings";
+const STORE = "mlc-rvv.conversations", SETTINGS = "mlc-rvv.settings", OPEN = "mlc-rvv.open";
 const KEPT = ["system", "temperature", "most"];  // not the key
 const deleted = new Set();
 let chat = blank(), model = "", running = null, editing = null;
@@ -47,6 +47,7 @@ function others(id) {
 function keep(one) {
   const first = deleted.has(one.id) || !one.turns.length ? [] : [one];
   store(STORE, [...first, ...others(one.id)]);
+  if (one.id === chat.id) store(OPEN, one.id);
   list();
 }
 
@@ -80,6 +81,7 @@ function list() {
 function show(one) {
   if (running) running.abort();
   chat = one;
+  store(OPEN, one.id);
   editing = null;
   at("state").textContent = "";
   draw();
@@ -388,5 +390,6 @@ for (const name of KEPT) {
   });
 }
 at("history").open = matchMedia("(min-width: 64rem)").matches;
-list();
+const last = stored(OPEN, "");
+show(conversations().find(one => one.id === last) || chat);
 askModel().catch(() => {});
