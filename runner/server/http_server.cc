@@ -331,6 +331,10 @@ void HttpServer::CheckBody(const httplib::Request& request, httplib::Response& r
     throw ApiError(501, "the transfer coding '" + coding + "' is not known: use chunked");
   }
   if (request.method != "POST") return;
+  if (coding.empty() && !request.has_header("Content-Length")) {
+    response.set_header("Connection", "close");  // its end would be that of the connection
+    throw ApiError(411, "the length of the body is missing: send the header Content-Length");
+  }
   std::string type = request.get_header_value("Content-Type");
   type = Lower(type.substr(0, type.find_first_of("; ")));
   if (type != "application/json") {

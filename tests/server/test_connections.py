@@ -287,6 +287,13 @@ def test_requests_as_the_standards_have_them(server: Served) -> None:
         assert answer.startswith(b"HTTP/1.1 %d " % status), (head, answer[:200])
 
 
+def test_a_body_without_a_length_is_refused_at_once(server: Served) -> None:
+    with server.connect() as connection:
+        connection.sendall(raw(CHAT, "").replace(b"Content-Length: 0\r\n", b"") + b"{}")
+        connection.settimeout(5)  # less than the time that a request has
+        assert connection.recv(1000).startswith(b"HTTP/1.1 411 ")
+
+
 def test_a_host_for_others_needs_a_key(program: Path, tmp_path: Path) -> None:
     table = tmp_path / "tokenizer.bin"
     table.write_bytes(pack(text_probe.tiny(97)))
