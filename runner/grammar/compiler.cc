@@ -180,15 +180,14 @@ class GrammarCompiler::Matcher : public GrammarState {
   // Begins the grammar where the text of an answer has its trigger. A text that goes on otherwise
   // than the grammar says remains any text.
   void Look(std::string_view bytes) {
+    const std::string& trigger = grammar_->trigger;
+    size_t from = text_.size() - std::min(text_.size(), trigger.size() - 1);
     text_ += bytes;
-    const size_t found = text_.find(grammar_->trigger);
-    if (found == std::string::npos) return;
-    const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
-    if (allowed && matcher_.AcceptString(text_.substr(found))) {
+    for (size_t found; (found = text_.find(trigger, from)) != std::string::npos; from = found + 1) {
+      const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
+      if (!allowed || !matcher_.AcceptString(text_.substr(found))) continue;
       waits_ = false;
-    } else {
-      text_.erase(0, found + 1);
-      text_ = grammar_->at_once ? "x" : text_;
+      return;
     }
   }
 
