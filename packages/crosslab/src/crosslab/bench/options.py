@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
 from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
+from crosslab.models.shapes import shapes
 from crosslab.peers import openblas
 from crosslab.peers.gguf_export import IN_BLOCKS
 from crosslab.remote import add_options
@@ -45,8 +45,6 @@ MODEL_S = LlamaConfig(
     vocab=512,
     context=32768,
 )
-# Sizes of real models by name.
-SHAPES = Path(__file__).with_name("shapes.toml")
 # Assets of VERSIONS.lock by names of models with pinned weights.
 PINNED = {"smollm2": "smollm2-135m", "smollm2-135m": "smollm2-135m"}
 
@@ -313,13 +311,12 @@ def _unique(values: Sequence[T]) -> tuple[T, ...]:
 def _config(model: str) -> LlamaConfig:
     if model == "S":
         return MODEL_S
-    shapes = tomllib.loads(SHAPES.read_text(encoding="utf-8"))
-    if model in shapes:
-        return LlamaConfig(**shapes[model])
+    if model in shapes():
+        return shapes()[model]
     if not Path(model).is_file():
         raise UserError(
             f"--model {model} is neither the name of a model nor a file",
-            remedy=f"give S, smollm2, {', '.join(shapes)}, or the path of a Llama-like model's "
+            remedy=f"give S, smollm2, {', '.join(shapes())}, or the path of a Llama-like model's "
             "config.json",
         )
     return read_config(Path(model))

@@ -36,7 +36,6 @@ SOURCES = Path(__file__).parents[1] / "native" / "core_check"
 PUBLISHED = "published_loops.csv"
 # Changes of the fitted parameters from their values in a core's file.
 STORE_STEPS, TO_SCALAR_STEPS = (-0.5, -0.25, 0, 0.25, 0.5), (-1, 0, 1)
-BEGIN, END = "<!-- core-check: begin -->", "<!-- core-check: end -->"
 MEASURES = ("pipeline", "serial", "vec-serial")
 
 
@@ -223,16 +222,17 @@ def _cells(prediction: Prediction | None) -> str:
     return f" {prediction.loop.cycles:,.0f} | {' | '.join(errors)} |"
 
 
-def write_table(page: Path, table: str) -> None:
-    """Replace the table between the marks in a page.
+def write_table(page: Path, table: str, verb: str = "core-check") -> None:
+    """Replace the table between a verb's marks in a page.
 
     Raises:
         UserError: the page has no such marks.
     """
-    before, mark, rest = page.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
-    _, end, after = rest.partition(END)
+    begin_mark, end_mark = f"<!-- {verb}: begin -->", f"<!-- {verb}: end -->"
+    before, mark, rest = page.read_text(encoding="utf-8").partition(f"{begin_mark}\n")
+    _, end, after = rest.partition(end_mark)
     if not mark or not end:
-        raise UserError(f"{page} has no lines {BEGIN} and {END}", remedy="add them")
+        raise UserError(f"{page} has no lines {begin_mark} and {end_mark}", remedy="add them")
     atomic_write(page, f"{before}{mark}{table}\n{end}{after}")
 
 

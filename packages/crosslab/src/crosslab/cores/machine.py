@@ -61,7 +61,7 @@ class Step:
         parts: work of a vector instruction on each register of a group: registers read and written.
         whole: all source registers must be ready at the start and are read until the end, as in a
             gather.
-        access: "load" or "store" of vectors; empty for other instructions.
+        access: "load" or "store", of vectors or scalars; empty for other instructions.
         late: time from the work on a source register to the latest time when it must be ready.
     """
 
@@ -87,6 +87,7 @@ class Machine:
         self.vector = 0.0  # end of all vector instructions so far
         self.cycle = 0
         self.access = ""  # kind of the last vector access
+        self.stored = 0.0  # end of the last vector store
         self.started = 0.0  # start of the last vector instruction
         self.begun = 0  # number of instructions begun in this cycle
         self.queue: deque[float] = deque(maxlen=max(1, pipeline.queue))
@@ -119,6 +120,8 @@ class Machine:
             at = max(at, self.ready[register])
         if step.unit:
             at = max(at, self.busy.get(step.unit, 0.0))
+        if step.access == "load":
+            at = max(at, self.stored)
         began = self._begin(at)
         if step.unit:
             self.busy[step.unit] = began + step.occupancy
@@ -159,6 +162,8 @@ class Machine:
                 for register in reads:
                     released[register] = at
         self.vector = max(self.vector, at)
+        if step.access == "store":
+            self.stored = at
         self.busy[step.unit] = at
         self.started = began
         self.queue.append(began)

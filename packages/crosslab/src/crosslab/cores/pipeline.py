@@ -26,6 +26,9 @@ from crosslab.run.symbols import Symbols
 
 # Number of instructions before a segment that the machine executes first.
 HISTORY = 150
+# Classes of scalar instructions that wait for earlier vector stores. The machine does not know
+# addresses; clang moves a reduction's result to a scalar register through the stack.
+SCALAR_LOADS = ("load", "fload")
 # Instructions with one group twice as long as the other groups.
 _TWICE = re.compile(r"vf?w|vnsr|vnclip|vfncvt")
 
@@ -59,7 +62,15 @@ class Translator:
             return Step(1, self.pipeline.vset, used.reads, "vset", used.writes)
         if not instruction.vector:
             scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
-            return Step(scalar.occupancy, scalar.latency, used.reads, scalar.unit, used.writes)
+            access = "load" if instruction.mnemonic in SCALAR_LOADS else ""
+            return Step(
+                scalar.occupancy,
+                scalar.latency,
+                used.reads,
+                scalar.unit,
+                used.writes,
+                access=access,
+            )
         waits = tuple(r for r in used.reads if r < VECTOR or r == VSTATE)
         sources = [r for r in used.reads if VECTOR <= r < VSTATE]
         cycles = self.core.aligned_cycles(kind)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab board-check``: compare predicted speeds of boards with published ones."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.boards.board import Board, read_boards
+from crosslab.boards.count import count_kernels
+from crosslab.boards.fit import fit, left_out
+from crosslab.boards.published import Row, read_rows
+from crosslab.cached_build import CACHE_OPTION
+from crosslab.cores.check import write_table
+from crosslab.errors import UserError
+from groundwork.command_line import Parser, choice
+
+NAME = "board-check"
+HEADINGS = ("board", "program", "model, format", "threads", "phase", "measured")
+FIGURES = ("predicted", "error", "without its source")
+WIDE = 160  # characters of a line in a file
+MARK = "*"  # of rows with an assumption
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A published row and the model's errors.
+
+    Attributes:
+        row: the row.
+        predicted: predicted tokens a second.
+        error: relative error; positive if it is predicted too fast.
+        left_out: relative error with parameters fitted without the rows of the same source; NaN: no
+            other rows.
+    """
+
+    row: Row
+    predicted: float
+    error: float
+    left_out: float
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of a table."""
+        row = self.row
+        left = "" if math.isnan(self.left_out) else f"{self.left_out:+.0%}"
+        return (
+            row.board + MARK * bool(row.assumed),
+            row.program,
+            f"{row.model}, {row.format}",
+            str(row.threads),
+            f"{row.phase} {row.tokens}",
+            f"{row.speed:.2f}",
+            f"{self.predicted:.2f}",
+            f"{self.error:+.0%}",
+            left,
+        )
+
+
+def judge(board: Board, rows: Sequence[Row]) -> Iterator[Judged]:
+    """Yield the board's rows with their errors.
+
+    Args:
+        board: a board.
+        rows: all published rows of the board.
+    """
+    without: Mapping[Row, float] = left_out(board, rows)
+    for row in rows:
+        yield Judged(row, row.predicted(board), row.error(board), without[row])
+
+
+def summary_of(judged: Sequence[Judged]) -> Iterator[str]:
+    """Yield lines with the median and largest error: of rows whose source states all, and others.
+
+    A row without rows of other sources counts in the first figures alone.
+    """
+    for what, chosen in (
+        ("rows whose source states all", [one for one in judged if not one.row.assumed]),
+        (f"rows with an assumption ({MARK})", [one for one in judged if one.row.assumed]),
+        ("all rows", list(judged)),
+    ):
+        if chosen:
+            fitted = _size([one.error for one in chosen])
+            left = _size([one.left_out for one in chosen if not math.isnan(one.left_out)])
+            yield f"{len(chosen)} {what}: error {fitted}; without its source {left}"
+
+
+def _size(errors: Sequence[float]) -> str:
+    sizes = [abs(error) for error in errors]
+    if not sizes:
+        return "unknown"
+    return f"{statistics.median(sizes):.0%} in the median, {max(sizes):.0%} at most"
+
+
+def fitted_of(board: Board, rows: Sequence[Row]) -> str:
+    """Return a line with the board's fitted parameters and the number of its rows."""
+    values = ", ".join(f"{name} {board.parameter(name):.4g}" for name in board.fitted) or "nothing"
+    return f"{board.key}: fitted to {len(rows)} rows: {values}"
+
+
+def markdown_of(boards: Sequence[Board], judged: Sequence[Judged]) -> str:
+    """Return the table of docs/boards.md, and the lines below it."""
+    headings = (*HEADINGS, *FIGURES)
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    lines += [f"| {' | '.join(one.cells())} |" for one in judged]
+    lines += ["", *(f"- {line}" for line in summary_of(judged))]
+    for board in boards:
+        rows = [one.row for one in judged if one.row.board == board.key]
+        lines += [f"- {fitted_of(board, rows)}"]
+    sources = dict.fromkeys((one.row.source, one.row.assumed) for one in judged)
+    lines += ["", "Sources of the rows, and what they do not state:", ""]
+    lines += [f"- {source}{f': {assumed}' * bool(assumed)}" for source, assumed in sources]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print every published row with the model's prediction and errors."""
+    boards = read_boards()
+    options = Parser(
+        prog=f"crosslab {NAME}",
+        description="Predict the published speeds of boards, and print the errors of the model.",
+    )
+    known = [board.key for board in boards]
+    options.add_argument(
+        "--board",
+        type=lambda text: choice(text, known, "a known board"),
+        help="check only this board (all)",
+    )
+    options.add_argument(
+        "--fit", action="store_true", help="also print the parameters that fit best"
+    )
+    options.add_argument(
+        "--count",
+        action="store_true",
+        help="first count llama.cpp's kernels again; builds it once, minutes",
+    )
+    options.add_argument("--docs", type=Path, metavar="PAGE", help="also write the table to a page")
+    options.add_argument("--cache", **CACHE_OPTION)
+    args = options.parse_args(argv)
+    if args.docs and args.board:
+        raise UserError("--docs writes the rows of all boards", remedy="leave out --board")
+    if args.count:
+        count_kernels(boards, args.cache)
+    chosen = [board for board in boards if args.board in (None, board.key)]
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in (*HEADINGS, *FIGURES):
+        table.add_column(heading, justify="right" if heading in FIGURES else "left")
+    results: list[Judged] = []
+    for board in chosen:
+        results += judge(board, [row for row in read_rows() if row.board == board.key])
+    for one in results:
+        table.add_row(*one.cells())
+    console.print(table)
+    for board in chosen:
+        rows = [one.row for one in results if one.row.board == board.key]
+        console.print(fitted_of(board, rows), soft_wrap=True)
+        if args.fit and rows:
+            console.print("best: " + fitted_of(fit(board, rows), rows), soft_wrap=True)
+    for line in summary_of(results):
+        console.print(line, soft_wrap=True)
+    if args.docs:
+        write_table(args.docs, markdown_of(chosen, results), NAME)
+    return 0

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fit a board's parameters to published rows, and judge rows that were left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from crosslab.boards.board import Board
+from crosslab.boards.published import Row
+
+# Factors by which a search changes a parameter; each is tried until none is better.
+STEPS = (1.3, 1.1, 1.02, 1.005)
+
+
+def loss(board: Board, rows: Sequence[Row]) -> float:
+    """Return the mean of the logarithms of predicted by measured speeds, without sign.
+
+    Rows with an assumption count half.
+    """
+    weights = [0.5 if row.assumed else 1.0 for row in rows]
+    errors = (abs(math.log1p(row.error(board))) for row in rows)
+    return sum(w * e for w, e in zip(weights, errors, strict=True)) / sum(weights)
+
+
+def fit(board: Board, rows: Sequence[Row]) -> Board:
+    """Return the board with the fitted parameters that have the least loss near its own."""
+    best, least = board, loss(board, rows)
+    for step in STEPS:
+        better = True
+        while better:
+            better = False
+            for name, factor in product(board.fitted, (step, 1 / step)):
+                tried = best.with_parameter(name, best.parameter(name) * factor)
+                if (found := loss(tried, rows)) < least - 1e-9:
+                    best, least, better = tried, found, True
+    return best
+
+
+def left_out(board: Board, rows: Sequence[Row]) -> Mapping[Row, float]:
+    """Return each row's error with parameters fitted to the board's rows of other sources.
+
+    A board with rows of one source only is fitted to the other rows.
+    """
+    errors = {}
+    sources = {row.source for row in rows}
+    for row in rows:
+        same = {row.source} if len(sources) > 1 else {row}
+        others = [r for r in rows if r.source not in same and r not in same]
+        errors[row] = row.error(fit(board, others)) if others else math.nan
+    return errors

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counted cycles of llama.cpp's kernels on the cores of boards, from ``cores/boards/kernels.csv``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from crosslab.boards.board import BOARDS
+from crosslab.errors import UserError
+
+FILE = BOARDS / "kernels.csv"
+HEADER = ("core", "kernel", "cycles")
+
+
+@cache
+def kernel_cycles(core: str, file: Path = FILE) -> Mapping[str, float]:
+    """Return cycles of a core by kernel: of a multiply-add in products, else of an element.
+
+    Raises:
+        UserError: the file is missing or malformed, or has no such core.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="") as rows:
+            table = list(csv.DictReader(rows))
+        cycles = {row["kernel"]: float(row["cycles"]) for row in table if row["core"] == core}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: {error!r}") from error
+    if not cycles:
+        raise UserError(
+            f"{file.name} has no kernels of the core {core}",
+            remedy="type: uv run --group peers crosslab board-check --count",
+        )
+    return cycles

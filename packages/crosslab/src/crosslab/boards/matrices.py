@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrices of a model in a file's format, and the work of llama.cpp's builds on them."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from crosslab.boards.board import Board, Layout, Work
+from crosslab.boards.kernels import kernel_cycles
+from crosslab.models.config import LlamaConfig
+
+FILE = Path(__file__).with_name("llama_cpp.toml")
+# Elements of the blocks that llama-quantize needs for K formats; other rows get SMALL's formats.
+LARGE_BLOCK = 256
+LAST_LAYERS = 8
+ROUNDS = 50  # of the fixed point of a miss rate
+ACTIVATION = {"f16": 2.0}  # bytes of an activation by type of weights
+INT8_ACTIVATION = 34 / 32
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Equal matrices of a model.
+
+    Attributes:
+        rows: number of outputs.
+        columns: elements of a row.
+        kind: type of the blocks, as in names of ggml's functions (``q4_K``).
+        count: number of such matrices.
+    """
+
+    rows: int
+    columns: int
+    kind: str
+    count: int = 1
+
+    @property
+    def size(self) -> float:
+        """Bytes of one matrix."""
+        return self.rows * self.columns * bytes_of_weight(self.kind)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The order in which a kernel of llama.cpp walks a product.
+
+    Attributes:
+        kernel: kernel in ``kernels.csv``; ``{}`` is the type of the weights.
+        single: the same for one token.
+        rows: rows of weights that a thread multiplies with all tokens of a pass; 0: a quarter of
+            the thread's share.
+        tokens: tokens between two reads of these rows.
+        batch: tokens of a pass, after which the weights are read from memory again; 0: all tokens.
+        unit: name of the matrix unit that multiplies; empty: vectors.
+    """
+
+    kernel: str
+    single: str
+    rows: int
+    tokens: int
+    batch: int = 0
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A build of llama.cpp.
+
+    Attributes:
+        name: name in tables.
+        routes: route by type of weights; other types take dot products.
+        huge_pages: weights lie in huge pages.
+        flash: attention is flash attention; else products of halves and a softmax.
+        attention: cycles of its multiply-add in prompts; 0: counted.
+    """
+
+    name: str
+    routes: Mapping[str, Route]
+    huge_pages: bool = False
+    flash: bool = False
+    attention: float = 0.0
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def programs() -> Mapping[str, Program]:
+    """Return the builds of llama.cpp by name."""
+    routes = {name: Route(**fields) for name, fields in _table()["route"].items()}
+    return {
+        name: Program(
+            name,
+            {kind: routes[route] for route, kinds in p["routes"].items() for kind in kinds},
+            p.get("huge_pages", False),
+            p.get("flash", False),
+            p.get("attention", 0.0),
+        )
+        for name, p in _table()["program"].items()
+    }
+
+
+def dot_products() -> Route:
+    """Return the route of types without another one."""
+    return Route(**_table()["route"]["dot"])
+
+
+def bytes_of_weight(kind: str) -> float:
+    """Return the bytes of a weight."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
+    return size / block
+
+
+def matrices(config: LlamaConfig, format_: str) -> tuple[tuple[Matrix, ...], Matrix]:
+    """Return the matrices of all layers, and lm_head.
+
+    Args:
+        config: the model's sizes.
+        format_: a table ``[mix]`` of ``llama_cpp.toml``.
+    """
+    mix: Mapping[str, str] = _table()["mix"][format_]
+    heads, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes = {
+        "q": (heads, config.hidden),
+        "k": (kv, config.hidden),
+        "v": (kv, config.hidden),
+        "o": (config.hidden, heads),
+        "gate": (config.intermediate, config.hidden),
+        "up": (config.intermediate, config.hidden),
+        "down": (config.hidden, config.intermediate),
+    }
+    counted: Counter[tuple[int, int, str]] = Counter()
+    for layer in range(config.layers):
+        for role, (rows, columns) in shapes.items():
+            counted[rows, columns, _kind(mix, role, layer, config.layers, columns)] += 1
+    layers = tuple(Matrix(*key, count) for key, count in counted.items())
+    head = _fitting(mix.get("head", mix["all"]), config.hidden)
+    return layers, Matrix(config.vocab, config.hidden, head)
+
+
+def _kind(mix: Mapping[str, str], role: str, layer: int, layers: int, columns: int) -> str:
+    """Return the type of a matrix; ``role more`` is that of some layers, ``first`` of the first."""
+    kind = mix.get(role, mix["all"])
+    if f"{role} more" in mix and _more(layer, layers):
+        kind = mix[f"{role} more"]
+    if f"{role} first" in mix and layer < layers // int(mix["first"]):
+        kind = mix[f"{role} first"]
+    return _fitting(kind, columns)
+
+
+def _more(layer: int, layers: int) -> bool:
+    first = layers // LAST_LAYERS
+    last = (LAST_LAYERS - 1) * layers // LAST_LAYERS
+    return layer < first or layer >= last or (layer - first) % 3 == 2
+
+
+def _fitting(kind: str, columns: int) -> str:
+    return kind if columns % LARGE_BLOCK == 0 else str(_table()["small"].get(kind, kind))
+
+
+def product(
+    layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int
+) -> Work:
+    """Return the work of a thread in the products of equal matrices with some tokens."""
+    route = program.routes.get(matrix.kind)
+    if route is None or (route.rows == 0 and matrix.rows % 16):
+        route = dot_products()
+    adds = matrix.rows * matrix.columns * tokens * matrix.count / threads
+    work = _arithmetic(layout, route, matrix.kind, tokens, adds)
+    size = matrix.size * matrix.count / threads / layout.line
+    if tokens == 1:
+        return replace(work, memory_lines=size)
+    cluster = layout.clusters[0]
+    in_l2 = cluster.l2 / layout.shares_l2(threads)
+    batch = min(tokens, route.batch or tokens)
+    rows = route.rows or max(16, matrix.rows // (4 * threads))
+    width = ACTIVATION.get(matrix.kind, INT8_ACTIVATION)
+    passes = math.ceil(tokens / batch)
+    reads = (
+        (size * (tokens / route.tokens - passes), rows * bytes_of_weight(matrix.kind), in_l2),
+        (adds / rows * width / layout.line, batch * width, cluster.l2),
+    )
+    memory, l2 = size * passes, 0.0
+    for lines, height, room in reads:
+        block = height * matrix.columns
+        missed = max(0.0, lines) * miss_rate(block, cluster.l1)
+        memory += missed * miss_rate(block, room)
+        l2 += missed * (1 - miss_rate(block, room))
+    return replace(work, memory_lines=memory, l2_lines=l2)
+
+
+@cache
+def miss_rate(block: float, size: float) -> float:
+    """Return the share of misses if a block of bytes is read again and again through a cache.
+
+    The cache replaces lines at random: a line hits if none of the misses since its last use
+    replaced it.
+    """
+    if block <= size:
+        return 0.0
+    hits = 0.0
+    for _ in range(ROUNDS):
+        hits = math.exp((hits - 1) * block / size)
+    return 1 - hits
+
+
+def _arithmetic(layout: Layout, route: Route, kind: str, tokens: int, adds: float) -> Work:
+    if route.unit:
+        # The unit multiplies tiles of tokens; a single token takes as long.
+        return Work(unit=route.unit, unit_adds=adds * max(1, route.tokens // tokens))
+    name = (route.kernel if tokens >= route.tokens else route.single).format(kind)
+    return Work(products=adds * kernel_cycles(layout.core)[name])
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A prompt, or the generation of one token.
+
+    Attributes:
+        tokens: tokens that are computed together.
+        before: tokens in the cache before them.
+    """
+
+    tokens: int
+    before: float = 0.0
+
+
+def phase_work(
+    layout: Layout, program: Program, config: LlamaConfig, format_: str, phase: Phase, threads: int
+) -> Iterator[Work]:
+    """Yield the work of a phase, as parts that run one after the other.
+
+    lm_head is computed for one token.
+    """
+    layers, head = matrices(config, format_)
+    for matrix in layers:
+        yield product(layout, program, matrix, phase.tokens, threads)
+    yield product(layout, program, head, 1, threads)
+    yield _operations(layout, program, config, layers, phase, threads)
+
+
+def _operations(
+    layout: Layout,
+    program: Program,
+    config: LlamaConfig,
+    layers: Sequence[Matrix],
+    phase: Phase,
+    threads: int,
+) -> Work:
+    """Return the work beside the products: activations, attention, and waits."""
+    cycles, kernels = 0.0, kernel_cycles(layout.core)
+    tokens, heads = phase.tokens, config.heads * config.head_dim
+    kv, times = config.kv_heads * config.head_dim, config.layers * phase.tokens
+    # A thread takes whole rows: tokens of an operation, four tokens of a repacked product.
+    rows = tokens / math.ceil(tokens / threads)
+    for name, width in (
+        ("rms_norm", 2 * config.hidden),
+        ("add", 2 * config.hidden),
+        ("swiglu", config.intermediate),
+        ("rope", heads + kv),
+    ):
+        cycles += kernels[name] * width * times / rows
+    for matrix in layers:
+        name, tile = _quantization(program, matrix.kind, tokens)
+        tiles = math.ceil(tokens / tile)
+        busy = tiles / math.ceil(tiles / threads) if tokens > 1 else threads
+        cycles += kernels.get(name, 0.0) * matrix.columns * matrix.count * tokens / busy
+    seen = phase.before + (tokens + 1) / 2
+    if program.flash:
+        kernel = kernels["attention_tile" if tokens >= TILED else "attention"]
+        kernel = program.attention or kernel if tokens > 1 else kernel
+        numbers = 0.0
+    else:
+        kernel = kernels["dot f16"]
+        # Scores are written, read and written by the softmax, and read.
+        numbers = 4.0 * config.heads * seen
+        cycles += kernels["swiglu"] * config.heads * seen * times / threads
+    cycles += kernel * 2 * heads * seen * times / threads
+    # Each operation reads its inputs and writes its output.
+    numbers += 17 * config.hidden + 6 * config.intermediate + 4 * (heads + kv)
+    lines = numbers * FLOAT / layout.line * times / threads
+    in_memory = tokens * config.hidden * FLOAT > layout.clusters[0].l2
+    return Work(
+        cycles,
+        memory_lines=lines if in_memory else 0.0,
+        l2_lines=0.0 if in_memory else lines,
+        barriers=config.layers * _table()["barriers"],
+    )
+
+
+FLOAT = 4  # bytes
+TILED = 64  # tokens from which on flash attention computes tiles
+
+
+def _quantization(program: Program, kind: str, tokens: int) -> tuple[str, int]:
+    """Return the function that rounds activations, and its tokens."""
+    blocks = "q8_K" if kind.endswith("_K") else "q8_0"
+    route = program.routes.get(kind)
+    if route and route.rows == 0 and tokens >= route.tokens:
+        return f"quantize_mat {blocks}", route.tokens
+    return ("" if kind.startswith("f") else f"quantize_row {blocks}"), 1
+
+
+@cache
+def _parts(
+    layout: Layout, name: str, config: LlamaConfig, format_: str, phase: Phase, threads: int
+) -> tuple[Work, ...]:
+    return tuple(phase_work(layout, programs()[name], config, format_, phase, threads))
+
+
+def seconds(
+    board: Board, name: str, config: LlamaConfig, format_: str, phase: Phase, threads: int
+) -> float:
+    """Return the seconds of a phase of a program on a number of threads."""
+    parts = _parts(board.layout, name, config, format_, phase, threads)
+    huge = programs()[name].huge_pages
+    return sum(board.seconds(work, threads, huge_pages=huge) for work in parts)
