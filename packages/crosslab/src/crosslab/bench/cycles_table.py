@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.rows import PHASES, PRODUCTS, Row, cost_of, name_of
+from crosslab.boards.board import read_boards
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import MOST_UNMEASURED
 from crosslab.cores.memory import MemorySystem
@@ -21,6 +22,10 @@ HEADINGS = (
 )
 MARK = "!"
 SYMBOL = 29  # characters
+SPEED = (
+    "tokens/s: predicted for one core by the model of the board, in which loads of these lines run "
+    "beside computation"
+)
 DEFINITION = (
     "pipeline: instructions wait for each other and for their units. serial: all instructions one "
     "after the other. vec-serial: the larger of vector memory + vector arithmetic, and scalar. "
@@ -44,7 +49,7 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
         yield Text(f"parameters of the pipeline: {core.pipeline.source}")
     if core.memory and any(row.memory for row in chosen):
         yield _memory(chosen, core.memory)
-        yield from map(Text, _speeds(core.memory))
+        yield Text(SPEED)
     # Show details of the last step from upstream to ours, and of every peer.
     last = [row.variant for row in chosen if row.path][-1:]
     for row in chosen:
@@ -73,31 +78,19 @@ def _summary(rows: Sequence[Row], name: str) -> Table:
 
 
 def _memory(rows: Sequence[Row], memory: MemorySystem) -> Table:
-    title = f"{memory.board}, {memory.clock / 1e9:g} GHz, one core: caches and tokens a second"
-    headings = ("variant", "phase", "L1 misses", "MB read", "written", "Mcycles", "tokens/s")
+    (name,) = (board.name for board in read_boards() if board.key == memory.board)
+    title = f"{name}, one core: caches and tokens a second"
+    headings = ("variant", "phase", "L1 misses", "MB read", "written", "tokens/s")
     table = _table(headings, title)
     for row in rows:
         if report := row.memory:
-            low, high = report.tokens_per_second
-            figures = (report.bytes_read / 1e6, report.bytes_written / 1e6, report.cycles / 1e6)
+            figures = (report.bytes_read / 1e6, report.bytes_written / 1e6)
             cells = (f"{report.misses_l1:,}", *(f"{figure:.3f}" for figure in figures))
             label = f"prefill {row.tokens}" if row.phase == "prefill" else "decode 1"
-            table.add_row(name_of(row), label, *cells, f"{low:.4g}-{high:.4g}")
+            table.add_row(name_of(row), label, *cells, f"{row.tokens_per_second:.4g}")
             for symbol, misses, read in report.functions:
                 table.add_row(f"  {_short(symbol)}", "", f"{misses:,}", f"{read / 1e6:.3f}")
     return table
-
-
-def _speeds(memory: MemorySystem) -> Iterator[str]:
-    yield (
-        "Mcycles: for these bytes at the bandwidth that one core reaches. tokens/s: predicted, "
-        "from nothing overlaps (serial + memory) to all does (the larger of vec-serial and memory)"
-    )
-    for speed in memory.published:
-        yield (
-            f"published: {speed.tokens_per_second:g} tokens/s, {speed.parameters} M parameters: "
-            f"{speed.what} ({speed.source})"
-        )
 
 
 def _kinds(row: Row) -> Table:

@@ -2,116 +2,93 @@
 """Prediction of a whole model's tokens per second on a board, from models with fewer layers.
 
 Cycles are linear in the number of layers and of rows of lm_head, so three small models determine
-the cycles of a whole model. Its time on a board lies between the longer of computing and reading
-weights, and their sum.
+the cycles of a whole model. The model of the board adds the waits for memory, and of threads for
+each other.
 """
 
 from __future__ import annotations
 
-import tomllib
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from gguf.constants import GGML_QUANT_SIZES
 
-from crosslab.cores.core import CORES
-from crosslab.errors import UserError
+from crosslab.boards.board import Board, Work
+from crosslab.boards.fit import left_out
+from crosslab.boards.matrices import Phase, phase_work, programs, waits
+from crosslab.boards.published import DECODE, PROMPT, read_rows
 from crosslab.models.config import LlamaConfig
 from crosslab.peers.gguf_export import FORMATS, padded
 
-BOARDS = CORES / "boards"
+# llama.cpp's build whose cycles are counted.
+PEER = "rvv-repack"
 # (layers, rows of lm_head) of the small models. As in whole models, the mixed formats give half of
 # 2 or 4 layers the better format.
 SMALL = ((2, 2048), (4, 2048), (2, 4096))
 Size = tuple[int, int]
+CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 
 
 @dataclass(frozen=True)
-class Published:
-    """Published tokens per second on a board.
+class Speed:
+    """A predicted speed.
 
     Attributes:
-        program: program and its build.
-        model: common name of the model.
-        format: format of the weights.
-        threads: number of threads.
-        decode: generated tokens per second.
-        prefill: prompt tokens per second; None: not published.
-        source: place of the publication.
+        tokens_per_second: the prediction.
+        error: median error of the model for published rows of the same board and phase, with
+            parameters fitted without the rows of the same source; None: no such rows.
     """
 
-    program: str
-    model: str
-    format: str
-    threads: int
-    decode: float
-    source: str
-    prefill: float | None = None
+    tokens_per_second: float
+    error: float | None
+
+    def __str__(self) -> str:
+        """The speed with its error, as in "36.1 ± 3.2"."""
+        text = f"{self.tokens_per_second:.3g}"
+        return text if self.error is None else f"{text} ± {self.error * self.tokens_per_second:.2g}"
 
 
-@dataclass(frozen=True)
-class Board:
-    """A board with identical cores, and its memory bandwidth.
+def predict(
+    board: Board,
+    config: LlamaConfig,
+    format_: str,
+    phase: Phase,
+    *,
+    cycles: float,
+    threads: int,
+    peer: bool,
+) -> Speed:
+    """Predict the speed of a phase whose cycles threads share evenly.
 
-    Attributes:
-        key: name of its file.
-        name: full name.
-        core: key of its core's file.
-        clock: clock in Hz.
-        cores: number of identical cores.
-        one_core: bytes per second that one core reads from memory.
-        all_cores: bytes per second that all cores together read from memory.
-        source: source of these figures.
-        published: published speeds of programs on the board.
+    Args:
+        board: the board.
+        config: the model's sizes.
+        format_: format of the weights.
+        phase: tokens of the phase, and before it.
+        cycles: cycles of one core for all tokens of the phase.
+        threads: number of threads; more threads than cores are no faster.
+        peer: llama.cpp, which reads weights again for each four tokens of a prompt; ours reads them
+            once.
     """
-
-    key: str
-    name: str
-    core: str
-    clock: float
-    cores: int
-    one_core: float
-    all_cores: float
-    source: str
-    published: tuple[Published, ...] = ()
-
-    def bandwidth(self, threads: int) -> float:
-        """Return the bytes per second that a number of threads read together."""
-        return min(threads * self.one_core, self.all_cores)
-
-    def speed(self, cycles: float, read: float, threads: int) -> tuple[float, float]:
-        """Return tokens per second without overlap and with full overlap.
-
-        Args:
-            cycles: cycles of one core per token, which the threads share evenly.
-            read: bytes read from memory per token.
-            threads: number of threads.
-        """
-        computing = cycles / min(threads, self.cores) / self.clock
-        reading = read / self.bandwidth(threads)
-        return 1 / (computing + reading), 1 / max(computing, reading)
+    threads = min(threads, board.cpus)
+    seen = round(phase.before) + phase.tokens
+    read = bytes_of_token(config, format_, seen, CACHE_ITEM)
+    memory, l2 = read / threads / board.layout.line, 0.0
+    if peer:
+        works = [*phase_work(board.layout, programs()[PEER], config, format_, phase, threads)]
+        memory = sum(work.memory_lines for work in works)
+        l2 = sum(work.l2_lines for work in works)
+    work = Work(products=cycles / threads, memory_lines=memory, l2_lines=l2, barriers=waits(config))
+    speed = phase.tokens / board.seconds(work, threads)
+    return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
 
 
-def read_boards(folder: Path = BOARDS) -> tuple[Board, ...]:
-    """Read all boards, sorted by file name.
-
-    Raises:
-        UserError: a file is malformed.
-    """
-    return tuple(map(_read, sorted(folder.glob("*.toml"))))
-
-
-def _read(file: Path) -> Board:
-    try:
-        table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        published = tuple(Published(**entry) for entry in table.pop("published", ()))
-        return Board(**table, key=file.stem, published=published)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{file} is malformed: {error}", remedy="cores/README.md describes a board's file"
-        ) from error
+def error_of(board: Board, phase: str) -> float | None:
+    """Return the median error of the model for a board's published rows of a phase."""
+    rows = tuple(row for row in read_rows() if row.board == board.key)
+    errors = [abs(error) for row, error in left_out(board, rows).items() if row.phase == phase]
+    return statistics.median(errors) if errors else None
 
 
 def small(config: LlamaConfig, size: Size) -> LlamaConfig:

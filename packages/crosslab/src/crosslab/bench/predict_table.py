@@ -13,30 +13,23 @@ from rich.text import Text
 
 from crosslab.bench.cycles_table import notes
 from crosslab.bench.options import Bench
-from crosslab.bench.predict import (
-    SMALL,
-    Board,
-    Published,
-    Size,
-    bytes_of_token,
-    read_boards,
-    small,
-    whole,
-)
+from crosslab.bench.predict import SMALL, Size, predict, small, whole
 from crosslab.bench.rows import Row, cost_of, name_of
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import peer_notes
+from crosslab.boards.board import Board, read_boards
+from crosslab.boards.matrices import Phase
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import GGUF
 
 # A build with at most this ratio to the best build's cycles may be the best for a whole model.
 NEAR = 1.02
-CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 NOTE = (
-    "tokens a second, from nothing overlaps (computing + reading weights) to all does (the longer "
-    "of both), with even shares of the threads. Counted with {sizes} layers and rows of lm_head, "
-    "and scaled to {layers} and {vocab}. No IME. {read:.0f} MB are read for a token. {cycles}"
+    "tokens a second, and the model's median error for published rows of the board whose source was "
+    "left out of the fit (uv run crosslab board-check prints them); without an error: no such rows. "
+    "Threads share the work evenly. Counted with {sizes} layers and rows of lm_head, and scaled to "
+    "{layers} and {vocab}. No matrix unit. {cycles}"
 )
 PIPELINE = "Cycles are those of the core's pipeline"
 SUM = (
@@ -47,7 +40,7 @@ DROPPED = (
     "Builds that take over {over:.0%} more cycles than the best one in every phase of the first "
     "small model, and were not counted in the others: {builds}"
 )
-HEADINGS = ("board", "program", "threads", "prefill", "decode", "error of both ends")
+HEADINGS = ("board", "program", "threads", "prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -144,7 +137,7 @@ def boards_of(bench: Bench) -> tuple[Board, ...]:
 def predictions(
     bench: Bench, boards: Sequence[Board], counted: Mapping[Size, Sequence[Row]]
 ) -> Iterator[RenderableType]:
-    """Yield the table of predictions and published speeds, and the figures that it uses.
+    """Yield the table of predictions, and the figures that it uses.
 
     Args:
         bench: options of the whole model.
@@ -153,27 +146,32 @@ def predictions(
     """
     config, (prompt,) = Subject(bench).config, bench.prompts
     costs = whole_costs(counted, config)
-    read = bytes_of_token(config, bench.gguf, bench.depth + prompt, CACHE_ITEM)
     after = f" after {bench.depth} tokens" if bench.depth else ""
     title = f"{bench.model}, {bench.gguf}, prompt of {prompt}{after}: predicted"
     table = Table(title=title, box=None, padding=(0, 1, 0, 0))
     for heading in HEADINGS:
         table.add_column(heading, overflow="fold", justify="left")
+    phases = (Phase(prompt, bench.depth), Phase(1, bench.depth + prompt))
     for board in boards:
-        published = [p for p in board.published if (p.model, p.format) == (bench.model, bench.gguf)]
-        counts = sorted({1, 4, board.cores, *(p.threads for p in published)})
         for program, cost in costs.items():
-            for threads in counts:
-                prefill = board.speed(cost.prefill, read / prompt, threads)
-                decode = board.speed(cost.decode, read, threads)
-                table.add_row(board.key, program, str(threads), _range(prefill), _range(decode))
-                for speed in published:
-                    if speed.threads == threads and program.startswith("llama.cpp"):
-                        table.add_row(*_beside(board, speed, prefill, decode))
+            for threads in sorted({1, 4, board.cpus}):
+                speeds = (
+                    predict(
+                        board,
+                        config,
+                        bench.gguf,
+                        phase,
+                        cycles=cycles * phase.tokens,
+                        threads=threads,
+                        peer=program.startswith("llama.cpp"),
+                    )
+                    for phase, cycles in zip(phases, (cost.prefill, cost.decode), strict=True)
+                )
+                table.add_row(board.key, program, str(threads), *map(str, speeds))
     yield table
     sizes = ", ".join(f"{layers}/{rows}" for layers, rows in SMALL)
     cycles = PIPELINE if bench.core and bench.core.pipeline else SUM
-    about = {"layers": config.layers, "vocab": config.vocab, "read": read / 1e6}
+    about = {"layers": config.layers, "vocab": config.vocab}
     yield Text(NOTE.format(sizes=sizes, cycles=cycles, **about))
     if dropped := builds_in_the_first_alone(counted):
         yield Text(DROPPED.format(over=NEAR - 1, builds="; ".join(dropped)))
@@ -183,24 +181,4 @@ def predictions(
     yield from map(Text, notes([row for rows in counted.values() for row in rows]))
     for board in boards:
         yield Text(f"{board.key}: {board.name}. {board.source}")
-        yield from (Text(f"{board.key}, {p.program}: {p.source}") for p in board.published)
 
-
-def _beside(
-    board: Board, published: Published, prefill: tuple[float, float], decode: tuple[float, float]
-) -> tuple[str, ...]:
-    """Return the cells of a published speed, with the errors of the prediction."""
-    stated = "" if published.prefill is None else f"{published.prefill:g}"
-    errors = [] if published.prefill is None else [error_of(published.prefill, prefill)]
-    errors.append(error_of(published.decode, decode))
-    cells = (board.key, f"published: {published.program}", str(published.threads))
-    return (*cells, stated, f"{published.decode:g}", "; ".join(errors))
-
-
-def error_of(truth: float, predicted: tuple[float, float]) -> str:
-    """Return the relative errors of both ends of a predicted range, as text."""
-    return " to ".join(f"{end / truth - 1:+.0%}" for end in predicted)
-
-
-def _range(speeds: tuple[float, float]) -> str:
-    return "-".join(f"{speed:.3g}" for speed in speeds)

@@ -11,6 +11,7 @@ from typing import Any
 
 from crosslab.bench.options import Bench
 from crosslab.bench.thread_work import ThreadWork, thread_work
+from crosslab.boards.board import Work, read_boards
 from crosslab.cores.cycles import Cycles
 from crosslab.cores.pipeline import all_cycles
 from crosslab.cores.traffic import MemoryReport, memory_report
@@ -74,7 +75,8 @@ class Row:
         cycles_vec_serial: the larger of vector and scalar cycles.
         cycles_pipeline: cycles of the core's pipeline; None without a pipeline.
         cycles: cycles by unit and kind, and the assumptions.
-        memory: cache misses and tokens per second, if requested.
+        memory: cache misses, if requested.
+        tokens_per_second: speed of one core of the caches' board, predicted from the misses.
         work: work of each thread, without waiting; None with one thread.
     """
 
@@ -107,6 +109,7 @@ class Row:
     cycles_pipeline: int | None = None
     cycles: Cycles | None = None
     memory: MemoryReport | None = None
+    tokens_per_second: float | None = None
     work: ThreadWork | None = None
 
 
@@ -152,11 +155,8 @@ def measured_row(
     if bench.core:
         cycles = all_cycles(bench.core, measured, regions.regions, symbols, regions.calls)
         if bench.caches and bench.core.memory and symbols:
-            tokens = row.tokens if row.phase == "prefill" else 1
-            memory = memory_report(
-                bench.core.memory, measured, regions, symbols, cycles=cycles, tokens=tokens
-            )
-            row = replace(row, memory=memory)
+            memory = memory_report(bench.core.memory, measured, regions, symbols)
+            row = replace(row, memory=memory, tokens_per_second=_speed(bench, row, memory, cycles))
         row = replace(
             row,
             core=bench.core.key,
@@ -166,6 +166,21 @@ def measured_row(
             cycles=cycles,
         )
     return row
+
+
+def _speed(bench: Bench, row: Row, memory: MemoryReport, cycles: Cycles) -> float:
+    """Return the tokens per second of one core, from cycles and misses of a call."""
+    assert bench.core
+    assert bench.core.memory
+    board = next(b for b in read_boards() if b.key == bench.core.memory.board)
+    written = memory.bytes_written / board.layout.line
+    work = Work(
+        products=cycles.pipeline or cycles.serial,
+        memory_lines=memory.misses_l2 + written,
+        l2_lines=memory.misses_l1 - memory.misses_l2,
+    )
+    tokens = row.tokens if row.phase == "prefill" else 1
+    return round(tokens / board.seconds(work, threads=1), 2)
 
 
 def _is_kernel(function: Function) -> bool:

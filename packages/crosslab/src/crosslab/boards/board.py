@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from crosslab.cores.core import CORES
 from crosslab.errors import UserError
 
 BOARDS = CORES / "boards"
+Units = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Board:
         memory: seconds of a line.
         barrier: seconds that all threads wait for each other after an operation, for each thread.
         scale: true cycles of products divided by those of the core's model.
-        units: cycles of a multiply-add in a prompt on a matrix unit, by the unit's name.
+        units: names of matrix units, and cycles of a multiply-add in a prompt.
         fitted: parameters that were fitted to published rows, as ``memory.page`` or ``scale``.
         source: source of the other parameters.
     """
@@ -93,7 +93,7 @@ class Board:
     barrier: float
     source: str
     scale: float = 1.0
-    units: Mapping[str, float] = field(default_factory=dict)
+    units: Units = ()
     fitted: tuple[str, ...] = ()
 
     @property
@@ -118,7 +118,7 @@ class Board:
         """
         cycles = work.cycles + work.products * self.scale
         if work.unit:
-            cycles += work.unit_adds * self.units[work.unit]
+            cycles += work.unit_adds * dict(self.units)[work.unit]
         computing = cycles / self.clock
         waiting = work.memory_lines * self.line_seconds(threads, huge_pages=huge_pages)
         waiting += work.l2_lines * self.memory.l2
@@ -130,14 +130,15 @@ class Board:
         if part == "memory":
             return replace(self, memory=replace(self.memory, **{rest: value}))
         if part == "units":
-            return replace(self, units={**self.units, rest: value})
+            units = {**dict(self.units), rest: value}
+            return replace(self, units=tuple(units.items()))
         return replace(self, **{rest: value})
 
     def parameter(self, name: str) -> float:
         """Return the value of a parameter, named as in ``fitted``."""
         part, _, rest = name.rpartition(".")
         if part == "units":
-            return self.units[rest]
+            return dict(self.units)[rest]
         return float(getattr(self.memory if part == "memory" else self, rest))
 
 
@@ -180,6 +181,7 @@ def _read(file: Path) -> Board:
         clusters = tuple(Cluster(**entry) for entry in table.pop("cluster"))
         table["layout"] = Layout(table.pop("core"), table.pop("line"), clusters)
         table["memory"] = Memory(**table["memory"])
+        table["units"] = tuple(table.get("units", {}).items())
         table["fitted"] = tuple(table.get("fitted", ()))
         board = Board(**table, key=file.stem)
         for name in board.fitted:

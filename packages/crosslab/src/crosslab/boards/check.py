@@ -69,7 +69,7 @@ def judge(board: Board, rows: Sequence[Row]) -> Iterator[Judged]:
         board: a board.
         rows: all published rows of the board.
     """
-    without: Mapping[Row, float] = left_out(board, rows)
+    without: Mapping[Row, float] = left_out(board, tuple(rows))
     for row in rows:
         yield Judged(row, row.predicted(board), row.error(board), without[row])
 

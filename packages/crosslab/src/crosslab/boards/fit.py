@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import product
 
 from crosslab.boards.board import Board
@@ -38,7 +39,8 @@ def fit(board: Board, rows: Sequence[Row]) -> Board:
     return best
 
 
-def left_out(board: Board, rows: Sequence[Row]) -> Mapping[Row, float]:
+@cache
+def left_out(board: Board, rows: tuple[Row, ...]) -> Mapping[Row, float]:
     """Return each row's error with parameters fitted to the board's rows of other sources.
 
     A board with rows of one source only is fitted to the other rows.

@@ -295,11 +295,18 @@ def _operations(
         cycles,
         memory_lines=lines if in_memory else 0.0,
         l2_lines=0.0 if in_memory else lines,
-        barriers=config.layers * _table()["barriers"],
+        barriers=waits(config),
     )
 
 
 FLOAT = 4  # bytes
+
+
+def waits(config: LlamaConfig) -> float:
+    """Return how often all threads wait for each other in a phase."""
+    return float(config.layers * _table()["barriers"])
+
+
 TILED = 64  # tokens from which on flash attention computes tiles
 
 

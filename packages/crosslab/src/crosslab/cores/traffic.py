@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache misses of a run, and the tokens per second that follow from the misses and cycles.
+"""Cache misses of a run.
 
 The counter simulates two levels of data cache of one core, with the program's addresses: no
 prefetch, no TLB, no instruction fetch. Each element of a strided access is a separate access.
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from crosslab.cores.cycles import Cycles
 from crosslab.cores.memory import MemorySystem
 from crosslab.run.measurement import LineTraffic, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
@@ -27,19 +26,14 @@ class MemoryReport:
         misses_l2: lines read from memory.
         bytes_read: bytes read from memory.
         bytes_written: bytes written to memory.
-        cycles: cycles of these bytes at the measured bandwidth.
         functions: (symbol, L1 misses, bytes read) of the functions that read most from memory.
-        tokens_per_second: without overlap (serial cycles plus memory cycles), and with full overlap
-            (the larger of vec-serial cycles and memory cycles).
     """
 
     misses_l1: int
     misses_l2: int
     bytes_read: int
     bytes_written: int
-    cycles: int
     functions: tuple[tuple[str, int, int], ...]
-    tokens_per_second: tuple[float, float]
 
 
 def memory_report(
@@ -47,19 +41,14 @@ def memory_report(
     measured: Measurement,
     phase: PhaseRegions,
     symbols: Symbols,
-    *,
-    cycles: Cycles,
-    tokens: int,
 ) -> MemoryReport:
-    """Return cache misses and speed of a phase.
+    """Return the cache misses of a phase.
 
     Args:
         memory: the caches that the counter simulated.
         measured: result of the counter.
         phase: regions of the phase.
         symbols: names of functions.
-        cycles: cycles of one call.
-        tokens: tokens that one call reads or generates.
     """
     functions: dict[str, LineTraffic] = defaultdict(LineTraffic)
     for symbol, traffic in measured.traffic(phase.regions, symbols):
@@ -67,21 +56,14 @@ def memory_report(
     calls = phase.calls
     total = sum(functions.values(), LineTraffic())
     read, written = total.misses_l2 * memory.line, total.written_back * memory.line
-    waiting = (read + written) / calls / memory.bytes_per_cycle
-    slowest, fastest = cycles.serial + waiting, max(cycles.vec_serial, waiting)
     most = sorted(functions.items(), key=lambda item: (-item[1].misses_l2, item[0]))[:TOP]
     return MemoryReport(
         misses_l1=round(total.misses_l1 / calls),
         misses_l2=round(total.misses_l2 / calls),
         bytes_read=round(read / calls),
         bytes_written=round(written / calls),
-        cycles=round(waiting),
         functions=tuple(
             (symbol, round(lines.misses_l1 / calls), round(lines.misses_l2 * memory.line / calls))
             for symbol, lines in most
-        ),
-        tokens_per_second=(
-            round(tokens * memory.clock / slowest, 2),
-            round(tokens * memory.clock / fastest, 2),
         ),
     )

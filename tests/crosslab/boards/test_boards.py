@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of boards: its arithmetic by hand, and its errors for published speeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.shared_builds import PROJECT
+
+from crosslab.boards.board import Board, Cluster, Layout, Memory, Work, read_boards
+from crosslab.boards.check import Judged, judge, main, markdown_of
+from crosslab.boards.fit import fit, loss
+from crosslab.boards.kernels import kernel_cycles
+from crosslab.boards.matrices import (
+    Matrix,
+    Phase,
+    dot_products,
+    matrices,
+    miss_rate,
+    product,
+    programs,
+    seconds,
+)
+from crosslab.boards.published import Row, read_rows
+from crosslab.cores.core import CORES, core_option
+from crosslab.errors import UserError
+from crosslab.models.shapes import shapes
+
+BOARDS = {board.key: board for board in read_boards()}
+LAYOUT = Layout("spacemit-x60", 64, (Cluster(4, 32768, 524288), Cluster(4, 32768, 524288)))
+BOARD = Board(
+    key="b",
+    name="B",
+    layout=LAYOUT,
+    clock=1e9,
+    memory=Memory(latency=10e-9, queue=5e-9, page=20e-9, l2=2e-9),
+    barrier=1e-7,
+    source="",
+    scale=2.0,
+    units=(("u", 0.5),),
+    fitted=("memory.page", "units.u", "scale"),
+)
+PAGE = PROJECT / "docs" / "boards.md"
+
+
+def judged() -> list[Judged]:
+    return [
+        one
+        for board in read_boards()
+        for one in judge(board, [row for row in read_rows() if row.board == board.key])
+    ]
+
+
+def test_every_published_speed_is_predicted_within_the_bars() -> None:
+    rows = judged()
+    assert len(rows) == len(read_rows()) >= 70
+    for bars, chosen in (
+        ((0.06, 0.30), [one for one in rows if not one.row.assumed]),
+        ((0.12, 0.36), [one for one in rows if one.row.assumed]),
+    ):
+        errors = [abs(one.error) for one in chosen]
+        assert statistics.median(errors) <= bars[0]
+        assert max(errors) <= bars[1]
+    left = [abs(one.left_out) for one in rows if not math.isnan(one.left_out)]
+    assert statistics.median(left) <= 0.12
+    # docs/boards.md has this table: uv run crosslab board-check --docs docs/boards.md
+    assert markdown_of(read_boards(), rows) in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("key", [key for key, board in BOARDS.items() if board.fitted])
+def test_the_fitted_parameters_fit_best(key: str) -> None:
+    board = BOARDS[key]
+    rows = [row for row in read_rows() if row.board == key]
+    # A parameter for each row would fit anything.
+    assert 2 * len(board.fitted) <= len(rows)
+    assert loss(board, rows) <= loss(fit(board, rows), rows) + 0.002
+
+
+def test_work_takes_the_longer_of_computing_and_waiting() -> None:
+    computing = Work(cycles=100, products=200, unit="u", unit_adds=400)
+    assert BOARD.seconds(computing, 1) == pytest.approx((100 + 2 * 200 + 0.5 * 400) / 1e9)
+    waiting = replace(computing, memory_lines=1000, l2_lines=500, barriers=3)
+    lines = 1000 * (10 + 4 * 5 + 20) + 500 * 2
+    assert BOARD.seconds(waiting, 4) == pytest.approx(lines / 1e9 + 3 * 4e-7)
+    huge = lines - 1000 * 20
+    assert BOARD.seconds(waiting, 4, huge_pages=True) == pytest.approx(huge / 1e9 + 3 * 4e-7)
+
+
+def test_a_cache_that_holds_a_block_misses_nothing() -> None:
+    assert miss_rate(1000, 1000) == 0
+    # A hit is a line that no miss since its last use replaced.
+    missed = miss_rate(2000, 1000)
+    assert missed == pytest.approx(1 - math.exp(-2 * missed))
+    assert miss_rate(100_000, 1000) == pytest.approx(1)
+
+
+def test_a_token_reads_each_weight_once_and_a_prompt_walks_as_its_program() -> None:
+    matrix = Matrix(2048, 2048, "q4_0", 3)
+    lines = 2048 * 2048 * 18 / 32 * 3 / 64
+    kernels = kernel_cycles("spacemit-x60")
+    adds = 2048 * 2048 * 3
+    token = product(LAYOUT, programs()["rvv-repack"], matrix, 1, threads=4)
+    assert token == Work(products=adds / 4 * kernels["gemv q4_0"], memory_lines=lines / 4)
+    prompt = product(LAYOUT, programs()["rvv-repack"], matrix, 64, threads=4)
+    assert prompt.products == adds * 64 / 4 * kernels["gemm q4_0"]
+    # Four threads walk chunks of 128 rows, which are larger than L2 together, for each 4 tokens.
+    chunk = 128 * 2048 * 18 / 32
+    missed = miss_rate(chunk, 32768) * miss_rate(chunk, 524288 / 4)
+    assert prompt.memory_lines == pytest.approx(lines / 4 * (1 + 15 * missed))
+    dots = product(LAYOUT, programs()["rvv-dot"], matrix, 64, threads=4)
+    assert dots.memory_lines == pytest.approx(lines / 4 * 4)
+    assert dots.products == adds * 64 / 4 * kernels["dot q4_0"]
+    # A number of rows that is not a multiple of 16 is not repacked.
+    odd = product(LAYOUT, programs()["rvv-repack"], Matrix(40, 256, "q4_0"), 4, threads=1)
+    assert odd.products == 40 * 256 * 4 * kernels["dot q4_0"]
+    assert dot_products().batch == 16
+    unit = product(LAYOUT, programs()["ime1"], matrix, 1, threads=4)
+    assert (unit.unit, unit.unit_adds) == ("ime1", adds / 4 * 4)
+
+
+def test_a_format_gives_each_matrix_the_type_of_its_file() -> None:
+    tiny = shapes()["tinyllama-1.1b"]
+    layers, head = matrices(tiny, "Q4_K_M")
+    kinds = {kind: sum(m.count for m in layers if m.kind == kind) for kind in ("q4_K", "q6_K")}
+    assert sum(kinds.values()) == 7 * 22
+    assert kinds["q6_K"] == 20  # values and down projections of ten layers
+    assert head == Matrix(32000, 2048, "q6_K")
+    # Rows of 896 elements have no blocks of 256: llama-quantize writes blocks of 32.
+    _, head = matrices(shapes()["qwen2.5-0.5b"], "Q4_0")
+    assert head.kind == "q8_0"
+    size = sum(m.size * m.count for m in (*layers, Matrix(32000, 2048, "q4_K")))
+    assert size + matrices(tiny, "Q4_K_M")[1].size == pytest.approx(667e6, rel=0.01)
+
+
+def test_more_threads_are_faster_and_longer_prompts_take_longer() -> None:
+    config, k1 = shapes()["qwen3-0.6b"], BOARDS["k1"]
+    taken = [seconds(k1, "rvv-repack", config, "Q4_0", Phase(64), t) for t in (1, 2, 4, 8)]
+    assert taken == sorted(taken, reverse=True)
+    longer = [seconds(k1, "rvv-repack", config, "Q4_0", Phase(n), 4) for n in (16, 64, 256)]
+    assert longer == sorted(longer)
+
+
+def test_parameters_are_found_again() -> None:
+    # The unit's token waits for lines, and the dot products' prompt computes.
+    board = replace(BOARD, units=(("ime1", 0.001),), fitted=("memory.page", "scale"))
+    rows = [
+        Row("b", program, "tinyllama-1.1b", "Q4_0", threads, phase, 32, 1.0, "", "s")
+        for threads in (1, 8)
+        for program, phase in (("ime1", "decode"), ("rvv-dot", "prompt"))
+    ]
+    rows = [replace(row, speed=row.predicted(board)) for row in rows]
+    found = fit(board.with_parameter("memory.page", 30e-9).with_parameter("scale", 1.0), rows)
+    assert found.parameter("memory.page") == pytest.approx(20e-9, rel=0.02)
+    assert found.parameter("scale") == pytest.approx(2.0, rel=0.02)
+
+
+def test_each_board_has_a_core_and_each_row_a_source() -> None:
+    for board in read_boards():
+        assert core_option(board.core).key == board.core
+        assert board.source
+    assert all(row.source for row in read_rows())
+
+
+@pytest.mark.parametrize(
+    "text", ['name = "X"\nspeed = 1\n', (CORES / "boards" / "k1.toml").read_text() + "[x]\n"]
+)
+def test_a_malformed_board_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(UserError, match=r"x\.toml is malformed"):
+        read_boards(tmp_path)
+
+
+def test_a_row_of_an_unknown_program_is_refused(tmp_path: Path) -> None:
+    header, first, *_ = (CORES / "boards" / "published.csv").read_text().splitlines()
+    (tmp_path / "p.csv").write_text(f"{header}\n{first.replace('rvv-repack', 'rvv-x')}\n")
+    with pytest.raises(UserError, match=r"p\.csv, line 2: k1, rvv-x"):
+        read_rows(tmp_path / "p.csv")
+    (tmp_path / "p.csv").write_text(f"{header}\nk1,a\n")
+    with pytest.raises(UserError, match=r"p\.csv"):
+        read_rows(tmp_path / "p.csv")
+
+
+def test_the_command_prints_the_rows_of_a_board(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--board", "sg2044", "--fit"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("llama-3.2-1b, Q4_0") == 2
+    assert "best: sg2044: fitted to 2 rows: scale" in printed
+    assert "k3-a100" not in printed
+    with pytest.raises(UserError, match="all boards"):
+        main(["--board", "sg2044", "--docs", "x.md"])
