@@ -67,9 +67,7 @@ def test_a_token_takes_the_longer_of_computing_and_waiting(threads: int) -> None
     phase = Phase(1, 100)
     # The memory serves 1 GB/s, whatever the number of threads; four cores compute.
     for cycles, seconds in ((0.0, read / 1e9), (8e9, 8 / min(threads, 4))):
-        speed = predict(
-            BOARD, CONFIG, "Q8_0", phase, cycles=cycles, threads=threads, peer=False
-        )
+        speed = predict(BOARD, CONFIG, "Q8_0", phase, cycles=cycles, threads=threads, peer=False)
         assert speed.tokens_per_second == pytest.approx(1 / seconds)
         # Nobody published a speed of this board.
         assert speed.error is None

@@ -26,10 +26,10 @@ from crosslab.models.formats import GGUF
 # A build with at most this ratio to the best build's cycles may be the best for a whole model.
 NEAR = 1.02
 NOTE = (
-    "tokens a second, and the model's median error for published rows of the board whose source was "
-    "left out of the fit (uv run crosslab board-check prints them); without an error: no such rows. "
-    "Threads share the work evenly. Counted with {sizes} layers and rows of lm_head, and scaled to "
-    "{layers} and {vocab}. No matrix unit. {cycles}"
+    "tokens a second, ± the model's median error for published rows of the board, each left out "
+    "of the fit with its source (uv run crosslab board-check); without an error: no such rows. "
+    "Threads share the work evenly. Counted with {sizes} layers and rows of lm_head, and scaled "
+    "to {layers} and {vocab}. No matrix unit. {cycles}"
 )
 PIPELINE = "Cycles are those of the core's pipeline"
 SUM = (
@@ -181,4 +181,3 @@ def predictions(
     yield from map(Text, notes([row for rows in counted.values() for row in rows]))
     for board in boards:
         yield Text(f"{board.key}: {board.name}. {board.source}")
-

@@ -127,12 +127,13 @@ class Board:
     def with_parameter(self, name: str, value: float) -> Board:
         """Return the board with another value of a parameter, named as in ``fitted``."""
         part, _, rest = name.rpartition(".")
+        fields: dict[str, Any] = {rest: value}
         if part == "memory":
-            return replace(self, memory=replace(self.memory, **{rest: value}))
+            return replace(self, memory=replace(self.memory, **fields))
         if part == "units":
             units = {**dict(self.units), rest: value}
             return replace(self, units=tuple(units.items()))
-        return replace(self, **{rest: value})
+        return replace(self, **fields)
 
     def parameter(self, name: str) -> float:
         """Return the value of a parameter, named as in ``fitted``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counted cycles of llama.cpp's kernels on the cores of boards, from ``cores/boards/kernels.csv``."""
+"""Counted cycles of llama.cpp's kernels, from ``cores/boards/kernels.csv``."""
 
 from __future__ import annotations
 

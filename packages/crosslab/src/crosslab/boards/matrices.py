@@ -119,7 +119,7 @@ def dot_products() -> Route:
 def bytes_of_weight(kind: str) -> float:
     """Return the bytes of a weight."""
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
-    return size / block
+    return float(size / block)
 
 
 def matrices(config: LlamaConfig, format_: str) -> tuple[tuple[Matrix, ...], Matrix]:
@@ -169,9 +169,7 @@ def _fitting(kind: str, columns: int) -> str:
     return kind if columns % LARGE_BLOCK == 0 else str(_table()["small"].get(kind, kind))
 
 
-def product(
-    layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int
-) -> Work:
+def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int) -> Work:
     """Return the work of a thread in the products of equal matrices with some tokens."""
     route = program.routes.get(matrix.kind)
     if route is None or (route.rows == 0 and matrix.rows % 16):

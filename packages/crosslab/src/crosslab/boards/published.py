@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from crosslab.boards.board import BOARDS, Board, read_boards
 from crosslab.boards.matrices import Phase, programs, seconds
@@ -66,18 +68,7 @@ def read_rows(file: Path = FILE) -> tuple[Row, ...]:
     """
     try:
         with file.open(encoding="utf-8", newline="") as text:
-            table = list(csv.DictReader(text))
-        rows = tuple(
-            Row(
-                **{
-                    **fields,
-                    "threads": int(fields["threads"]),
-                    "tokens": int(fields["tokens"]),
-                    "speed": float(fields["speed"]),
-                }
-            )
-            for fields in table
-        )
+            rows = tuple(map(_row, csv.DictReader(text)))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: {error!r}") from error
     known = {board.key for board in read_boards()}
@@ -88,3 +79,9 @@ def read_rows(file: Path = FILE) -> tuple[Row, ...]:
                 remedy="cores/README.md describes the file",
             )
     return rows
+
+
+def _row(fields: Mapping[str, str]) -> Row:
+    values: dict[str, Any] = dict(fields)
+    values |= {name: int(values[name]) for name in ("threads", "tokens")}
+    return Row(**values | {"speed": float(values["speed"])})
