@@ -94,9 +94,9 @@ class Operation {
 };
 
 constexpr int kTokens = 16;
-constexpr int kHead = 64;      // elements of a head
+constexpr int kHead = 64;  // elements of a head
 constexpr int kHeads = 4;
-constexpr int kCache = 256;    // tokens in the cache of keys and values
+constexpr int kCache = 256;  // tokens in the cache of keys and values
 
 // Operations on each element of the activations.
 void RunElementwise() {
