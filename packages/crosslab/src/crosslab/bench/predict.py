@@ -16,7 +16,7 @@ from gguf.constants import GGML_QUANT_SIZES
 
 from crosslab.boards.board import Board, Work
 from crosslab.boards.fit import left_out
-from crosslab.boards.matrices import Phase, phase_work, programs, waits
+from crosslab.boards.matrices import Phase, phase_work, programs, seconds, waits
 from crosslab.boards.published import DECODE, PROMPT, read_rows
 from crosslab.models.config import LlamaConfig
 from crosslab.peers.gguf_export import FORMATS, padded
@@ -81,6 +81,33 @@ def predict(
         l2 = sum(work.l2_lines for work in works)
     work = Work(products=cycles / threads, memory_lines=memory, l2_lines=l2, barriers=waits(config))
     speed = phase.tokens / board.seconds(work, threads)
+    return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
+
+
+def programs_with_units(board: Board) -> tuple[str, ...]:
+    """Return the builds of llama.cpp for a matrix unit of the board."""
+    units = dict(board.units)
+    return tuple(
+        name
+        for name, program in programs().items()
+        if any(route.unit in units for route in program.routes.values())
+    )
+
+
+def predict_unit(
+    board: Board, program: str, config: LlamaConfig, format_: str, phase: Phase
+) -> Speed:
+    """Predict the speed of a build of llama.cpp for a matrix unit, on the first cluster.
+
+    Args:
+        board: the board.
+        program: one of :func:`programs_with_units`.
+        config: the model's sizes.
+        format_: format of the file.
+        phase: tokens of the phase, and before it.
+    """
+    threads = board.layout.clusters[0].cpus
+    speed = phase.tokens / seconds(board, program, config, format_, phase, threads)
     return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
 
 

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from crosslab.bench.cycles_table import notes
 from crosslab.bench.options import Bench
-from crosslab.bench.predict import SMALL, Size, predict, small, whole
+from crosslab.bench.predict import (
+    SMALL,
+    Size,
+    predict,
+    predict_unit,
+    programs_with_units,
+    small,
+    whole,
+)
 from crosslab.bench.rows import Row, cost_of, name_of
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import peer_notes
@@ -29,7 +37,7 @@ NOTE = (
     "tokens a second, ± the model's median error for published rows of the board, each left out "
     "of the fit with its source (uv run crosslab board-check); without an error: no such rows. "
     "Threads share the work evenly. Counted with {sizes} layers and rows of lm_head, and scaled "
-    "to {layers} and {vocab}. No matrix unit. {cycles}"
+    "to {layers} and {vocab}; programs for a matrix unit by the model alone. {cycles}"
 )
 PIPELINE = "Cycles are those of the core's pipeline"
 SUM = (
@@ -168,6 +176,10 @@ def predictions(
                     for phase, cycles in zip(phases, (cost.prefill, cost.decode), strict=True)
                 )
                 table.add_row(board.key, program, str(threads), *map(str, speeds))
+        for name in programs_with_units(board):
+            speeds = (predict_unit(board, name, config, bench.gguf, phase) for phase in phases)
+            cells = (str(board.layout.clusters[0].cpus), *map(str, speeds))
+            table.add_row(board.key, f"llama.cpp, {name}, not counted", *cells)
     yield table
     sizes = ", ".join(f"{layers}/{rows}" for layers, rows in SMALL)
     cycles = PIPELINE if bench.core and bench.core.pipeline else SUM
