@@ -14,7 +14,7 @@ from support.shared_builds import PROJECT
 from crosslab.boards.board import Board, Cluster, Layout, Memory, Work, read_boards
 from crosslab.boards.check import Judged, judge, main, markdown_of
 from crosslab.boards.fit import fit, loss
-from crosslab.boards.kernels import kernel_cycles
+from crosslab.boards.kernels import cycles_of, kernel_cycles
 from crosslab.boards.matrices import (
     Matrix,
     Phase,
@@ -192,3 +192,27 @@ def test_the_command_prints_the_rows_of_a_board(capsys: pytest.CaptureFixture[st
     assert "k3-a100" not in printed
     with pytest.raises(UserError, match="all boards"):
         main(["--board", "sg2044", "--docs", "x.md"])
+
+
+def test_the_command_predicts_a_model_with_the_programs_of_a_board(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--board", "k1", "--model", "qwen3-0.6b", "--format", "Q4_0"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    programs_shown = [line[1] for line in lines]
+    # The K1 has the first matrix unit alone; llamafile's tiles are for halves.
+    assert {"rvv-dot", "rvv-repack", "ime1", "ime1-huge-pages"} <= set(programs_shown)
+    assert not {"ime2", "rvv-sgemm"} & set(programs_shown)
+    speeds = {(line[1], line[2]): [*map(float, line[3:])] for line in lines}
+    (row,) = (r for r in read_rows() if r.program == "ime1-huge-pages" and r.phase == "prompt")
+    assert speeds["ime1-huge-pages", "4"][0] == pytest.approx(row.predicted(BOARDS["k1"]), rel=0.01)
+    assert speeds["rvv-repack", "8"][0] > speeds["rvv-repack", "4"][0] > speeds["rvv-dot", "4"][0]
+    with pytest.raises(UserError, match="--prompt 0"):
+        main(["--model", "qwen3-0.6b", "--prompt", "0"])
+
+
+def test_a_kernel_that_nobody_counted_is_refused() -> None:
+    with pytest.raises(UserError, match="no kernel 'gemm q9'"):
+        cycles_of("spacemit-x60", "gemm q9")
+    with pytest.raises(UserError, match="ours has no products with f16"):
+        product(LAYOUT, programs()["ours"], Matrix(64, 256, "f16"), 4, threads=1)

@@ -13,17 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from crosslab.boards.board import Board, read_boards
-from crosslab.boards.count import count_kernels
 from crosslab.boards.fit import fit, left_out
+from crosslab.boards.matrices import Phase, formats, matrices, programs, seconds
 from crosslab.boards.published import Row, read_rows
-from crosslab.cached_build import CACHE_OPTION
 from crosslab.cores.check import write_table
 from crosslab.errors import UserError
+from crosslab.models.shapes import shapes
 from groundwork.command_line import Parser, choice
 
 NAME = "board-check"
 HEADINGS = ("board", "program", "model, format", "threads", "phase", "measured")
 FIGURES = ("predicted", "error", "without its source")
+SPEEDS = ("board", "program", "threads ", "prompt", "decode")
 WIDE = 160  # characters of a line in a file
 MARK = "*"  # of rows with an assumption
 
@@ -118,6 +119,44 @@ def markdown_of(boards: Sequence[Board], judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
+def _table(headings: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in (*FIGURES, *SPEEDS[2:]) else "left")
+    return table
+
+
+def predictions_of(
+    boards: Sequence[Board], model: str, format_: str, prompt: int
+) -> Iterator[tuple[str, ...]]:
+    """Yield lines of a table: tokens a second of every program that runs on a board.
+
+    Args:
+        boards: the boards.
+        model: name in ``models/shapes.toml``.
+        format_: format of the file.
+        prompt: tokens of the prompt, and in the cache before the generated token.
+    """
+    config, phases = shapes()[model], (Phase(prompt), Phase(1, prompt))
+    kinds = {matrix.kind for matrix in matrices(config, format_)[0]}
+    for board in boards:
+        first = board.layout.clusters[0].cpus
+        for name, program in programs().items():
+            units = {route.unit for route in program.routes.values()} - {""}
+            routed = not program.routes or kinds & set(program.routes)
+            if not routed or not units <= set(dict(board.units)):
+                continue
+            for threads in (first,) if units else sorted({first, board.cpus}):
+                try:
+                    speeds = [
+                        phase.tokens / seconds(board, name, config, format_, phase, threads)
+                        for phase in phases
+                    ]
+                except UserError:
+                    continue  # the program lacks the format, or a kernel was not counted
+                yield board.key, name, str(threads), *(f"{speed:.3g}" for speed in speeds)
+
+
 def main(argv: Sequence[str]) -> int:
     """Print every published row with the model's prediction and errors."""
     boards = read_boards()
@@ -135,24 +174,31 @@ def main(argv: Sequence[str]) -> int:
         "--fit", action="store_true", help="also print the parameters that fit best"
     )
     options.add_argument(
-        "--count",
-        action="store_true",
-        help="first count llama.cpp's kernels again; builds it once, minutes",
+        "--model",
+        type=lambda text: choice(text, list(shapes()), "a known model"),
+        help="predict this model on the boards, in place of the published rows",
+    )
+    options.add_argument("--format", choices=formats(), default="Q4_0", help="its format (Q4_0)")
+    options.add_argument(
+        "--prompt", type=int, default=128, metavar="N", help="tokens of its prompt (128)"
     )
     options.add_argument("--docs", type=Path, metavar="PAGE", help="also write the table to a page")
-    options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
+    if args.prompt < 1:
+        raise UserError(f"--prompt {args.prompt}", remedy="give 1 token or more")
     if args.docs and args.board:
         raise UserError("--docs writes the rows of all boards", remedy="leave out --board")
-    if args.count:
-        count_kernels(boards, args.cache)
     chosen = [board for board in boards if args.board in (None, board.key)]
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in (*HEADINGS, *FIGURES):
-        table.add_column(heading, justify="right" if heading in FIGURES else "left")
+    if args.model:
+        table = _table(SPEEDS)
+        for cells in predictions_of(chosen, args.model, args.format, args.prompt):
+            table.add_row(*cells)
+        console.print(table)
+        return 0
+    table = _table((*HEADINGS, *FIGURES))
     results: list[Judged] = []
     for board in chosen:
         results += judge(board, [row for row in read_rows() if row.board == board.key])

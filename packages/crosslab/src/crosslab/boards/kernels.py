@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counted cycles of llama.cpp's kernels, from ``cores/boards/kernels.csv``."""
+"""Counted cycles of kernels of llama.cpp and ours, from ``cores/boards/kernels.csv``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def kernel_cycles(core: str, file: Path = FILE) -> Mapping[str, float]:
     if not cycles:
         raise UserError(
             f"{file.name} has no kernels of the core {core}",
-            remedy="type: uv run --group peers crosslab board-check --count",
+            remedy="type: uv run --group peers crosslab board-kernels",
         )
     return cycles
+
+
+def cycles_of(core: str, kernel: str) -> float:
+    """Return the cycles of a kernel on a core.
+
+    Raises:
+        UserError: nobody counted the kernel on the core.
+    """
+    cycles = kernel_cycles(core)
+    if kernel not in cycles:
+        raise UserError(
+            f"{FILE.name} has no kernel {kernel!r} of the core {core}",
+            remedy="type: uv run --group peers crosslab board-kernels",
+        )
+    return cycles[kernel]

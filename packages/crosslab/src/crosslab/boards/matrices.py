@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrices of a model in a file's format, and the work of llama.cpp's builds on them."""
+"""Matrices of a model in a file's format, and the work of programs on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from crosslab.boards.board import Board, Layout, Work
-from crosslab.boards.kernels import kernel_cycles
+from crosslab.boards.kernels import cycles_of, kernel_cycles
+from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 
 FILE = Path(__file__).with_name("llama_cpp.toml")
@@ -51,14 +52,15 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Route:
-    """The order in which a kernel of llama.cpp walks a product.
+    """The order in which a kernel walks a product.
 
     Attributes:
         kernel: kernel in ``kernels.csv``; ``{}`` is the type of the weights.
         single: the same for one token.
         rows: rows of weights that a thread multiplies with all tokens of a pass; 0: a quarter of
             the thread's share.
-        tokens: tokens between two reads of these rows.
+        tokens: tokens of a tile, between two reads of these rows.
+        kept: True if these rows are read once for all tokens of a pass.
         batch: tokens of a pass, after which the weights are read from memory again; 0: all tokens.
         unit: name of the matrix unit that multiplies; empty: vectors.
     """
@@ -69,15 +71,17 @@ class Route:
     tokens: int
     batch: int = 0
     unit: str = ""
+    kept: bool = False
 
 
 @dataclass(frozen=True)
 class Program:
-    """A build of llama.cpp.
+    """A build of llama.cpp, or ours.
 
     Attributes:
         name: name in tables.
-        routes: route by type of weights; other types take dot products.
+        routes: route by type of weights.
+        only: other types have no products; else they take dot products.
         huge_pages: weights lie in huge pages.
         flash: attention is flash attention; else products of halves and a softmax.
         attention: cycles of its multiply-add in prompts; 0: counted.
@@ -85,6 +89,7 @@ class Program:
 
     name: str
     routes: Mapping[str, Route]
+    only: bool = False
     huge_pages: bool = False
     flash: bool = False
     attention: float = 0.0
@@ -95,14 +100,20 @@ def _table() -> Mapping[str, Any]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
+def formats() -> tuple[str, ...]:
+    """Return the formats of files."""
+    return tuple(_table()["mix"])
+
+
 @cache
 def programs() -> Mapping[str, Program]:
-    """Return the builds of llama.cpp by name."""
+    """Return the programs by name."""
     routes = {name: Route(**fields) for name, fields in _table()["route"].items()}
     return {
         name: Program(
             name,
             {kind: routes[route] for route, kinds in p["routes"].items() for kind in kinds},
+            p.get("only", False),
             p.get("huge_pages", False),
             p.get("flash", False),
             p.get("attention", 0.0),
@@ -170,8 +181,17 @@ def _fitting(kind: str, columns: int) -> str:
 
 
 def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int) -> Work:
-    """Return the work of a thread in the products of equal matrices with some tokens."""
+    """Return the work of a thread in the products of equal matrices with some tokens.
+
+    Raises:
+        UserError: the program has no such products, or a kernel was not counted.
+    """
     route = program.routes.get(matrix.kind)
+    if route is None and program.only:
+        raise UserError(
+            f"{program.name} has no products with {matrix.kind}",
+            remedy=f"its types are {', '.join(program.routes)}",
+        )
     if route is None or (route.rows == 0 and matrix.rows % 16):
         route = dot_products()
     adds = matrix.rows * matrix.columns * tokens * matrix.count / threads
@@ -185,8 +205,9 @@ def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threa
     rows = route.rows or max(16, matrix.rows // (4 * threads))
     width = ACTIVATION.get(matrix.kind, INT8_ACTIVATION)
     passes = math.ceil(tokens / batch)
+    again = 0.0 if route.kept else size * (tokens / route.tokens - passes)
     reads = (
-        (size * (tokens / route.tokens - passes), rows * bytes_of_weight(matrix.kind), in_l2),
+        (again, rows * bytes_of_weight(matrix.kind), in_l2),
         (adds / rows * width / layout.line, batch * width, cluster.l2),
     )
     memory, l2 = size * passes, 0.0
@@ -218,7 +239,7 @@ def _arithmetic(layout: Layout, route: Route, kind: str, tokens: int, adds: floa
         # The unit multiplies tiles of tokens; a single token takes as long.
         return Work(unit=route.unit, unit_adds=adds * max(1, route.tokens // tokens))
     name = (route.kernel if tokens >= route.tokens else route.single).format(kind)
-    return Work(products=adds * kernel_cycles(layout.core)[name])
+    return Work(products=adds * cycles_of(layout.core, name))
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the cycles of llama.cpp's kernels on the cores of all boards."""
+"""``crosslab board-kernels``: count llama.cpp's kernels and ours on the cores of boards."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from crosslab.assemble.pinned_archive import read_archive
-from crosslab.boards.board import Board
+from crosslab.bench.kernel_bench import Case, build, count
+from crosslab.boards.board import read_boards
 from crosslab.boards.kernels import FILE, HEADER
-from crosslab.cached_build import cached_build
-from crosslab.cores.core import CORES, Core, read_core
+from crosslab.cached_build import CACHE_OPTION, cached_build
+from crosslab.cores.core import Core, core_list
 from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError
 from crosslab.host.objects import run_compiler
@@ -22,6 +24,7 @@ from crosslab.peers.llama_cpp_programs import DRIVER, WARNINGS
 from crosslab.project import PROJECT
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
+from groundwork.command_line import Parser
 from groundwork.files import atomic_write
 from groundwork.hashing import digest
 
@@ -31,27 +34,43 @@ BUILD = "zvfh"
 DIGITS = 4
 
 
-def count_kernels(boards: Sequence[Board], cache: Path, file: Path = FILE) -> None:
-    """Count all kernels on the cores of boards, and write the table.
+# Rows, outputs and inputs of our products with weights in a file's blocks.
+PROMPT, TOKEN = (64, 512, 2048), (1, 512, 2048)
+OURS = ("q4_0", "q8_0", "q4_K", "q6_K")
+
+
+def count_kernels(cores: Sequence[Core], cache: Path, file: Path = FILE) -> None:
+    """Count all kernels on cores, and write the table.
 
     Args:
-        boards: boards with the cores.
+        cores: the cores.
         cache: folder of finished builds.
         file: the table to write.
 
     Raises:
         UserError: a tool is missing.
-        LabError: the program does not compile or run.
+        LabError: a program does not compile or run.
     """
     program = _program(cache)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)
-    for key in dict.fromkeys(board.core for board in boards):
-        core = read_core(CORES, key)
-        for name, cycles in _count(program, core, cache):
-            writer.writerow((key, name, f"{cycles:.{DIGITS}g}"))
+    for core in cores:
+        for name, cycles in (*_count(program, core, cache), *_ours(core, cache)):
+            writer.writerow((core.key, name, f"{cycles:.{DIGITS}g}"))
     atomic_write(file, text.getvalue())
+
+
+def _ours(core: Core, cache: Path) -> Iterator[tuple[str, float]]:
+    """Yield the cycles of our products' multiply-adds, with the kernels compiled for the core."""
+    cases = [Case(f"gemm_gguf_{kind.lower()}", sizes) for kind in OURS for sizes in (PROMPT, TOKEN)]
+    with tempfile.TemporaryDirectory(prefix="board-kernels-") as folder:
+        measured = count(build(Path(folder), cache, core=core), cases, core.vlen, cache)
+    for region, case in enumerate(cases):
+        cycles = all_cycles(core, measured, [region])
+        kind = OURS[region // 2]
+        name = f"ours {'gemm' if case.sizes is PROMPT else 'gemv'} {kind}"
+        yield name, (cycles.pipeline or cycles.serial) / case.macs
 
 
 def _program(cache: Path) -> Path:
@@ -81,3 +100,26 @@ def _count(program: Path, core: Core, cache: Path) -> list[tuple[str, float]]:
         cycles = all_cycles(core, measured, [region])
         counted.append((name, (cycles.pipeline or cycles.serial) / int(work)))
     return counted
+
+
+def main(argv: Sequence[str]) -> int:
+    """Count the kernels, and write the table.
+
+    Raises:
+        UserError: a tool is missing.
+        LabError: a program does not compile or run.
+    """
+    options = Parser(
+        prog="crosslab board-kernels",
+        description="Count the kernels of llama.cpp and ours on cores of boards, for board-check. "
+        "Builds llama.cpp once; takes minutes.",
+    )
+    known = ",".join(dict.fromkeys(board.core for board in read_boards()))
+    options.add_argument(
+        "--core", type=core_list, default=core_list(known), help=f"cores, with commas ({known})"
+    )
+    options.add_argument("--out", type=Path, default=FILE, help="the table to write (kernels.csv)")
+    options.add_argument("--cache", **CACHE_OPTION)
+    args = options.parse_args(argv)
+    count_kernels(args.core, args.cache, args.out)
+    return 0
