@@ -207,6 +207,9 @@ def test_the_command_predicts_a_model_with_the_programs_of_a_board(
     (row,) = (r for r in read_rows() if r.program == "ime1-huge-pages" and r.phase == "prompt")
     assert speeds["ime1-huge-pages", "4"][0] == pytest.approx(row.predicted(BOARDS["k1"]), rel=0.01)
     assert speeds["rvv-repack", "8"][0] > speeds["rvv-repack", "4"][0] > speeds["rvv-dot", "4"][0]
+    # llama.cpp repacks at a VLEN of 256 alone.
+    assert main(["--board", "sg2044", "--model", "qwen3-0.6b"]) == 0
+    assert "rvv-repack" not in capsys.readouterr().out
     with pytest.raises(UserError, match="--prompt 0"):
         main(["--model", "qwen3-0.6b", "--prompt", "0"])
 

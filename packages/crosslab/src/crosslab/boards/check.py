@@ -17,6 +17,7 @@ from crosslab.boards.fit import fit, left_out
 from crosslab.boards.matrices import Phase, formats, matrices, programs, seconds
 from crosslab.boards.published import Row, read_rows
 from crosslab.cores.check import write_table
+from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 from crosslab.models.shapes import shapes
 from groundwork.command_line import Parser, choice
@@ -144,7 +145,8 @@ def predictions_of(
         for name, program in programs().items():
             units = {route.unit for route in program.routes.values()} - {""}
             routed = not program.routes or kinds & set(program.routes)
-            if not routed or not units <= set(dict(board.units)):
+            fits = program.vlen in (0, core_option(board.core).vlen)
+            if not routed or not fits or not units <= set(dict(board.units)):
                 continue
             for threads in (first,) if units else sorted({first, board.cpus}):
                 try:

@@ -82,6 +82,7 @@ class Program:
         name: name in tables.
         routes: route by type of weights.
         only: other types have no products; else they take dot products.
+        vlen: bits in a vector register that its kernels are written for; 0: any.
         huge_pages: weights lie in huge pages.
         flash: attention is flash attention; else products of halves and a softmax.
         attention: cycles of its multiply-add in prompts; 0: counted.
@@ -90,6 +91,7 @@ class Program:
     name: str
     routes: Mapping[str, Route]
     only: bool = False
+    vlen: int = 0
     huge_pages: bool = False
     flash: bool = False
     attention: float = 0.0
@@ -114,6 +116,7 @@ def programs() -> Mapping[str, Program]:
             name,
             {kind: routes[route] for route, kinds in p["routes"].items() for kind in kinds},
             p.get("only", False),
+            p.get("vlen", 0),
             p.get("huge_pages", False),
             p.get("flash", False),
             p.get("attention", 0.0),
