@@ -190,7 +190,7 @@ def test_the_command_prints_the_rows_of_a_board(capsys: pytest.CaptureFixture[st
     assert printed.count("llama-3.2-1b, Q4_0") == 2
     assert "best: sg2044: fitted to 2 rows: scale" in printed
     assert "k3-a100" not in printed
-    with pytest.raises(UserError, match="all boards"):
+    with pytest.raises(UserError, match="the rows of all boards"):
         main(["--board", "sg2044", "--docs", "x.md"])
 
 
@@ -219,3 +219,17 @@ def test_a_kernel_that_nobody_counted_is_refused() -> None:
         cycles_of("spacemit-x60", "gemm q9")
     with pytest.raises(UserError, match="ours has no products with f16"):
         product(LAYOUT, programs()["ours"], Matrix(64, 256, "f16"), 4, threads=1)
+
+
+@pytest.mark.parametrize("measure", ["serial", "vec-serial"])
+def test_published_speeds_decide_for_the_pipeline(
+    measure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for row in read_rows() if row.board == "k1"]
+    board = BOARDS["k1"]
+    other = fit(replace(board, layout=replace(board.layout, measure=measure)), rows)
+    assert loss(other, rows) > 1.4 * loss(board, rows)
+    assert main(["--board", "sg2044", "--measure", measure]) == 0
+    assert "sg2044: fitted to 2 rows" in capsys.readouterr().out
+    with pytest.raises(UserError, match="leave out --board and --measure"):
+        main(["--measure", measure, "--docs", "x.md"])

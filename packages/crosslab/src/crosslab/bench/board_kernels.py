@@ -9,12 +9,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from crosslab.assemble.pinned_archive import read_archive
 from crosslab.bench.kernel_bench import Case, build, count
 from crosslab.boards.board import read_boards
 from crosslab.boards.kernels import FILE, HEADER
 from crosslab.cached_build import CACHE_OPTION, cached_build
 from crosslab.cores.core import Core, core_list
+from crosslab.cores.cycles import Cycles
 from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError
 from crosslab.host.objects import run_compiler
@@ -27,6 +30,8 @@ from crosslab.run.emulator import GuestMachine
 from groundwork.command_line import Parser
 from groundwork.files import atomic_write
 from groundwork.hashing import digest
+
+_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 SOURCE = DRIVER.with_name("llama_cpp_kernels.cpp")
 # The build with half-precision vectors repacks weights; owners' builds have them.
@@ -56,21 +61,27 @@ def count_kernels(cores: Sequence[Core], cache: Path, file: Path = FILE) -> None
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)
     for core in cores:
-        for name, cycles in (*_count(program, core, cache), *_ours(core, cache)):
-            writer.writerow((core.key, name, f"{cycles:.{DIGITS}g}"))
+        for name, cycles, work in (*_count(program, core, cache), *_ours(core, cache)):
+            figures = (cycles.pipeline or cycles.serial, cycles.serial, cycles.vec_serial)
+            cells = (f"{figure / work:.{DIGITS}g}" for figure in figures)
+            writer.writerow((core.key, name, *cells))
     atomic_write(file, text.getvalue())
 
 
-def _ours(core: Core, cache: Path) -> Iterator[tuple[str, float]]:
-    """Yield the cycles of our products' multiply-adds, with the kernels compiled for the core."""
+def _ours(core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
+    """Yield our products, their cycles and multiply-adds, with kernels compiled for the core."""
     cases = [Case(f"gemm_gguf_{kind.lower()}", sizes) for kind in OURS for sizes in (PROMPT, TOKEN)]
-    with tempfile.TemporaryDirectory(prefix="board-kernels-") as folder:
-        measured = count(build(Path(folder), cache, core=core), cases, core.vlen, cache)
+    try:
+        with tempfile.TemporaryDirectory(prefix="board-kernels-") as folder:
+            measured = count(build(Path(folder), cache, core=core), cases, core.vlen, cache)
+    except LabError as error:
+        _console.print(f"left out: ours on {core}: {error}", markup=False)
+        return
     for region, case in enumerate(cases):
         cycles = all_cycles(core, measured, [region])
         kind = OURS[region // 2]
         name = f"ours {'gemm' if case.sizes is PROMPT else 'gemv'} {kind}"
-        yield name, (cycles.pipeline or cycles.serial) / case.macs
+        yield name, cycles, case.macs
 
 
 def _program(cache: Path) -> Path:
@@ -88,18 +99,15 @@ def _program(cache: Path) -> Path:
     return cached_build(cache, "peer-kernels", key, make) / SOURCE.stem
 
 
-def _count(program: Path, core: Core, cache: Path) -> list[tuple[str, float]]:
-    """Return the cycles of each kernel, of the pipeline or without one of the sum."""
+def _count(program: Path, core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
+    """Yield llama.cpp's kernels, their cycles, and their multiply-adds or elements."""
     machine = GuestMachine(vlen=core.vlen, zvfh=True)
     result, measured = count_guest(program, [], machine, cache)
     lines = [line.rpartition(",") for line in result.stdout.splitlines()]
     if len(lines) != len(measured.regions):
         raise LabError(f"{program.name} names {len(lines)} of {len(measured.regions)} kernels")
-    counted = []
     for region, (name, _, work) in enumerate(lines):
-        cycles = all_cycles(core, measured, [region])
-        counted.append((name, (cycles.pipeline or cycles.serial) / int(work)))
-    return counted
+        yield name, all_cycles(core, measured, [region]), int(work)
 
 
 def main(argv: Sequence[str]) -> int:

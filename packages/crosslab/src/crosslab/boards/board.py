@@ -57,11 +57,13 @@ class Layout:
         core: key of the core's file.
         line: bytes of a cache line.
         clusters: clusters in the order in which threads fill them.
+        measure: measure of the kernels' cycles, as in ``kernels.csv``.
     """
 
     core: str
     line: int
     clusters: tuple[Cluster, ...]
+    measure: str = "pipeline"
 
     def shares_l2(self, threads: int) -> int:
         """Return the number of threads that share one L2, at most."""

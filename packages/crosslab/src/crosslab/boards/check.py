@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from crosslab.boards.board import Board, read_boards
 from crosslab.boards.fit import fit, left_out
+from crosslab.boards.kernels import MEASURES
 from crosslab.boards.matrices import Phase, formats, matrices, programs, seconds
 from crosslab.boards.published import Row, read_rows
 from crosslab.cores.check import write_table
@@ -120,6 +121,15 @@ def markdown_of(boards: Sequence[Board], judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
+def _measured(board: Board, measure: str) -> Board:
+    """Return the board with another measure of the kernels' cycles, and parameters that fit it."""
+    if measure == board.layout.measure:
+        return board
+    rows = [row for row in read_rows() if row.board == board.key]
+    other = replace(board, layout=replace(board.layout, measure=measure))
+    return fit(other, rows) if rows else other
+
+
 def _table(headings: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in headings:
@@ -176,6 +186,12 @@ def main(argv: Sequence[str]) -> int:
         "--fit", action="store_true", help="also print the parameters that fit best"
     )
     options.add_argument(
+        "--measure",
+        choices=MEASURES,
+        default=MEASURES[0],
+        help="measure of the kernels' cycles; parameters are then fitted for it (pipeline)",
+    )
+    options.add_argument(
         "--model",
         type=lambda text: choice(text, list(shapes()), "a known model"),
         help="predict this model on the boards, in place of the published rows",
@@ -188,9 +204,11 @@ def main(argv: Sequence[str]) -> int:
     args = options.parse_args(argv)
     if args.prompt < 1:
         raise UserError(f"--prompt {args.prompt}", remedy="give 1 token or more")
-    if args.docs and args.board:
-        raise UserError("--docs writes the rows of all boards", remedy="leave out --board")
-    chosen = [board for board in boards if args.board in (None, board.key)]
+    if args.docs and (args.board or args.measure != MEASURES[0]):
+        raise UserError(
+            "--docs writes the rows of all boards", remedy="leave out --board and --measure"
+        )
+    chosen = [_measured(board, args.measure) for board in boards if args.board in (None, board.key)]
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE

@@ -12,12 +12,18 @@ from crosslab.boards.board import BOARDS
 from crosslab.errors import UserError
 
 FILE = BOARDS / "kernels.csv"
-HEADER = ("core", "kernel", "cycles")
+MEASURES = ("pipeline", "serial", "vec-serial")
+HEADER = ("core", "kernel", *MEASURES)
 
 
 @cache
-def kernel_cycles(core: str, file: Path = FILE) -> Mapping[str, float]:
+def kernel_cycles(core: str, measure: str = MEASURES[0], file: Path = FILE) -> Mapping[str, float]:
     """Return cycles of a core by kernel: of a multiply-add in products, else of an element.
+
+    Args:
+        core: key of the core's file.
+        measure: one of :data:`MEASURES`; a core without a pipeline has the serial sum in its place.
+        file: the table.
 
     Raises:
         UserError: the file is missing or malformed, or has no such core.
@@ -25,7 +31,7 @@ def kernel_cycles(core: str, file: Path = FILE) -> Mapping[str, float]:
     try:
         with file.open(encoding="utf-8", newline="") as rows:
             table = list(csv.DictReader(rows))
-        cycles = {row["kernel"]: float(row["cycles"]) for row in table if row["core"] == core}
+        cycles = {row["kernel"]: float(row[measure]) for row in table if row["core"] == core}
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: {error!r}") from error
     if not cycles:
@@ -36,13 +42,13 @@ def kernel_cycles(core: str, file: Path = FILE) -> Mapping[str, float]:
     return cycles
 
 
-def cycles_of(core: str, kernel: str) -> float:
+def cycles_of(core: str, kernel: str, measure: str = MEASURES[0]) -> float:
     """Return the cycles of a kernel on a core.
 
     Raises:
         UserError: nobody counted the kernel on the core.
     """
-    cycles = kernel_cycles(core)
+    cycles = kernel_cycles(core, measure)
     if kernel not in cycles:
         raise UserError(
             f"{FILE.name} has no kernel {kernel!r} of the core {core}",

@@ -242,7 +242,7 @@ def _arithmetic(layout: Layout, route: Route, kind: str, tokens: int, adds: floa
         # The unit multiplies tiles of tokens; a single token takes as long.
         return Work(unit=route.unit, unit_adds=adds * max(1, route.tokens // tokens))
     name = (route.kernel if tokens >= route.tokens else route.single).format(kind)
-    return Work(products=adds * cycles_of(layout.core, name))
+    return Work(products=adds * cycles_of(layout.core, name, layout.measure))
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _operations(
     threads: int,
 ) -> Work:
     """Return the work beside the products: activations, attention, and waits."""
-    cycles, kernels = 0.0, kernel_cycles(layout.core)
+    cycles, kernels = 0.0, kernel_cycles(layout.core, layout.measure)
     tokens, heads = phase.tokens, config.heads * config.head_dim
     kv, times = config.kv_heads * config.head_dim, config.layers * phase.tokens
     # A thread takes whole rows: tokens of an operation, four tokens of a repacked product.
