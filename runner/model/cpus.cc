@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cpus.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -32,6 +35,30 @@ bool Pin(const std::vector<unsigned>& ids) {
   return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
+// Lets the calling thread run on gated CPUs; false if the file is missing or the kernel refuses.
+bool Open(const char* gate) {
+  const int file = open(gate, O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file < 0) return false;
+  const std::string thread = std::to_string(syscall(SYS_gettid)) + "\n";
+  const bool written =
+      write(file, thread.data(), thread.size()) == static_cast<ssize_t>(thread.size());
+  close(file);
+  return written;
+}
+
+// The CPUs that a thread cannot run on unless it opens the gate; some may stay closed after it.
+std::vector<unsigned> Closed(const std::vector<unsigned>& allowed, const char* gate) {
+  std::set<unsigned> ids;
+  std::thread([&] {
+    if (!Open(gate)) return;
+    for (const unsigned id : Allowed()) ids.insert(id);
+    const long configured = sysconf(_SC_NPROCESSORS_CONF);
+    for (long id = 0; id < configured; ++id) ids.insert(static_cast<unsigned>(id));
+  }).join();
+  for (const unsigned id : allowed) ids.erase(id);
+  return {ids.begin(), ids.end()};
+}
+
 // A list of siblings such as "0-1" or "0,4" begins with the lowest number.
 unsigned CoreOf(unsigned id) {
   std::ifstream stream("/sys/devices/system/cpu/cpu" + std::to_string(id) +
@@ -43,6 +70,14 @@ unsigned CoreOf(unsigned id) {
 // Work of a CPU with the matrix unit, in that of one without.
 constexpr int64_t kMatrixUnit = 4;
 
+// What these CPUs compute with a library, in bits of vector registers; 0 if none can run it.
+int64_t Capacity(const std::vector<Cpu>& cpus, const VectorUnit& library, bool gated) {
+  const auto count = std::count_if(cpus.begin(), cpus.end(), [&](const Cpu& cpu) {
+    return cpu.gated == gated && Runs(cpu, library);
+  });
+  return count * library.bits * (library.ime ? kMatrixUnit : 1);
+}
+
 std::string Written(const VectorUnit& unit) {
   if (unit.bits == 0) return "no vector registers";
   return "vector registers of " + std::to_string(unit.bits) + " bits";
@@ -50,14 +85,18 @@ std::string Written(const VectorUnit& unit) {
 
 }  // namespace
 
-std::vector<Cpu> ProbeCpus(bool matrix) {
+std::vector<Cpu> ProbeCpus(bool matrix, const char* gate) {
   std::vector<Cpu> cpus;
-  for (const unsigned id : Allowed()) {
-    // A thread of its own, so that the caller stays where it is.
+  const std::vector<unsigned> allowed = Allowed();
+  // A thread of its own for each CPU, so that the caller stays where it is.
+  const auto probe = [&](unsigned id, bool gated) {
     std::thread([&] {
-      if (Pin({id})) cpus.push_back({id, CoreOf(id), ProbeVectorUnit(matrix)});
+      if (gated && !Open(gate)) return;
+      if (Pin({id})) cpus.push_back({id, CoreOf(id), ProbeVectorUnit(matrix), gated});
     }).join();
-  }
+  };
+  for (const unsigned id : allowed) probe(id, false);
+  for (const unsigned id : Closed(allowed, gate)) probe(id, true);
   // Without leave to move, the CPU under this thread stands for all.
   if (cpus.empty()) cpus.push_back({0, 0, ProbeVectorUnit(matrix)});
   return cpus;
@@ -72,9 +111,8 @@ size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& 
   size_t best = 0;
   int64_t most = 0;
   for (size_t i = 0; i < libraries.size(); ++i) {
-    const auto count = std::count_if(cpus.begin(), cpus.end(),
-                                     [&](const Cpu& cpu) { return Runs(cpu, libraries[i]); });
-    const int64_t bits = count * libraries[i].bits * (libraries[i].ime ? kMatrixUnit : 1);
+    const int64_t bits =
+        std::max(Capacity(cpus, libraries[i], false), Capacity(cpus, libraries[i], true));
     if (bits > most || (bits == most && bits > 0 && libraries[i].bits > libraries[best].bits)) {
       best = i;
       most = bits;
@@ -85,8 +123,13 @@ size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& 
 
 std::vector<Cpu> CpusThatRun(const std::vector<Cpu>& cpus, const VectorUnit& needed) {
   std::vector<Cpu> fit;
+  const auto runs = [&](bool gated) {
+    return std::count_if(cpus.begin(), cpus.end(),
+                         [&](const Cpu& cpu) { return cpu.gated == gated && Runs(cpu, needed); });
+  };
+  const bool gated = runs(true) > runs(false);
   std::copy_if(cpus.begin(), cpus.end(), std::back_inserter(fit),
-               [&](const Cpu& cpu) { return Runs(cpu, needed); });
+               [&](const Cpu& cpu) { return cpu.gated == gated && Runs(cpu, needed); });
   if (!fit.empty()) return fit;
   VectorUnit have;
   for (const Cpu& cpu : cpus) have.bits = std::max(have.bits, cpu.unit.bits);
@@ -99,9 +142,11 @@ std::vector<Cpu> CpusThatRun(const std::vector<Cpu>& cpus, const VectorUnit& nee
                    "; compile the model for this CPU");
 }
 
-void StayOn(const std::vector<Cpu>& cpus) {
+void StayOn(const std::vector<Cpu>& cpus, const char* gate) {
   std::vector<unsigned> ids;
   for (const Cpu& cpu : cpus) ids.push_back(cpu.id);
+  const bool gated = std::any_of(cpus.begin(), cpus.end(), [](auto& cpu) { return cpu.gated; });
+  if (gated) Open(gate);
   const std::vector<unsigned> allowed = Allowed();
   if (ids != allowed && !allowed.empty() && !Pin(ids)) {
     throw RunError("this process cannot be kept on the CPUs that can run the model library");

@@ -113,11 +113,22 @@ ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen,
   std::vector<VectorUnit> needs;
   for (const Variant& one : variants) needs.push_back(one.Needs());
   const bool matrix = std::any_of(needs.begin(), needs.end(), [](auto& unit) { return unit.ime; });
-  const std::vector<Cpu> all = ProbeCpus(matrix);
-  const size_t best = BestLibrary(all, needs);
-  VectorUnit needed = needs[best];
-  needed.bits = std::max(check_vlen, needed.bits);
-  *cpus = Settle(all, needed);
+  std::vector<Cpu> all = ProbeCpus(matrix);
+  size_t best = 0;
+  VectorUnit needed;
+  const auto settle = [&] {
+    best = BestLibrary(all, needs);
+    needed = needs[best];
+    needed.bits = std::max(check_vlen, needed.bits);
+    *cpus = Settle(all, needed);
+  };
+  try {
+    settle();
+  } catch (const RunError&) {
+    // A gate that let the probes through may refuse this thread.
+    if (std::erase_if(all, [](const Cpu& cpu) { return cpu.gated; }) == 0) throw;
+    settle();
+  }
   if (needed.ime) mlc_rvv_use_ime = 1;
   *vlen = variants[best].library.vlen;
   return path.empty() ? LinkedIn(variants[best].library.prefix) : FromFile(path);

@@ -13,6 +13,7 @@ from support import shared_builds, text_probe
 from crosslab.host.toolchain import Toolchain
 
 K3 = ",".join(["256h"] * 8 + ["1024h"] * 8)
+GATED_K3 = ",".join(["256h"] * 8 + ["1024hg"] * 8)
 K1 = ",".join(["256m"] * 4 + ["256"] * 4)
 ALL, LARGE = list(range(16)), list(range(8, 16))
 
@@ -45,6 +46,11 @@ def choose(probe: Path, cpus: str, libraries: str) -> subprocess.CompletedProces
         # K1: eight CPUs, of which four have the matrix unit.
         (K1, "256,256m", 1, [0, 1, 2, 3]),
         (K1, "256", 0, list(range(8))),
+        # The A100s of a K3 behind their gate, alone or not at all.
+        (GATED_K3, "256,1024", 1, LARGE),
+        (GATED_K3, "256", 0, list(range(8))),
+        ("256,256,1024g", "256,1024", 1, [2]),
+        ("256," * 5 + "1024g", "256,1024", 0, [0, 1, 2, 3, 4]),
         ("256m,256,256,256,256", "256,256m", 0, [0, 1, 2, 3, 4]),
         ("256,256", "256,256m", 0, [0, 1]),
     ],
@@ -77,3 +83,28 @@ def test_a_process_stays_on_the_cpus_that_were_chosen(cpus_probe: Path) -> None:
     done = choose(cpus_probe, "0", "0")
     here = len(os.sched_getaffinity(0))
     assert [int(word) for word in done.stdout.splitlines()[1].split()] == [here, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("open_cpus", "lines"),
+    [
+        # The gate lets nobody through, one CPU, or four and then one.
+        (0, [" 0 1"]),
+        (1, [" 0 1 2g", " 2"]),
+        (4, [" 0 1 2g 3g 4g 5g", "refused 2"]),
+    ],
+)
+def test_a_gate_opens_further_cpus_to_a_thread(
+    cpus_probe: Path, tmp_path: Path, open_cpus: int, lines: list[str]
+) -> None:
+    gate = tmp_path / "set_ai_thread"
+    command = [str(cpus_probe), "gate", str(gate), str(open_cpus)]
+    # Without the file, the CPUs behind it do not exist.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()) == (0, [" 0 1"]), done.stderr
+    gate.touch()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()) == (0, lines), done.stderr
+    # Each probe is a thread of its own, and opens the gate for itself.
+    threads = gate.read_text(encoding="utf-8").splitlines()
+    assert len(threads) == len(set(threads)) >= 1 + open_cpus
