@@ -43,12 +43,28 @@ def fit(board: Board, rows: Sequence[Row]) -> Board:
 def left_out(board: Board, rows: tuple[Row, ...]) -> Mapping[Row, float]:
     """Return each row's error with parameters fitted to the board's rows of other sources.
 
-    A board with rows of one source only is fitted to the other rows.
+    If those do not determine a parameter that the row depends on, the row alone is left out; NaN:
+    the other rows do not determine it either.
     """
     errors = {}
-    sources = {row.source for row in rows}
+    fits: dict[tuple[Row, ...], Board] = {}
     for row in rows:
-        same = {row.source} if len(sources) > 1 else {row}
-        others = [r for r in rows if r.source not in same and r not in same]
-        errors[row] = row.error(fit(board, others)) if others else math.nan
+        errors[row] = math.nan
+        of_sources = tuple(one for one in rows if one.source != row.source)
+        for others in (of_sources, tuple(one for one in rows if one is not row)):
+            if others and _determine(board, others, row):
+                if others not in fits:
+                    fits[others] = fit(board, others)
+                errors[row] = row.error(fits[others])
+                break
     return errors
+
+
+def _determine(board: Board, others: Sequence[Row], row: Row) -> bool:
+    """True if every parameter that a row depends on changes the loss of other rows."""
+    for name in board.fitted:
+        tried = board.with_parameter(name, board.parameter(name) * STEPS[0])
+        alone = math.isclose(loss(tried, others), loss(board, others), rel_tol=1e-6)
+        if alone and not math.isclose(row.error(tried), row.error(board), abs_tol=1e-6):
+            return False
+    return True
