@@ -82,6 +82,15 @@ def test_a_token_takes_the_longer_of_computing_and_waiting(threads: int) -> None
         assert speed.error is None
 
 
+def test_a_peer_reads_the_weights_of_a_prompt_again() -> None:
+    phase, slow = Phase(64), replace(BOARD, memory=Memory(1e-6, 0.0, 0.0, 0.0))
+    ours, peer = (
+        predict(slow, CONFIG, "Q4_0", phase, cycles=0.0, threads=4, peer=peer)
+        for peer in (False, True)
+    )
+    assert peer.tokens_per_second < ours.tokens_per_second
+
+
 def test_a_board_with_a_matrix_unit_has_programs_for_it() -> None:
     assert programs_with_units(BOARD) == ()
     board = replace(BOARD, units=(("ime1", 0.1),))

@@ -18,11 +18,12 @@ from crosslab.boards.board import Board, Work
 from crosslab.boards.fit import left_out
 from crosslab.boards.matrices import Phase, phase_work, programs, seconds, waits
 from crosslab.boards.published import DECODE, PROMPT, read_rows
+from crosslab.cores.core import core_option
 from crosslab.models.config import LlamaConfig
 from crosslab.peers.gguf_export import FORMATS, padded
 
-# llama.cpp's build whose cycles are counted.
-PEER = "rvv-repack"
+# Orders in which llama.cpp's RVV builds walk weights: the first one whose VLEN is the core's.
+PEERS = ("rvv-repack", "rvv-dot")
 # (layers, rows of lm_head) of the small models. As in whole models, the mixed formats give half of
 # 2 or 4 layers the better format.
 SMALL = ((2, 2048), (4, 2048), (2, 4096))
@@ -68,15 +69,16 @@ def predict(
         phase: tokens of the phase, and before it.
         cycles: cycles of one core for all tokens of the phase.
         threads: number of threads; more threads than cores are no faster.
-        peer: llama.cpp, which reads weights again for each four tokens of a prompt; ours reads them
-            once.
+        peer: llama.cpp, which reads the weights of a prompt several times; ours reads them once.
     """
     threads = min(threads, board.cpus)
     seen = round(phase.before) + phase.tokens
     read = bytes_of_token(config, format_, seen, CACHE_ITEM)
     memory, l2 = read / threads / board.layout.line, 0.0
     if peer:
-        works = [*phase_work(board.layout, programs()[PEER], config, format_, phase, threads)]
+        vlen = core_option(board.core).vlen
+        program = next(programs()[name] for name in PEERS if programs()[name].vlen in (0, vlen))
+        works = [*phase_work(board.layout, program, config, format_, phase, threads)]
         memory = sum(work.memory_lines for work in works)
         l2 = sum(work.l2_lines for work in works)
     work = Work(products=cycles / threads, memory_lines=memory, l2_lines=l2, barriers=waits(config))
