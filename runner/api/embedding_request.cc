@@ -6,6 +6,8 @@
 namespace rvv_runner {
 namespace {
 
+constexpr int64_t kMostDimensions = 1 << 20;
+
 RequestField<EmbeddingRequest> Input() {
   const auto read = [](const FieldValue& at, EmbeddingRequest* request) {
     request->inputs = ReadPrompts(at, kMostInputs);
@@ -27,6 +29,17 @@ RequestField<EmbeddingRequest> Encoding() {
       read};
 }
 
+RequestField<EmbeddingRequest> Dimensions() {
+  const auto read = [](const FieldValue& at, EmbeddingRequest* request) {
+    request->dimensions = ReadInteger(at.name, at.value, 1, kMostDimensions);
+  };
+  return {{"dimensions",
+           Support::kWorks,
+           {{"type", "integer"}, {"minimum", 1}, {"maximum", kMostDimensions}},
+           "the first numbers of a vector, scaled to length 1; for models that were trained so"},
+          read};
+}
+
 }  // namespace
 
 const FieldTable<EmbeddingRequest>& EmbeddingFields() {
@@ -35,7 +48,7 @@ const FieldTable<EmbeddingRequest>& EmbeddingFields() {
       ModelField(&Request::model),
       Input(),
       Encoding(),
-      NeutralField<Request>("dimensions", nullptr, "a vector has the width of the model"),
+      Dimensions(),
       IgnoredField<Request>("user"),
   });
   return fields;

@@ -2,6 +2,7 @@
 // Requests to /v1/embeddings.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@ namespace rvv_runner {
 struct EmbeddingRequest {
   std::string model;  // empty: not given
   std::vector<ApiPrompt> inputs;
-  bool base64 = false;  // the form of the vectors: float32 numbers; else lists of numbers
+  bool base64 = false;     // the form of the vectors: float32 numbers; else lists of numbers
+  int64_t dimensions = 0;  // first numbers of a vector that are kept; 0: all
   std::vector<std::string> ignored;
 };
 

@@ -213,7 +213,7 @@ const FieldTable<EmbeddingRequest>& OllamaEmbedFields() {
   static const FieldTable<Request> fields({
       ModelField(&Request::model),
       EmbeddingFields().At("input"),
-      NeutralField<Request>("dimensions", nullptr, "a vector has the width of the model"),
+      EmbeddingFields().At("dimensions"),
       IgnoredField<Request>("truncate", "a text that is too long gets status 400"),
       IgnoredField<Request>("options"),
       IgnoredField<Request>("keep_alive", "the model stays loaded"),

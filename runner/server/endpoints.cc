@@ -2,7 +2,9 @@
 #include "server/endpoints.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -94,6 +96,20 @@ std::string Base64(std::string_view bytes) {
     }
   }
   return text;
+}
+
+// The first numbers of a vector, scaled to length 1; all of them for 0.
+std::vector<float> Shortened(std::vector<float> vector, int64_t dimensions) {
+  if (dimensions == 0) return vector;
+  if (dimensions > std::ssize(vector)) {
+    Refuse("dimensions",
+           "must be at most " + std::to_string(vector.size()) + ", the width of the model");
+  }
+  vector.resize(static_cast<size_t>(dimensions));
+  const double square = std::inner_product(vector.begin(), vector.end(), vector.begin(), 0.0);
+  const double length = square > 0 ? std::sqrt(square) : 1.0;
+  for (float& each : vector) each = static_cast<float>(each / length);
+  return vector;
 }
 
 // A vector as OpenAI's protocol has it: a list, or little-endian float32 numbers in base64.
@@ -230,7 +246,7 @@ Endpoints::Vectors Endpoints::VectorsOf(const EmbeddingRequest& asked, const std
     AwaitAll(answer.get(), stopping_, request, [&](const AnswerEvent& event) {
       if (!event.ended) return;
       found.tokens += event.ended->prompt_tokens;
-      found.vectors.push_back(event.ended->embedding);
+      found.vectors.push_back(Shortened(event.ended->embedding, asked.dimensions));
     });
   }
   return found;

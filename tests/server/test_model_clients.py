@@ -183,7 +183,7 @@ def test_openais_client_gets_vectors_of_texts(server: Served, tiny_params: Path)
             assert np.abs(got - np.array(vectors)).max() < 1e-5
         (alone,) = client.embeddings.create(model="tiny", input=ids[0]).data
         assert alone.embedding == made.data[0].embedding
-        for wrong in ({"input": []}, {"input": "a", "dimensions": 8}, {"input": [[97]]}):
+        for wrong in ({"input": []}, {"input": "a", "dimensions": 10_000}, {"input": [[97]]}):
             with pytest.raises(openai.BadRequestError) as refused:
                 client.embeddings.create(model="tiny", **wrong)
             assert refused.value.param == next(reversed(wrong))

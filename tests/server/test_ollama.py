@@ -73,6 +73,10 @@ def test_vectors(client: Any, server: Served) -> None:
     whole = client.embed(model=server.model, input=["abc", "d"])
     assert [len(vector) for vector in whole.embeddings] == [2, 2]
     assert whole.prompt_eval_count > 0
+    short = client.embed(model=server.model, input="abc", dimensions=1)
+    assert [list(vector) for vector in short.embeddings] == [[1.0]]
+    with pytest.raises(ollama.ResponseError, match="dimensions: must be at most 2"):
+        client.embed(model=server.model, input="abc", dimensions=3)
     assert list(client.embeddings(model=server.model, prompt="abc").embedding) == list(
         whole.embeddings[0]
     )
