@@ -17,6 +17,7 @@ ALGORITHM = "myers"
 ChangedLines = tuple[list[int], list[int]]
 
 _CONFLICTS = range(128)  # exit codes of git merge-file: the number of conflicts
+_BINARY = 255  # the exit code for a file that is not text
 _DIFF = (
     *("diff", "--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--text"),
     *("--no-renames", "-U0", f"--diff-algorithm={ALGORITHM}"),
@@ -26,7 +27,7 @@ _RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILI
 
 
 def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes | None:
-    """The three-way merge of one file; None when there is a conflict.
+    """The three-way merge of one file; None with a conflict, or when a file is not text.
 
     Args:
         ours: one side.
@@ -40,7 +41,7 @@ def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes 
         return ours
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
         files = _written(name, ours, base, theirs)
-        done = Git().run("merge-file", "-p", "-q", *options, *files, ok=_CONFLICTS)
+        done = Git().run("merge-file", "-p", "-q", *options, *files, ok=(*_CONFLICTS, _BINARY))
     return None if done.returncode else done.stdout
 
 
@@ -49,7 +50,9 @@ def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
     labels = ("-L", "ours", "-L", "base", "-L", "theirs")
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
         files = _written(name, ours, base, theirs)
-        done = Git().run("merge-file", "-p", "-q", "--diff3", *labels, *files, ok=range(256))
+        done = Git().run(
+            "merge-file", "-p", "-q", "--diff3", *labels, *files, ok=(*_CONFLICTS, _BINARY)
+        )
     return done.stdout if done.returncode in _CONFLICTS else None
 
 
