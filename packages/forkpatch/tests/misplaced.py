@@ -25,9 +25,9 @@ from misplacement import TONGUES, MisplacementCase, generated, named
 
 from forkpatch.git.calls import Git, init_repository, neutral_environment
 from forkpatch.git.objects import Commit, TreeFile, write_commits
-from forkpatch.inspect.upstreamed import NewBase, already_there
+from forkpatch.inspect.newbase import NewBase
 from forkpatch.model.patchfile import Patch, parse_patch
-from forkpatch.rebase.merging import HeadFiles, merge_patches
+from forkpatch.rebase.merging import merge_patches
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
@@ -49,7 +49,8 @@ class Bench:
     Attributes:
         base: the commit of the old versions.
         new: the commit of upstream's new ones.
-        patches: the patch of each case.
+        files: the patch of each case.
+        commits: the commit of each patch.
     """
 
     git: Git
@@ -57,6 +58,7 @@ class Bench:
     base: str
     new: str
     files: Sequence[bytes]
+    commits: Sequence[str]
 
     def path(self, number: int) -> str:
         """Path of the file of a case."""
@@ -75,7 +77,7 @@ def make_bench(folder: Path, cases: Iterable[MisplacementCase]) -> Bench:
     """Write the repository of some cases."""
     every = tuple(cases)
     git = init_repository(folder / "repo.git")
-    bench = Bench(git, every, "", "", ())
+    bench = Bench(git, every, "", "", (), ())
 
     def commit(message: str, files: Mapping[str, str], parent: str = "") -> Commit:
         changes = {path: TreeFile("100644", text.encode()) for path, text in files.items()}
@@ -93,7 +95,7 @@ def make_bench(folder: Path, cases: Iterable[MisplacementCase]) -> Bench:
             files[bench.other(n)] = every[n].elsewhere
     (new,) = write_commits(git, "refs/heads/new", [commit("New", files, ids[0])])
     exported = export_commits(folder / "repo.git/objects", ids[1:])
-    return Bench(git, every, ids[0], new, tuple(one.data for one in exported))
+    return Bench(git, every, ids[0], new, tuple(one.data for one in exported), ids[1:])
 
 
 def by_git(bench: Bench, folder: Path) -> list[Placed]:
@@ -133,14 +135,8 @@ def by_merge(bench: Bench) -> list[Placed]:
         files = {name: text.encode() for name, text in now.items() if text}
         known = {name: text.encode() for name, text in was.items() if text}
         base = NewBase(files.get, lambda *_, names=tuple(files): names, known.get)
-        merged, text = merge_patches([step], HeadFiles(bench.git, bench.new), base), None
-        if merged:
-            file = merged[0][path]
-            assert file is not None
-            text = file.data.decode()
-        elif already_there(patch, before, after, base):
-            text = case.new
-        found.append(judged(case, text))
+        moves = merge_patches(bench.git, bench.new, [(step, bench.commits[number])], base).moves
+        found.append(judged(case, moves[0].after[path].decode() if moves else None))
     return found
 
 

@@ -19,9 +19,6 @@ that forkpatch gives. Exit code 1 when more than 1 % are false stops, or an erro
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import json
 import random
 import sys
 import tempfile
@@ -37,14 +34,13 @@ from lookalikes import lookalikes, renamed
 from misplaced import Placed, by_merge, make_bench
 from misplacement import MisplacementCase
 
-from forkpatch.cli.main import main as forkpatch
 from forkpatch.errors import PatchError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.output import counted
-from forkpatch.rebase.merging import HeadFiles, merge_patches
+from forkpatch.rebase.merging import merge_patches
 from forkpatch.rebase.workspace import new_base
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
@@ -176,54 +172,19 @@ class History:
                 (change.patch, [one.new for one in patch.files if one.new]),
             )
         )
-        step = PatchStep(patch, Commit(b""), before, after)
-        new = f"{change.commit}^"
-        base = new_base(self.git, new, change.old)
-        if merge_patches([step], HeadFiles(self.git, new), base):
+        after |= {path: after.get(path, b"") for path in before}
+        step, new = PatchStep(patch, Commit(b""), before, after), f"{change.commit}^"
+        merges = merge_patches(
+            self.git, new, [(step, change.patch)], new_base(self.git, new, change.old)
+        )
+        if merges.moves:
             return None
-        return self._by_verb(change, exported.data)
+        return "; ".join(f"{path}: {error.detail}" for path, error in merges.errors) or "conflict"
 
     def _files(self, commit: str, paths: Sequence[str]) -> dict[str, bytes]:
         listed = list_tree(self.git, commit, *paths) if paths else {}
         found = read_blobs(self.git, (oid for _, oid in listed.values()))
         return {path: found[oid] or b"" for path, (_, oid) in listed.items()}
-
-    def _by_verb(self, change: RealChange, patch: bytes) -> str | None:
-        new = self.git.text("rev-parse", f"{change.commit}^").strip()
-        for branch, commit in (("old", change.old), ("new", new)):
-            self.git.run("update-ref", f"refs/heads/{branch}", commit)
-        with tempfile.TemporaryDirectory(dir=self._folder) as name:
-            fork = Path(name)
-            (fork / "patches/it/1").mkdir(parents=True)
-            (fork / "patches/it/1/series").write_text("x.patch\n")
-            (fork / "patches/it/1/x.patch").write_bytes(patch)
-            (fork / "pyproject.toml").write_text("")
-            versions = "".join(
-                f'[upstreams.it.versions."{version}"]\ncommit = "{commit}"\ntree = ""\n'
-                for version, commit in (("1", change.old), ("2", new))
-            )
-            (fork / "VERSIONS.lock").write_text(
-                'default-release = "r"\n[python]\npins = ["x==1"]\n[releases.r]\nit = "1"\n'
-                f'[upstreams.it]\nurl = "{self.git.git_dir}"\n{versions}'
-            )
-            code, out, err = _run(fork, "lock")
-            if code:
-                return f"lock: {err}"
-            code, out, err = _run(fork, "rebase", "it", "2", "--json", "-")
-            if not code:
-                (one,) = json.loads(out)["patches"]
-                return None if one["outcome"] in ("clean", "adapted") else one["reason"]
-            if not out.strip():
-                return err.strip()
-            conflicts = json.loads(out)["plan"]["conflicts"]
-            return "; ".join(f"{one['path']}: {one['kind']}: {one['detail']}" for one in conflicts)
-
-
-def _run(root: Path, *words: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = forkpatch(["--root", str(root), *words])
-    return code, out.getvalue(), err.getvalue()
 
 
 def judged(history: History, count: int, seed: str, since: str, until: str) -> Iterator[Judged]:

@@ -144,8 +144,9 @@ def test_clean_patches_are_merged_without_a_look_at_other_files(
 
     monkeypatch.setattr(Git, "run", counted)
     assert [one["outcome"] for one in rebased(lab)["patches"]] == ["clean", "clean"]
-    # Neither is any blob searched for a word, nor any tree written.
-    assert called["merge-file"] and not {"grep", "reset", "cherry-pick", "read-tree"} & set(called)
+    # Neither is any blob searched for a word, nor any file checked out.
+    assert called["merge-tree"] == 2
+    assert not {"grep", "reset", "cherry-pick", "read-tree"} & set(called)
 
 
 RST = b"Title\n=======\n\n" + b"".join(b"Line %d.\n" % n for n in range(9))
@@ -239,3 +240,28 @@ def test_language_without_a_grammar_is_named(lab: ForkLab) -> None:
     moves(lab, {path: b"\n" + text})
     done = lab.ok("rebase", "calc", "2.0")
     assert "no grammar for .kt" in done.out and "git's function context" in done.out
+
+
+@pytest.mark.parametrize("kind", ["binary", "UTF-16"])
+@pytest.mark.parametrize("end", ["continue", "skip"])
+def test_file_that_is_not_text_and_that_both_change_is_a_conflict(
+    lab: ForkLab, kind: str, end: str
+) -> None:
+    path, rows = "src/table.bin", [f"row {number}" for number in range(9)]
+
+    def table(number: int) -> bytes:
+        changed = "\n".join([*rows[:number], "changed", *rows[number:]])
+        return changed.encode("utf-16") if kind == "UTF-16" else b"\0" + changed.encode()
+
+    grown(lab, {path: table(1)})
+    lab.change("table.patch", {path: table(3)})
+    moves(lab, {path: table(8)})
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert (conflict["path"], conflict["kind"]) == (path, "conflict")
+    if end == "skip":
+        done = lab.ok("rebase", "calc", "--skip", "upstream's table is newer")
+        assert "table.patch: dropped" in done.out
+        return
+    (lab.root / ".work/rebase/calc/tree" / path).write_bytes(table(5))
+    lab.ok("rebase", "calc", "--continue")
+    assert "GIT binary patch" in (lab.root / "patches/calc/2.0/table.patch").read_text()

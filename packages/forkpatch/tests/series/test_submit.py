@@ -159,7 +159,7 @@ def test_change_that_would_land_in_another_function_is_a_conflict(
     done = series.run("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
     assert done.code == 1
     detail = "misplaced: it changes minus now, and changed sub before"
-    assert f"turn.patch: conflict: {CORE_PATH}: {detail}\n" in done.out
+    assert f"turn.patch: conflict: {CORE_PATH}: {detail}, and line 25 of" in done.out
     assert not list(tmp_path.glob("*out*"))
 
 

@@ -90,9 +90,3 @@ def test_names_have_scopes_signatures_and_conditions(path: str) -> None:
 )
 def test_bare_name_of_any_symbol(symbol: str, name: str) -> None:
     assert bare_name(symbol) == name
-
-
-def test_code_that_does_not_parse_has_its_conditions_and_git_s_context() -> None:
-    data = b"int f(void)\n{\n  %% ) (\n#if A\n  x(;\n#endif\n}}\n"
-    known = Outline("a.c", data)
-    assert known.blocks(5)[-1] in ("A", "int f(void)") and "A" in known.blocks(5)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from forkpatch.git.merge import merge_data
-from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
@@ -83,13 +82,10 @@ def _fit(
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
             return PatchFit(patch.name, Fit.UNKNOWN, path), {}
-    base = NewBase(state.get, lambda *_: (), series.plan.base.get)
     changed: dict[str, bytes | None] = {}
     for diff in patch.files:
         fit, detail, files = _fit_file(diff, step, state)
         if fit is not Fit.APPLIES:
-            if places := already_there(patch, step.before, step.after, base):
-                return PatchFit(patch.name, Fit.UPSTREAM, "; ".join(places)), {}
             return PatchFit(patch.name, fit, detail), {}
         changed |= files
     if all(state.get(path) == data for path, data in changed.items()):

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import blob_id, read_index
-from forkpatch.inspect.survivors import survivors
-from forkpatch.inspect.upstreamed import places_of
+from forkpatch.inspect.newbase import places_of
 from forkpatch.model.diffs import Hunk, split_lines
+from forkpatch.rebase.merging import Move
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 from forkpatch.symbols.outline import MODULE, bare_name, outline
-from forkpatch.symbols.placement import misplaced
+from forkpatch.symbols.placement import Misplacement, misplaced
 
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
@@ -118,43 +118,48 @@ def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
     return []
 
 
-def placed_wrongly(
-    rebase: Rebase, name: str, now: Mapping[str, bytes], *, whole: bool
-) -> tuple[Conflict, ...]:
-    """Return the misplacements of a patch that was merged onto the rebase's head.
+def placed_wrongly(rebase: Rebase, name: str, now: Mapping[str, bytes]) -> tuple[Conflict, ...]:
+    """Return the misplaced changes of a patch whose conflicts are open, or were resolved.
 
     Args:
         rebase: the rebase.
         name: name of the patch.
         now: the patch's files after the merge, by path on the new base.
-        whole: False when conflicting hunks are left out.
     """
-    patch, commits = rebase.patch(name), (f"{rebase.original(name)}^", rebase.original(name))
-    before, after = files_at(rebase.git, commits, patch.paths)
-    (ours,) = files_at(rebase.git, [rebase.plan.head], sorted(now))
-    conflicts: list[Conflict] = []
-    for diff in patch.files:
-        if diff.old is None or diff.new is None or not diff.hunks:
-            continue
-        path = rebase.base.path_of(diff.old)
-        new_path = diff.new if diff.new in now and diff.new != diff.old else path
-        if path not in ours or new_path not in now:
-            continue
-        old = before[diff.old], after[diff.new]
-        errors = [*misplaced(diff, old, (ours[path], now[new_path]), path, whole=whole)]
-        errors += survivors(diff, old, ours[path], path, rebase.base) if whole else ()
-        conflicts += [
-            Conflict(
-                name,
-                new_path,
-                ConflictKind.MISPLACED,
-                detail=error.detail,
-                symbol=error.symbol,
-                blob=blob_id(now[new_path]),
+    step = next(step for step in rebase.old.steps() if step.patch.name == name)
+    (ours,) = files_at(rebase.git, [rebase.plan.head], _paths(rebase, name))
+    files = Move(step, "", "", ours, now).files(rebase.base)
+    return misplacements_of(
+        name,
+        now,
+        (
+            (item.path, error)
+            for item in files
+            if item.new[1]
+            for error in misplaced(
+                *(item.diff, item.old, item.new, item.path),
+                whole=False,
+                elsewhere=rebase.base.elsewhere,
             )
-            for error in errors
-        ]
-    return tuple(conflicts)
+        ),
+    )
+
+
+def misplacements_of(
+    name: str, now: Mapping[str, bytes], errors: Iterable[tuple[str, Misplacement]]
+) -> tuple[Conflict, ...]:
+    """Return the conflicts for some misplaced changes; ``now``: the files after the merge."""
+    return tuple(
+        Conflict(
+            name,
+            path,
+            ConflictKind.MISPLACED,
+            detail=error.detail,
+            symbol=error.symbol,
+            blob=blob_id(now[path]) if path in now else "",
+        )
+        for path, error in errors
+    )
 
 
 def merged_files(rebase: Rebase, name: str) -> dict[str, bytes]:

@@ -1,75 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
 """Execution of a rebase's plan: each patch is merged, resolved by a person, or dropped.
 
-Git's success is checked: a patch whose change the new version already has is dropped, and a change
-that was merged into another function stops the rebase.
+A patch is merged where independent ways agree on one place (:mod:`forkpatch.rebase.merging`), and
+dropped where the new version has all of its changes at that place. Anything else stops the rebase.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import write_commits
-from forkpatch.inspect.upstreamed import already_there
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import (
     classify,
     files_after,
     history_of,
     merged_files,
+    misplacements_of,
     placed_wrongly,
 )
-from forkpatch.rebase.merging import HeadFiles, merge_patches
+from forkpatch.rebase.merging import Move, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete
 from forkpatch.rebase.tools import merge_by_syntax
-from forkpatch.rebase.workspace import Rebase, files_at
+from forkpatch.rebase.workspace import Rebase
 from forkpatch.sources.history import UpstreamCommit
+from forkpatch.symbols.placement import Misplacement
 
 _MERGED = "refs/forkpatch/merged"
 
 
 def execute(rebase: Rebase) -> Rebase:
-    """Execute the pending steps until a step has conflicts, or all steps are done."""
+    """Execute the pending steps until a step stops, or all steps are done."""
     while rebase.plan.pending and not rebase.plan.conflicts:
-        rebase = _merge_clean(rebase)
+        steps = {step.patch.name: step for step in rebase.old.steps()}
+        pending = [(steps[item.patch], item.original) for item in rebase.plan.pending]
+        merges = merge_patches(rebase.git, rebase.plan.head, pending, rebase.base)
+        rebase = _completed(rebase, merges.moves)
         if rebase.plan.pending:
-            rebase = _execute_step(rebase, rebase.plan.pending[0])
+            rebase = _stopped(rebase, rebase.plan.pending[0], merges.errors)
     return rebase
 
 
-def _merge_clean(rebase: Rebase) -> Rebase:
-    """Merge the pending patches in memory, up to the first patch that git must merge."""
+def _completed(rebase: Rebase, moves: Sequence[Move]) -> Rebase:
+    """Write the commits of merged patches, and drop those that the new version has."""
     plan = rebase.plan
-    steps = {step.patch.name: step for step in rebase.old.steps()}
-    pending = [steps[item.patch] for item in plan.pending]
-    files = HeadFiles(
-        rebase.git, plan.head, {path for item in pending for path in item.patch.paths}
-    )
     commits = [
-        replace(step.commit, changes=changes, parent=plan.head)
-        for step, changes in zip(pending, merge_patches(pending, files, rebase.base), strict=False)
+        replace(move.step.commit, changes={}, tree=move.tree, parent=plan.head)
+        for move in moves
+        if not move.is_done
     ]
-    if not commits:
-        return rebase
-    for oid in write_commits(rebase.git, _MERGED, commits):
-        plan = plan.completed(RebaseOutcome.CLEAN, commit=oid)
+    ids = iter(write_commits(rebase.git, _MERGED, commits) if commits else ())
+    for move in moves:
+        if move.is_done:
+            where = "already upstream" + (" or in a kept patch" if plan.existing else "")
+            places = "; ".join(dict.fromkeys(move.done_at(rebase.base)))
+            reason = f"{where}: {places or 'it changes nothing any more'}"
+            plan = plan.completed(RebaseOutcome.DROPPED, reason=reason)
+        else:
+            plan = plan.completed(RebaseOutcome.CLEAN, commit=next(ids))
     return rebase.saved(plan)
 
 
-def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
-    """Execute a step with git: drop the patch, merge it, or stop at its conflicts."""
+def _stopped(
+    rebase: Rebase, step: RebaseStep, errors: Sequence[tuple[str, Misplacement]]
+) -> Rebase:
+    """Show git's merge of a step in the working tree, and stop there, unless it is resolved."""
     git, head = rebase.git, rebase.plan.head
-    symbols = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
-    if symbols:
-        reason = f"already upstream: {'; '.join(symbols)}"
-        return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
-    if commit := _merged_unseen(rebase, step):
-        return rebase.completed(RebaseOutcome.CLEAN, commit=commit)
     rebase.reset(head)
     try:
         rebase.pick(step.original)
@@ -77,31 +78,10 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
         if not (rebase.tree / ".git/CHERRY_PICK_HEAD").exists():
             raise
         return _conflicting(rebase, step)
-    picked, tree, before = git.text(
-        "rev-parse", "HEAD", "HEAD^{tree}", f"{head}^{{tree}}"
-    ).splitlines()
-    merged = files_after(rebase, step.patch, picked)
-    if wrong := placed_wrongly(rebase, step.patch, merged, whole=True):
-        git.run("reset", "-q", "--soft", head)
-        return _stop(rebase, wrong)
-    if tree == before:
-        where = "already upstream" + (" or in a kept patch" if rebase.plan.existing else "")
-        reason = f"{where}: it changes nothing any more"
-        return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
-    return rebase.completed(RebaseOutcome.CLEAN, commit=picked)
-
-
-def _merged_unseen(rebase: Rebase, step: RebaseStep) -> str:
-    """Merge a patch with git, without a checkout; return its commit, empty if not clean."""
-    head, tree = rebase.plan.head, rebase.try_pick(step.original)
-    if not tree or tree == rebase.git.text("rev-parse", f"{head}^{{tree}}"):
-        return ""
-    if placed_wrongly(rebase, step.patch, files_after(rebase, step.patch, tree), whole=True):
-        return ""
-    pairs = zip(rebase.old.patches, rebase.old.patch_commits, strict=True)
-    commit = next(item for patch, item in pairs if patch.name == step.patch)
-    merged = replace(commit, changes={}, tree=tree, parent=head)
-    return write_commits(rebase.git, _MERGED, [merged])[0]
+    picked = git.text("rev-parse", "HEAD")
+    now = files_after(rebase, step.patch, picked)
+    git.run("reset", "-q", "--soft", head)
+    return _stop(rebase, misplacements_of(step.patch, now, errors))
 
 
 def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
@@ -115,7 +95,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     rebase.keep_index()
     conflicts = classify(rebase, step.patch)
     merged = merged_files(rebase, step.patch)
-    wrong = placed_wrongly(rebase, step.patch, merged, whole=False)
+    wrong = placed_wrongly(rebase, step.patch, merged)
     stopped = _stop(rebase, (*conflicts, *wrong))
     if wrong:
         return stopped
@@ -147,13 +127,6 @@ def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
 def _stop(rebase: Rebase, conflicts: tuple[Conflict, ...]) -> Rebase:
     """Save the conflicts of the first pending step, which stop the rebase."""
     return rebase.saved(replace(rebase.plan, conflicts=conflicts))
-
-
-def _around(rebase: Rebase, step: RebaseStep) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
-    """Return a patch's files before and after it in the old series."""
-    commits = (f"{step.original}^", step.original)
-    before, after = files_at(rebase.git, commits, rebase.patch(step.patch).paths)
-    return before, after
 
 
 def skip(rebase: Rebase, reason: str) -> Rebase:

@@ -60,8 +60,6 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
 
     It may also equal the result of the rebase, when a run was killed after writing it.
 
-    It may also be the one that the rebase is to write: a run was killed after that.
-
     Args:
         fork: the fork.
         plan: the plan of the rebase.
@@ -114,8 +112,6 @@ def settled(
     """Return the new series: kept patches with their files, other patches shared if possible.
 
     A patch is not shared with a version whose own series names patches of the new version.
-
-    A patch is not shared with a version whose own series names patches of the new one.
 
     Args:
         fork: the fork.

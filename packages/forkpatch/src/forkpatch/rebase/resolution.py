@@ -83,7 +83,7 @@ def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
     if not misplacements:
         return
     files = files_after(rebase, step.patch, tree)
-    remaining = placed_wrongly(rebase, step.patch, files, whole=False)
+    remaining = placed_wrongly(rebase, step.patch, files)
     keys = {(item.path, item.symbol) for item in remaining}
     for item in misplacements:
         untouched = item.path in files and blob_id(files[item.path]) == item.blob

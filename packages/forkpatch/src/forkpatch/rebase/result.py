@@ -89,9 +89,13 @@ def finish(rebase: Rebase) -> RebaseReport:
     moved = [step for step in plan.done if step.outcome is not RebaseOutcome.KEPT]
     results = tuple(_patch_result(rebase, step, patches) for step in moved)
     taken = {item.patch for item in results if item.outcome is not RebaseOutcome.DROPPED}
+    # A change in another symbol followed it if the old one is gone, or if a person put it there.
+    followed = {item.what for item in findings if item.drift in (Drift.GONE, Drift.MOVED)}
+    followed |= {item.patch for item in results if item.outcome is RebaseOutcome.ADAPTED}
     symbols = tuple(
-        # A change in another symbol was proven to be in its place, or a person accepted it.
-        replace(item, drift=Drift.FOLLOWED) if item.drift is Drift.MISPLACED else item
+        replace(item, drift=Drift.FOLLOWED)
+        if item.drift is Drift.MISPLACED and item.what in followed
+        else item
         for item in findings
         if item.drift is not Drift.UNCHANGED
         and (item.what in taken or item.what not in old_record.patches)

@@ -71,7 +71,7 @@ def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
 def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
     """Return why a merge is not proven: a misplaced change, or a symbol without its change."""
     now = files_after(rebase, step.patch, tree)
-    if wrong := placed_wrongly(rebase, step.patch, now, whole=False):
+    if wrong := placed_wrongly(rebase, step.patch, now):
         return wrong[0].detail
     before = files_after(rebase, step.patch, rebase.plan.head)
     for place in rebase.record.patches[step.patch]:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.git.calls import BRANCH, Git, GitError
-from forkpatch.git.merge import ALGORITHM
+from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
 from forkpatch.git.search import ChangedFiles
-from forkpatch.inspect.upstreamed import NewBase
+from forkpatch.inspect.newbase import NewBase
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
@@ -49,14 +48,10 @@ _MERGED = "merged.index"
 _LOCK_BEFORE = "lock.before"
 _LOCK_PINNED = "lock.pinned"
 _PICK = (
-    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false"),
+    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=true"),
     *("-c", "rerere.enabled=false"),
     *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
-    f"--strategy-option=diff-algorithm={ALGORITHM}",
 )
-_NOTHING = "nothing"
-_TRIAL = "trial.index"
-_SPARSE = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
 
@@ -143,29 +138,6 @@ class Rebase:
         """Check out ``commit``, and remove every other file."""
         self.git.run("reset", "-q", "--hard", commit)
         self.git.run("clean", "-fdq")
-
-    def try_pick(self, commit: str) -> str:
-        """Return the tree of an old commit merged onto the plan's head; empty if not clean.
-
-        No file is checked out, which keeps the merge fast for a large tree.
-        """
-        git_dir, empty_folder = self.tree / ".git", self.folder / _NOTHING
-        empty_folder.mkdir(exist_ok=True)
-        (git_dir / "info/sparse-checkout").write_text("!/*\n", encoding="ascii")
-        index = git_dir / _TRIAL
-        index.unlink(missing_ok=True)
-        git = Git(git_dir, environment={"GIT_INDEX_FILE": str(index)})
-        trial = replace(git, work_tree=empty_folder)
-        git.run("update-ref", "HEAD", self.plan.head)
-        trial.run(*_SPARSE, "read-tree", "-m", "-u", self.plan.head)
-        try:
-            trial.run(*_SPARSE, *_PICK, "--no-commit", commit, env=COMMITTER)
-        except GitError:
-            return ""
-        finally:
-            shutil.rmtree(empty_folder, ignore_errors=True)  # git itself may have removed it
-            (git_dir / "info/sparse-checkout").unlink()
-        return git.text("write-tree")
 
     def pick(self, commit: str) -> None:
         """Merge a commit of the old series onto the commit that is checked out.
@@ -346,6 +318,7 @@ def new_base(git: Git, base: str, old: str) -> NewBase:
         ChangedFiles(git, old, base).find,
         _reader(git, old),
         lambda: _renames(git, old, base),
+        (list_tree(git, old), list_tree(git, base)),
     )
 
 

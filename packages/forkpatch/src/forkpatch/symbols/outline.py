@@ -17,8 +17,8 @@ import ast
 import hashlib
 import re
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -85,13 +85,13 @@ class _Outlines:
     """Cache of the outlines used last: a series asks for the same files many times."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes, bool], Outline] = {}  # in the order of use
+        self._known: dict[tuple[str, bytes], Outline] = {}  # in the order of use
         self._size = 0
 
-    def get(self, path: str, data: bytes, *, guess: bool = True) -> Outline:
-        """Return the outline of a file's content; ``guess`` as in :class:`Outline`."""
-        cached = self._known.pop((path, data, guess), None)
-        self._known[path, data, guess] = entry = cached or Outline(path, data, guess=guess)
+    def get(self, path: str, data: bytes) -> Outline:
+        """Return the outline of a file's content."""
+        cached = self._known.pop((path, data), None)
+        self._known[path, data] = entry = cached or Outline(path, data)
         self._size += 0 if cached else len(data)
         while self._size > _KEPT and len(self._known) > 1:
             oldest = next(iter(self._known))
@@ -108,12 +108,6 @@ def outline(path: str, data: bytes) -> Outline:
     return _OUTLINES.get(path, data)
 
 
-def places(path: str, data: bytes) -> Outline:
-    """Return the outline of a file's content without guessed symbols, which prove nothing."""
-    known = outline(path, data)
-    return known if known.is_parsed else _OUTLINES.get(path, data, guess=False)
-
-
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
     """Return a note for each file or language whose changes git's function context places."""
     reasons = dict.fromkeys(outline(*file).why_not_parsed for file in files)
@@ -128,18 +122,14 @@ class Outline:
     Args:
         path: path of the file; its suffix chooses the grammar.
         data: content of the file.
-        guess: True to find symbols by git's function context in a file without a grammar.
     """
 
-    def __init__(self, path: str, data: bytes, *, guess: bool = True) -> None:
+    def __init__(self, path: str, data: bytes) -> None:
         self.path = path
         self.lines = data.split(b"\n")
         self._data = data
-        self._guess = guess
         small = len(data) <= _LARGE and len(self.lines) <= _LONG
         self._grammar = grammar_of(path) if small else None
-        self._own_lines: dict[str, Counter[bytes]] = {}
-        self._heads: dict[str, frozenset[str]] = {}
 
     @property
     def is_parsed(self) -> bool:
@@ -159,9 +149,6 @@ class Outline:
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer symbols before inner symbols, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
-        if self._grammar is None and not self._guess:
-            text = partial(tokens, self._data, suffix)
-            return _unique([Symbol(MODULE, 1, len(self.lines), text)])
         if self._grammar is None:
             return _unique(_line_symbols(self._data, self.lines, suffix))
         nodes = self._grammar.definitions(self._root)
@@ -190,87 +177,15 @@ class Outline:
             owners[symbol.first - 1 : symbol.last] = [symbol] * (symbol.last - symbol.first + 1)
         return owners, outer
 
-    @cached_property
-    def _stems(self) -> Counter[str]:
-        """Number of symbols by name without the suffix ``#2``."""
-        return Counter(_COUNTED.sub("", name) for name in self.symbols)
-
-    def twins(self, name: str) -> int:
-        """Return the number of symbols with this name, not counting the suffix ``#2``."""
-        return self._stems[_COUNTED.sub("", name)]
-
-    def own_lines(self, name: str) -> Counter[bytes]:
-        """Count each line of a symbol, except the lines of the symbols inside."""
-        if name not in self._own_lines:
-            self._own_lines[name] = Counter(self.lines[row].strip() for row in self._rows_of(name))
-        return self._own_lines[name]
-
-    def heads(self, name: str) -> frozenset[str]:
-        """Return the heads of all blocks of a symbol, except the blocks of the symbols inside."""
-        if name not in self._heads:
-            rows = (row for row in self._rows_of(name) if self.lines[row].strip())
-            self._heads[name] = frozenset(head for row in rows for head in self.blocks(row + 1))
-        return self._heads[name]
-
-    def _rows_of(self, name: str) -> Iterator[int]:
-        """Yield the rows, from 0, whose innermost symbol is ``name``."""
-        symbol, owners = self.symbols[name], self._nesting[0]
-        return (row for row in range(symbol.first - 1, symbol.last) if owners[row] is symbol)
-
     def at(self, line: int) -> Symbol:
         """Return the innermost symbol around line ``line`` (from 1)."""
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
-
-    @cached_property
-    def _rows(self) -> dict[bytes, list[int]]:
-        """Rows, from 0, of each distinct line."""
-        rows: defaultdict[bytes, list[int]] = defaultdict(list)
-        for row, line in enumerate(self.lines):
-            rows[line].append(row)
-        return dict(rows)
-
-    def has_line(self, line: bytes) -> bool:
-        """Return True when the file has the line ``line``."""
-        return line in self._rows
-
-    def line_at(self, row: int) -> bytes | None:
-        """Return the line at a row, from 0; None outside of the file."""
-        return self.lines[row] if 0 <= row < len(self.lines) else None
-
-    def standing(self, run: Sequence[bytes]) -> list[int]:
-        """Return the rows, from 0, at which a run of lines begins."""
-        counts = [len(self._rows.get(line, ())) for line in run]
-        rarest = min(range(len(run)), key=counts.__getitem__)
-        starts = (row - rarest for row in self._rows.get(run[rarest], ()))
-        wanted = list(run)
-        return [at for at in starts if at >= 0 and self.lines[at : at + len(run)] == wanted]
-
-    def blocks(self, line: int) -> tuple[str, ...]:
-        """Return the heads of the blocks around ``line`` inside its symbol, outermost first."""
-        symbol = self.at(line)
-        around = self.conditions[line - 1]
-        here = around[len(self.conditions[symbol.first - 1]) :] if symbol.node else around
-        text = self.lines[line - 1]
-        column = len(text) - len(text.lstrip())
-        if self._grammar is None:
-            return here
-        if symbol.node is None and column and self._root.has_error:
-            return (*here, self._function_line(line))
-        leaf = self._root.descendant_for_point_range((line - 1, column), (line - 1, column))
-        return (*here, *labels(leaf, symbol.node, self.lines)) if leaf else here
 
     @cached_property
     def _root(self) -> Node:
         """Root of the syntax tree."""
         assert self._grammar is not None
         return self._grammar.parse(self._data).root_node
-
-    def _function_line(self, line: int) -> str:
-        """Return the text that git writes after ``@@``, for a line that does not parse."""
-        for text in reversed(self.lines[: line - 1]):
-            if _FUNCTION_LINE.match(text) and not _LABEL.match(text):
-                return text.decode("utf-8", "replace").strip()
-        return ""
 
     def around(self, line: int, known: Container[str]) -> str:
         """Return the innermost symbol around ``line`` with a name in ``known``, else MODULE."""

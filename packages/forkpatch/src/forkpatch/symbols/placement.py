@@ -1,39 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a merge puts the changes of a patch where the patch makes them.
+"""The place of each hunk of a patch in another version of its file: is it the only one?
 
-Git merges similar lines, even in different functions. Here each line that a merge changes is
-compared with the changed line of the patch.
+A hunk is carried to the new version by git's diff between both versions (:func:`carry`). It is in
+its place when no other place fits as well (:func:`misplaced`):
 
-A place is certain when the changed lines, with their unchanged context, stand exactly once before
-and once after the merge, and no other symbol keeps a copy. Any other place must be
+- A *rival* is another place in the new version with the hunk's old lines. It fits as well when it
+  has a line of the block around the hunk that git's place lost; or, inside the same block, when
+  more lines above or below it are as they were around the hunk. Places that the old version had
+  already, with the same lines around them, do not count.
+- A place of the old version that is now gone, and whose block git's place resembles more, is a
+  rival, too: git's place is then the rest of that block.
+- A place that has a line of the hunk's block that git's place lost, and half of the block's other
+  lines, is a rival although the hunk's old lines changed there.
 
-- in the same symbol, by its full name. A symbol with a new signature or new conditions is followed
-  only when the old name is gone, the new name is new, and neither has a twin;
-- in the same block of the symbol, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
-- between the same lines, in any language, when these lines tell similar places apart.
-
-While the old place still exists elsewhere, no other place is right.
-:mod:`forkpatch.inspect.survivors` finds a place in another file.
+Rivals are searched in the same file, and in all files that changed or are new.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from forkpatch.git.merge import ChangedLines
+from forkpatch.git.merge import ChangedLines, changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.changes import (
-    Change,
-    ChangedLine,
-    Group,
-    Misplacement,
-    among_likes,
-)
-from forkpatch.symbols.outline import MODULE, Outline, Symbol
+from forkpatch.symbols.additions import both_added
+from forkpatch.symbols.carrying import Carried, Place, carry
+from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.symbols.rivals import Elsewhere, Search
+from forkpatch.symbols.text import Span, line_map, text
 
-_CONTEXT = 3  # lines of context around a change, as in a patch
-_LIKE_LINES = 50  # most equal lines whose symbols and blocks are compared
+
+@dataclass(frozen=True)
+class Misplacement:
+    """A change that may belong to another place.
+
+    Attributes:
+        symbol: the symbol that has the change now; for a lost change, the symbol that had it.
+        detail: the message that describes the error.
+    """
+
+    symbol: str
+    detail: str
 
 
 def misplaced(
@@ -44,199 +51,65 @@ def misplaced(
     lines: ChangedLines | None = None,
     *,
     whole: bool = True,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[Misplacement, ...]:
-    """Return the changes of a file that a merge put at another place than the patch does.
+    """Return the changes of a file that a merge may have put at another place than the patch does.
 
     Args:
         diff: the patch's diff of the file.
         old: the file before and after the patch, on the patch's base.
         new: the file before and after the merge.
         path: the file's path on the new base.
-        lines: the lines that the merge changes; None if unknown.
+        lines: the lines that differ between both bases; None if unknown.
         whole: False when conflicting hunks are left out.
+        elsewhere: the other files of the new version; None to search in this file only.
     """
-    if old[0] == new[0] and old[1] == new[1]:
+    if old[0] == new[0]:
         return ()
-    patch, merge = Change.of_diff(diff, *old), Change.between(path, *new, lines)
-    doubtful: dict[tuple[Group, Group], None] = {}
-    errors = dict.fromkeys(_moved(patch, merge, doubtful))
-    if whole:
-        errors |= dict.fromkeys(_lost(patch, merge))
-        if not errors:
-            errors |= dict.fromkeys(among_likes(patch, merge, doubtful))
-    return tuple(errors)
-
-
-def same_symbol(symbol: Symbol, first: Outline, other: Symbol, second: Outline) -> bool:
-    """Return True when ``other`` of outline ``second`` is certainly symbol ``one`` of ``first``."""
-    if symbol.name == other.name:
-        return first.twins(symbol.name) == second.twins(symbol.name)
-    if symbol.family != other.family or MODULE in (symbol.name, other.name):
-        return False
-    is_new = symbol.name not in second.symbols and other.name not in first.symbols
-    return is_new and _family(symbol, first) == [symbol] and _family(other, second) == [other]
-
-
-def counterpart(symbol: Symbol, first: Outline, second: Outline) -> Symbol | None:
-    """Return the symbol of ``second`` that is certainly ``one`` of ``first``; None without it."""
-    known = second.symbols.get(symbol.name)
-    candidates = [known] if known else _family(symbol, second)
-    return next((item for item in candidates if same_symbol(symbol, first, item, second)), None)
-
-
-def _family(symbol: Symbol, known: Outline) -> list[Symbol]:
-    """Return the symbols of an outline with the same family as a symbol."""
-    return [item for item in known.symbols.values() if item.family == symbol.family]
-
-
-def _paired(patch: Change, merge: Change) -> Iterator[tuple[ChangedLine | None, ChangedLine]]:
-    """Yield the patch's line for each line that the merge changes, and that line.
-
-    The patch's line is None without an equal line. Of several equal lines, a line of the same
-    symbol and block comes first.
-    """
-    unpaired: dict[tuple[str, bytes], list[ChangedLine]] = {}
-    for source in patch.lines:
-        unpaired.setdefault((source.sign, source.text), []).append(source)
-    for line in merge.lines:
-        same = unpaired.get((line.sign, line.text), [])
-        same_symbols = [source for source in same[:_LIKE_LINES] if _same_place(source, line)]
-        alike = next((source for source in same_symbols if _blocks(source) == _blocks(line)), None)
-        match = alike or next(iter(same_symbols), None) or next(iter(same), None)
-        if match is not None:
-            same.remove(match)
-        yield match, line
-
-
-def _same_place(source: ChangedLine, line: ChangedLine) -> bool:
-    """Return True when the patch's line and the merged line are in the same symbol."""
-    return same_symbol(source.symbol, source.outline, line.symbol, line.outline)
-
-
-def _blocks(line: ChangedLine) -> tuple[str, ...]:
-    """Return the heads of the blocks around a changed line."""
-    return line.outline.blocks(line.number)
-
-
-def _moved(
-    patch: Change, merge: Change, doubtful: dict[tuple[Group, Group], None]
-) -> Iterator[Misplacement]:
-    """Yield misplacements: lines in another symbol or block, when their place is not certain.
-
-    Each pair of groups whose place is not certain is added to ``doubtful``.
-    """
-    for source, line in _paired(patch, merge):
-        if source is None:
-            if not _changes(patch, line):
-                was = ", ".join(dict.fromkeys(each.symbol.name for each in patch.lines))
-                what = f"it changes {line.symbol.name} now, and changed {was} before"
-                yield Misplacement(line.symbol.name, what)
-        elif not _is_alone(source, line, patch, merge):
-            doubtful[source.group, line.group] = None
-            if not _same_place(source, line):
-                what = f"it changes {line.symbol.name} now, and changed {source.symbol.name} before"
-                yield Misplacement(line.symbol.name, what)
-            elif detail := _block_moved(source, line):
-                yield Misplacement(line.symbol.name, detail)
-
-
-def _is_alone(source: ChangedLine, line: ChangedLine, patch: Change, merge: Change) -> bool:
-    """Return True when a single old and a single new place have a merged line and its context.
-
-    The context is that of a patch, as far as the lines are unchanged. Within a symbol without
-    twins, only places in that symbol count.
-    """
-    known, now, patched, group = patch.before, merge.before, source.group, line.group
-    first, last = group.first, group.last
-    for _ in range(_CONTEXT):
-        if first and known.standing(now.lines[first - 1 : last]):
-            first -= 1
-        if last < len(now.lines) and known.standing(now.lines[first : last + 1]):
-            last += 1
-    above = group.first - first
-    old, new = (
-        [row + above for row in outline.standing(now.lines[first:last])] for outline in (known, now)
+    carried = carry(diff, old[0], new[0], path, lines)
+    if whole and carried.merged() != new[1]:
+        return (Misplacement(MODULE, _differing(carried, new[1])),)
+    search = Search(carried, elsewhere)
+    places = [place for place in carried.places if place]
+    if not whole:  # a person, or another merge, may have put the change elsewhere
+        merge = line_map(carried.new, text(path, new[1]), *changed_lines([new])[0])
+        places = [place for place in places if _is_changed(place.rows, merge)]
+    found = dict.fromkeys(
+        Misplacement(_symbol(path, new[0], place.rows), f"{_where(carried, place)}, and {rival}")
+        for place in places
+        if (rival := search.rival(place))
     )
-    if _same_place(source, line) and line.outline.twins(line.symbol.name) == 1:
-        old, new = (
-            [row for row in rows if which.symbol.first <= row + 1 <= which.symbol.last]
-            for rows, which in ((old, source), (new, line))
-        )
-    if (
-        len(new) != 1
-        or len(old) != 1
-        or _lives_on(source, line, now.lines[group.first : group.last])
-    ):
-        return False
-    return patched.first - patched.added <= old[0] <= patched.last + patched.added
+    added = both_added(carried, old[1]) if whole else ()
+    twice = (Misplacement(_symbol(path, new[0], (row, row)), what) for row, what in added)
+    return (*found, *twice)
 
 
-def _lives_on(source: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool:
-    """Return True when a symbol exists on both sides, and the other side's copy has the run.
-
-    Lines of the same symbol never count.
-    """
-    if _same_place(source, line):
-        return False
-    sides = (
-        (source.symbol, source.outline, line.outline),
-        (line.symbol, line.outline, source.outline),
-    )
-    return any(
-        other.first <= row + 1 <= other.last
-        for symbol, first, second in sides
-        if (other := counterpart(symbol, first, second)) and other.name != MODULE
-        for row in second.standing(run)
-    )
+def _is_changed(rows: Span, merge: Sequence[int]) -> bool:
+    """Return True when a merge changes some rows, or adds lines there."""
+    above = merge[rows[0] - 1] if rows[0] else -1
+    after = range(above + 1, above + 2 + rows[1] - rows[0])
+    return list(merge[rows[0] : rows[1] + 1]) != list(after)
 
 
-def _changes(patch: Change, line: ChangedLine) -> bool:
-    """Return True when the patch changes the symbol of a line, though by another line."""
-    return any(
-        same_symbol(source.symbol, source.outline, line.symbol, line.outline)
-        for source in patch.lines
-        if source.sign == line.sign
-    )
+def _symbol(path: str, data: bytes, rows: Span) -> str:
+    """Return the symbol at some rows."""
+    return outline(path, data).at(rows[0] + 1).name
 
 
-def _block_moved(source: ChangedLine, other: ChangedLine) -> str | None:
-    """Return a message when a line is in another block of its symbol than the patch's line.
-
-    Upstream changed a block head that only one side has. Such a head proves nothing, unless the
-    symbol has the lines around the patch's line in several blocks.
-    """
-    first, second = source.outline.blocks(source.number), other.outline.blocks(other.number)
-    if first == second:
-        return None
-    known, now = (line.outline.heads(line.symbol.name) for line in (source, other))
-    kept = [head for head in first if head in now]
-    heads = [head for head in second if head in known]
-    if kept == heads and not _has_copy(source):
-        return None
-    blocks = " > ".join(second) or "no block"
-    return f"it changes {other.symbol.name} in {blocks} now, and in {' > '.join(first)} before"
+def _where(carried: Carried, place: Place) -> str:
+    """Return the message for git's place."""
+    was = _symbol(carried.old.path, carried.old.data, (place.edit.first, place.edit.last))
+    now = _symbol(carried.new.path, carried.new.data, place.rows)
+    if was != now:
+        return f"it changes {now} now, and changed {was} before"
+    return f"it changes line {place.rows[0] + 1}"
 
 
-def _has_copy(line: ChangedLine) -> bool:
-    """Return True when the symbol has the lines above and below a line more than once."""
-    counts, row = line.outline.own_lines(line.symbol.name), line.number - 1
-    around = [*line.outline.lines[max(row - 1, 0) : row], *line.outline.lines[row + 1 : row + 2]]
-    return all(counts[text.strip()] > 1 for text in around)
-
-
-def _lost(patch: Change, merge: Change) -> Iterator[Misplacement]:
-    """Yield the lines that the patch adds and its symbol lacks after the merge."""
-    counted = Counter(line.text for line in merge.lines if line.sign == "+")
-    for line in patch.lines:
-        if line.sign == "-":
-            continue
-        if counted[line.text]:
-            counted[line.text] -= 1
-            continue
-        name, symbol = line.symbol.name, counterpart(line.symbol, line.outline, merge.after)
-        if symbol is None:
-            yield Misplacement(
-                name, f"git finds its change of {name} made already, but {name} is gone"
-            )
-        elif line.text not in merge.after.own_lines(symbol.name):
-            yield Misplacement(name, f"git finds its change of {name} made already elsewhere")
+def _differing(carried: Carried, merged: bytes) -> str:
+    """Return the message for merges that differ."""
+    if None in carried.places:
+        return "git's two ways to compare files differ: by one of them, upstream changed the lines"
+    ours = text(carried.new.path, carried.merged() or b"").raw
+    theirs = text(carried.new.path, merged).raw
+    row = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+    return f"git's two ways to compare give two merges, which differ at line {row + 1}"

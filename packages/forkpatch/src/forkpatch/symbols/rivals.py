@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rivals: other places of a new version that fit an edit as well as the place that git gives it.
+
+A place fits by the lines around it. They are compared from the edit outwards, block by block: where
+one place has a line that the other lost, that block decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+
+from forkpatch.symbols.carrying import Carried, Place
+from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.symbols.text import (
+    Span,
+    Text,
+    indent,
+    is_directive,
+    says_something,
+    text,
+)
+
+_LIKES = 2000  # most places with the same lines that are compared
+_BLOCK = 200  # most lines of a block that is searched by its lost lines
+_LOST = 12  # most lost lines of a block that are searched
+_FILES = 10  # most files with a line that tells places apart
+_NEAR = (4, 9)  # lines near an edit
+_SLACK = 3  # lines by which a block may have grown
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The other files of the new version.
+
+    Attributes:
+        find: returns the paths of the changed or new files with a line.
+        read: returns the content of a file of the new version; None for a missing file.
+        was: returns the content that a file of the new version had in the old one.
+    """
+
+    find: Callable[[str], Iterable[str]]
+    read: Callable[[str], bytes | None]
+    was: Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """Some rows of a text, with the blocks around them, the innermost first."""
+
+    text: Text
+    rows: Span
+    levels: Sequence[Span]
+
+    @classmethod
+    def at(cls, where: Text, rows: Span, depth: float) -> _Spot:
+        """Return the rows of a text with the blocks around lines of an indent."""
+        return cls(where, rows, where.levels(*rows, depth))
+
+    def block(self, number: int) -> Span:
+        """Return a block by its number; for a number too high, the whole text."""
+        return self.levels[min(number, len(self.levels) - 1)]
+
+    def symbol(self) -> str:
+        """Return the symbol at the rows; MODULE in a file without a grammar."""
+        known = outline(self.text.path, self.text.data)
+        return known.at(self.rows[0] + 1).name if known.is_parsed else MODULE
+
+
+class _Pair:
+    """A spot, and the spot of another version that git takes for the same.
+
+    Args:
+        home: the spot.
+        there: git's spot.
+        depth: the indent of the edit.
+        changed: the other rows of the home that the patch changes.
+    """
+
+    def __init__(self, home: _Spot, there: _Spot, depth: float, changed: Container[int]) -> None:
+        self.home, self.there, self.depth = home, there, depth
+        self.lines, (self.first, self.last) = home.text.lines, home.rows
+        self._changed = changed
+
+    @cached_property
+    def is_renamed(self) -> bool:
+        """True when git's spot is in a symbol of another name; parses files only if it may be."""
+        directives = {row for row, line in enumerate(self.lines) if is_directive(line)}
+        whole = self.home.levels[-1], self.there, self.there.levels[-1]
+        may_be = any(self.lost(span, self.there, block) for span, block in self.spans())
+        may_be = may_be or bool(directives and directives & {*self._missing(*whole)})
+        return may_be and self.home.symbol() != self.there.symbol()
+
+    @cached_property
+    def core(self) -> Span:
+        """The rows, and as much around them as is needed to say something."""
+        top, bottom = self.first, self.last
+        while top == bottom or not any(map(says_something, self.lines[top:bottom])):
+            if (top, bottom) == (0, len(self.lines)):
+                break
+            top, bottom = max(top - 1, 0), min(bottom + 1, len(self.lines))
+        return top, bottom
+
+    def likes(self, other: Text) -> list[Span]:
+        """Return the rows of a text where the same lines stand."""
+        top, bottom = self.core
+        rows = other.standing(self.lines[top:bottom]) if bottom > top else []
+        firsts = (row + self.first - top for row in rows)
+        return [(at, at + self.last - self.first) for at in firsts]
+
+    def image(self, rows: Sequence[int], at: Span) -> Span | None:
+        """Return the image of a place with the same lines in a text; None if a diff breaks it."""
+        above, size = self.first - self.core[0], self.core[1] - self.core[0]
+        images = list(rows[at[0] - above : at[0] - above + size])
+        if images[0] < 0 or images != list(range(images[0], images[0] + size)):
+            return None
+        return images[0] + above, images[0] + above + at[1] - at[0]
+
+    def says(self, row: int) -> bool:
+        """Return True when a row says something, and the patch does not change it."""
+        return row not in self._changed and says_something(self.lines[row])
+
+    def run(self, other: Text, at: Span) -> tuple[int, int]:
+        """Return the number of lines above and below that stand around other rows, too."""
+        (above, up), (below, down) = (self.first, at[0]), (self.last, at[1])
+        while above and up and self.lines[above - 1] == other.lines[up - 1]:
+            above, up = above - 1, up - 1
+        size, end = len(self.lines), len(other.lines)
+        while below < size and down < end and self.lines[below] == other.lines[down]:
+            below, down = below + 1, down + 1
+        return self.first - above, below - self.last
+
+    def words(self, other: Text, at: Span) -> tuple[int, int]:
+        """Return :meth:`run` without lines that say nothing."""
+        up, down = self.run(other, at)
+        sides = range(self.first - up, self.first), range(self.last, self.last + down)
+        return sum(map(self.says, sides[0])), sum(map(self.says, sides[1]))
+
+    def lost(self, span: Span, spot: _Spot, block: Span) -> list[int]:
+        """Return the rows of a span that a spot's block lacks on their side, the nearest first."""
+        rows = filter(self.says, self._missing(span, spot, block))
+        return sorted(rows, key=lambda row: abs(row - self.first))
+
+    def _missing(self, span: Span, spot: _Spot, block: Span) -> Iterator[int]:
+        """Yield the rows of a span that a spot's block lacks on their side."""
+        top, bottom = spot.rows
+        above = set(spot.text.lines[block[0] : top])
+        below = set(spot.text.lines[bottom : block[1]])
+        yield from (row for row in range(span[0], self.first) if self.lines[row] not in above)
+        yield from (row for row in range(self.last, span[1]) if self.lines[row] not in below)
+
+    def indistinct(self) -> Span | None:
+        """Return other rows of the home that have all that git's spot kept of a block."""
+        likes = [at for at in self.likes(self.home.text)[:_BLOCK] if at != self.home.rows]
+        is_renamed = bool(likes) and self.is_renamed
+        for number, (span, outer) in enumerate(pairwise(self.home.levels)) if likes else ():
+            lost = self.lost(span, self.there, self.there.block(number))
+            if (lost or is_renamed) and span[1] - span[0] <= _BLOCK:
+                for at in (at for at in likes if outer[0] <= at[0] < outer[1]):
+                    spot = _Spot.at(self.home.text, at, self.depth)
+                    block = spot.block(number)
+                    if block != span and {*self.lost(span, spot, block)} <= {*lost}:
+                        return at
+        return None
+
+    def better(self, at: Span) -> bytes | None:
+        """Return a line for which other rows of git's text fit as well; None if they do not."""
+        run, mine = self.run(self.there.text, at), self.run(self.there.text, self.there.rows)
+        for number, (top, bottom) in enumerate(self.home.levels):
+            block = self.there.block(number)
+            most = self.first - top, bottom - self.last
+            if block[0] <= at[0] < block[1]:
+                its, gits = (tuple(map(min, one, most)) for one in (run, mine))
+                if its[1] > gits[1]:
+                    return self.lines[self.last + gits[1]]
+                if its[0] > gits[0]:
+                    return self.lines[self.first - 1 - gits[0]]
+                if its != gits:
+                    return None
+                continue
+            up, down = map(min, run, most)
+            has = {*filter(self.says, range(self.first - up, self.last + down))}
+            lost = {*self.lost((top, bottom), self.there, block)}
+            if has & lost:
+                return self.lines[min(has & lost)]
+            if len(has) < sum(map(self.says, range(top, bottom))) - len(lost):
+                return None
+        return None
+
+    def kept_heads(self, row: int) -> set[bytes]:
+        """Return the heads of the blocks up to the one of a row that git's spot has above it."""
+        inner = [top for top, bottom in self.home.levels[:-1] if not top <= row < bottom]
+        tops = [top for top, _ in self.home.levels[: len(inner) + 1][: len(self.home.levels) - 1]]
+        above = {*self.there.text.lines[: self.there.rows[0]]}
+        return {self.lines[top] for top in tops if self.says(top)} & above
+
+    def spans(self) -> Iterator[tuple[Span, Span]]:
+        """Yield the lines near the home, and its blocks, with their counterparts at git's spot."""
+        for size in _NEAR:
+            yield _near(self.home, size), _near(self.there, size)
+        for number, span in enumerate(self.home.levels):
+            if span[1] - span[0] <= _BLOCK:
+                yield span, self.there.block(number)
+
+
+class Search:
+    """The search for rivals of a file's edits.
+
+    Args:
+        carried: the edits in the new version.
+        elsewhere: the other files; None without any.
+    """
+
+    def __init__(self, carried: Carried, elsewhere: Elsewhere | None) -> None:
+        self._carried = carried
+        self._elsewhere = elsewhere
+        edits = [place.edit for place in carried.places if place]
+        self._changed = {row for edit in edits for row in range(edit.first, edit.last)}
+        self._other = cache(self._read)
+
+    def rival(self, place: Place) -> str:
+        """Return a message that names another place that fits as well; empty without one."""
+        old, new, edit = self._carried.old, self._carried.new, place.edit
+        lines = [line for line in edit.new if line.strip()] or old.raw[edit.first : edit.last]
+        depth = min(map(indent, lines), default=0)
+        home = _Spot.at(old, (edit.first, edit.last), depth)
+        there = _Spot.at(new, place.rows, depth)
+        pair = _Pair(home, there, depth, self._changed - {*range(*home.rows)})
+        likes = pair.likes(new)
+        if len(likes) > _LIKES:
+            return f"more than {_LIKES:,} places of {new.path} read alike"
+        for at in likes:
+            if at != place.rows and (line := self._better(pair, at)) is not None:
+                return _message(new.path, at[0], line)
+        if rows := pair.indistinct():
+            what = "reads alike, and the lines that told both apart changed"
+            return f"line {rows[0] + 1} of the old {old.path} {what}"
+        return self._by_lost_lines(pair)
+
+    def _better(self, pair: _Pair, at: Span) -> bytes | None:
+        """Return a line for which a place of the new version fits as well; None if it does not."""
+        old, new = self._carried.old, self._carried.new
+        was = pair.image(self._carried.to_old, at)
+        symbol = pair.home.symbol() if pair.is_renamed else MODULE
+        if symbol != MODULE and symbol == _Spot(new, at, ()).symbol():
+            return symbol.encode()  # as it was, while git's place has another symbol
+        if was and all(map(int.__le__, pair.words(new, at), pair.words(old, was))):
+            return None  # it fitted as well before, and was not meant
+        return pair.better(at)
+
+    def _by_lost_lines(self, pair: _Pair) -> str:
+        """Return a message for a place with a line that git's place lost, and half of the others.
+
+        Lines near the edit are compared, and those of its blocks.
+        """
+        for span, block in pair.spans():
+            said, lost = {*filter(pair.says, range(*span))}, pair.lost(span, pair.there, block)
+            for row in lost[:_LOST]:
+                near = {*range(min(row, pair.first), max(row + 1, pair.last))} & said
+                near |= {*range(*pair.core)} & said if len(near) < 3 else set()
+                is_telling = len(near) > 2 and len(pair.home.text.rows(pair.lines[row])) == 1
+                for other, at in self._having(row):
+                    shift, is_here = at - row, other is pair.there.text
+                    if is_here and abs(pair.first + shift - pair.there.rows[0]) <= _SLACK:
+                        continue
+                    above = {*other.lines[: max(pair.first + shift + _SLACK, 0)]}
+                    if not is_here and not pair.kept_heads(row) <= above:
+                        continue  # git's place kept the name of the block
+                    kept = {one for one in said if one == row or self._is_copied(one, other, shift)}
+                    least = max(2, len(said) / 2, 0 if is_here else len(said) - len(lost))
+                    share = len(near & kept) / len(near)
+                    is_near = is_telling and share >= (2 / 3 if is_here else 1)
+                    has_drifted = is_here and self._carried.to_old[at] == row
+                    if is_near or (len(kept) >= least and not has_drifted):
+                        return _message(other.path, at, pair.lines[row])
+        return ""
+
+    def _is_copied(self, row: int, other: Text, shift: int) -> bool:
+        """Return True when a text has an old line near a shifted row, and not as its image."""
+        own = self._carried.to_new[row] if other is self._carried.new else -1
+        line, first = self._carried.old.lines[row], max(row + shift - _SLACK, 0)
+        near = other.lines[first : max(row + shift + _SLACK + 1, 0)]
+        return any(one == line and at != own for at, one in enumerate(near, first))
+
+    def _having(self, row: int) -> Iterator[tuple[Text, int]]:
+        """Yield the places of the new version that have an old line, and did not before."""
+        old, new = self._carried.old, self._carried.new
+        line = old.lines[row]
+        for at in new.rows(line)[:_BLOCK]:
+            if self._carried.to_old[at] in (-1, row):
+                yield new, at
+        shown = line.decode("utf-8", "surrogateescape")
+        paths = [*self._elsewhere.find(shown)] if self._elsewhere else []
+        for path in paths if len(paths) <= _FILES else ():
+            was, now = self._other(path)
+            if now.data != new.data and len(now.rows(line)) > len(was.rows(line)):
+                yield from ((now, at) for at in now.rows(line)[:_BLOCK])
+
+    def _read(self, path: str) -> tuple[Text, Text]:
+        """Return another file of the new version, before and now."""
+        assert self._elsewhere is not None
+        was, now = self._elsewhere.was(path), self._elsewhere.read(path)
+        return text(path, was or b""), text(path, now or b"")
+
+
+def _near(spot: _Spot, size: int) -> Span:
+    """Return a spot's rows with some lines above and below that are in its block."""
+    (first, last), (top, bottom) = spot.rows, spot.levels[0]
+    return max(first - size, top), min(last + size, bottom)
+
+
+def _message(path: str, row: int, line: bytes) -> str:
+    """Return the message for a rival."""
+    return f"line {row + 1} of {path} fits as well, for {line.decode('utf-8', 'replace')!r}"
