@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated cases of placement: none may end in silence with a wrong tree."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from placement_cases import Outcome, cases, judged, main
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_generated_patch_is_misplaced_in_silence(seed: int) -> None:
+    rows = list(judged(list(cases(60, seed))))
+    assert [case.name for case, outcome in rows if outcome is Outcome.WRONG] == []
+    counts = Counter(outcome for _, outcome in rows)
+    assert counts[Outcome.RIGHT] >= 12 and counts[Outcome.STOPPED] >= 6
+    assert counts[Outcome.FALSE_STOP] <= 6  # of 60 that were written to look alike
+
+
+def test_table_counts_each_case_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "4", "--seed", "1", "--list"]) == 0
+    (total,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| all |")]
+    assert sum(map(int, total.split("|")[2:-1])) == 4
