@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from crosslab.assemble.kernel_list import KERNELS
-from crosslab.cores.core import CORES, Core, read_core
+from crosslab.cores.core import CORES, Core, core_names, read_core
 from crosslab.errors import LabError
 from crosslab.loops.code import Bank, Loop
 from crosslab.loops.library import HEADS, WINDOWS, Described, functions, read_loops
@@ -76,6 +76,19 @@ def test_a_register_holds_one_value_at_a_time(name: str) -> None:
 def test_each_core_gets_its_loop(core: str) -> None:
     text = functions(DESCRIBED["mlc_i8_scaled_3"], read_core(CORES, core))
     assert "static void mlc_i8_scaled_3_m4(" in text
+
+
+def test_a_loop_without_an_order_for_a_core_gets_one_for_another() -> None:
+    text = functions(DESCRIBED["mlc_q4_row_1"], read_core(CORES, "xuantie-c920"))
+    assert text.startswith("// No order for XuanTie C920")
+    assert "static void mlc_q4_row_1_m8(" in text
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("core", core_names(CORES))
+def test_every_core_gets_every_loop(core: str) -> None:
+    for name, described in DESCRIBED.items():
+        assert f"static void {name}_m" in functions(described, read_core(CORES, core))
 
 
 def test_a_loop_that_needs_too_many_registers_is_an_error() -> None:

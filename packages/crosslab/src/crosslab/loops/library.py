@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crosslab.cores.core import Core
+from crosslab.cores.core import CORES, Core, read_core
 from crosslab.errors import LabError
 from crosslab.loops.code import Loop
 from crosslab.loops.emit import function
-from crosslab.loops.machine import Machine
+from crosslab.loops.machine import USUAL, Machine
 from crosslab.loops.registers import allocate, available, pinned
 from crosslab.loops.schedule import Scheduler
 
@@ -77,21 +77,27 @@ def read_loops(folder: Path) -> Iterator[Described]:
 def functions(described: Described, core: Core) -> str:
     """Return the C functions of a loop, in the best order for a core.
 
+    Each order for some core may need more registers than there are. The best order for the usual
+    core that fits is taken then, which a comment states.
+
     Raises:
         LabError: every order needs more registers than available.
     """
     loop = Loop(described.lmuls[0])
     described.describe(loop)
     registers = {bank: len(names) for bank, names in available(loop).items()}
-    scheduler = Scheduler(loop.body, Machine(core), pinned(loop), registers)
-    for order in scheduler.orders(HEADS, WINDOWS):
-        if placed := allocate(loop, order):
-            text = "".join(
-                function(f"{described.name}_m{m}", loop, order, placed, described.lmuls[0] // m)
-                for m in described.lmuls
-            )
-            needs = described.needs
-            return f"#if defined({needs})\n{text}#endif\n" if needs else text
+    for of in (core, read_core(CORES, USUAL)):
+        scheduler = Scheduler(loop.body, Machine(of), pinned(loop), registers)
+        for order in scheduler.orders(HEADS, WINDOWS):
+            if placed := allocate(loop, order):
+                text = "".join(
+                    function(f"{described.name}_m{m}", loop, order, placed, described.lmuls[0] // m)
+                    for m in described.lmuls
+                )
+                if of is not core:
+                    text = f"// No order for {core.name} fits: this is one for {of.name}.\n{text}"
+                needs = described.needs
+                return f"#if defined({needs})\n{text}#endif\n" if needs else text
     raise LabError(f"the loop {described.name} needs more registers than there are")
 
 

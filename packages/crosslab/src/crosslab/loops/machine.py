@@ -18,7 +18,7 @@ SCALAR, MEMORY, ARITHMETIC = range(3)
 # Classes of scalar instructions in a core's latencies.
 _SCALAR = ((r"l[bhwd]u?", "load"), (r"fl[hwd]", "fload"), (r"\S+", "add"))
 # Core whose latencies replace those of a core without a pipeline.
-_USUAL = "spacemit-x60"
+USUAL = "spacemit-x60"
 _OWN_WIDTH = re.compile(r"v[ls]s?e(\d+)\.v")
 
 
@@ -54,7 +54,7 @@ class Machine:
     @cached_property
     def _latencies(self) -> Latencies:
         pipeline = self.core.pipeline
-        return pipeline.latencies if pipeline else read_latencies(CORES, _USUAL)
+        return pipeline.latencies if pipeline else read_latencies(CORES, USUAL)
 
     def _look_up(self, mnemonic: str, of: Type | None) -> Timing:
         if of is None:
