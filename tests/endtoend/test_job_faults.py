@@ -204,7 +204,8 @@ def test_the_verdict_on_the_same_inputs_is_kept(place: Place) -> None:
     assert code == 0, said
     assert place.kept
     assert "emulator:" not in said and "kept from" in said
-    for options in (("--again",), ("--prompt", "hi")):
+    # The user's cache has no verdict on a new prompt.
+    for options in (("--again",), ("--prompt", f"hi {time.time_ns()}")):
         code, said = place.run(*options)
         assert code == 0, said
         assert not place.kept

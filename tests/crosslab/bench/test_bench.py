@@ -308,7 +308,8 @@ def test_a_small_model_is_counted(
         memory = row["memory"]
         assert 0 < memory["misses_l2"] * 64 == memory["bytes_read"]
         assert memory["misses_l2"] <= memory["misses_l1"]
-        assert 0 < row["tokens_per_second"] < 1.6e9 * row["tokens"] / row["cycles_pipeline"]
+        fastest = 1.6e9 * row["tokens"] / row["cycles_pipeline"]
+        assert 0 < row["tokens_per_second"] < 1.001 * fastest
     kernels = {f["symbol"] for f in rows[1]["functions"] if f["symbol"].startswith("mlc_f32_")}
     assert kernels
     assert not kernels & {f["symbol"] for f in rows[0]["functions"]}
