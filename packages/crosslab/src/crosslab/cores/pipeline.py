@@ -21,13 +21,14 @@ from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.machine import Pipeline, Step, machine_of
 from crosslab.run.decode import Instruction, Unit
 from crosslab.run.measurement import Kind, Measurement, Node
-from crosslab.run.operands import VECTOR, VSTATE, operands
+from crosslab.run.operands import STACK, VECTOR, VSTATE, operands
 from crosslab.run.symbols import Symbols
 
 # Number of instructions before a segment that the machine executes first.
 HISTORY = 150
-# Classes of scalar instructions that wait for earlier vector stores. The machine does not know
-# addresses; clang moves a reduction's result to a scalar register through the stack.
+# Classes of scalar instructions that wait for earlier vector stores if they read the stack. The
+# machine does not know addresses; clang moves a reduction's result to a scalar register through the
+# stack.
 SCALAR_LOADS = ("load", "fload")
 # Instructions with one group twice as long as the other groups.
 _TWICE = re.compile(r"vf?w|vnsr|vnclip|vfncvt")
@@ -62,14 +63,14 @@ class Translator:
             return Step(1, self.pipeline.vset, used.reads, "vset", used.writes)
         if not instruction.vector:
             scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
-            access = "load" if instruction.mnemonic in SCALAR_LOADS else ""
+            of_stack = instruction.mnemonic in SCALAR_LOADS and STACK in used.reads
             return Step(
                 scalar.occupancy,
                 scalar.latency,
                 used.reads,
                 scalar.unit,
                 used.writes,
-                access=access,
+                access="load" if of_stack else "",
             )
         waits = tuple(r for r in used.reads if r < VECTOR or r == VSTATE)
         sources = [r for r in used.reads if VECTOR <= r < VSTATE]

@@ -17,7 +17,7 @@ from crosslab.run.decode import Instruction
 
 FLOAT, VECTOR, VSTATE = 32, 64, 96
 REGISTERS = VSTATE + 1
-_LINK, _STACK = 1, 2
+_LINK, STACK = 1, 2
 _MASK = VECTOR
 
 # By funct5 of OP-FP: the register files of its result and of its sources.
@@ -190,7 +190,7 @@ def _compressed(word: int) -> Registers:
     if quadrant == 0:
         low, base = 8 + _bits(word, 2, 3), 8 + _bits(word, 7, 3)
         memory: dict[int, Registers] = {
-            0: ([_STACK], [low]),
+            0: ([STACK], [low]),
             1: ([base], [FLOAT + low]),
             2: ([base], [low]),
             3: ([base], [low]),
@@ -205,12 +205,12 @@ def _compressed(word: int) -> Registers:
     second = _bits(word, 2)
     stack: dict[int, Registers] = {
         0: ([rd], [rd]),
-        1: ([_STACK], [FLOAT + rd]),
-        2: ([_STACK], [rd]),
-        3: ([_STACK], [rd]),
-        5: ([_STACK, FLOAT + second], []),
-        6: ([_STACK, second], []),
-        7: ([_STACK, second], []),
+        1: ([STACK], [FLOAT + rd]),
+        2: ([STACK], [rd]),
+        3: ([STACK], [rd]),
+        5: ([STACK, FLOAT + second], []),
+        6: ([STACK, second], []),
+        7: ([STACK, second], []),
     }
     if funct3 in stack:
         return stack[funct3]
@@ -224,7 +224,7 @@ def _compressed_arithmetic(word: int, funct3: int, rd: int) -> Registers:
     if funct3 in (0, 1):
         return [rd], [rd]
     if funct3 in (2, 3):
-        return ([_STACK] if funct3 == 3 and rd == _STACK else []), [rd]
+        return ([STACK] if funct3 == 3 and rd == STACK else []), [rd]
     if funct3 == 4:
         second = [8 + _bits(word, 2, 3)] if _bits(word, 10, 2) == 3 else []
         return [short, *second], [short]
