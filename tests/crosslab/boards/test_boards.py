@@ -60,7 +60,7 @@ def test_every_published_speed_is_predicted_within_the_bars() -> None:
     assert len(rows) == len(read_rows()) >= 70
     for bars, chosen in (
         ((0.06, 0.30), [one for one in rows if not one.row.assumed]),
-        ((0.12, 0.36), [one for one in rows if one.row.assumed]),
+        ((0.14, 0.36), [one for one in rows if one.row.assumed]),
     ):
         errors = [abs(one.error) for one in chosen]
         assert statistics.median(errors) <= bars[0]

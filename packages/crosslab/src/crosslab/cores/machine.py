@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crosslab.cores.latencies import Latencies
-from crosslab.run.operands import REGISTERS, VECTOR, VSTATE
+from crosslab.run.operands import FLOAT, REGISTERS, STACK, VECTOR, VSTATE
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,11 @@ class Step:
     access: str = ""
     late: float = 0
 
+    @property
+    def base(self) -> int:
+        """The register with the address of an access."""
+        return next(register for register in self.waits if register < FLOAT)
+
 
 class Machine:
     """State of an in-order core: times when registers are ready and units are busy, in cycles."""
@@ -88,6 +93,7 @@ class Machine:
         self.cycle = 0
         self.access = ""  # kind of the last vector access
         self.stored = 0.0  # end of the last vector store
+        self.stored_to = STACK  # register with its address
         self.started = 0.0  # start of the last vector instruction
         self.begun = 0  # number of instructions begun in this cycle
         self.queue: deque[float] = deque(maxlen=max(1, pipeline.queue))
@@ -120,7 +126,9 @@ class Machine:
             at = max(at, self.ready[register])
         if step.unit:
             at = max(at, self.busy.get(step.unit, 0.0))
-        if step.access == "load":
+        # Addresses are not known. A result that goes through memory is read from the stack, or by the
+        # register that it was stored by.
+        if step.access == "load" and step.base in (STACK, self.stored_to):
             at = max(at, self.stored)
         began = self._begin(at)
         if step.unit:
@@ -163,7 +171,7 @@ class Machine:
                     released[register] = at
         self.vector = max(self.vector, at)
         if step.access == "store":
-            self.stored = at
+            self.stored, self.stored_to = at, step.base
         self.busy[step.unit] = at
         self.started = began
         self.queue.append(began)

@@ -21,14 +21,13 @@ from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.machine import Pipeline, Step, machine_of
 from crosslab.run.decode import Instruction, Unit
 from crosslab.run.measurement import Kind, Measurement, Node
-from crosslab.run.operands import STACK, VECTOR, VSTATE, operands
+from crosslab.run.operands import VECTOR, VSTATE, operands
 from crosslab.run.symbols import Symbols
 
 # Number of instructions before a segment that the machine executes first.
 HISTORY = 150
-# Classes of scalar instructions that wait for earlier vector stores if they read the stack. The
-# machine does not know addresses; clang moves a reduction's result to a scalar register through the
-# stack.
+# Classes of scalar instructions that may read what a vector store wrote: clang moves a reduction's
+# result to a scalar register through memory.
 SCALAR_LOADS = ("load", "fload")
 # Instructions with one group twice as long as the other groups.
 _TWICE = re.compile(r"vf?w|vnsr|vnclip|vfncvt")
@@ -63,14 +62,14 @@ class Translator:
             return Step(1, self.pipeline.vset, used.reads, "vset", used.writes)
         if not instruction.vector:
             scalar = self.pipeline.latencies.scalar[instruction.mnemonic]
-            of_stack = instruction.mnemonic in SCALAR_LOADS and STACK in used.reads
+            access = "load" if instruction.mnemonic in SCALAR_LOADS else ""
             return Step(
                 scalar.occupancy,
                 scalar.latency,
                 used.reads,
                 scalar.unit,
                 used.writes,
-                access="load" if of_stack else "",
+                access=access,
             )
         waits = tuple(r for r in used.reads if r < VECTOR or r == VSTATE)
         sources = [r for r in used.reads if VECTOR <= r < VSTATE]
