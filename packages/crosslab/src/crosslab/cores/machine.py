@@ -126,8 +126,8 @@ class Machine:
             at = max(at, self.ready[register])
         if step.unit:
             at = max(at, self.busy.get(step.unit, 0.0))
-        # Addresses are not known. A result that goes through memory is read from the stack, or by the
-        # register that it was stored by.
+        # Addresses are not known. A result that goes through memory is read from the stack, or by
+        # the register that it was stored by.
         if step.access == "load" and step.base in (STACK, self.stored_to):
             at = max(at, self.stored)
         began = self._begin(at)
