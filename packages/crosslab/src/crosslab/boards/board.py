@@ -51,7 +51,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the work of a board's threads depends on.
+    """Layout of a board: its core, caches and clusters.
 
     Attributes:
         core: key of the core's file.
