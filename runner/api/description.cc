@@ -58,8 +58,7 @@ OrderedJson Content(const PathAbout& path) {
   if (IsMedia(path.answer)) return {{path.answer, {{"schema", {{"type", "string"}}}}}};
   OrderedJson content = {{"application/json", {{"schema", Ref(path.answer)}}}};
   // OpenAPI 3.1 has no schema for the events of a stream: this is that of the data of one.
-  const char* stream =
-      path.path.starts_with("/api/") ? "application/x-ndjson" : "text/event-stream";
+  const char* stream = IsOllama(path.path) ? "application/x-ndjson" : "text/event-stream";
   if (!path.event.empty()) content[stream] = {{"schema", Ref(path.event)}};
   return content;
 }
@@ -90,7 +89,7 @@ OrderedJson Operation(const PathAbout& path) {
     operation["requestBody"] = {
         {"required", true}, {"content", {{"application/json", {{"schema", Ref(path.request)}}}}}};
   }
-  const char* of_error = path.path.starts_with("/api/") ? "OllamaError" : "Error";
+  const char* of_error = IsOllama(path.path) ? "OllamaError" : "Error";
   const OrderedJson error = {{"description", "error"},
                              {"content", {{"application/json", {{"schema", Ref(of_error)}}}}}};
   operation["responses"] = {{"200", {{"description", "answer"}, {"content", Content(path)}}},

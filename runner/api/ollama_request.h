@@ -14,6 +14,9 @@ namespace rvv_runner {
 // The version of Ollama whose API is read.
 constexpr char kOllamaVersion[] = "0.12.6";
 
+// True for the paths of Ollama's API, which has its own form of errors and of streams.
+inline bool IsOllama(std::string_view path) { return path.starts_with("/api/"); }
+
 // A request to /api/chat or /api/generate.
 struct OllamaRequest {
   ApiRequest api;

@@ -276,18 +276,14 @@ void Endpoints::OllamaAnswer(bool chat, const httplib::Request& request, size_t 
   Asked asked = Read(body, [&] {
     OllamaRequest parsed = chat ? ParseOllamaChat(body->text(), served_.defaults)
                                 : ParseOllamaGenerate(body->text(), served_.defaults);
-    const auto write = [&](AnswerParts::Thoughts thoughts) {
-      writer = std::make_unique<OllamaWriter>(parsed.api.form, chat, *served_.tokenizer,
-                                              NewName(""), thoughts);
-    };
+    Asked made;
     if (parsed.only_loads) {
       served_.CheckModel(parsed.api.model);
-      write(AnswerParts::Thoughts::kNone);
-      return Asked();
+    } else {
+      made = RequestsFor(body, std::move(parsed.api));
     }
-    Asked made = RequestsFor(body, std::move(parsed.api));
-    parsed.api.form = made.api.form;
-    write(made.thoughts);
+    writer = std::make_unique<OllamaWriter>(made.api.form, chat, *served_.tokenizer, NewName(""),
+                                            made.thoughts);
     return made;
   });
   if (asked.requests.empty()) return Send(response, writer->Loaded());

@@ -12,6 +12,7 @@
 #include "api/api_answer.h"
 #include "api/api_error.h"
 #include "api/description.h"
+#include "api/ollama_request.h"
 #include "api/ollama_writer.h"
 #include "input/errors.h"
 #include "input/json.h"
@@ -33,8 +34,8 @@ void SendError(const ApiError& error, const httplib::Request& request,
       "refused with " + std::to_string(error.status()) + ": " + Loggable(error.what()));
   response.status = error.status();
   if (error.status() == 429 || error.status() == 503) response.set_header("Retry-After", "1");
-  const bool ollama = request.path.starts_with("/api/");
-  response.set_content(Written(ollama ? OllamaError(error) : ErrorBody(error)), "application/json");
+  const Json body = IsOllama(request.path) ? OllamaError(error) : ErrorBody(error);
+  response.set_content(Written(body), "application/json");
 }
 
 ApiError TooLarge() {

@@ -36,13 +36,12 @@ _CARRIED = "vendor/llama.cpp"  # llama.cpp's own tree in its archive
 _VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
 # Their objects are needed by any runner, and by the server alone.
 TEMPLATES, OF_SERVER = (JINJA,), ("httplib", XGRAMMAR)
-# Parts of the source distributions that carry a library whole. Python's bindings are left out.
+# Parts of the source distributions that carry a library whole.
 _HEADERS = "src/include"
 _PARTS = {
     XGRAMMAR: ("cpp/", "include", "3rdparty/picojson", "3rdparty/dlpack/include", "LICENSE"),
     JSONCONS: (f"{_HEADERS}/jsoncons/", f"{_HEADERS}/jsoncons_ext/"),
 }
-_BINDING = "cpp/tvm_ffi"
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,6 @@ def archive_sources(library: str, cache: Path) -> Path:
             for part in parts:
                 (out / part).parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(tree / part, out / part)
-        shutil.rmtree(out / _BINDING, ignore_errors=True)
 
     return cached_build(cache, f"source-{library}", digest(source.sha256, *parts), make)
 
