@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import shared_builds
 from support.tiny_runner import NATIVE
@@ -91,6 +92,26 @@ def test_sliding_layers_see_their_window(probe: Path) -> None:
     assert beside["pages"][:2] != decode["pages"][:2]
     assert len(beside["pages"]) == 3 + 1
     assert decode["pages"] == beside["pages"][1:]
+
+
+@pytest.mark.release
+def test_rows_of_a_sequence_are_read_and_put_back(probe: Path) -> None:
+    """Rows of 2 layers, each with a key and a value of 2 float32: 16 bytes a token."""
+    written = [
+        np.resize((n + 1) * np.arange(2 * 40 * 16) % 251, (2, (40, 20)[n], 16)) for n in range(2)
+    ]
+    steps = ("20,5", "20,15", "fill 0 40", "fill 1 20", "fork 0 2 32")
+    asked = ((0, 0, 40), (1, 3, 18), (0, 17, 17), (2, 0, 32), (1, 0, 20))
+    told = calls(probe, 0, *steps, *(" ".join(["show", *map(str, each)]) for each in asked))
+    for (sequence, begin, end), shown in zip(asked, told[-len(asked) :], strict=True):
+        expected = written[sequence % 2][:, begin:end]
+        assert tuple(shown["shape"]) == expected.shape
+        assert bytes.fromhex(shown["bytes"]) == expected.astype(np.uint8).tobytes()
+
+
+def test_rows_that_a_sequence_does_not_have_are_refused(probe: Path) -> None:
+    with pytest.raises(LabError, match="A sequence of 5 tokens has no tokens 2 to 6"):
+        calls(probe, 0, "20,5", "show 1 2 6")
 
 
 def test_more_tokens_at_once_than_a_window_holds_are_refused(probe: Path) -> None:

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads tokens into TVM's paged KV cache with a sliding and a global layer, and tells what its
 // attention kernels are given: one JSON object a call. Arguments: the window of the sliding layer
-// (0: not said), then for each forward pass how many tokens of each of two sequences, as "3,2".
+// (0: not said), then for each forward pass how many tokens of each of two sequences, as "3,2". Or
+// of a sequence: "fill SEQUENCE TOKENS" its rows with numbered bytes, "show SEQUENCE BEGIN END" in
+// hexadecimal, "fork PARENT CHILD TOKENS".
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/function.h>
 #include <tvm/runtime/tensor.h>
 
+#include <cstdio>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -66,6 +70,35 @@ Any NewCache(int64_t window) {
       Array<Function>{nothing}, nothing, nothing, nothing, nothing);
 }
 
+void Rows(const Any& cache, const std::string& command) {
+  std::istringstream words(command);
+  std::string verb;
+  int64_t sequence = 0, a = 0, b = 0;
+  words >> verb >> sequence >> a >> b;
+  const Function read = Global("vm.builtin.paged_attention_kv_cache_read_rows");
+  if (verb == "fork") {
+    Global("vm.builtin.kv_state_fork_sequence")(cache, sequence, a, b);
+    return;
+  }
+  const bool fills = verb == "fill";
+  const Tensor rows = read(cache, sequence, fills ? 0 : a, fills ? a : b).cast<Tensor>();
+  auto* bytes = static_cast<uint8_t*>(rows->data);
+  const int64_t count = rows->shape[0] * rows->shape[1] * rows->shape[2];
+  if (fills) {
+    for (int64_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>((sequence + 1) * i % 251);
+    Global("vm.builtin.paged_attention_kv_cache_write_rows")(cache, sequence, 0, rows);
+    return;
+  }
+  std::cout << "{\"shape\": [" << rows->shape[0] << ", " << rows->shape[1] << ", " << rows->shape[2]
+            << "], \"bytes\": \"";
+  for (int64_t i = 0; i < count; ++i) {
+    char text[3];
+    std::snprintf(text, sizeof(text), "%02x", bytes[i]);
+    std::cout << text;
+  }
+  std::cout << "\"}\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -73,6 +106,10 @@ int main(int argc, char** argv) try {
   for (int64_t sequence : {0, 1}) Global("vm.builtin.kv_state_add_sequence")(cache, sequence);
   for (int pass = 2; pass < argc; ++pass) {
     const std::string text = argv[pass];
+    if (text.find(' ') != std::string::npos) {
+      Rows(cache, text);
+      continue;
+    }
     const size_t comma = text.find(',');
     const int64_t first = std::stoll(text), second = std::stoll(text.substr(comma + 1));
     Global("vm.builtin.kv_state_begin_forward")(cache, Shape({0, 1}), Shape({first, second}));
