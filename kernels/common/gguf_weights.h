@@ -41,11 +41,11 @@ MLC_RVV_INLINE gguf_weights gguf_after(gguf_weights w, gguf_format f, int64_t ro
 }
 
 // Inputs whose products with int8 activations have a sum that fits 16 bits: the largest power of
-// two, at most a group.
+// two, at most a group, or half of one that has a scale (gguf_prompt.h adds two spans or four).
 MLC_RVV_INLINE int gguf_span(gguf_format f) {
   const int bits = f.low + f.high;
   const int largest = f.low == 8 ? 128 : f.zero ? f.zero : (1 << bits) - 1;
-  int span = f.group;
+  int span = gguf_has_scales(f) ? f.group / 2 : f.group;
   while (span * largest * 127 > 32767) span /= 2;
   return span;
 }

@@ -139,7 +139,7 @@ MLC_RVV_INLINE void gguf_gemm(float *c, const uint8_t *ready, gguf_weights w, in
                               int64_t k, int64_t ld_c, int64_t tile, gguf_format f) {
   for (int64_t first = 0; first < n; first += tile) {
     const int64_t step = n - first < tile ? n - first : tile;
-    if (m >= MLC_GGUF_MANY && ime_serves(step)) {
+    if (m >= MLC_GGUF_MANY && ime_serves(step) && ime_has_format(f)) {
       const int64_t block = MLC_RVV_GGUF_BLOCK(f.block);
       ime_many_rows(c + first, ready, w, NULL, m, m * block, k, ld_c, block, f);
     } else if (m >= MLC_GGUF_MANY) {

@@ -57,6 +57,11 @@ MLC_RVV_INLINE int ime_serves(int64_t step) {
   return mlc_rvv_use_ime && step == IME_TILE && __riscv_vsetvlmax_e8m1() == IME_LANES;
 }
 
+// True if the products of a format fit: minimums of at most eight groups.
+MLC_RVV_INLINE int ime_has_format(gguf_format f) {
+  return !f.minimums || !gguf_has_scales(f) || f.block / f.group <= IME_STEP;
+}
+
 // Numbers of registers by their names, for instructions that the assembler does not know.
 #define IME_NAME(n) ".set .Lime_v" #n ", " #n "\n"
 __asm__(IME_NAME(0) IME_NAME(1) IME_NAME(2) IME_NAME(3) IME_NAME(4) IME_NAME(5) IME_NAME(6)

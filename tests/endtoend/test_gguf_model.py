@@ -68,12 +68,12 @@ LLAMA = FamilyConfig(**NARROW, head_dim=32, vocab=77, rope=ROPE)
 MIXED = {
     "embed_tokens": "Q6_K",
     "q_proj": "Q4_K",
-    "k_proj": "Q4_K",
+    "k_proj": "Q3_K",
     "v_proj": "Q6_K",
     "0.self_attn.o_proj": "Q5_K",
     "gate_proj": "Q4_0",
-    "up_proj": "Q8_0",
-    "1.mlp.down_proj": "Q4_K",
+    "up_proj": "IQ4_NL",
+    "1.mlp.down_proj": "Q2_K",
 }
 SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", "lm_head": "Q4_1"}
 

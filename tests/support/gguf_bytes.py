@@ -10,7 +10,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
 
 from crosslab.models.config import FamilyConfig, write_config
-from crosslab.models.gguf_formats import U8, gguf_formats
+from crosslab.models.gguf_formats import FILE_TYPES, U8
 from crosslab.models.llama_params import family_shapes, sources_of
 from crosslab.models.weights_file import save_weights
 
@@ -19,24 +19,30 @@ def random_rows(name: str, n: int, k: int, seed: int = 1) -> U8:
     """Random bytes [n, bytes of a row] of a format; the factors in them are finite."""
     shape = quant_shape_to_byte_shape((n, k), GGMLQuantizationType[name])
     raw: U8 = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    f = gguf_formats()[name]
-    blocks = raw.reshape(-1, raw.shape[1] * f.block // k)
-    ends = [blocks.shape[1] - 1] if name == "Q6_K" else [1, 3] if f.minimums else [1]
-    blocks[:, ends] &= 0xBB  # the exponent is not the largest
+    kind = FILE_TYPES[name]
+    blocks = raw.reshape(-1, kind.bytes)
+    if name == "MXFP4":
+        blocks[:, 0] = blocks[:, 0] % 40 + 104
+    else:
+        ends = [kind.factors + 1, kind.factors + 3][: 1 + kind.stored_as.minimums]
+        blocks[:, ends] &= 0xBB  # the exponent is not the largest
+        if name == "IQ4_XS":
+            blocks[:, 1] &= 0x9F  # nor is that of a product with a scale
     return raw
 
 
 def small_rows(name: str, n: int, k: int, seed: int) -> U8:
     """The same with weights about as large as a model's: about 1 / sqrt(k)."""
     raw = random_rows(name, n, k, seed)
-    f = gguf_formats()[name]
-    blocks = raw.reshape(-1, raw.shape[1] * f.block // k)
+    kind = FILE_TYPES[name]
+    f = kind.stored_as
+    blocks = raw.reshape(-1, kind.bytes)
     # The largest value times the largest scale, but for a part of two.
     largest = 2.0 ** (f.low + f.high - 1) * (64 if f.scaled else 1)
     factor = np.float16(1.5 / (largest * k**0.5))
     least = np.float16(-factor * 2 ** (f.low + f.high - 1)) if not f.scaled else factor * 16
-    places = [blocks.shape[1] - 2] if name == "Q6_K" else [0, 2] if f.minimums else [0]
-    for place, value in zip(places, (factor, np.float16(least)), strict=False):
+    values = (factor, np.float16(least))[: 1 + f.minimums]
+    for place, value in zip((kind.factors, kind.factors + 2), values, strict=False):
         blocks[:, place : place + 2] = np.frombuffer(value.tobytes(), np.uint8)
     return raw
 

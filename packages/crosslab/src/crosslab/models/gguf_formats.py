@@ -2,7 +2,7 @@
 """Weights in the formats of GGUF files, and their conversion to the layout on a board.
 
 A file's blocks are split into whole numbers and half-precision factors, and stored in the layout of
-kernels/include/mlc_rvv_gguf.h. The conversion rounds nothing.
+kernels/include/mlc_rvv_gguf.h. The conversion rounds nothing, except factors of IQ4_XS.
 
 Source of the files' layouts: ggml's definitions of its block types (ggml-common.h, ggml-quants.c).
 """
@@ -61,11 +61,6 @@ class GgufFormat:
             table["scales"] = each / self.group, np.uint8
         table["factors"] = each / self.block, np.uint16
         return table
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a block in a file."""
-        return _BYTES[self.name]
 
     @property
     def bits(self) -> float:
@@ -154,28 +149,28 @@ def read_blocks(name: str, raw: U8) -> Blocks:
     """Split a matrix of a file's blocks into values, factors and scales.
 
     Args:
-        name: ggml's name of the tensor type, a key of :func:`gguf_formats`.
+        name: ggml's name of the tensor type, a key of :data:`FILE_TYPES`.
         raw: [n, bytes per row].
 
     Raises:
         ValueError: a factor is infinite or NaN, or a row does not consist of whole blocks.
     """
-    f = gguf_formats()[name]
-    size = _BYTES[name]
+    kind = FILE_TYPES[name]
+    f = kind.stored_as
     n, width = raw.shape
-    if width % size:
-        raise ValueError(f"a row has {width} bytes, which are no whole blocks of {size} ({name})")
-    blocks = raw.reshape(n * (width // size), size)
-    values, factors, scales = _READERS[name](blocks)
+    if width % kind.bytes:
+        what = f"no whole blocks of {kind.bytes} ({name})"
+        raise ValueError(f"a row has {width} bytes, which are {what}")
+    k = kind.inputs_of(width)
+    values, factors, scales = kind.read(raw.reshape(-1, kind.bytes))
     if not np.isfinite(factors).all():
         raise ValueError(f"a factor of a block ({name}) is not finite")
-    of_row = (n, width // size)
-    shaped = None if scales is None else scales.reshape(*of_row, *scales.shape[1:])
-    values = values.astype(np.int16).reshape(n, of_row[1] * f.block)
-    return Blocks(f, values, factors.reshape(*of_row, *factors.shape[1:]), shaped)
+    each = (n, k // f.block, 2) if f.minimums else (n, k // f.block)
+    shaped = None if scales is None else scales.reshape(*each, f.block // f.group)
+    return Blocks(f, values.astype(np.int16).reshape(n, k), factors.reshape(each), shaped)
 
 
-# Result of a reader for blocks [blocks, bytes]: values [blocks, block], factors, scales.
+# Result of a reader for blocks [blocks, bytes]: values [blocks, inputs], factors, scales.
 Taken = tuple[NDArray[np.integer], F16, I16 | None]
 
 
@@ -240,23 +235,115 @@ def _q6_k(raw: U8) -> Taken:
     return values, _halves(raw[:, 208:])[:, 0], scales
 
 
-_BYTES = {
-    "Q4_0": 18,
-    "Q4_1": 20,
-    "Q5_0": 22,
-    "Q5_1": 24,
-    "Q8_0": 34,
-    "Q4_K": 144,
-    "Q5_K": 176,
-    "Q6_K": 210,
+def _runs(raw: U8) -> U8:
+    """Unpack values of two bits: in each 32 bytes four runs of 32, the first in the lowest bits."""
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    values: U8 = raw.reshape(len(raw), -1, 1, 32) >> shifts & np.uint8(3)
+    return values
+
+
+def _q2_k(raw: U8) -> Taken:
+    scales = np.stack([raw[:, :16] & 15, raw[:, :16] >> 4], axis=1).astype(np.int16)
+    return _runs(raw[:, 16:80]).reshape(len(raw), 256), _halves(raw[:, 80:]), scales
+
+
+def _q3_k(raw: U8) -> Taken:
+    bits = np.unpackbits(raw[:, :32, None], axis=-1, bitorder="little")  # [blocks, 32, run]
+    values = _runs(raw[:, 32:96]) | bits.swapaxes(1, 2).reshape(-1, 2, 4, 32) << 2
+    pairs = raw[:, None, 104:108] >> np.array([0, 2, 4, 6], np.uint8)[:, None]
+    six = _nibbles(raw[:, 96:104]) | (pairs & 3).reshape(-1, 16) << 4
+    return values.reshape(len(raw), 256), _halves(raw[:, 108:])[:, 0], six.astype(np.int16) - 32
+
+
+def _tq2_0(raw: U8) -> Taken:
+    # -1, 0 and 1 as 0, 1 and 2.
+    values = _runs(raw[:, :64]).reshape(len(raw), 256) + 3
+    return values, _halves(raw[:, 64:])[:, 0], np.ones((len(raw), 16), np.int16)
+
+
+_IQ4_VALUES = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16
+)
+
+
+def _iq4_nl(raw: U8) -> Taken:
+    return _IQ4_VALUES[_nibbles(raw[:, 2:])], _halves(raw[:, :2])[:, 0], None
+
+
+def _iq4_xs(raw: U8) -> Taken:
+    low = np.stack([raw[:, 4:8] & 15, raw[:, 4:8] >> 4], axis=-1).reshape(-1, 8)
+    word = np.ascontiguousarray(raw[:, 2:4]).view(np.uint16)
+    high = word >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    scales = (low | high << 4).astype(np.float32) - 32
+    factors = _halves(raw[:, :2]).astype(np.float32) * scales
+    values = _IQ4_VALUES[_nibbles(raw[:, 8:].reshape(-1, 8, 16))]
+    with np.errstate(over="ignore"):
+        return values.reshape(len(raw), 256), factors.astype(np.float16), None
+
+
+_MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int16)
+
+
+def _mxfp4(raw: U8) -> Taken:
+    # Values are twice those of the format, so that factors are half of its powers of two.
+    with np.errstate(over="ignore"):
+        factors = np.exp2(raw[:, 0].astype(np.float32) - 128).astype(np.float16)
+    return _MXFP4_VALUES[_nibbles(raw[:, 1:])] + 16, factors, None
+
+
+@dataclass(frozen=True)
+class FileType:
+    """A type of tensors in GGUF files.
+
+    Attributes:
+        bytes: bytes of a block in a file.
+        inputs: weights of a block in a file.
+        board: name of the format on a board, a key of :func:`gguf_formats`.
+        read: reader of blocks [blocks, bytes].
+        factors: byte of a block at which its factors lie, as halves.
+    """
+
+    bytes: int
+    inputs: int
+    board: str
+    read: Callable[[U8], Taken]
+    factors: int = 0
+
+    @property
+    def stored_as(self) -> GgufFormat:
+        """Format on a board."""
+        return gguf_formats()[self.board]
+
+    def inputs_of(self, row: int) -> int:
+        """Return the number of weights in a row of bytes."""
+        return row // self.bytes * self.inputs
+
+
+FILE_TYPES: Mapping[str, FileType] = {
+    "Q4_0": FileType(18, 32, "Q4_0", _simple(1, fifth=False)),
+    "Q4_1": FileType(20, 32, "Q4_1", _simple(2, fifth=False)),
+    "Q5_0": FileType(22, 32, "Q5_0", _simple(1, fifth=True)),
+    "Q5_1": FileType(24, 32, "Q5_1", _simple(2, fifth=True)),
+    "Q8_0": FileType(34, 32, "Q8_0", _q8_0),
+    "Q2_K": FileType(84, 256, "Q2_K", _q2_k, 80),
+    "Q3_K": FileType(110, 256, "Q3_K", _q3_k, 108),
+    "Q4_K": FileType(144, 256, "Q4_K", _q4_k),
+    "Q5_K": FileType(176, 256, "Q5_K", _q5_k),
+    "Q6_K": FileType(210, 256, "Q6_K", _q6_k, 208),
+    "TQ2_0": FileType(66, 256, "Q3_K", _tq2_0, 64),
+    "IQ4_NL": FileType(18, 32, "Q8_0", _iq4_nl),
+    "IQ4_XS": FileType(136, 256, "Q8_0", _iq4_xs),
+    "MXFP4": FileType(17, 32, "Q5_0", _mxfp4),
 }
-_READERS: dict[str, Callable[[U8], Taken]] = {
-    "Q4_0": _simple(1, fifth=False),
-    "Q4_1": _simple(2, fifth=False),
-    "Q5_0": _simple(1, fifth=True),
-    "Q5_1": _simple(2, fifth=True),
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-}
+"""Types of tensors in GGUF files that stay in blocks, by ggml's names."""
+
+
+def stays_in_blocks(name: str, raw: U8) -> bool:
+    """Return True if a matrix of a file's blocks [n, bytes per row] can stay in blocks.
+
+    A power of two of MXFP4 may be out of a half's range.
+    """
+    if name != "MXFP4":
+        return name in FILE_TYPES
+    exponents = raw.reshape(-1, FILE_TYPES[name].bytes)[:, 0].astype(int) - 128
+    return bool(((exponents >= -24) & (exponents < 16)).all())

@@ -18,7 +18,7 @@ import numpy as np
 
 from crosslab.errors import UserError
 from crosslab.models.config import read_table
-from crosslab.models.gguf_formats import Blocks, GgufFormat, Part, gguf_formats, read_blocks
+from crosslab.models.gguf_formats import FILE_TYPES, Blocks, GgufFormat, Part, read_blocks
 from crosslab.models.weights_file import F32, StoredWeights
 
 CONFIG_FILE = "config.json"
@@ -63,8 +63,7 @@ def logical_shapes(model: Path, stored: StoredWeights) -> dict[str, tuple[int, .
     for name, shape, _ in stored.shapes():
         shapes[name] = shape
         if name in types:
-            form = gguf_formats()[types[name]]
-            shapes[name] = (shape[0], shape[1] // form.block_bytes * form.block)
+            shapes[name] = (shape[0], FILE_TYPES[types[name]].inputs_of(shape[1]))
     return shapes
 
 
@@ -120,7 +119,7 @@ class GgufWeights:
 
     def _segment(self, name: str) -> Segment:
         rows, inputs = self._shapes[name]
-        return Segment(rows, inputs, gguf_formats()[self.types[name]], (name,))
+        return Segment(rows, inputs, FILE_TYPES[self.types[name]].stored_as, (name,))
 
     def params(self, layout: Layout) -> Iterator[tuple[str, Part]]:
         """Yield name and values of each stored part of a layout's parameters."""

@@ -22,7 +22,7 @@ from crosslab.models import config as model_config
 from crosslab.models import gguf_formats as gguf_formats_module
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
-from crosslab.models.gguf_formats import gguf_formats
+from crosslab.models.gguf_formats import stays_in_blocks
 from crosslab.models.gguf_params import TYPES
 from crosslab.models.sources import gguf_families
 from crosslab.models.sources.gguf_families import (
@@ -172,8 +172,8 @@ def _check_shapes(
 
 
 def _stays(tensor: ReaderTensor) -> bool:
-    """True if kernels can read a tensor in blocks: a matrix in a supported format."""
-    return len(tensor.shape) == 2 and tensor.tensor_type.name in gguf_formats()
+    """True if kernels can read a tensor in blocks: a matrix of a supported type."""
+    return len(tensor.shape) == 2 and stays_in_blocks(tensor.tensor_type.name, tensor.data)
 
 
 def _types(tensors: Mapping[str, ReaderTensor]) -> dict[str, str]:
