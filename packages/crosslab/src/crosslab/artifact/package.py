@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab package``: put finished models into reproducible tarballs."""
+"""``crosslab package``: put finished models into reproducible tarballs or Debian packages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from crosslab.artifact import verify
+from crosslab.artifact.deb import write_deb
 from crosslab.artifact.dist import OBJECTS, entries_of, name_of
 from crosslab.artifact.manifest import MANIFEST, Verdict, file_entry, verdict_of
 from crosslab.artifact.tarball import write_tar
@@ -55,12 +56,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for the tarballs (PROJECT/dist)"
     )
+    parser.add_argument(
+        "--deb",
+        action="store_true",
+        help="write Debian packages for riscv64, with a service, instead of tarballs",
+    )
     args = parser.parse_args(argv)
     dist = args.project.resolve() / "dist"
     folders = [folder.resolve() for folder in args.folders] or finished(dist)
     if not folders:
         raise UserError(f"no finished model in {dist}", remedy=MAKE)
-    for target in package(folders, args.output or dist):
+    output = args.output or dist
+    for target in debs(folders, output) if args.deb else package(folders, output):
         _console.print(f"{target}\n  sha256 {file_entry('', target).sha256}", markup=False)
     return 0
 
@@ -93,6 +100,22 @@ def package(folders: Iterable[Path], output: Path) -> list[Path]:
         top = target.stem
         write_tar(target, {f"{top}/{e.path}": folder / e.path for e in entries_of(folder)})
     return list(targets.values())
+
+
+def debs(folders: Iterable[Path], output: Path) -> list[Path]:
+    """Write the Debian packages of finished models; return the paths.
+
+    All folders are checked before the first package is written.
+
+    Raises:
+        UserError: a folder is not a finished model, or the verdict is "wrong" or missing.
+        LabError: a folder was changed after it was written.
+    """
+    abouts: dict[Path, dict[str, Any]] = {}
+    for folder in folders:
+        if not folder.name.endswith(OBJECTS):
+            abouts[folder] = _checked(folder, output)[0]
+    return [write_deb(folder, about, output) for folder, about in abouts.items()]
 
 
 def tarball_of(folder: Path, release: str, target: str, output: Path) -> Path:

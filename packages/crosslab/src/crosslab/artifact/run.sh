@@ -8,6 +8,8 @@
 # Serve from now on, as a service of systemd for this user, and stop doing so:
 #                                        ./run.sh install --user [options of ./runner serve]
 #                                        ./run.sh uninstall --user
+# Download another model beside this one, go on after an interruption, and check its files:
+#                                        ./run.sh pull URL [SHA256]
 # Compare the files with SHA256SUMS:     ./run.sh verify
 # On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options, which
 # README.md has: their names depend on the version of QEMU.
@@ -31,6 +33,7 @@ usage() {
   echo '       ./run.sh bench [options; ./runner bench --help lists them]'
   echo '       ./run.sh install --user [options of serve]'
   echo '       ./run.sh uninstall --user'
+  echo '       ./run.sh pull URL [SHA256]'
   echo '       ./run.sh verify'
   echo '       ./run.sh -- "PROMPT" [options], if the prompt looks like an option or a command'
 }
@@ -51,7 +54,7 @@ check_prompt() { # WORD
   case $1 in
   -*) fail 2 "options come after the prompt. For a prompt that begins with -, type ./run.sh -- '$1'" ;;
   esac
-  for verb in chat serve bench install uninstall verify; do
+  for verb in chat serve bench install uninstall pull verify; do
     ! is_near "$1" "$verb" ||
       fail 2 "there is no command '$1'; did you mean $verb? For the prompt '$1', type ./run.sh -- '$1'"
   done
@@ -67,6 +70,53 @@ check_computer() {
   fail 2 "the runner is a riscv64 program, and this computer is $machine. Copy the folder to the
 board, or name an emulator first; README.md has the lines:
 $(grep -hs '^ *export MLC_RVV_EMULATOR=' "$here/README.md")"
+}
+
+# Download the rest of a file: URL PART
+fetch() {
+  if command -v curl >/dev/null 2>&1; then
+    curl --fail --location --show-error --continue-at - --output "$2" -- "$1"
+  elif command -v wget >/dev/null 2>&1; then
+    wget -c -O "$2" -- "$1"
+  else
+    fail 1 'there is neither curl nor wget: install one, or copy the tarball by hand'
+  fi
+}
+
+# Download a tarball of an artefact, and unpack it beside this folder: URL [SHA256]
+pull() {
+  [ $# = 1 ] || [ $# = 2 ] || fail 2 'type ./run.sh pull URL [SHA256]'
+  tarball=${1##*/}
+  name=${tarball%.tar}
+  case $1 in http://?*/?* | https://?*/?*) ;; *) fail 2 "'$1' is not a URL of http or https" ;; esac
+  case $name in
+  "$tarball" | '' | .* | -* | *[!A-Za-z0-9._-]*)
+    fail 2 "'$tarball' is not the name of a tarball: the URL ends with NAME.tar, as nox -s package wrote it" ;;
+  esac
+  cd -- "$here/.."
+  [ ! -e "$name" ] || fail 2 "$PWD/$name is there already; to download it again, remove it"
+  if [ ! -e "$tarball" ]; then
+    [ ! -e "$tarball.part" ] || echo "going on at $(($(wc -c <"$tarball.part"))) bytes"
+    fetch "$1" "$tarball.part" ||
+      fail 1 "the download did not end; type the command again, and it goes on"
+    mv -- "$tarball.part" "$tarball"
+  fi
+  [ -z "${2-}" ] || echo "$2  $tarball" | sha256sum -c --status - || {
+    rm -- "$tarball"
+    fail 1 "the download has another SHA-256 than $2; it was deleted, type the command again"
+  }
+  scratch=.$name.new
+  rm -rf -- "$scratch"
+  mkdir -- "$scratch"
+  # Only one folder, with the name of the tarball, and all its files as SHA256SUMS says.
+  if ! { tar -xf "$tarball" -C "$scratch" && [ "$(ls -A "$scratch")" = "$name" ] &&
+    (cd -- "$scratch/$name" && sha256sum -c --quiet SHA256SUMS); }; then
+    rm -rf -- "$scratch" "$tarball"
+    fail 1 "the download is damaged, or the disk is full; it was deleted, type the command again"
+  fi
+  mv -- "$scratch/$name" "$name"
+  rm -r -- "$scratch" "$tarball"
+  echo "all files are as they were made; type $PWD/$name/run.sh chat"
 }
 
 unit=mlc-rvv.service
@@ -99,7 +149,7 @@ service_options() {
     if [ "$file" ]; then
       case $word in /*) ;; *) word=$PWD/$word ;; esac
     fi
-    case $word in --api-key-file | --alias-file | --params | --tokenizer | --lib) file=1 ;; *) file= ;; esac
+    case $word in --api-key-file | --alias-file | --cache-dir | --models | --params | --tokenizer | --lib) file=1 ;; *) file= ;; esac
     printf ' '
     quoted "$word"
   done
@@ -161,6 +211,11 @@ verify)
   cd -- "$here"
   sha256sum -c --quiet SHA256SUMS || fail 1 'files are damaged: copy the artefact again'
   echo "$(wc -l <SHA256SUMS) files are as they were made"
+  exit 0
+  ;;
+pull)
+  shift
+  pull "$@"
   exit 0
   ;;
 install)
