@@ -108,6 +108,75 @@ OrderedJson Schemas() {
   return schemas;
 }
 
+// A path of other servers, or of this one.
+struct Elsewhere {
+  const char* path;
+  const char* llama_server;  // "yes", or in which form; "" without it
+  const char* ollama;
+  const char* instead;  // what to use here, if this server lacks it
+};
+
+// llama-server of llama.cpp 0c1e57098 and Ollama 0.14, by their documentation.
+constexpr Elsewhere kElsewhere[] = {
+    {"POST /v1/chat/completions", "yes", "yes", ""},
+    {"POST /v1/completions", "yes", "yes", ""},
+    {"POST /v1/responses", "yes", "yes", ""},
+    {"POST /v1/messages", "yes", "yes", "`/v1/chat/completions`"},
+    {"POST /v1/embeddings", "yes", "yes", ""},
+    {"POST /v1/rerank", "yes", "", ""},
+    {"GET /v1/models", "yes", "yes", ""},
+    {"GET /v1/models/:model", "", "yes", ""},
+    {"POST /api/chat", "", "yes", ""},
+    {"POST /api/generate", "", "yes", ""},
+    {"POST /api/embed", "", "yes", ""},
+    {"POST /api/embeddings", "", "yes", ""},
+    {"GET /api/tags", "", "yes", ""},
+    {"GET /api/ps", "", "yes", ""},
+    {"POST /api/show", "", "yes", ""},
+    {"GET /api/version", "", "yes", ""},
+    {"POST /api/pull", "", "yes", "`./run.sh pull`"},
+    {"POST /api/create", "", "yes", "`nox -s model` on a PC"},
+    {"POST /api/copy", "", "yes", "`--alias`"},
+    {"DELETE /api/delete", "", "yes", "`rm -r` of its folder"},
+    {"POST /api/push", "", "yes", ""},
+    {"POST /completion", "yes", "", "`/v1/completions`"},
+    {"POST /infill", "yes", "", ""},
+    {"POST /tokenize", "in its own form", "", ""},
+    {"POST /detokenize", "yes", "", ""},
+    {"POST /apply-template", "yes", "", "`/tokenize` of messages"},
+    {"GET /tokenizer_info", "", "", ""},
+    {"GET /props", "yes", "", "`/api/show`"},
+    {"GET /slots", "yes", "", "`/metrics`"},
+    {"GET /lora-adapters", "yes", "", ""},
+    {"GET /health", "yes", "", ""},
+    {"GET /metrics", "with `--metrics`", "", ""},
+    {"GET /openapi.json", "", "", ""},
+    {"GET /", "yes", "a line of text", ""},
+};
+
+// "works", or "differs" if a field of the request does not work.
+std::string Word(const PathAbout& path) {
+  const bool works = std::ranges::all_of(path.fields, [](const FieldAbout& field) {
+    return field.support == Support::kWorks || field.support == Support::kOwn;
+  });
+  return works ? "works" : "differs";
+}
+
+std::string TableBesideOthers() {
+  std::string text = "| path | here | llama-server | Ollama |\n|---|---|---|---|\n";
+  for (const Elsewhere& row : kElsewhere) {
+    const auto here = std::ranges::find_if(ApiPaths(), [&](const PathAbout& path) {
+      return path.method + " " + path.path == row.path;
+    });
+    text += std::string("| `") + row.path + "` | " +
+            (here != ApiPaths().end() ? Word(*here)
+             : *row.instead == '\0'   ? "no"
+                                      : std::string("no: ") + row.instead) +
+            " | " + row.llama_server + " | " + row.ollama + " |\n";
+  }
+  return text;
+}
+
 std::vector<PathAbout> MakePaths() {
   return {
       {"POST", "/v1/chat/completions", "Answers a chat.", false, "ChatRequest",
@@ -213,6 +282,11 @@ std::string ApiPage() {
     page +=
         "\n## " + path.method + " " + path.path + "\n\n" + path.about + "\n\n" + Table(path.fields);
   }
+  page +=
+      "\n## Beside llama-server and Ollama\n\n"
+      "*differs*: some fields differ or are refused, as listed above. An empty cell: the program "
+      "lacks the path.\n\n" +
+      TableBesideOthers();
   page += "\n## A message\n\n" + Table(MessageFields().About());
   page += "\n## Without a body\n\n| path | key | |\n|---|---|---|\n";
   for (const PathAbout& path : ApiPaths()) {

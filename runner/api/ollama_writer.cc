@@ -31,6 +31,21 @@ std::string TaggedName(const std::string& name) {
   return name.find(':') == std::string::npos ? name + ":latest" : name;
 }
 
+Json OllamaModel(const std::string& name, int64_t bytes, const std::string& digest) {
+  const std::string tagged = TaggedName(name);
+  return {{"name", tagged},
+          {"model", tagged},
+          {"size", bytes},
+          {"digest", digest},
+          {"details",
+           {{"parent_model", ""},
+            {"format", "mlc-rvv"},
+            {"family", ""},
+            {"families", Json::array()},
+            {"parameter_size", ""},
+            {"quantization_level", ""}}}};
+}
+
 json OllamaError(const ApiError& error) { return {{"error", error.what()}}; }
 
 OllamaWriter::OllamaWriter(const Form& form, bool chat, const Tokenizer& tokenizer, AnswerName name,

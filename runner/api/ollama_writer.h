@@ -18,6 +18,10 @@ std::string Rfc3339(int64_t seconds);
 
 // The name of a model with Ollama's tag.
 std::string TaggedName(const std::string& name);
+// A model in Ollama's lists. `bytes`: of its parameters; `digest`: of their index, or empty.
+Json OllamaModel(const std::string& name, int64_t bytes, const std::string& digest);
+// When a model is unloaded that never is.
+constexpr char kNever[] = "9999-12-31T23:59:59Z";
 
 // Ollama's error object.
 nlohmann::json OllamaError(const ApiError& error);

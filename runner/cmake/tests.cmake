@@ -3,7 +3,8 @@
 set(native ${PROJECT_SOURCE_DIR}/../tests/support/native)
 set(scripted ${PROJECT_SOURCE_DIR}/../tests/server)
 set(programs ${native}/answer_probe.cc ${native}/cpus_probe.cc ${native}/grammar_probe.cc ${native}/pace_probe.cc
-             ${native}/sampling_probe.cc ${native}/tokenizer_probe.cc ${native}/unit.cc ${scripted}/scripted_server.cc)
+             ${native}/sampling_probe.cc ${native}/tokenizer_probe.cc ${native}/unit.cc ${scripted}/scripted_router.cc
+             ${scripted}/scripted_server.cc)
 set(test_options ${instrumented} ${warnings} ${optimised})
 
 function(add_test_program name)
@@ -28,7 +29,7 @@ target_link_options(native_tests PRIVATE ${instrumented} -pthread)
 add_test_program(tokenizer_probe EXCLUDE_FROM_ALL ${native}/native_tests.cc ${native}/tokenizer_probe.cc)
 target_compile_options(tokenizer_probe PRIVATE "-DPROGRAMS(X)=X(tokenizer_probe)")
 target_link_options(tokenizer_probe PRIVATE ${instrumented} -pthread)
-foreach(name utf8 md5 json unicode schema answers)
+foreach(name utf8 md5 json unicode schema answers huge-pages word-wrap history-search)
   add_test(NAME ${name} COMMAND native_tests unit ${name})
 endforeach()
 

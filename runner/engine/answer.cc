@@ -39,6 +39,12 @@ void Answer::Read(int64_t tokens, double seconds) {
   ended_.prefill_seconds.push_back(seconds);
 }
 
+void Answer::Found(int64_t tokens) {
+  read_ += tokens;
+  ended_.cached_tokens += tokens;
+  in_files_ = tokens > 0;
+}
+
 void Answer::Score(const std::vector<std::vector<float>>& rows) {
   const Tokens& prompt = request_.tokens;
   if (read_ == 0)

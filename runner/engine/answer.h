@@ -44,6 +44,9 @@ class Answer {
   // The next of them, at most `most`.
   std::pair<Tokens::const_iterator, Tokens::const_iterator> Chunk(int64_t most) const;
   void Read(int64_t tokens, double seconds);
+  // Notes that the next tokens of the prompt were found in files; 0: no more will be.
+  void Found(int64_t tokens);
+  bool may_be_in_files() const { return in_files_; }
   bool scores_prompt() const { return request_.scores_prompt; }
   bool embeds() const { return request_.embeds; }
   bool only_reads() const { return request_.only_reads || request_.embeds; }
@@ -78,6 +81,7 @@ class Answer {
   StoppedText text_;
   std::optional<int64_t> sequence_;
   int64_t read_ = 0;
+  bool in_files_ = true;
   std::vector<double> states_;  // sum
   Tokens said_;                 // the prompt and the answer
   GuessLength guesses_;

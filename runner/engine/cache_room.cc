@@ -32,7 +32,7 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
     model_->Fork(like->first, sequence, common);
     like->second.used = ++taken_;
     std::vector<int32_t> tokens(prompt.begin(), prompt.begin() + common);
-    sequences_.emplace(sequence, Sequence{owner, std::move(tokens), longest, true, taken_});
+    sequences_.emplace(sequence, Sequence{owner, std::move(tokens), longest, true, false, taken_});
     return Place{sequence, common};
   }
   if (running) return kNoPlace;
@@ -71,7 +71,7 @@ std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
 CacheRoom::Place CacheRoom::Fresh(int64_t longest, size_t owner) {
   const int64_t sequence = next_++;
   model_->Add(sequence);
-  sequences_.emplace(sequence, Sequence{owner, {}, longest, true, ++taken_});
+  sequences_.emplace(sequence, Sequence{owner, {}, longest, true, false, ++taken_});
   return {sequence, 0};
 }
 
@@ -84,14 +84,60 @@ CacheRoom::Place CacheRoom::GoOn(Sequences::iterator kept, int64_t ready, int64_
 
 void CacheRoom::Computed(int64_t sequence, std::vector<int32_t>::const_iterator first,
                          std::vector<int32_t>::const_iterator last) {
-  auto& tokens = sequences_.at(sequence).tokens;
-  tokens.insert(tokens.end(), first, last);
+  Sequence& computed = sequences_.at(sequence);
+  computed.tokens.insert(computed.tokens.end(), first, last);
+  computed.stored = false;
 }
 
 void CacheRoom::Release(int64_t sequence) {
   const auto found = sequences_.find(sequence);
   found->second.running = false;
   if (!model_->shares() || std::ssize(found->second.tokens) < Model::kPageTokens) Forget(found);
+}
+
+int64_t CacheRoom::ReadFile(int64_t name, const std::vector<int32_t>& prompt) {
+  if (files_ == nullptr || !model_->tells_rows()) return 0;
+  Sequence& sequence = sequences_.at(name);
+  const auto ready = std::ssize(sequence.tokens);
+  const int64_t skipped = ready % PromptFiles::kBlock, first = ready - skipped;
+  // Only a call gives the logits after the last token.
+  if (first + PromptFiles::kBlock >= std::ssize(prompt)) return 0;
+  std::string parent = files_->Root(sequence.owner);
+  for (int64_t at = 0; at < first; at += PromptFiles::kBlock) {
+    parent = PromptFiles::Next(parent, prompt.data() + at);
+  }
+  const int32_t* tokens = prompt.data() + first;
+  const auto rows = files_->Read(parent, tokens);
+  if (!rows || !model_->AppendRows(name, PromptFiles::kBlock, skipped, *rows)) return 0;
+  sequence.tokens.insert(sequence.tokens.end(), tokens + skipped, tokens + PromptFiles::kBlock);
+  return PromptFiles::kBlock - skipped;
+}
+
+bool CacheRoom::Store() {
+  if (files_ == nullptr || !model_->tells_rows()) return false;
+  for (auto& [name, sequence] : sequences_) {
+    if (sequence.running || sequence.stored) continue;
+    if (StoreNext(name, &sequence)) return true;
+    sequence.stored = true;
+  }
+  return false;
+}
+
+// Writes the first block that has no file. Returns false if there is none, or no room for it.
+bool CacheRoom::StoreNext(int64_t name, Sequence* sequence) {
+  files_->Begin();
+  std::string parent = files_->Root(sequence->owner);
+  const auto most = std::ssize(sequence->tokens);
+  for (int64_t first = 0; first + PromptFiles::kBlock <= most; first += PromptFiles::kBlock) {
+    const int32_t* tokens = sequence->tokens.data() + first;
+    const std::string block = PromptFiles::Next(parent, tokens);
+    if (!files_->Keep(parent, block)) {
+      const std::string rows = model_->ReadRows(name, first, PromptFiles::kBlock);
+      return files_->Write(parent, tokens, rows);
+    }
+    parent = block;
+  }
+  return false;
 }
 
 void CacheRoom::Clear() {

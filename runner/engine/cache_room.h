@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/prompt_files.h"
 #include "model/model.h"
 
 namespace rvv_runner {
@@ -17,7 +18,8 @@ namespace rvv_runner {
 // compute it again. A sequence gets its place only if there are pages for its longest answer.
 class CacheRoom {
  public:
-  explicit CacheRoom(Model* model) : model_(model) {}
+  // `files` keep beginnings of prompts for the next start; null: nothing does.
+  explicit CacheRoom(Model* model, PromptFiles* files = nullptr) : model_(model), files_(files) {}
 
   struct Place {
     int64_t sequence;  // its id in the cache
@@ -34,6 +36,11 @@ class CacheRoom {
                 std::vector<int32_t>::const_iterator last);
   // Notes that a sequence is finished. It is kept until its pages are needed.
   void Release(int64_t sequence);
+  // Appends the block of a prompt that follows a sequence, if a file has it. Returns the number of
+  // appended tokens, fewer than all.
+  int64_t ReadFile(int64_t sequence, const std::vector<int32_t>& prompt);
+  // Writes a block of a kept sequence into a file. Returns false if there was none to write.
+  bool Store();
   // Empties the cache after a call that failed in the middle.
   void Clear();
 
@@ -50,6 +57,7 @@ class CacheRoom {
     std::vector<int32_t> tokens;  // in the cache
     int64_t longest;
     bool running;
+    bool stored;    // nothing is left to write
     uint64_t used;  // time of its last use, as a number of Take calls
   };
 
@@ -58,6 +66,7 @@ class CacheRoom {
   static int64_t Pages(int64_t tokens) {
     return (tokens + Model::kPageTokens - 1) / Model::kPageTokens;
   }
+  bool StoreNext(int64_t name, Sequence* sequence);
   std::pair<Sequences::iterator, int64_t> Likest(const std::vector<int32_t>& prompt, size_t owner);
   Place Fresh(int64_t longest, size_t owner);
   Place GoOn(Sequences::iterator kept, int64_t ready, int64_t longest);
@@ -66,6 +75,7 @@ class CacheRoom {
   bool MakeRoom(int64_t pages, int64_t spared);
 
   Model* model_;
+  PromptFiles* files_;
   Sequences sequences_;
   int64_t next_ = 0;
   uint64_t taken_ = 0;

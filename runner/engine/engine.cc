@@ -37,12 +37,13 @@ void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
 
 class Engine::State {
  public:
-  State(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits)
+  State(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits,
+        PromptFiles* files)
       : model_(model),
         tokenizer_(tokenizer),
         vocabulary_(vocabulary),
         limits_(limits),
-        room_(model),
+        room_(model, files),
         pace_(limits.chunk, limits.adaptive) {
     stats_.pages_total = model->pages();
     stats_.page_tokens = Model::kPageTokens;
@@ -84,6 +85,8 @@ class Engine::State {
     Publish();
     return true;
   }
+
+  bool Store() { return room_.Store(); }
 
   bool Wait(double seconds) {
     std::unique_lock lock(mutex_);
@@ -198,6 +201,11 @@ class Engine::State {
     const auto decoding = Decoding();
     if (reading == running_.end()) {
       if (decoding.size() > 1 || !Guess(decoding.front())) DecodeAll(decoding);
+    } else if ((*reading)->embeds()) {
+      Embed();
+      DecodeAll(Decoding());
+    } else if (FoundInFile(reading->get())) {
+      DecodeAll(decoding);
     } else if (FitTogether(**reading, decoding)) {
       PrefillBeside(reading, decoding);
     } else {
@@ -206,12 +214,21 @@ class Engine::State {
     }
   }
 
+  // Takes a block of the prompt from a file. Returns false if no file has it.
+  bool FoundInFile(Answer* answer) {
+    if (!answer->may_be_in_files() || answer->starts_empty()) return false;
+    const int64_t tokens = room_.ReadFile(answer->sequence(), answer->prompt());
+    answer->Found(tokens);
+    Count([&](EngineStats* stats) { stats->cached_tokens += tokens; });
+    return tokens > 0;
+  }
+
   // True if one call, which reads the weights once, can read a part of a prompt and the last tokens
   // of these answers. Now and then, and for a new number of answers, it is false, so that a decode
   // call is measured.
   bool FitTogether(const Answer& reading, const std::vector<Answers::iterator>& decoding) const {
     const auto count = std::ssize(decoding);
-    if (!model_->prefills_together() || reading.scores_prompt() || reading.embeds()) return false;
+    if (!model_->prefills_together() || reading.scores_prompt()) return false;
     if (count == 0 || count >= std::min(model_->batch(), limits_.chunk)) return false;
     return pace_.Knows(count);
   }
@@ -250,9 +267,8 @@ class Engine::State {
     const int64_t rows = pace_.Rows(!Decoding().empty());
     const auto [first, last] = answer.Chunk(scored ? std::min(rows, model_->scored()) : rows);
     const auto start = Clock::now();
-    const auto logits = scored            ? Score(&answer, {first, last})
-                        : answer.embeds() ? Embed(&answer, {first, last})
-                                          : model_->Prefill(answer.sequence(), {first, last});
+    const auto logits =
+        scored ? Score(&answer, {first, last}) : model_->Prefill(answer.sequence(), {first, last});
     const double seconds = SecondsSince(start);
     pace_.Read(last - first, seconds);
     Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
@@ -282,10 +298,31 @@ class Engine::State {
     return std::move(rows.back());
   }
 
-  // Reads tokens of a text whose vector is asked. There are no logits.
-  std::vector<float> Embed(Answer* answer, const std::vector<int32_t>& tokens) {
-    answer->AddStates(model_->SumOfStates(answer->sequence(), tokens));
-    return {};
+  // Reads tokens of texts whose vectors are asked, of as many texts as one call takes.
+  void Embed() {
+    Rows rows;
+    std::vector<std::pair<Answers::iterator, std::pair<Prompt, Prompt>>> parts;
+    const int64_t most = pace_.Rows(!Decoding().empty());
+    for (auto it = running_.begin(); it != running_.end(); ++it) {
+      const int64_t left = most - std::ssize(rows.tokens);
+      if (left == 0 || std::ssize(parts) == model_->batch()) break;
+      if (!(*it)->embeds() || (*it)->unread() == 0) continue;
+      const auto part = (*it)->Chunk(left);
+      rows.sequences.push_back((*it)->sequence());
+      rows.lengths.push_back(part.second - part.first);
+      rows.tokens.insert(rows.tokens.end(), part.first, part.second);
+      parts.emplace_back(it, part);
+    }
+    const auto start = Clock::now();
+    const auto sums = model_->SumsOfStates(rows);
+    const double seconds = SecondsSince(start);
+    pace_.Read(std::ssize(rows.tokens), seconds);
+    Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto& [answer, part] = parts[i];
+      (*answer)->AddStates(sums[i]);
+      HasRead(answer, part, {}, seconds);
+    }
   }
 
   void DecodeAll(const std::vector<Answers::iterator>& all) {
@@ -456,14 +493,16 @@ class Engine::State {
 };
 
 Engine::Engine(Model* model, const Tokenizer* tokenizer, int64_t vocabulary,
-               const EngineLimits& limits)
-    : limits_(limits), state_(std::make_unique<State>(model, tokenizer, vocabulary, limits)) {}
+               const EngineLimits& limits, PromptFiles* files)
+    : limits_(limits),
+      state_(std::make_unique<State>(model, tokenizer, vocabulary, limits, files)) {}
 
 Engine::~Engine() = default;
 
 uint64_t Engine::Submit(Request request) { return state_->Submit(std::move(request)); }
 void Engine::Cancel(uint64_t id) { state_->Cancel(id); }
 bool Engine::Step() { return state_->Step(); }
+bool Engine::Store() { return state_->Store(); }
 bool Engine::Wait(double seconds) { return state_->Wait(seconds); }
 void Engine::Stop() { state_->Stop(); }
 EngineStats Engine::Stats() const { return state_->Stats(); }

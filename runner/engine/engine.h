@@ -25,6 +25,7 @@
 namespace rvv_runner {
 
 class Model;
+class PromptFiles;
 
 // The queue is full: try again later (HTTP's 429).
 class QueueFull : public std::runtime_error {
@@ -80,8 +81,10 @@ struct EngineStats {
 class Engine {
  public:
   // `model` has room for these limits in its KV cache (CacheLimits). `tokenizer` makes the text of
-  // pieces; without it (null) pieces hold tokens alone. Both must outlive the engine.
-  Engine(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits);
+  // pieces; without it (null) pieces hold tokens alone. `files` keep prompts for the next start, or
+  // null. All must outlive the engine.
+  Engine(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits,
+         PromptFiles* files = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -103,6 +106,10 @@ class Engine {
   // tvm::ffi::Error when the model fails; every running request has then ended with kError, and the
   // engine can go on.
   bool Step();
+
+  // Writes a part of a finished sequence into a file, for when there is nothing else to do. Returns
+  // false if there was none to write. Only the thread of Step() may call it.
+  bool Store();
 
   // Blocks until there is work for Step(), Stop() was called, or `seconds` have passed. Returns
   // true if there is work.

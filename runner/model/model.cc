@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "input/errors.h"
@@ -37,6 +38,7 @@ namespace {
 namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
+constexpr char kReadRows[] = "vm.builtin.paged_attention_kv_cache_read_rows";
 constexpr DLDevice kCpu{kDLCPU, 0};
 constexpr char kLoad[] = "vm_load_executable";
 constexpr char kCached[] = "the keys and values of the cache";
@@ -208,17 +210,25 @@ std::vector<float> FloatsOf(const Tensor& tensor, const char* what) {
   return values;
 }
 
-// The sum of the rows of states [..., hidden].
-std::vector<double> SumOfRows(const Tensor& states) {
+// The sums of rows of states [..., hidden], of as many rows as each length says.
+std::vector<std::vector<double>> SumsOfRows(const Tensor& states,
+                                            const std::vector<int64_t>& lengths) {
   const std::vector<float> values = FloatsOf(states, "the library's states");
   const auto width = static_cast<size_t>(states->ndim > 0 ? states->shape[states->ndim - 1] : 0);
-  if (width == 0) throw RunError("the library's states are empty");
-  std::vector<double> sum(width);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) throw RunError("the model's states hold NaN or infinity");
-    sum[i % width] += values[i];
+  const auto rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (width == 0 || values.size() != static_cast<size_t>(rows) * width) {
+    throw RunError("the library's states are not of each token");
   }
-  return sum;
+  std::vector<std::vector<double>> sums;
+  auto value = values.begin();
+  for (const int64_t length : lengths) {
+    std::vector<double>& sum = sums.emplace_back(width);
+    for (size_t i = 0; i < static_cast<size_t>(length) * width; ++i, ++value) {
+      if (!std::isfinite(*value)) throw RunError("the model's states hold NaN or infinity");
+      sum[i % width] += *value;
+    }
+  }
+  return sums;
 }
 
 // The sizes that the metadata names; nullopt if it lacks one.
@@ -377,6 +387,31 @@ void Model::Clear() {
   lengths_.clear();
 }
 
+bool Model::tells_rows() const {
+  return shares() && ffi::Function::GetGlobal(kReadRows).has_value();
+}
+
+std::string Model::ReadRows(int64_t sequence, int64_t first, int64_t tokens) const {
+  const auto rows = Global(kReadRows)(cache_, sequence, first, first + tokens).cast<Tensor>();
+  return {static_cast<const char*>(rows->data), ffi::GetDataSize(*rows.operator->())};
+}
+
+bool Model::AppendRows(int64_t sequence, int64_t tokens, int64_t skipped, const std::string& rows) {
+  const auto none = Global(kReadRows)(cache_, sequence, 0, 0).cast<Tensor>();
+  const int64_t layers = none->shape[0], bytes = none->shape[2], added = tokens - skipped;
+  if (std::ssize(rows) != layers * tokens * bytes) return false;
+  const Tensor kept = Tensor::Empty({layers, added, bytes}, none->dtype, kCpu);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    std::memcpy(static_cast<char*>(kept->data) + layer * added * bytes,
+                rows.data() + (layer * tokens + skipped) * bytes,
+                static_cast<size_t>(added * bytes));
+  }
+  const int64_t first = lengths_.at(sequence);
+  Occupy(sequence, added);
+  Global("vm.builtin.paged_attention_kv_cache_write_rows")(cache_, sequence, first, kept);
+  return true;
+}
+
 int64_t Model::FreePages() const { return free_pages_(cache_).cast<int64_t>(); }
 
 std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
@@ -392,9 +427,12 @@ std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
   return rows;
 }
 
-std::vector<double> Model::SumOfStates(int64_t sequence, const std::vector<int32_t>& tokens) {
-  const ffi::Any result = Run(states_, {sequence}, tokens, region_.prefill);
-  return SumOfRows(result.cast<ffi::Array<ffi::Any>>()[0].cast<Tensor>());
+std::vector<std::vector<double>> Model::SumsOfStates(const Rows& rows) {
+  const auto call = [&](const Tensor& embedded) -> ffi::Any {
+    return states_(embedded, cache_, params_);
+  };
+  const ffi::Any result = Run(call, rows, 1, region_.prefill);
+  return SumsOfRows(result.cast<ffi::Array<ffi::Any>>()[0].cast<Tensor>(), rows.lengths);
 }
 
 const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {

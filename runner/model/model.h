@@ -118,6 +118,16 @@ class Model {
   // True if sequences can be forked and shortened, which a sliding window does not allow.
   bool shares() const { return window_ == 0; }
 
+  // True if rows of the cache can be read and appended: not without the patch of TVM's runtime, nor
+  // with a sliding window.
+  bool tells_rows() const;
+  // What the cache holds of a sequence's tokens from `first` on: for each layer, of each token as
+  // many bytes.
+  std::string ReadRows(int64_t sequence, int64_t first, int64_t tokens) const;
+  // Appends tokens without computing them, but for the first `skipped`: `rows` are those of ReadRows.
+  // Returns false if the rows are not of this cache.
+  bool AppendRows(int64_t sequence, int64_t tokens, int64_t skipped, const std::string& rows);
+
   int64_t FreePages() const;
   int64_t pages() const { return pages_; }
   // Bytes of all pages; 0 if the metadata lacks the sizes.
@@ -133,9 +143,9 @@ class Model {
   std::vector<std::vector<float>> PrefillRows(int64_t sequence, const std::vector<int32_t>& tokens);
   // True if the library can tell the states of tokens.
   bool embeds() const { return states_ != nullptr; }
-  // Reads tokens, and returns the sum [hidden] of their states after the last norm. Throws RunError
-  // if the library returns anything but float32 or float16.
-  std::vector<double> SumOfStates(int64_t sequence, const std::vector<int32_t>& tokens);
+  // Reads tokens of sequences, and returns the sum [hidden] of each sequence's states after the last
+  // norm. Throws RunError if the library returns anything but float32 or float16.
+  std::vector<std::vector<double>> SumsOfStates(const Rows& rows);
   // Most tokens of one PrefillRows call: its logits take memory, and a library without a function
   // for it takes a decode call for each token.
   int64_t scored() const { return verify_ == nullptr ? 4 : 32; }
@@ -158,7 +168,7 @@ class Model {
   // The same of a library's function, which reads as many tokens of each sequence.
   tvm::ffi::Any Run(const tvm::ffi::Function& call, const std::vector<int64_t>& sequences,
                     const std::vector<int32_t>& tokens, bool marked);
-  // Gives an empty sequence places for `tokens` tokens, whose keys and values are not computed.
+  // Appends places for `tokens` tokens, whose keys and values are not computed.
   void Occupy(int64_t sequence, int64_t tokens);
   // Records what the cache holds of the last `tokens` tokens of a sequence.
   void RecordCached(int64_t sequence, int64_t tokens, DLDataType type) const;

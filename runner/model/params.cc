@@ -6,12 +6,14 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "input/errors.h"
 #include "input/log.h"
 #include "input/md5.h"
 #include "input/read_file.h"
+#include "model/huge_pages.h"
 
 namespace rvv_runner {
 namespace {
@@ -25,11 +27,16 @@ class ShardReader {
   explicit ShardReader(bool check) : check_(check) {}
 
   // Throws if the shard does not have the size of the index. Call it before memory is allocated.
-  void Open(const ParamRecord& record, const std::string& where) {
+  void CheckSize(const ParamRecord& record, const std::string& where) {
     if (record.shard != path_) OpenShard(record, where);
   }
 
-  void Read(const ParamRecord& record, char* target) {
+  void Read(const ParamRecord& record, const std::string& where, char* target) {
+    CheckSize(record, where);
+    // Just before its parameters are read, while its bytes are still in the kernel's cache.
+    if (check_ && !record.shard_md5.empty() && checked_.insert(record.shard).second) {
+      CheckDigest(record);
+    }
     stream_.seekg(record.offset);
     stream_.read(target, record.bytes);
     if (stream_.gcount() != record.bytes) throw InputError("cannot read " + path_);
@@ -44,9 +51,6 @@ class ShardReader {
     if (size != record.shard_bytes) {
       throw InputError(record.shard + " has " + std::to_string(size) + " bytes, but " + kIndexFile +
                        " says " + std::to_string(record.shard_bytes));
-    }
-    if (check_ && !record.shard_md5.empty() && checked_.insert(record.shard).second) {
-      CheckDigest(record);
     }
     path_ = record.shard;
   }
@@ -81,14 +85,38 @@ void WidenInPlace(char* data, int64_t count) {
   }
 }
 
-Tensor LoadParam(const ParamRecord& record, ShardReader* reader, const std::string& where) {
+// A parameter whose record was checked.
+struct CheckedParam {
+  const ParamRecord* record;
+  StoredAs stored;
+  DLDataType dtype;
+  size_t bytes;  // in memory
+  std::string where;
+};
+
+CheckedParam CheckParam(const ParamRecord& record, const std::string& where, ShardReader* reader) {
   const StoredAs stored = CheckStored(record, where);
   const DLDataType dtype = ffi::StringToDLDataType(record.dtype);
-  reader->Open(record, where);
-  Tensor tensor = Tensor::Empty(ffi::Shape(record.shape), dtype, DLDevice{kDLCPU, 0});
+  reader->CheckSize(record, where);
+  return {&record, stored, dtype, ffi::GetDataSize(stored.count, dtype), where};
+}
+
+// Gives a tensor its block, and keeps the arena while a tensor is in use.
+struct ArenaBlock {
+  std::shared_ptr<Arena> arena;
+  size_t bytes;
+  void AllocData(DLTensor* tensor) { tensor->data = arena->Take(bytes); }
+  void FreeData(DLTensor*) {}
+};
+
+Tensor LoadParam(const CheckedParam& param, ShardReader* reader,
+                 const std::shared_ptr<Arena>& arena) {
+  Tensor tensor =
+      ffi::Tensor::FromNDAlloc(ArenaBlock{arena, param.bytes}, ffi::Shape(param.record->shape),
+                               param.dtype, DLDevice{kDLCPU, 0});
   char* data = static_cast<char*>(tensor->data);
-  reader->Read(record, data);
-  if (stored.widen) WidenInPlace(data, stored.count);
+  reader->Read(*param.record, param.where, data);
+  if (param.stored.widen) WidenInPlace(data, param.stored.count);
   return tensor;
 }
 
@@ -97,7 +125,8 @@ Tensor LoadParam(const ParamRecord& record, ShardReader* reader, const std::stri
 ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<WantedParam>& wanted,
                                 bool check) {
   const ParamIndex index = ParseIndex(ReadFile(folder + "/" + kIndexFile), folder);
-  ffi::Array<ffi::Any> params;
+  std::vector<CheckedParam> checked;
+  size_t bytes = 0;
   std::map<std::string, int64_t> open;
   ShardReader reader(check);
   std::set<std::string> without_digest;
@@ -114,13 +143,17 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<Wan
                        param.dtype);
     }
     CheckShape(param, record, &open, where);
-    params.push_back(LoadParam(record, &reader, where));
+    checked.push_back(CheckParam(record, where, &reader));
+    bytes += Arena::BytesOf(checked.back().bytes);
   }
   if (!without_digest.empty()) {
     Log(LogLevel::kWarn, std::string(kIndexFile) + " has no md5sum for " + *without_digest.begin() +
                              (without_digest.size() > 1 ? " and other shards" : "") +
                              ": damaged parameters would not be noticed");
   }
+  const auto arena = std::make_shared<Arena>(bytes);
+  ffi::Array<ffi::Any> params;
+  for (const CheckedParam& param : checked) params.push_back(LoadParam(param, &reader, arena));
   return params;
 }
 

@@ -33,8 +33,8 @@ void OnRounding(const void* ready, const float* x, int64_t m, int64_t k, int64_t
     }
   }
   open_record->AddRows({static_cast<uint64_t>(m), static_cast<uint64_t>(k),
-                        static_cast<uint64_t>(block), reinterpret_cast<uintptr_t>(x),
-                        scales.data(), values.data()});
+                        static_cast<uint64_t>(block), reinterpret_cast<uintptr_t>(x), scales.data(),
+                        values.data()});
 }
 
 }  // namespace

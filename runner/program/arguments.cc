@@ -35,7 +35,8 @@ const char kUsage[] =
     "that\n"
     "                       can run the library)\n"
     "  --logits FILE        write float32 logits, one row for each generated token\n"
-    "  --roundings FILE     write what was rounded to int8, for a reference that checks the answer\n"
+    "  --roundings FILE     write what was rounded to int8, for a reference that checks the "
+    "answer\n"
     "  --json               print the result as JSON\n"
     "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
     "  --no-params-check    start sooner: do not compare the parameters with their digests\n"
@@ -206,8 +207,8 @@ void CheckChat(const Arguments& arguments) {
     throw InputError("--chat needs --tokenizer: the model's tokenizer.bin");
   }
   if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
-      arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.roundings.empty() ||
-      !arguments.beside.empty() || arguments.region.depth > 0) {
+      arguments.raw || arguments.json || !arguments.logits.empty() ||
+      !arguments.roundings.empty() || !arguments.beside.empty() || arguments.region.depth > 0) {
     throw InputError(
         "--chat cannot be combined with --prompt, --prompt-file, --tokens, --beside, --raw, "
         "--json, --logits, --roundings or --roi-depth");

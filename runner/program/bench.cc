@@ -17,6 +17,7 @@
 #include "input/errors.h"
 #include "input/json.h"
 #include "model/cpus.h"
+#include "model/huge_pages.h"
 #include "model/model.h"
 #include "program/arguments.h"
 #include "program/limits.h"
@@ -195,7 +196,8 @@ struct About {
   std::string model;
   std::string core;
   int64_t vlen;
-  int64_t bytes;  // of the weights
+  int64_t bytes;       // of the weights
+  int64_t huge_bytes;  // of the process, in huge pages
   std::string verdict;
 };
 
@@ -206,7 +208,8 @@ std::string Fixed(double value) {
 }
 
 void PrintHead(const About& about) {
-  std::cout << "model " << about.model << ", weights " << Fixed(about.bytes / 1048576.0) << " MiB";
+  std::cout << "model " << about.model << ", weights " << Fixed(about.bytes / 1048576.0) << " MiB ("
+            << Fixed(about.huge_bytes / 1048576.0) << " MiB in huge pages)";
   if (!about.core.empty()) std::cout << ", core " << about.core;
   if (about.vlen > 0) std::cout << ", compiled for vector registers of " << about.vlen << " bits";
   if (!about.verdict.empty()) std::cout << ", its answer when built: " << about.verdict;
@@ -220,9 +223,13 @@ void PrintRow(const Row& row) {
 }
 
 void PrintJson(const About& about, const std::vector<Row>& rows) {
-  Json result = {{"model", about.model},     {"core", about.core},
-                 {"vlen", about.vlen},       {"weights_bytes", about.bytes},
-                 {"verdict", about.verdict}, {"rows", Json::array()}};
+  Json result = {{"model", about.model},
+                 {"core", about.core},
+                 {"vlen", about.vlen},
+                 {"weights_bytes", about.bytes},
+                 {"huge_page_bytes", about.huge_bytes},
+                 {"verdict", about.verdict},
+                 {"rows", Json::array()}};
   for (const Row& row : rows) {
     result["rows"].push_back({{"threads", row.threads},
                               {"test", row.test},
@@ -253,7 +260,11 @@ int Bench(const std::vector<std::string>& words) {
   const Limits limits = MostOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, nullptr);
   Model model(library, weights.params, Model::RoomFor(1, limits.max_seq, limits.chunk), {});
-  const About about = {ModelName(arguments.params), CoreName(), library.vlen(), BytesOf(weights),
+  const About about = {ModelName(arguments.params),
+                       CoreName(),
+                       library.vlen(),
+                       BytesOf(weights),
+                       HugePageBytes(),
                        weights.verdict};
   if (!arguments.json) PrintHead(about);
   const auto prompt = Differing(prompted, weights.vocabulary);

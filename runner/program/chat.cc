@@ -24,6 +24,7 @@
 #include "program/line_reader.h"
 #include "program/threads.h"
 #include "program/weights.h"
+#include "program/word_wrap.h"
 
 namespace rvv_runner {
 namespace {
@@ -35,10 +36,12 @@ constexpr char kHelp[] =
     "  /save FILE   write the conversation as JSON\n"
     "  /read FILE   send a file's text as the message\n"
     "  /stats       show speed and memory\n"
+    "  /wrap        break lines of answers between words, or do not (a terminal breaks them)\n"
     "  /help        this text\n"
     "  /exit, /quit leave (or Ctrl-D)\n"
     "To send a message that begins with /, type //. Ctrl-C ends an answer.\n"
-    "In a terminal, Alt-Enter, or \\ at the end of a line, begins another line of the message.\n";
+    "In a terminal, Alt-Enter, or \\ at the end of a line, begins another line of the message;\n"
+    "Ctrl-R searches earlier messages, Ctrl-Z stops the program until the shell's fg.\n";
 constexpr size_t kLongestMessage = size_t{16} << 20;
 // Tokens that a sliding context keeps free for an answer.
 constexpr int64_t kAnswerRoom = 256;
@@ -115,6 +118,9 @@ class Conversation {
       edited_ = LastMessage();
     } else if (command == "/edit") {
       throw InputError("there is no line editor here: type /edit TEXT");
+    } else if (command == "/wrap" && rest.empty()) {
+      wraps_ = !wraps_;
+      std::cerr << (wraps_ ? "lines are broken between words\n" : "lines are not broken\n");
     } else if (command == "/stats") {
       Stats();
     } else if (command == "/save" && !rest.empty()) {
@@ -172,9 +178,10 @@ class Conversation {
     if (request.stop.empty()) request.stop = tokenizer_.stop();
     request.sampling.max_tokens = arguments_.max_new ? std::min(arguments_.max_new, room) : room;
     std::string answer;
+    WordWrap wrap(wraps_ ? LineReader::Columns() : 0);
     request.on_piece = [&](const Piece& piece) {
       answer += piece.text;
-      std::cout << piece.text << std::flush;
+      std::cout << wrap.Next(piece.text) << std::flush;
     };
     request.on_finish = [&](const Ended& ended) { last_ = ended; };
     LineReader::Interrupted();
@@ -182,7 +189,7 @@ class Conversation {
     while (engine_->Step()) {
       if (LineReader::Interrupted()) engine_->Cancel(id);
     }
-    std::cout << std::endl;
+    std::cout << wrap.Finish() << std::endl;
     messages_.push_back({Message::Role::kAssistant, answer});
     if (last_.finish == Finish::kError) throw RunError(last_.error);
     if (last_.finish == Finish::kCancelled) std::cerr << "(ended by Ctrl-C)\n";
@@ -264,6 +271,7 @@ class Conversation {
   const Arguments& arguments_;
   Sampling sampling_;
   const bool edits_;
+  bool wraps_ = true;
   std::string edited_;
   std::vector<Message> messages_;
   Ended last_;

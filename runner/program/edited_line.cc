@@ -20,6 +20,13 @@ size_t WidthOf(std::string_view text) {
   return width;
 }
 
+// The first byte of the last character.
+size_t FirstOfLast(const std::string& text) {
+  size_t at = text.size();
+  while (at > 0 && (text[--at] & 0xC0) == 0x80) continue;
+  return at;
+}
+
 // Control characters of a paste must not reach the terminal.
 std::string Shown(std::string text) {
   for (char& c : text) {
@@ -35,6 +42,7 @@ EditedLine::EditedLine(std::string text, const std::vector<std::string>& history
 
 EditedLine::Result EditedLine::Press(const Key& key) {
   using Kind = Key::Kind;
+  if (searched_ && Search(key)) return Result::kChanged;
   switch (key.kind) {
     case Kind::kText:
     case Kind::kNewLine: {
@@ -64,7 +72,13 @@ EditedLine::Result EditedLine::Press(const Key& key) {
     case Kind::kEnd: at_ = LineEnd(); break;
     case Kind::kUp: MoveLine(-1); break;
     case Kind::kDown: MoveLine(1); break;
+    case Kind::kSearch:
+      searched_ = "";
+      found_ = true;
+      break;
     case Kind::kRedraw:
+    case Kind::kSuspend:
+    case Kind::kLeaveSearch:
     case Kind::kIgnored: break;
   }
   return Result::kChanged;
@@ -132,6 +146,52 @@ void EditedLine::Recall(int by) {
   ToEnd();
 }
 
+bool EditedLine::Search(const Key& key) {
+  using Kind = Key::Kind;
+  switch (key.kind) {
+    case Kind::kText:
+      *searched_ += key.text;
+      Find(recalled_);
+      return true;
+    case Kind::kBackspace:
+      searched_->resize(FirstOfLast(*searched_));
+      ShowUnsent();
+      Find(history_.size());
+      return true;
+    case Kind::kSearch:
+      if (!searched_->empty() && recalled_ > 0) Find(recalled_ - 1);
+      return true;
+    case Kind::kLeaveSearch:
+    case Kind::kInterrupt:
+      searched_.reset();
+      ShowUnsent();
+      return true;
+    case Kind::kRedraw:
+    case Kind::kSuspend: return true;
+    default: searched_.reset(); return false;
+  }
+}
+
+void EditedLine::ShowUnsent() {
+  if (recalled_ != history_.size()) text_ = unsent_;
+  recalled_ = history_.size();
+  ToEnd();
+}
+
+// Shows the newest text of the history that holds what is searched, from `newest` on to older ones.
+void EditedLine::Find(size_t newest) {
+  found_ = searched_->empty();
+  for (size_t at = std::min(newest + 1, history_.size()); at > 0 && !found_; --at) {
+    const size_t place = history_[at - 1].rfind(*searched_);
+    if (place == std::string::npos) continue;
+    if (recalled_ == history_.size()) unsent_ = text_;
+    recalled_ = at - 1;
+    text_ = history_[recalled_];
+    at_ = place;
+    found_ = true;
+  }
+}
+
 std::vector<EditedLine::Row> EditedLine::Rows(size_t indent, size_t columns) const {
   std::vector<Row> rows = {{0, 0, indent}};
   size_t column = indent;
@@ -153,9 +213,12 @@ std::vector<EditedLine::Row> EditedLine::Rows(size_t indent, size_t columns) con
   return rows;
 }
 
-std::string EditedLine::Draw(const std::string& prompt, size_t columns, size_t rows) {
-  columns = std::max<size_t>(columns, prompt.size() + 2);  // a wide character has room
-  const std::vector<Row> all = Rows(prompt.size(), columns);
+std::string EditedLine::Draw(const std::string& ordinary, size_t columns, size_t rows) {
+  const std::string prompt =
+      !searched_ ? ordinary : std::string(found_ ? "search '" : "no '") + Shown(*searched_) + "': ";
+  const size_t indent = WidthOf(prompt);
+  columns = std::max<size_t>(columns, indent + 2);  // a wide character has room
+  const std::vector<Row> all = Rows(indent, columns);
   size_t current = all.size() - 1;
   while (all[current].begin > at_) --current;
   const size_t before = all[current].indent + WidthOf(std::string_view(text_).substr(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class EditedLine {
   // which is ASCII; the others are indented as much. Shows the lines around the cursor, if not all
   // fit into a terminal of these sizes.
   std::string Draw(const std::string& prompt, size_t columns, size_t rows);
+  // Notes that the cursor is at the begin of a row again, below what was drawn.
+  void Redrawn() { drawn_row_ = 0; }
 
  private:
   struct Row {
@@ -44,12 +47,19 @@ class EditedLine {
   void Erase(size_t begin, size_t end);
   void MoveLine(int by);
   void Recall(int by);
+  // While a text of the history is searched. Returns false if the key ends the search and has its
+  // ordinary meaning.
+  bool Search(const Key& key);
+  void Find(size_t newest);
+  void ShowUnsent();
 
   std::string text_;
   size_t at_;  // byte of the cursor
   const std::vector<std::string>& history_;
-  size_t recalled_;       // index in the history; its size: the text itself
-  std::string unsent_;    // the text itself, while another is shown
+  size_t recalled_;                      // index in the history; its size: the text itself
+  std::string unsent_;                   // the text itself, while another is shown
+  std::optional<std::string> searched_;  // while texts of the history are searched: what for
+  bool found_ = false;
   size_t drawn_row_ = 0;  // of the cursor, in the last drawing
 };
 

@@ -17,12 +17,13 @@ constexpr std::string_view kPasteEnd = "\x1B[201~";
 
 const std::map<unsigned char, Kind>& Controls() {
   static const std::map<unsigned char, Kind> controls = {
-      {'\r', Kind::kEnter},      {'\n', Kind::kEnter},  // from programs that drive a terminal
-      {0x01, Kind::kHome},       {0x02, Kind::kLeft},        {0x03, Kind::kInterrupt},
-      {0x04, Kind::kEndOfInput}, {0x05, Kind::kEnd},         {0x06, Kind::kRight},
-      {0x08, Kind::kBackspace},  {0x0B, Kind::kEraseBehind}, {0x0C, Kind::kRedraw},
-      {0x0E, Kind::kDown},       {0x10, Kind::kUp},          {0x15, Kind::kEraseBefore},
-      {0x17, Kind::kEraseWord},  {0x7F, Kind::kBackspace},
+      {'\r', Kind::kEnter},       {'\n', Kind::kEnter},  // from programs that drive a terminal
+      {0x01, Kind::kHome},        {0x02, Kind::kLeft},        {0x03, Kind::kInterrupt},
+      {0x04, Kind::kEndOfInput},  {0x05, Kind::kEnd},         {0x06, Kind::kRight},
+      {0x08, Kind::kBackspace},   {0x0B, Kind::kEraseBehind}, {0x0C, Kind::kRedraw},
+      {0x0E, Kind::kDown},        {0x10, Kind::kUp},          {0x15, Kind::kEraseBefore},
+      {0x17, Kind::kEraseWord},   {0x7F, Kind::kBackspace},   {0x12, Kind::kSearch},
+      {0x07, Kind::kLeaveSearch}, {0x1A, Kind::kSuspend},
   };
   return controls;
 }

@@ -27,6 +27,9 @@ struct Key {
     kEraseBefore,
     kEraseBehind,
     kRedraw,
+    kSearch,
+    kLeaveSearch,
+    kSuspend,
     kInterrupt,
     kEndOfInput,
   };

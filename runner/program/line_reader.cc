@@ -48,6 +48,25 @@ void OnEnd(int signal) {
   raise(signal);  // with SA_RESETHAND: ends the program
 }
 
+void Handle(int signal, void (*handler)(int), int flags);
+void Listen(bool editing);
+volatile sig_atomic_t listens_to_keys = 0;
+
+// Gives the shell its settings of the terminal while the program is stopped.
+void OnStop(int signal) {
+  const int before = errno;
+  Restore();
+  Handle(signal, SIG_DFL, 0);
+  raise(signal);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, signal);
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);  // stops here
+  Handle(signal, OnStop, SA_RESTART);
+  Listen(listens_to_keys);
+  errno = before;
+}
+
 void Handle(int signal, void (*handler)(int), int flags) {
   struct sigaction action = {};
   action.sa_handler = handler;
@@ -59,13 +78,13 @@ void Handle(int signal, void (*handler)(int), int flags) {
 // Lets the program see each key. `editing`: Ctrl-C and others are keys, too; otherwise, while an
 // answer is written, they are signals.
 void Listen(bool editing) {
+  listens_to_keys = editing;
   termios settings = original;
   // Enter and a pasted line end are told apart by their bytes.
   if (editing) settings.c_iflag &= ~static_cast<tcflag_t>(ICRNL | INLCR);
   settings.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | (editing ? ISIG : 0));
   settings.c_cc[VMIN] = 1;
   settings.c_cc[VTIME] = 0;
-  settings.c_cc[VSUSP] = _POSIX_VDISABLE;  // a stopped program would leave these settings behind
   tcsetattr(STDIN_FILENO, TCSANOW, &settings);
 }
 
@@ -99,6 +118,7 @@ LineReader::LineReader(const std::string& history)
   tcgetattr(STDIN_FILENO, &original);
   changed = true;
   for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) Handle(signal, OnEnd, SA_RESETHAND);
+  Handle(SIGTSTP, OnStop, SA_RESTART);
   Listen(false);
 }
 
@@ -166,6 +186,12 @@ std::optional<LineReader::Line> LineReader::NextEdited(const std::string& text) 
     if (TakeKey(&pending_, &key)) {
       result = line.Press(key);
       if (key.kind == Key::Kind::kRedraw) std::cerr << "\x1B[2J\x1B[H";
+      if (key.kind == Key::Kind::kSuspend) {
+        std::cerr << "\r\n" << std::flush;
+        raise(SIGTSTP);
+        std::cerr << kPasteOn;
+        line.Redrawn();
+      }
       continue;
     }
     draw();
@@ -195,6 +221,8 @@ bool LineReader::Interrupted() {
   interrupted = 0;
   return true;
 }
+
+size_t LineReader::Columns() { return isatty(STDOUT_FILENO) == 1 ? Size().ws_col : 0; }
 
 bool LineReader::terminal() { return isatty(STDIN_FILENO) == 1; }
 

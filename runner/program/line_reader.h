@@ -34,6 +34,8 @@ class LineReader {
   // True if the input is a terminal, where the program prints a prompt.
   static bool terminal();
   bool edits() const { return edits_; }
+  // Columns of the terminal that answers are written to; 0 if they go elsewhere.
+  static size_t Columns();
 
   // Most bytes of a line that Linux's terminals take where they do the editing; they drop the rest.
   static constexpr size_t kTerminalLine = 4095;

@@ -2,8 +2,11 @@
 #include "program/serve.h"
 
 #include <algorithm>
+#include <csignal>
 #include <iostream>
 #include <map>
+#include <memory>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "api/description.h"
 #include "engine/defaults.h"
 #include "engine/engine.h"
+#include "engine/prompt_files.h"
 #include "grammar/compiler.h"
 #include "input/available_bytes.h"
 #include "input/errors.h"
@@ -24,6 +28,7 @@
 #include "program/weights.h"
 #include "server/engine_thread.h"
 #include "server/listening.h"
+#include "server/model_servers.h"
 
 namespace rvv_runner {
 
@@ -44,6 +49,16 @@ const char kServeUsage[] =
     "                       (none)\n"
     "  --parallel N         most answers computed at the same time (4)\n"
     "  --queue N            most answers that wait; further requests get status 429 (64)\n"
+    "  --cache-dir DIR      folder in which the keys and values of prompts survive a restart\n"
+    "                       (none); they hold the prompts: keep the folder private\n"
+    "  --cache-size MIB     most MiB of its files (1024)\n"
+    "  --cache-memory MIB   most MiB of the KV cache (four fifths of the available memory)\n"
+    "  --models DIR         serve all models whose folders are in DIR, instead of --params and\n"
+    "                       --tokenizer; a request names one of them. Each is loaded when it is\n"
+    "                       first asked for, and unloaded when another one needs its memory\n"
+    "  --models-memory MIB  with --models: most MiB of parameters and caches of the loaded models\n"
+    "                       (four fifths of the available memory); --cache-memory is then that of\n"
+    "                       each model (512)\n"
     "  --no-prompt-lookup   do not guess tokens that the prompt or the answer has had before; "
     "else\n"
     "                       they are guessed, and verified together, while that saves time\n"
@@ -63,6 +78,8 @@ namespace {
 constexpr int64_t kMostParallel = 64;
 constexpr int64_t kMostQueued = 1024;
 constexpr size_t kSpareConnections = 32;  // for the page, /health and /metrics
+constexpr size_t kModelsConnections = 256;
+constexpr int64_t kModelCache = 512;  // MiB
 constexpr size_t kLongestTexts = size_t{64} << 10;
 
 struct ServeArguments {
@@ -71,6 +88,12 @@ struct ServeArguments {
   int64_t queue = 64;
   std::string key_file;
   std::string alias_file;
+  std::string cache_folder;
+  int64_t cache_mebibytes = 1024;
+  int64_t kv_mebibytes = 0;  // 0: not given
+  std::string models;
+  int64_t models_mebibytes = 0;
+  std::vector<std::string> passed;  // options for the servers of --models
   std::string log_level = "info";
   std::string name;
   std::string alias;
@@ -96,17 +119,28 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   ServeArguments a;
   int64_t port = a.server.port;
   const std::map<std::string, std::string*> texts = {
-      {"--host", &a.server.host}, {"--cors", &a.server.cors},      {"--api-key-file", &a.key_file},
-      {"--alias", &a.alias},      {"--alias-file", &a.alias_file}, {"--log-level", &a.log_level},
-      {"--name", &a.name}};
+      {"--host", &a.server.host}, {"--cors", &a.server.cors},       {"--api-key-file", &a.key_file},
+      {"--alias", &a.alias},      {"--alias-file", &a.alias_file},  {"--log-level", &a.log_level},
+      {"--name", &a.name},        {"--cache-dir", &a.cache_folder}, {"--models", &a.models}};
   struct Number {
     int64_t* target;
     int64_t low, high;
   };
-  const std::map<std::string, Number> numbers = {{"--port", {&port, 0, 65535}},
-                                                 {"--parallel", {&a.parallel, 1, kMostParallel}},
-                                                 {"--queue", {&a.queue, 1, kMostQueued}}};
+  const std::map<std::string, Number> numbers = {
+      {"--port", {&port, 0, 65535}},
+      {"--parallel", {&a.parallel, 1, kMostParallel}},
+      {"--queue", {&a.queue, 1, kMostQueued}},
+      {"--cache-size", {&a.cache_mebibytes, 1, 1 << 24}},
+      {"--cache-memory", {&a.kv_mebibytes, 1, 1 << 24}},
+      {"--models-memory", {&a.models_mebibytes, 1, 1 << 24}}};
+  // What the servers of --models do not get: they are behind this one, and have their own files.
+  const std::set<std::string> own = {"--host",          "--port",         "--cors", "--models",
+                                     "--models-memory", "--cache-memory", "--name", "--cache-dir",
+                                     "--params",        "--tokenizer",    "--lib",  "--log-level"};
   for (size_t i = 0; i < words.size(); ++i) {
+    if (!own.contains(words[i]) && (i == 0 || !own.contains(words[i - 1]))) {
+      a.passed.push_back(words[i]);
+    }
     if (words[i] == "--no-prompt-lookup" || words[i] == "--strict") {
       (words[i] == "--strict" ? a.strict : a.no_lookup) = true;
       continue;
@@ -132,6 +166,13 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   if (a.name.find('/') != std::string::npos) {
     throw InputError("--name: '" + a.name +
                      "' must not contain a slash: it becomes a part of /v1/models/NAME");
+  }
+  if (!a.models.empty() && !(a.name.empty() && a.alias.empty() && a.alias_file.empty())) {
+    throw InputError("--models: the models have the names of their folders; leave out --name, " +
+                     std::string("--alias and --alias-file"));
+  }
+  if (a.models.empty() && a.models_mebibytes > 0) {
+    throw InputError("--models-memory needs --models DIR");
   }
   return a;
 }
@@ -179,23 +220,43 @@ void Reload(const ServeArguments& own, Accepted* keys, Accepted* aliases) {
 
 std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+// Four fifths of the available memory: the rest is for what a call computes, bodies and the system.
+int64_t MostMemory() { return AvailableBytes() / 10 * 8; }
+
 // Room for --parallel of the longest answers, or for as many tokens as fit into the memory: then an
 // answer may wait for the pages of others. Throws InputError if not even one answer fits.
-CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int64_t available) {
+CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int64_t memory) {
   CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
   const int64_t token = TokenBytes(library);
-  if (available == 0 || token == 0) return room;
-  // The rest is for what a call computes, bodies and the system.
-  const int64_t most = available / 10 * 8 / token;
+  if (memory == 0 || token == 0) return room;
+  const int64_t most = memory / token;
   const int64_t one = Model::RoomFor(1, limits.tokens, limits.chunk).tokens;
   if (most < one) {
     throw InputError("not enough memory: the KV cache of one answer of " +
                      std::to_string(limits.tokens) + " tokens takes " + Mebibytes(one * token) +
-                     ", but " + Mebibytes(available) + " are available; use --parallel 1 and " +
+                     ", but there are " + Mebibytes(memory) + " for it; use --parallel 1 and " +
                      "--max-seq " + std::to_string(std::max<int64_t>(1, most)) + " or less");
   }
   room.tokens = std::min(room.tokens, most / Model::kPageTokens * Model::kPageTokens);
   return room;
+}
+
+// The files of --cache-dir; null without the option, and for a model whose cache cannot be stored.
+std::unique_ptr<PromptFiles> FilesOfPrompts(const ServeArguments& own, const ParamFiles& params,
+                                            const Library& library, const Accepted& keys,
+                                            const Model& model) {
+  if (own.cache_folder.empty()) return nullptr;
+  if (!model.tells_rows()) {
+    Log(LogLevel::kWarn, "--cache-dir has no effect: this model's sliding window drops tokens");
+    return nullptr;
+  }
+  auto files = std::make_unique<PromptFiles>(
+      own.cache_folder, params.digest + library.metadata().dump(), own.cache_mebibytes << 20,
+      [&keys](size_t owner) { return keys.Text(owner); });
+  Log(LogLevel::kInfo, own.cache_folder + " has " + std::to_string(files->files()) + " blocks of " +
+                           "prompts, " + Mebibytes(files->bytes()) + " of at most " +
+                           Mebibytes(own.cache_mebibytes << 20));
+  return files;
 }
 
 // Prints what an option asks for instead of serving. Returns false without such an option.
@@ -217,10 +278,48 @@ bool PrintInstead(const std::vector<std::string>& words) {
 
 }  // namespace
 
+namespace {
+
+// Serves the models in a folder, each by a process of its own.
+int ServeModels(ServeArguments own) {
+  own.server.keys = ReadKeys(own);
+  own.server.connections = kModelsConnections;
+  HttpServer server(own.server);
+  server.Bind();
+  StopSignals signals;
+  const int64_t memory = own.models_mebibytes > 0 ? own.models_mebibytes << 20 : MostMemory();
+  const int64_t cache = (own.kv_mebibytes > 0 ? own.kv_mebibytes : kModelCache) << 20;
+  const auto options = [&](const StoredModel& model) {
+    std::vector<std::string> words = own.passed;
+    words.insert(words.end(), {"--log-level", own.log_level == "info" ? "warn" : own.log_level,
+                               "--cache-memory", std::to_string(cache >> 20)});
+    if (!own.cache_folder.empty()) {
+      words.insert(words.end(), {"--cache-dir", own.cache_folder + "/" + model.name});
+    }
+    return words;
+  };
+  ModelServers models(ModelsIn(own.models), options, memory, cache);
+  Accepted aliases;
+  signals.OnReload([&] {
+    Reload(own, &server.keys(), &aliases);
+    models.Signal(SIGHUP);
+  });
+  for (const StoredModel& model : models.models()) {
+    Log(LogLevel::kInfo, "model " + model.name + ", " + Mebibytes(model.bytes));
+  }
+  Log(LogLevel::kInfo, Mebibytes(memory) + " for the loaded models (--models-memory), of each " +
+                           Mebibytes(cache) + " for its cache (--cache-memory)");
+  ServeUntilStopped(&server, &models, &signals, std::cout);
+  return 0;
+}
+
+}  // namespace
+
 int Serve(const std::vector<std::string>& words) {
   if (PrintInstead(words)) return 0;
   ReturnFreedMemory();
   ServeArguments own = Parse(words);
+  if (!own.models.empty()) return ServeModels(std::move(own));
   const Arguments arguments = ParseModelArguments(own.rest);
   RefuseAnswerOptions(arguments, "serve");
   if (arguments.json)
@@ -248,7 +347,8 @@ int Serve(const std::vector<std::string>& words) {
   for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
   CheckSampling(defaults, weights.vocabulary);
-  const CacheLimits room = RoomInMemory(library, limits, AvailableBytes());
+  const CacheLimits room =
+      RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : MostMemory());
   Model model(library, weights.params, room, arguments.region);
   Log(LogLevel::kInfo, "a KV cache of " + Mebibytes(model.bytes()) + " for " +
                            std::to_string(room.tokens) + " tokens of " +
@@ -256,11 +356,12 @@ int Serve(const std::vector<std::string>& words) {
                            " answers at once (--parallel), each of up to " +
                            std::to_string(limits.tokens) + " tokens (--max-seq)");
   if (weights.verdict == "right") Log(LogLevel::kInfo, "when it was built, its answer was right");
-  Engine engine(&model, &tokenizer, weights.vocabulary, limits);
+  const ParamFiles files = FilesOf(arguments.params);
+  const auto prompts = FilesOfPrompts(own, files, library, server.keys(), model);
+  Engine engine(&model, &tokenizer, weights.vocabulary, limits, prompts.get());
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
-  const ParamFiles files = FilesOf(arguments.params);
   ServeUntilStopped(&server,
                     {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases,
                      own.strict, files.bytes, files.digest},

@@ -32,4 +32,12 @@ std::optional<size_t> Accepted::Find(const std::string& text) const {
   return found;
 }
 
+std::string Accepted::Text(size_t number) const {
+  const std::lock_guard guard(mutex_);
+  for (const auto& [text, its] : numbers_) {
+    if (its == number) return text;
+  }
+  return "";
+}
+
 }  // namespace rvv_runner

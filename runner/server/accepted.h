@@ -23,6 +23,8 @@ class Accepted {
   // The number of an accepted text. A text keeps its number for the life of the program: another
   // one never gets it. The time does not depend on which text it is.
   std::optional<size_t> Find(const std::string& text) const;
+  // The text of a number; empty if no text has it.
+  std::string Text(size_t number) const;
 
  private:
   mutable std::mutex mutex_;

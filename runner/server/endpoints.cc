@@ -24,6 +24,8 @@
 namespace rvv_runner {
 namespace {
 
+constexpr size_t kTextsAtOnce = 8;
+
 using nlohmann::json;
 
 constexpr size_t kLargeBody = size_t{64} << 10;  // bytes; such bodies are read one at a time
@@ -236,17 +238,22 @@ Endpoints::Vectors Endpoints::VectorsOf(const EmbeddingRequest& asked, const std
     served_.CheckModel(asked.model);
     return Explained(input, [&] { return TextsFor(served_, asked, &found.dropped); });
   });
-  // One by one, so that others get their turn, and many fit into the queue.
-  for (Request& one : texts) {
-    one.owner = owner;
-    std::vector<Request> single;
-    single.push_back(std::move(one));
-    auto answer = Explained(
-        input, [&] { return std::make_unique<Answers>(served_.answerer, std::move(single)); });
-    AwaitAll(answer.get(), stopping_, request, [&](const AnswerEvent& event) {
+  found.vectors.resize(texts.size());
+  // A few at once, which the engine may read in one call, so that others get their turn, and many
+  // fit into the queue.
+  for (size_t first = 0; first < texts.size(); first += kTextsAtOnce) {
+    const size_t end = std::min(texts.size(), first + kTextsAtOnce);
+    std::vector<Request> some;
+    for (size_t i = first; i < end; ++i) {
+      texts[i].owner = owner;
+      some.push_back(std::move(texts[i]));
+    }
+    auto answers = Explained(
+        input, [&] { return std::make_unique<Answers>(served_.answerer, std::move(some)); });
+    AwaitAll(answers.get(), stopping_, request, [&](const AnswerEvent& event) {
       if (!event.ended) return;
       found.tokens += event.ended->prompt_tokens;
-      found.vectors.push_back(Shortened(event.ended->embedding, asked.dimensions));
+      found.vectors[first + event.answer] = Shortened(event.ended->embedding, asked.dimensions);
     });
   }
   return found;
@@ -311,26 +318,11 @@ void Endpoints::OllamaEmbed(bool older, const httplib::Request& request, size_t 
                   {"prompt_eval_count", found.tokens}});
 }
 
-json Endpoints::OllamaAbout() const {
-  const std::string name = TaggedName(served_.name);
-  return {{"name", name},
-          {"model", name},
-          {"size", served_.bytes},
-          {"digest", served_.digest},
-          {"details",
-           {{"parent_model", ""},
-            {"format", "mlc-rvv"},
-            {"family", ""},
-            {"families", json::array()},
-            {"parameter_size", ""},
-            {"quantization_level", ""}}}};
-}
-
 void Endpoints::OllamaModels(bool running, httplib::Response& response) const {
-  json model = OllamaAbout();
+  json model = OllamaModel(served_.name, served_.bytes, served_.digest);
   if (running) {
     // It is never unloaded.
-    model.update({{"expires_at", "9999-12-31T23:59:59Z"}, {"size_vram", 0}});
+    model.update({{"expires_at", kNever}, {"size_vram", 0}});
     model["context_length"] = served_.context;
   } else {
     model["modified_at"] = Rfc3339(started_);
@@ -351,7 +343,7 @@ void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
        {{"modified_at", Rfc3339(started_)},
         {"template", ""},
         {"parameters", ""},
-        {"details", OllamaAbout()["details"]},
+        {"details", OllamaModel("", 0, "")["details"]},
         {"model_info",
          {{"general.architecture", "mlc-rvv"}, {"mlc-rvv.context_length", served_.context}}},
         {"capabilities", capabilities}});

@@ -59,7 +59,6 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
-  nlohmann::json OllamaAbout() const;
   // The vectors of texts, and the number of their tokens.
   struct Vectors {
     std::vector<std::vector<float>> vectors;

@@ -32,7 +32,7 @@ std::string EngineThread::Trouble() const {
 void EngineThread::Run() {
   int quiet = 0;
   while (!over_) {
-    if (!engine_->Wait(kPatience) || over_) {
+    if (!engine_->Wait(engine_->Store() ? 0 : kPatience) || over_) {
       if (++quiet == kQuietWaits) Note("");
       continue;
     }

@@ -127,8 +127,19 @@ HttpServer::HttpServer(const ServerOptions& options) : options_(options), keys_(
                    "machine and every web page in its networks could use the server");
 }
 
+void HttpServer::Offer(Router* router) {
+  for (const PathAbout& about : ApiPaths()) {
+    const std::string& path = about.path;
+    if (about.method == "GET") {
+      AddGet(path, [=](const auto& q, auto& r) { router->Get(path, q, r); });
+    } else {
+      AddPost(path, [=](const auto& q, size_t, Body* b, auto& r) { router->Post(q, b, r); });
+    }
+  }
+  Prepare(router);
+}
+
 void HttpServer::Offer(Endpoints* endpoints) {
-  endpoints_ = endpoints;
   AddGet("/", [=](const auto& q, auto& r) { endpoints->Page(q, r); });
   AddGet("/health", [=](const auto& q, auto& r) { endpoints->Health(q, r); });
   AddGet("/metrics", [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
@@ -164,13 +175,21 @@ void HttpServer::Offer(Endpoints* endpoints) {
   AddPost("/tokenize", [=](const auto&, size_t, Body* b, auto& r) { endpoints->Tokenize(b, r); });
   AddPost("/detokenize",
           [=](const auto&, size_t, Body* b, auto& r) { endpoints->Detokenize(b, r); });
+  Prepare(endpoints);
+}
+
+template <typename Answering>
+void HttpServer::Prepare(Answering* answering) {
+  metrics_ = &answering->metrics();
+  bodies_ = &answering->bodies();
+  end_answers_ = [=](std::chrono::milliseconds most) { answering->Stop(most); };
   set_pre_routing_handler([this](const auto& q, auto& r) { return Guard(q, r); });
   set_error_handler([](const auto& q, auto& r) { ExplainError(q, r); });
   set_exception_handler(ExplainException);
   set_logger([this](const httplib::Request& q, const httplib::Response& r) {
     const bool known = std::any_of(routes_.begin(), routes_.end(),
                                    [&](const Route& route) { return route.path == q.path; });
-    endpoints_->metrics().Count(known ? q.path : "other", r.status);
+    metrics_->Count(known ? q.path : "other", r.status);
     LogRequest(q, r);
   });
   set_payload_max_length(kMostBody);
@@ -203,7 +222,7 @@ void HttpServer::AddPost(const std::string& path, const BodyHandler& handler) {
   AddRoute("POST", path);
   Post(path, [this, handler](const httplib::Request& request, httplib::Response& response,
                              const httplib::ContentReader& reader) {
-    Body body(&endpoints_->bodies());
+    Body body(bodies_);
     if (!body.Read(request, reader)) {
       if (response.status == 413) throw TooLarge();
       throw ApiError(400, "the body is not complete");
@@ -225,7 +244,7 @@ int HttpServer::Bind() {
 
 void HttpServer::Close() {
   // httplib cuts the streams that are open when it stops.
-  endpoints_->Stop(kStopTime);
+  end_answers_(kStopTime);
   stop();
 }
 

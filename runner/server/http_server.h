@@ -12,6 +12,7 @@
 #include "server/accepted.h"
 #include "server/body.h"
 #include "server/endpoints.h"
+#include "server/router.h"
 
 namespace rvv_runner {
 
@@ -34,8 +35,10 @@ class HttpServer : public httplib::Server {
   // Binds to the port and returns it. Clients that connect wait until Listen. Throws InputError if
   // the port is not available.
   int Bind();
-  // Sets the endpoints; to be called once, before Listen. `endpoints` must outlive the server.
+  // Sets the endpoints of one model, or of several; one of them is called once, before Listen.
+  // `endpoints` and `router` must outlive the server.
   void Offer(Endpoints* endpoints);
+  void Offer(Router* router);
   // Answers requests until Close, which any thread may call. It takes up to a second.
   bool Listen() { return listen_after_bind(); }
   void Close();
@@ -65,6 +68,8 @@ class HttpServer : public httplib::Server {
   std::optional<size_t> KeyOf(const httplib::Request& request) const;
   void CheckBody(const httplib::Request& request, httplib::Response& response) const;
   const Route* Find(const httplib::Request& request, httplib::Response& response) const;
+  template <typename Answering>
+  void Prepare(Answering* answering);
   // Notes a route as ApiPaths describes it.
   void AddRoute(const std::string& method, const std::string& path);
   void AddGet(const std::string& path, const Handler& handler);
@@ -75,9 +80,11 @@ class HttpServer : public httplib::Server {
   ServerOptions options_;
   Accepted keys_;
   bool loopback_;
-  Endpoints* endpoints_ = nullptr;
   std::vector<Route> routes_;
   std::atomic<int> waiting_{0};  // connections without a thread
+  Metrics* metrics_ = nullptr;
+  BodyBudget* bodies_ = nullptr;
+  std::function<void(std::chrono::milliseconds)> end_answers_;
 };
 
 }  // namespace rvv_runner

@@ -99,21 +99,37 @@ void StopSignals::Await(std::function<void()> stop) {
   stop_ = std::move(stop);
 }
 
-void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
-                       std::ostream& out) {
-  Endpoints endpoints(served);
-  server->Offer(&endpoints);
+namespace {
+
+void ListenUntilStopped(HttpServer* server, const std::string& name, StopSignals* signals,
+                        std::ostream& out) {
   std::atomic<bool> stopped = false;
   signals->Await([&] {
     stopped = true;
     server->Close();
   });
-  out << served.name << " listens at " << server->address() << std::endl;
+  out << name << " listens at " << server->address() << std::endl;
   NotifyServiceManager("READY=1");
   const bool good = server->Listen();
   NotifyServiceManager("STOPPING=1");
   signals->Await(nullptr);
   if (!good && !stopped) throw RunError("the server cannot accept more connections");
+}
+
+}  // namespace
+
+void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
+                       std::ostream& out) {
+  Endpoints endpoints(served);
+  server->Offer(&endpoints);
+  ListenUntilStopped(server, served.name, signals, out);
+}
+
+void ServeUntilStopped(HttpServer* server, ModelServers* models, StopSignals* signals,
+                       std::ostream& out) {
+  Router router(models);
+  server->Offer(&router);
+  ListenUntilStopped(server, "models", signals, out);
 }
 
 }  // namespace rvv_runner

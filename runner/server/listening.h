@@ -54,5 +54,8 @@ class StopSignals {
 // starts to listen. Throws RunError when the server fails.
 void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
                        std::ostream& out);
+// The same for several models.
+void ServeUntilStopped(HttpServer* server, ModelServers* models, StopSignals* signals,
+                       std::ostream& out);
 
 }  // namespace rvv_runner

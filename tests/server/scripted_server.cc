@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY,KEY... [CORS [strict | stuck]]];
-// any free port. `stuck`: it goes on after the server has stopped, as in a long call of the model.
+// any free port; SCRIPTED_NAME names the model. `stuck`: it goes on after the server has stopped, as in a long call of the model.
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -39,8 +40,10 @@ int main(int argc, char** argv) {
     HttpServer server(options);
     server.Bind();
     Accepted aliases({"other"});
-    const Served served{"scripted", &tokenizer, &answerer, &grammars,
-                        {},         4096,       &aliases,  more == "strict"};
+    const char* name = std::getenv("SCRIPTED_NAME");
+    const Served served{
+        name ? name : "scripted", &tokenizer, &answerer, &grammars, {}, 4096, &aliases,
+        more == "strict"};
     ServeUntilStopped(&server, served, &signals, std::cout);
     if (more == "stuck") std::this_thread::sleep_for(std::chrono::minutes(1));
   } catch (const std::exception& error) {

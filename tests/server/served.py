@@ -136,9 +136,16 @@ def words(params: Path, *more: str) -> list[str]:
 
 @contextmanager
 def serving(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    may_die: bool = False,
 ) -> Iterator[Served]:
-    """Run a server; when the block ends it has to stop at once, without a leak or an error."""
+    """Run a server; when the block ends it has to stop at once, without a leak or an error.
+
+    ``may_die``: the block may kill it.
+    """
     log = folder / "server.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -155,6 +162,8 @@ def serving(
         found = _LISTENS.fullmatch(line)
         assert found, (line, log.read_text()[-3000:])
         yield Served(process, found[1], int(found[2]), log)
+        if may_die and process.poll() is not None:
+            return
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()[-3000:]
     finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,18 @@ def check(openapi: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
 def content(openapi: dict[str, Any], path: str, method: str) -> dict[str, Any]:
     answers = openapi["paths"][path][method]["responses"]
     return {kind: about["schema"] for kind, about in answers["200"]["content"].items()}
+
+
+def test_all_paths_stand_beside_those_of_other_servers(openapi: dict[str, Any]) -> None:
+    page = (PROJECT / "docs/api.md").read_text(encoding="utf-8")
+    table = page.partition("## Beside llama-server and Ollama")[2].partition("## A message")[0]
+    listed = set(re.findall(r"^\| `(\w+ [^`]+)` \| (?:works|differs) \|", table, re.MULTILINE))
+    described = {
+        f"{method.upper()} {path.replace('{model}', ':model')}"
+        for path, about in openapi["paths"].items()
+        for method in about
+    }
+    assert listed == described
 
 
 def test_answers_are_as_described(server: Served, openapi: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from served import CHAT, TEXT, Served, words
 from support import shared_builds, text_probe, tiny_runner, tool_templates
 from support.tiny_runner import LONG, VLEN
 
+from crosslab.artifact.dist import RUN
 from crosslab.assemble.link import link_runner
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
@@ -420,3 +422,38 @@ def test_a_service_is_told_that_it_is_ready(
             running.ask("GET", "/nothing")
         lines = (tmp_path / "journal").read_text().splitlines()
         assert any(re.match(r'<6>runner: 127\.0\.0\.1 "GET /nothing" 404', one) for one in lines)
+
+
+def test_several_models_are_served(host_runner: Path, params: Path, tmp_path: Path) -> None:
+    """By the run.sh of each; options of serve reach all."""
+    for name in ("first", "second"):
+        at = tmp_path / "models" / name
+        at.mkdir(parents=True)
+        shutil.copy(RUN, at)
+        for file, target in (("runner", host_runner), ("params", params)):
+            (at / file).symlink_to(target)
+        (at / "tokenizer.bin").symlink_to(params.parent / "tokenizer.bin")
+    # run.sh hands programs for another computer to an emulator.
+    about = {**tiny_runner.host_environment(), "MLC_RVV_EMULATOR": "env"}
+    options = ("--models", str(tmp_path / "models"), "--cache-memory", "9", "--max-seq", "96")
+    asked = {"messages": [{"role": "user", "content": "a cab"}], "max_tokens": 9, "temperature": 0}
+    files = ("--params", str(params), "--tokenizer", str(params.parent / "tokenizer.bin"))
+    command = [str(host_runner), "serve", *files, "--port", "0"]
+    with served.serving([*command, *options], tmp_path, about) as running:
+        answers = {
+            name: running.post(CHAT, {**asked, "model": name}).json()["choices"][0]
+            for name in ("first", "second")
+        }
+        assert answers["first"] == answers["second"]
+        assert answers["first"]["message"]["content"]
+        shown = running.post("/api/show", {"model": "second"}).json()
+        assert shown["model_info"]["mlc-rvv.context_length"] == 96
+    done = subprocess.run(
+        [*command, "--models", str(tmp_path), "--alias", "x"],
+        env=about,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "the models have the names of their folders" in done.stderr

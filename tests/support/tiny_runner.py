@@ -19,8 +19,10 @@ from crosslab.assemble.link import LinkRequest, link_options, objects_of
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
+from crosslab.host.toolchain import require_qemu
 from crosslab.models.config import LlamaConfig
 from crosslab.models.params import write_params
+from crosslab.run.emulator import GuestMachine
 from groundwork.hashing import digest
 from support import shared_builds
 
@@ -106,13 +108,17 @@ def host_request() -> LinkRequest:
     )
 
 
-def build_engine_probe() -> Path:
-    """The program around ``engine_probe.cc``, with the tiny model in it."""
-    request, main = host_request(), NATIVE / "engine_probe.cc"
+def build_engine_probe(request: LinkRequest) -> Path:
+    """The program around ``engine_probe.cc``, with the model of a runner in it."""
+    main = NATIVE / "engine_probe.cc"
     assert request.library is not None
     tools = request.toolchain
     flags = [*request.runtime.compile_flags, "-O1", "-Wall", "-Wextra", "-Werror"]
-    flags += [f"-I{RUNNER}", f"-isystem{json_headers()}", "-fsanitize=address,undefined"]
+    flags += [f"-I{RUNNER}", f"-isystem{json_headers()}"]
+    if request.sanitizers:
+        flags.append(f"-fsanitize={','.join(request.sanitizers)}")
+    else:
+        flags.append("-static")
     key = digest(tools.digest, " ".join(flags), RUNNER, request.library, main)
 
     def make(out: Path) -> None:
@@ -134,13 +140,30 @@ def host_environment(threads: int = 1) -> dict[str, str]:
     return {"TVM_NUM_THREADS": str(threads), "LD_LIBRARY_PATH": folders}
 
 
-def run_plan(probe: Path, params: Path, *, threads: int = 1, **plan: Any) -> dict[str, Any]:
-    """Answers and statistics of the engine; see ``engine_probe.cc``."""
+def started_plan(
+    probe: Path, params: Path, plan: dict[str, Any], *, threads: int = 1, emulated: bool = False
+) -> subprocess.Popen[str]:
+    """The process of a plan; see ``engine_probe.cc``."""
     command = [str(probe), "", str(params), json.dumps(plan)]
     environment = host_environment(threads)
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout)
+    if emulated:
+        qemu = require_qemu()
+        command[:0] = [*qemu.command, "-cpu", GuestMachine(vlen=VLEN).cpu_of(qemu)]
+        environment = {"TVM_NUM_THREADS": str(threads)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def run_plan(
+    probe: Path, params: Path, *, threads: int = 1, emulated: bool = False, **plan: Any
+) -> dict[str, Any]:
+    """Answers and statistics of the engine."""
+    with started_plan(probe, params, plan, threads=threads, emulated=emulated) as process:
+        try:
+            out, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == 0, err[-3000:]
+    result: dict[str, Any] = json.loads(out)
     return result

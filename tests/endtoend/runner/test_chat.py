@@ -304,6 +304,19 @@ def test_a_terminal_edits_lines(command: list[str], tmp_path: Path) -> None:
     assert kept[-5].endswith("4z")
 
 
+def test_ctrl_z_gives_the_terminal_back_until_fg(command: list[str], tmp_path: Path) -> None:
+    shell = ["sh", "-m", "-c", '"$0" "$@"; stty -a; fg', *command, "--history", "none"]
+    with in_terminal(shell, "xterm") as (_, terminal):
+        os.write(terminal, b"ab\x1a")
+        settings = read_until(terminal, b"> ab")
+        assert b" icanon" in settings
+        assert b" echo " in settings
+        saved = tmp_path / "saved.json"
+        os.write(terminal, b"c\r" + f"/save {saved}\r".encode())
+        read_until(terminal, b"saved ")
+        assert json.loads(saved.read_text())[0]["content"] == "abc"
+
+
 def test_edit_and_regen_without_a_terminal(command: list[str], tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     lines = ("/regen", "abc", "/edit", "/edit xyz", "b", "/regen", f"/save {saved}")

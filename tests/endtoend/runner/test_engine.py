@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ MAX_NEW = 12
 
 @pytest.fixture(scope="module")
 def probe(sanitizers: Toolchain) -> Path:
-    return tiny_runner.build_engine_probe()
+    return tiny_runner.build_engine_probe(tiny_runner.host_request())
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +132,112 @@ def test_parameters_without_digests_are_named(probe: Path, params: Path, tmp_pat
     )
     assert "tensor-cache.json has no md5sum for " in done.stderr
     assert "and other shards: damaged parameters would not be noticed" in done.stderr
+
+
+# Reading and writing rows of the cache is a patch, and the runtime for the host is TVM's wheel's.
+@pytest.fixture(scope="module")
+def patched(emulator: None) -> Path:
+    return tiny_runner.build_engine_probe(tiny_runner.riscv_request())
+
+
+AGENT = [RANDOM.randrange(CONFIG.vocab) for _ in range(50)]
+BLOCK = 16
+
+
+def restarted(probe: Path, params: Path, files: Path, *asked: dict[str, Any], **plan: Any) -> Any:
+    """Answers of a new process that uses the folder, each ``(cached tokens, tokens)``."""
+    told = run_plan(
+        probe, params, emulated=True, sequences=2, files=str(files), requests=list(asked), **plan
+    )
+    return [(got["cached"], got["tokens"]) for got in told["answers"]]
+
+
+def test_prompts_survive_a_restart(patched: Path, params: Path, tmp_path: Path) -> None:
+    """By whole blocks; answers are the same, in one chunk or several, and of shared beginnings."""
+    files = tmp_path / "made" / "files"
+    expected = alone(params, AGENT)
+    assert restarted(patched, params, files, request(AGENT)) == [(0, expected)]
+    assert files.stat().st_mode & 0o077 == 0
+    assert restarted(patched, params, files, request(AGENT), chunk=5) == [(3 * BLOCK, expected)]
+    # The last token of a prompt is always computed.
+    short = AGENT[: 3 * BLOCK]
+    assert restarted(patched, params, files, request(short)) == [(2 * BLOCK, alone(params, short))]
+    other = [*AGENT[:20], *PROMPTS[0], *PROMPTS[1]]
+    assert restarted(patched, params, files, request(other)) == [(BLOCK, alone(params, other))]
+    # What the cache in memory holds comes first: 40 tokens, and the rest of a block of a file.
+    both = [request(AGENT[:40], max_tokens=1), request(AGENT, 9)]
+    first, second = restarted(patched, params, files, *both, steps=20)
+    assert (first[0], second) == (2 * BLOCK, (3 * BLOCK, expected))
+    # Beside another answer, and for another owner.
+    beside = [request(PROMPTS[1]), request(AGENT, 2), request(AGENT, owner=1)]
+    told = restarted(patched, params, files, *beside)
+    assert told[1:] == [(3 * BLOCK, expected), (0, expected)]
+
+
+def test_damaged_files_of_prompts_are_deleted(patched: Path, params: Path, tmp_path: Path) -> None:
+    restarted(patched, params, tmp_path, request(AGENT))
+    expected = alone(params, AGENT)
+    blocks = sorted(tmp_path.glob("*.rows"), key=lambda path: path.stat().st_mtime_ns)
+    assert len(blocks) == 3  # the deepest first
+    damages: list[tuple[Path, bytes, int]] = []
+    for depth, path in enumerate(reversed(blocks)):
+        whole = path.read_bytes()
+        for at in (3, 20, 60, len(whole) // 2, len(whole) - 1):
+            flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+            damages.append((path, flipped, depth))
+        damages += [(path, whole[:-5], depth), (path, b"", depth), (path, whole + b"x", depth)]
+        damages.append((path, blocks[depth - 1].read_bytes(), depth))
+    for path, content, depth in RANDOM.sample(damages, 8):
+        path.write_bytes(content)
+        assert restarted(patched, params, tmp_path, request(AGENT)) == [(depth * BLOCK, expected)]
+        # They were computed, and are written again.
+        assert restarted(patched, params, tmp_path, request(AGENT)) == [(3 * BLOCK, expected)]
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.thorough)])
+def test_a_kill_while_files_are_written_is_survived(
+    patched: Path, params: Path, tmp_path: Path, kills: int
+) -> None:
+    begun = time.monotonic()
+    restarted(patched, params, tmp_path / "whole", request(AGENT))
+    whole = time.monotonic() - begun
+    files = tmp_path / "files"
+    for _ in range(kills):
+        plan = {"sequences": 2, "files": str(files), "requests": [request(AGENT)]}
+        with tiny_runner.started_plan(patched, params, plan, emulated=True) as process:
+            time.sleep(RANDOM.uniform(0.5, 1) * whole)
+            process.kill()
+        if RANDOM.random() < 0.3:
+            shutil.rmtree(files, ignore_errors=True)
+    ((cached, tokens),) = restarted(patched, params, files, request(AGENT))
+    assert tokens == alone(params, AGENT)
+    assert cached in range(0, 4 * BLOCK, BLOCK)
+    assert restarted(patched, params, files, request(AGENT)) == [(3 * BLOCK, tokens)]
+    assert not list(files.glob("*.part"))
+
+
+def test_files_of_prompts_stay_below_their_bound(
+    patched: Path, params: Path, tmp_path: Path
+) -> None:
+    restarted(patched, params, tmp_path, request(AGENT))
+    size = next(tmp_path.glob("*.rows")).stat().st_size
+    shutil.rmtree(tmp_path)
+    bound = {"kilobytes": -(-4 * size // 1024)}
+    assert bound["kilobytes"] << 10 < 5 * size
+    for prompt in (AGENT, [1, *AGENT]):
+        restarted(patched, params, tmp_path, request(prompt, max_tokens=1), **bound)
+    assert len(list(tmp_path.glob("*.rows"))) == 4
+    # Of the older prompt, the deepest blocks went first.
+    for prompt, blocks in ((AGENT, 1), ([1, *AGENT], 3)):
+        ((cached, _),) = restarted(patched, params, tmp_path, request(prompt, max_tokens=1))
+        assert cached == blocks * BLOCK
+
+
+def test_a_folder_of_prompts_has_one_process(patched: Path, params: Path, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(AssertionError, match="another server uses"):
+            restarted(patched, params, tmp_path, request(AGENT))
 
 
 def test_as_many_as_are_allowed_run_at_once(probe: Path, params: Path) -> None:

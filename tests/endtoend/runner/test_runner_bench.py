@@ -44,6 +44,7 @@ def test_a_row_for_each_number_of_threads_and_each_test(program: Path, params: P
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["model"] == params.parent.name
     assert (result["vlen"], result["verdict"]) == (VLEN, "")
+    assert result["huge_page_bytes"] % (2 << 20) == 0
     names = [(row["threads"], row["test"], row["tokens"]) for row in result["rows"]]
     assert names == [(1, "pp40", 40), (1, "tg5", 5), (3, "pp40", 40), (3, "tg5", 5)]
     for row in result["rows"]:

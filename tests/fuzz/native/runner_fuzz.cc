@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runner's readers under libFuzzer. RUNNER_FUZZ names the one: tokenizer, prompt, index,
-// arguments, tensors. Only the runner's own errors may come out of them.
+// arguments, tensors, rows. Only the runner's own errors may come out of them.
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "bounded_time.h"
+#include "engine/prompt_files.h"
 #include "input/errors.h"
+#include "input/md5.h"
 #include "input/read_file.h"
 #include "model/param_index.h"
 #include "program/arguments.h"
@@ -101,6 +104,24 @@ void FuzzTensors(const std::string& data) {
   }
 }
 
+// A file of a prompt's rows, whose digest is right: what is taken is written the same way again.
+void FuzzRows(std::string data) {
+  static const std::string parent = "0123456789abcdef0123456789abcdef";
+  static const std::vector<int32_t> tokens = [] {
+    std::vector<int32_t> numbers(PromptFiles::kBlock);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+  }();
+  if (data.size() >= parent.size()) {
+    data.resize(data.size() - parent.size());
+    Md5 digest;
+    digest.Add(data);
+    data += digest.Finish();
+  }
+  const auto rows = PromptFiles::RowsOf(data, parent, tokens.data());
+  Require(!rows || PromptFiles::FileOf(parent, tokens.data(), *rows) == data);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
@@ -109,7 +130,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       {"prompt", FuzzPrompt},
       {"index", FuzzIndex},
       {"arguments", FuzzArguments},
-      {"tensors", FuzzTensors}};
+      {"tensors", FuzzTensors},
+      {"rows", [](const std::string& data) { FuzzRows(data); }}};
   static const auto target = kTargets.at(std::getenv("RUNNER_FUZZ"));
   const BoundedTime bounded;
   try {

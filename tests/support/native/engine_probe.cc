@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the engine by a plan. Arguments: a library's file, a folder of parameters, the plan in JSON:
-// sequences, tokens, total, chunk, queue, lookup; requests: tokens, step (of its Submit), cancel (step),
+// sequences, tokens, total, chunk, queue, lookup, files (a folder for prompts), kilobytes of it; requests: tokens, step (of its Submit), cancel (step),
 // max_tokens, owner, stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
 // answers (or "refused" and why), in the plan's order; the stats after each step; the threads that
 // compute.
@@ -8,10 +8,12 @@
 
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/prompt_files.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/read_file.h"
@@ -104,7 +106,13 @@ int Run(char** argv) {
   CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
   room.tokens = Number(plan, "total", room.tokens);
   Model model(library, params, room, {});
-  Engine engine(&model, nullptr, VocabularySize(wanted, params).value(), limits);
+  std::unique_ptr<PromptFiles> files;
+  if (const Json* folder = Find(TableOf(plan, "plan"), "files")) {
+    files = std::make_unique<PromptFiles>(TextOf(*folder, "files"), "model",
+                                          Number(plan, "kilobytes", 1 << 20) << 10,
+                                          [](size_t owner) { return std::to_string(owner); });
+  }
+  Engine engine(&model, nullptr, VocabularySize(wanted, params).value(), limits, files.get());
   const Json& requests = ListOf(Field(plan, "requests", "plan"), "requests");
   std::vector<Told> told(requests.size());
   const int64_t least = Number(plan, "steps", 0);
@@ -126,6 +134,8 @@ int Run(char** argv) {
     Print(engine.Stats());
     comma = ",";
     if (!busy && step >= least) break;
+  }
+  while (engine.Store()) {
   }
   std::cout << "],\"answers\":[";
   for (size_t i = 0; i < told.size(); ++i) {

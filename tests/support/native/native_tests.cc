@@ -12,6 +12,7 @@
   X(grammar_probe)   \
   X(pace_probe)      \
   X(sampling_probe)  \
+  X(scripted_router) \
   X(scripted_server) \
   X(tokenizer_probe) \
   X(unit)

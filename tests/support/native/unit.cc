@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of the runner's parts that need no model: `native_tests unit NAME`, one of kChecks.
+#include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "api/answer_check.h"
 #include "grammar/pattern.h"
@@ -15,6 +18,10 @@
 #include "input/json.h"
 #include "input/md5.h"
 #include "input/utf8.h"
+#include "model/huge_pages.h"
+#include "program/edited_line.h"
+#include "program/keys.h"
+#include "program/word_wrap.h"
 #include "text/normalize.h"
 #include "text/unicode.h"
 
@@ -134,9 +141,128 @@ void Answers() {
   Check(!fault("text").empty(), "no call");
 }
 
-const std::map<std::string, void (*)()> kChecks = {{"utf8", Utf8},      {"md5", Digest},
-                                                   {"json", JsonText},  {"unicode", Characters},
-                                                   {"schema", Schemas}, {"answers", Answers}};
+// The flags of the mapping that holds an address (proc(5), smaps).
+std::string FlagsOf(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      const auto at = reinterpret_cast<uintptr_t>(address);
+      inside = begin <= at && at < end;
+    } else if (inside && line.starts_with("VmFlags:")) {
+      return line + " ";
+    }
+  }
+  return "";
+}
+
+void HugePages() {
+  for (const size_t size : {size_t{1}, size_t{64}, size_t{3} << 20, size_t{4} << 20}) {
+    Arena arena(2 * Arena::BytesOf(size));
+    const char *first = arena.Take(size), *second = arena.Take(size);
+    Check(reinterpret_cast<uintptr_t>(first) % (size_t{2} << 20) == 0, "the first block's address");
+    Check(second == first + (size + 63) / 64 * 64, "the second block's address");
+    Check(std::all_of(first, second + size, [](char byte) { return byte == 0; }), "zeros");
+    if (std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) {
+      Check(FlagsOf(first).find(" hg ") != std::string::npos, "the kernel was not advised");
+    }
+    try {
+      arena.Take(size_t{8} << 20);
+      Check(false, "a block that does not fit");
+    } catch (const std::logic_error&) {
+    }
+  }
+  Check(Refuses([] { Arena arena(size_t{1} << 62); }), "too much memory");
+}
+
+void Wrapping() {
+  const auto shown = [](size_t columns, const std::string& text, size_t piece) {
+    WordWrap wrap(columns);
+    std::string out;
+    for (size_t at = 0; at < text.size(); at += piece) out += wrap.Next(text.substr(at, piece));
+    return out + wrap.Finish();
+  };
+  const std::map<std::string, std::string> known = {
+      {"one two three", "one two \nthree"},
+      {"12345678 a", "12345678\na"},
+      {"1234567 a", "1234567 \na"},
+      {"a 1234567890 b", "a \n1234567890 b"},
+      {"a\nb\n\n  c d", "a\nb\n\n  c d"},
+      {"a\tb", "a\t\nb"},
+      {"\xE4\xBD\xA0\xE5\xA5\xBD\xE4\xBD\xA0\xE5\xA5\xBD\xE4\xBD\xA0",
+       "\xE4\xBD\xA0\xE5\xA5\xBD\xE4\xBD\xA0\xE5\xA5\xBD\n\xE4\xBD\xA0"},
+  };
+  for (const auto& [text, expected] : known) {
+    Check(shown(8, text, text.size()) == expected, text + " gives " + shown(8, text, text.size()));
+    Check(shown(0, text, text.size()) == text, "without a terminal");
+    if (text[0] < 0x7F && text[0] > 0) Check(shown(8, text, 1) == expected, text + " in pieces");
+  }
+  WordWrap wrap(8);
+  Check(wrap.Next("one tw") == "one ", "a word is held back");
+}
+
+// The text after keys, in the bytes of a terminal.
+std::string Edited(std::string bytes, const std::vector<std::string>& history) {
+  EditedLine line("", history);
+  for (Key key; TakeKey(&bytes, &key);) {
+    line.Press(key);
+    Check(!line.Draw("> ", 20, 5).empty(), "drawn");
+  }
+  return line.text();
+}
+
+void HistorySearch() {
+  const std::vector<std::string> history = {"first blue", "a red one", "blue again", "last"};
+  const std::map<std::string, std::string> known = {
+      {"new\x12"
+       "blue",
+       "blue again"},
+      {"\x12"
+       "blue\x12",
+       "first blue"},
+      {"\x12"
+       "blue\x12\x12",
+       "first blue"},
+      {"\x12"
+       "red\x7F\x7F\x7F"
+       "bl",
+       "blue again"},
+      {"new\x12"
+       "zzz",
+       "new"},
+      {"new\x12"
+       "blue\x07",
+       "new"},
+      {"new\x12"
+       "blue\x03",
+       "new"},
+      {"\x12"
+       "first\x05!",
+       "first blue!"},
+      {"\x12"
+       "first\x1B[D!",
+       "!first blue"},
+      {"\x12"
+       "last\x1B[A",
+       "blue again"},
+  };
+  for (const auto& [bytes, expected] : known) {
+    Check(Edited(bytes, history) == expected, bytes + " gives " + Edited(bytes, history));
+  }
+}
+
+const std::map<std::string, void (*)()> kChecks = {
+    {"utf8", Utf8},
+    {"md5", Digest},
+    {"json", JsonText},
+    {"unicode", Characters},
+    {"schema", Schemas},
+    {"answers", Answers},
+    {"huge-pages", HugePages},
+    {"word-wrap", Wrapping},
+    {"history-search", HistorySearch},
+};
 
 }  // namespace
 

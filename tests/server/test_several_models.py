@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``serve --models``: a server of several models, whose own servers answer without a model."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import served
+from served import CHAT, Served
+from support import shared_builds, text_probe
+
+from crosslab.host.toolchain import Toolchain
+from crosslab.tokenizer.device_tokenizer import pack
+
+NAMES = ("large", "medium", "small")
+BYTES = {"large": 3000, "medium": 2000, "small": 1000}  # of their parameters
+CACHE = 500
+BODY = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def router(sanitizers: Toolchain) -> Path:
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, "scripted_router")
+
+
+@pytest.fixture
+def folder(program: Path, tmp_path: Path) -> Path:
+    """Artefacts whose run.sh notes its process and starts a scripted server."""
+    for name in NAMES:
+        at = tmp_path / "models" / name
+        (at / "params").mkdir(parents=True)
+        index = '{"records": []}'
+        (at / "params/tensor-cache.json").write_text(index)
+        (at / "params/shard.bin").write_bytes(bytes(BYTES[name] - len(index)))
+        (at / "tokenizer.bin").write_bytes(pack(text_probe.tiny(97)))
+        words = f"{program} {at}/tokenizer.bin 64 0.02 127.0.0.1"
+        (at / "run.sh").write_text(
+            f'[ "$1 $2 $3 $8 $9" = "serve --name {name} --of {name}" ] || exit 2\n'
+            f"echo $$ >>{at}/processes\nSCRIPTED_NAME={name} exec {words}\n"
+        )
+    (tmp_path / "models/other").mkdir()
+    return tmp_path / "models"
+
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture
+def start(router: Path, folder: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts the router with memory for some bytes."""
+    with ExitStack() as stack:
+
+        def run(memory: int, *, may_die: bool = False) -> Served:
+            words = [str(router), str(folder), str(memory), str(CACHE)]
+            return stack.enter_context(served.serving(words, tmp_path, may_die=may_die))
+
+        yield run
+
+
+def processes(folder: Path, name: str) -> list[int]:
+    """The processes of a model's server so far."""
+    path = folder / name / "processes"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def alive(process: int) -> bool:
+    return Path(f"/proc/{process}/exe").exists()
+
+
+def running(server: Served) -> set[str]:
+    models = server.ask("GET", "/api/ps").json()["models"]
+    return {model["name"].removesuffix(":latest") for model in models}
+
+
+def answer(server: Served, model: str, **more: object) -> int:
+    reply = server.post(CHAT, {**BODY, "model": model, **more})
+    if reply.status == 200 and not more:
+        assert reply.json()["model"] == model
+    return reply.status
+
+
+def test_all_models_are_listed_and_none_is_loaded(start: Start) -> None:
+    server = start(10_000)
+    listed = server.ask("GET", "/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == [*NAMES]
+    tags = server.ask("GET", "/api/tags").json()["models"]
+    assert {tag["name"]: tag["size"] for tag in tags} == {f"{n}:latest": BYTES[n] for n in NAMES}
+    assert server.ask("GET", "/v1/models/small").json()["id"] == "small"
+    assert running(server) == set()
+    assert answer(server, "unknown") == 404
+    assert server.post(CHAT, {**BODY, "model": "unknown"}).error["code"] == "model_not_found"
+    assert server.ask("GET", "/v1/models/unknown").status == 404
+    assert server.post(CHAT, {**BODY, "model": 3}).error["param"] == "model"
+
+
+def test_a_request_loads_its_model(start: Start, folder: Path) -> None:
+    server = start(10_000)
+    assert answer(server, "small") == 200
+    assert running(server) == {"small"}
+    # Without a name it is the model that was asked last; Ollama's names have a tag.
+    assert server.post(CHAT, BODY).json()["model"] == "small"
+    assert (
+        server.post("/api/chat", {**BODY, "model": "large:latest", "stream": False}).status == 200
+    )
+    assert running(server) == {"small", "large"}
+    events = server.stream(CHAT, **BODY, model="medium")
+    assert {event["model"] for event in events} == {"medium"}
+    lines = server.post("/api/chat", {**BODY, "model": "small"}).body.splitlines()
+    assert json.loads(lines[-1])["done"]
+    refused = server.post(CHAT, {"model": "small", "messages": 3})
+    assert (refused.status, refused.error["param"]) == (400, "messages")
+    assert [len(processes(folder, name)) for name in NAMES] == [1, 1, 1]
+
+
+def test_the_model_unused_for_the_longest_time_is_unloaded(start: Start, folder: Path) -> None:
+    server = start(BYTES["large"] + BYTES["medium"] + 2 * CACHE)
+    for name in ("large", "medium", "large", "small"):
+        assert answer(server, name) == 200
+    assert running(server) == {"large", "small"}
+    assert not alive(processes(folder, "medium")[0])
+    assert answer(server, "medium") == 200
+    assert running(server) == {"small", "medium"}
+    assert len(processes(folder, "large")) == 1
+    assert answer(server, "large") == 200
+    assert len(processes(folder, "large")) == 2
+
+
+def test_a_model_that_answers_is_not_unloaded(start: Start) -> None:
+    server = start(BYTES["large"] + CACHE)
+    outcomes = []
+    answering = threading.Thread(
+        target=lambda: outcomes.append(
+            len(server.stream(CHAT, **{**BODY, "max_tokens": 60}, model="large"))
+        )
+    )
+    answering.start()
+    served.until(lambda: running(server) == {"large"})
+    assert answer(server, "small") == 200
+    answering.join()
+    assert outcomes[0] > 30
+    assert running(server) == {"small"}
+
+
+def test_a_server_that_ends_is_started_again(start: Start, folder: Path) -> None:
+    server = start(10_000)
+    assert answer(server, "small") == 200
+    os.kill(processes(folder, "small")[0], signal.SIGKILL)
+    served.until(lambda: not alive(processes(folder, "small")[0]))
+    assert answer(server, "small") == 200
+    # A stream that it was sending is cut, so that the client sees it.
+    with pytest.raises(http.client.IncompleteRead):
+        threading.Timer(0.3, os.kill, (processes(folder, "small")[1], signal.SIGKILL)).start()
+        server.stream(CHAT, **{**BODY, "max_tokens": 500}, model="small")
+    (folder / "medium/run.sh").write_text("exit 1\n")
+    assert answer(server, "medium") == 503
+    assert answer(server, "small") == 200
+
+
+def test_no_server_outlives_the_router(start: Start, folder: Path) -> None:
+    server = start(10_000, may_die=True)
+    assert [answer(server, name) for name in NAMES] == [200, 200, 200]
+    server.process.kill()
+    server.process.wait()
+    served.until(lambda: not any(alive(processes(folder, name)[0]) for name in NAMES))
+
+
+def test_models_are_swapped_under_load_with_faults(start: Start, folder: Path) -> None:
+    server = start(BYTES["large"] + BYTES["small"] + 2 * CACHE)
+    dice, outcomes = random.Random(1), []
+
+    def ask(names: list[str]) -> None:
+        for name in names:
+            try:
+                outcomes.append(answer(server, name))
+            except (OSError, http.client.HTTPException):
+                outcomes.append(0)
+
+    threads = [threading.Thread(target=ask, args=(dice.choices(NAMES, k=8),)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    kills = 0
+    while any(thread.is_alive() for thread in threads):
+        name = dice.choice(NAMES)
+        if kills < 5 and (started := processes(folder, name)) and alive(started[-1]):
+            os.kill(started[-1], signal.SIGKILL)
+            kills += 1
+        threads[0].join(0.5)
+    assert outcomes.count(200) >= len(outcomes) - 6 * kills
+    assert set(outcomes) <= {200, 502, 503, 0}
+    assert answer(server, "small") == 200
+
+
+def test_a_folder_without_models_is_refused(router: Path, tmp_path: Path) -> None:
+    done = served.subprocess.run(
+        [str(router), str(tmp_path), "1", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "there is no folder with run.sh and params" in done.stderr
