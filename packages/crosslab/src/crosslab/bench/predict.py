@@ -69,20 +69,23 @@ def predict(
         phase: tokens of the phase, and before it.
         cycles: cycles of one core for all tokens of the phase.
         threads: number of threads; more threads than cores are no faster.
-        peer: llama.cpp, which reads the weights of a prompt several times; ours reads them once.
+        peer: llama.cpp, which reads the weights of a prompt several times; ours reads them once,
+            in huge pages.
     """
     threads = min(threads, board.cpus)
     seen = round(phase.before) + phase.tokens
     read = bytes_of_token(config, format_, seen, CACHE_ITEM)
     memory, l2 = read / threads / board.layout.line, 0.0
+    huge_pages = bytes_of_token(config, format_, 0, CACHE_ITEM) / read
     if peer:
         vlen = core_option(board.core).vlen
         program = next(programs()[name] for name in PEERS if programs()[name].vlen in (0, vlen))
         works = [*phase_work(board.layout, program, config, format_, phase, threads)]
         memory = sum(work.memory_lines for work in works)
         l2 = sum(work.l2_lines for work in works)
+        huge_pages = 0.0
     work = Work(products=cycles / threads, memory_lines=memory, l2_lines=l2, barriers=waits(config))
-    speed = phase.tokens / board.seconds(work, threads)
+    speed = phase.tokens / board.seconds(work, threads, huge_pages=huge_pages)
     return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
 
 

@@ -108,15 +108,25 @@ class Board:
         """Number of cores."""
         return sum(cluster.cpus for cluster in self.layout.clusters)
 
-    def line_seconds(self, threads: int, *, huge_pages: bool) -> float:
-        """Return the seconds in which each of the threads gets a line from memory."""
-        memory = self.memory
-        return memory.latency + threads * memory.queue + memory.page * (not huge_pages)
+    def line_seconds(self, threads: int, *, huge_pages: float) -> float:
+        """Return the seconds in which each of the threads gets a line from memory.
 
-    def seconds(self, work: Work, threads: int, *, huge_pages: bool = False) -> float:
+        Args:
+            threads: number of threads.
+            huge_pages: share of the lines that lie in huge pages.
+        """
+        memory = self.memory
+        return memory.latency + threads * memory.queue + memory.page * (1 - huge_pages)
+
+    def seconds(self, work: Work, threads: int, *, huge_pages: float = 0.0) -> float:
         """Return the seconds of work that threads share.
 
         Loads from memory and L2 run beside computation: the longer of both counts.
+
+        Args:
+            work: work of the busiest thread.
+            threads: number of threads.
+            huge_pages: share of the lines from memory that lie in huge pages.
         """
         cycles = work.cycles + work.products * self.scale
         if work.unit:
