@@ -520,3 +520,50 @@ def test_damaged_weights_are_refused(tmp_path: Path, damage: str) -> None:
     assert done.returncode != 0
     assert "model.safetensors" in done.stderr
     assert ("cut short" if damage == "cut" else "not a safetensors file") in done.stderr
+
+
+CHATGLM = """
+import json
+from mlc_llm.model.chatglm3.chatglm3_model import ChatGLMForCausalLM, GLMConfig
+from mlc_llm.nn import PagedKVCache
+
+sizes = {"hidden_size": 256, "num_layers": 1, "kv_channels": 64, "num_attention_heads": 4}
+sizes |= {"ffn_hidden_size": 384, "layernorm_epsilon": 1e-5, "multi_query_group_num": 2}
+names = ("post_layer_norm", "rmsnorm", "add_qkv_bias", "multi_query_attention")
+flags = dict.fromkeys(names, True) | {"add_bias_linear": False}
+flags["apply_query_key_layer_scaling"] = True
+PagedKVCache.create_generic = staticmethod(lambda **given: given)
+config = GLMConfig(**sizes, **flags, vocab_size=32, context_window_size=64)
+made = ChatGLMForCausalLM(config).create_paged_kv_cache(1, 1, 1, 1, 0)
+print(json.dumps([made["rope_scaling"], made["rotary_dim"]]))
+"""
+
+QWEN35 = """
+import json
+from mlc_llm.model.model import MODELS
+from tvm.target import Target
+
+sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 32}
+sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+linear = {"key_head_dim": 16, "value_head_dim": 16, "num_key_heads": 1, "num_value_heads": 2}
+sizes |= {f"linear_{name}": size for name, size in linear.items()}
+entry = MODELS["qwen3_5"]
+config = entry.config(**sizes, full_attention_interval=2, context_window_size=64)
+with Target("llvm"):
+    model = entry.model(config)
+    module, params, _ = model.export_tvm(spec=model.get_default_spec(), allow_extern=True)
+functions = [var.name_hint for var, _ in module.functions_items()]
+print(json.dumps([sorted(functions), model.recurrent_floats]))
+"""
+
+
+def test_chatglm3_turns_half_of_the_features_in_pairs() -> None:
+    assert result_of(CHATGLM) == [{"rope_type": "gptj"}, 32]
+
+
+def test_qwen35_reads_states_in_place() -> None:
+    names, floats = result_of(QWEN35)  # type: ignore[misc]
+    assert {"prefill", "decode", "batch_prefill", "batch_verify", "gated_delta_rule"} <= set(names)
+    assert "create_rnn_state" not in names
+    # Of the one layer: two heads' states, and three inputs of each channel of the convolution.
+    assert floats == 2 * 16 * 16 + 3 * (2 * 16 + 2 * 16)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorizePrefill: micro-kernels for the two products of prefill attention.
+"""TensorizePrefill: micro-kernels for the products of prefill attention and of the delta rule.
 
 The tiled attention functions compute, for every tile of queries and keys, ``S_gemm``
 (S[i, j] += Q[i, k] * K[j, k]) and ``O_gemm`` (O[i, c] += S[i, j] * V[j, c]) in blocks of their
 own. The pass turns each block into one call of a C kernel of that shape, and brings the object
-file with the kernels into the module, so that an exported library holds them.
+file with the kernels into the module, so that an exported library holds them. The gated delta rule
+(op/gated_delta_on_cpu.py) has blocks of the same two kinds.
 
 Kernels and report are those of :mod:`..kernel_library`. With ``require_tensorize`` in the
 configuration, a module for RVV in which nothing is tensorized is an error.
@@ -42,6 +43,17 @@ PRODUCTS = {"S_gemm": "qk", "O_gemm": "pv"}
 # in the reports if they alone have no kernel.
 IN_PLACE = {"S_gemm_in_place": "S_gemm", "O_gemm_in_place": "O_gemm"}
 
+DELTA_RULE = "gated_delta_rule"
+DELTA_PRODUCTS = {
+    "keys_by_keys": "qk",
+    "queries_by_keys": "qk",
+    "keys_by_state": "pv",
+    "keys_by_update": "pv",
+    "queries_by_state": "pv",
+    "queries_by_update": "pv",
+    "updates_by_keys": "pv",
+}
+
 # Reason for functions which are not written in tiles, such as those for token trees.
 NOT_TILED = "the function is not tiled: it has no such block"
 
@@ -77,10 +89,11 @@ class TensorizePrefill:
             return mod
 
         def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
-            if not any(part in name for part in PREFILL_NAMES):
+            products = products_of(name)
+            if products is None:
                 return func, []
             if misfit is not None:
-                return func, [BlockReport(name, block, reason=misfit) for block in PRODUCTS]
+                return func, [BlockReport(name, block, reason=misfit) for block in products]
             return tensorize_function(name, func, library)
 
         result, reports = rewrite_with_kernels(mod, rewrite)
@@ -88,6 +101,13 @@ class TensorizePrefill:
         _log(reports, misfit, required=self.configuration.require_tensorize)
         symbols = {report.symbol for report in reports if report.symbol is not None}
         return library.attach(result, symbols) if symbols else mod
+
+
+def products_of(name: str) -> dict[str, str] | None:
+    """Kinds of the products by their block, in a function of this name; None without such."""
+    if any(part in name for part in PREFILL_NAMES):
+        return PRODUCTS
+    return DELTA_PRODUCTS if DELTA_RULE in name else None
 
 
 def tensorize_function(
@@ -104,7 +124,7 @@ def tensorize_function(
         The function, marked as scheduled if a kernel was put in, and a report per product.
     """
     reports = []
-    for block_name in PRODUCTS:
+    for block_name in products_of(name) or PRODUCTS:
         try:
             func, symbol = _tensorize_product(func, block_name, library)
         except PatternMismatch as mismatch:
@@ -165,7 +185,7 @@ def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
     if len(dtypes) != 1:
         raise PatternMismatch(f"the tiles are of different types: {', '.join(sorted(dtypes))}")
     rows, columns, depth = (int(extent) for extent in extents)
-    product = PRODUCTS[IN_PLACE.get(name, name)]
+    product = (PRODUCTS | DELTA_PRODUCTS)[IN_PLACE.get(name, name)]
     kv_tile, d = (columns, depth) if product == "qk" else (depth, columns)
     return TileShape(product, dtypes.pop(), rows, kv_tile, d)
 
