@@ -26,8 +26,10 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
   const bool whole = common == std::ssize(like->second.tokens);
   if (whole && !running) {
     // The sequence continues where it stopped.
-    if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
-  } else if (MakeRoom(Pages(longest) - common / Model::kPageTokens, like->first)) {
+    if (MakeRoom(Pages(longest) - Pages(common), like->first, false)) {
+      return GoOn(like, common, longest);
+    }
+  } else if (MakeRoom(Pages(longest) - common / Model::kPageTokens, like->first, true)) {
     const int64_t sequence = next_++;
     model_->Fork(like->first, sequence, common);
     like->second.used = ++taken_;
@@ -40,12 +42,14 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
   const int64_t surplus = std::ssize(like->second.tokens) - common;
   if (surplus > 0) model_->Drop(like->first, surplus);
   like->second.tokens.resize(static_cast<size_t>(common));
-  if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
+  if (MakeRoom(Pages(longest) - Pages(common), like->first, false)) {
+    return GoOn(like, common, longest);
+  }
   return TakeEmpty(longest, owner);
 }
 
 std::optional<CacheRoom::Place> CacheRoom::TakeEmpty(int64_t longest, size_t owner) {
-  return MakeRoom(Pages(longest), kNobody) ? Fresh(longest, owner) : kNoPlace;
+  return MakeRoom(Pages(longest), kNobody, true) ? Fresh(longest, owner) : kNoPlace;
 }
 
 // The owner's sequence with the longest common beginning with a prompt, and its length. The last token of
@@ -57,7 +61,8 @@ std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
   int64_t common = 0;
   for (auto it = sequences_.begin(); it != sequences_.end() && model_->shares(); ++it) {
     if (it->second.owner != owner) continue;
-    const int64_t same = std::min(most, CommonTokens(it->second.tokens, prompt));
+    const int64_t alike = std::min(most, CommonTokens(it->second.tokens, prompt));
+    const int64_t same = model_->Reach(it->first, alike);
     // Sharing less than a page is not worth a block.
     if (same < Model::kPageTokens || same < common) continue;
     // Among equal lengths, prefer a sequence that can continue as it is.
@@ -172,18 +177,31 @@ void CacheRoom::Forget(Sequences::iterator sequence) {
   sequences_.erase(sequence);
 }
 
-// Forgets kept sequences, the longest unused first, until `pages` are free. Returns false if they
-// are not even when only the spared one is left.
-bool CacheRoom::MakeRoom(int64_t pages, int64_t spared) {
-  while (model_->FreePages() - Promised() < pages) {
-    auto oldest = sequences_.end();
-    for (auto it = sequences_.begin(); it != sequences_.end(); ++it) {
-      if (it->second.running || it->first == spared) continue;
-      if (oldest == sequences_.end() || it->second.used < oldest->second.used) oldest = it;
-    }
+// The kept sequence that was used the longest ago, except the spared one; end() without one.
+CacheRoom::Sequences::iterator CacheRoom::Oldest(int64_t spared) {
+  auto oldest = sequences_.end();
+  for (auto it = sequences_.begin(); it != sequences_.end(); ++it) {
+    if (it->second.running || it->first == spared) continue;
+    if (oldest == sequences_.end() || it->second.used < oldest->second.used) oldest = it;
+  }
+  return oldest;
+}
+
+// Forgets kept sequences, the longest unused first, until `pages` are free and the model has room
+// for another sequence, if it `adds` one. Returns false if that is not so even when only the spared
+// one is left.
+bool CacheRoom::MakeRoom(int64_t pages, int64_t spared, bool adds) {
+  while (model_->FreePages() - Promised() < pages || (adds && !model_->has_room())) {
+    const auto oldest = Oldest(spared);
     if (oldest == sequences_.end()) return false;
     Forget(oldest);
   }
+  return true;
+}
+
+bool CacheRoom::Keep(int64_t sequence) {
+  if (!MakeRoom(0, sequence, true)) return false;
+  model_->Keep(sequence);
   return true;
 }
 

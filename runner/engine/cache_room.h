@@ -41,6 +41,9 @@ class CacheRoom {
   int64_t ReadFile(int64_t sequence, const std::vector<int32_t>& prompt);
   // Writes a block of a kept sequence into a file. Returns false if there was none to write.
   bool Store();
+  // Keeps a checkpoint of a running sequence's recurrent states; forgets kept sequences for it. Returns
+  // false if there is no room.
+  bool Keep(int64_t sequence);
   // Empties the cache after a call that failed in the middle.
   void Clear();
 
@@ -72,7 +75,8 @@ class CacheRoom {
   Place GoOn(Sequences::iterator kept, int64_t ready, int64_t longest);
   int64_t Promised() const;
   void Forget(Sequences::iterator sequence);
-  bool MakeRoom(int64_t pages, int64_t spared);
+  Sequences::iterator Oldest(int64_t spared);
+  bool MakeRoom(int64_t pages, int64_t spared, bool adds);
 
   Model* model_;
   PromptFiles* files_;

@@ -235,7 +235,7 @@ class Engine::State {
 
   void PrefillBeside(Answers::iterator reading, const std::vector<Answers::iterator>& decoding) {
     const int64_t most = std::max<int64_t>(pace_.Rows(true) - std::ssize(decoding), 1);
-    const auto [first, last] = (*reading)->Chunk(most);
+    const auto [first, last] = (*reading)->Chunk(ToCheckpoint(**reading, most));
     Rows rows;
     for (const auto& answer : decoding) {
       rows.sequences.push_back((*answer)->sequence());
@@ -261,11 +261,26 @@ class Engine::State {
     HasRead(reading, {first, last}, logits.back(), seconds);
   }
 
+  // Tokens of a prompt that are behind the checkpoint of its recurrent states; 0 if it gets none. The
+  // next prompt of a chat often differs in the last ones, which begin an answer.
+  int64_t AfterCheckpoint(const Answer& answer) const {
+    const auto prompt = std::ssize(answer.prompt());
+    if (!model_->recurrent() || answer.starts_empty() || prompt < 4 * Model::kPageTokens) return 0;
+    return prompt % Model::kPageTokens + Model::kPageTokens;
+  }
+
+  // At most `most` tokens, so that a call ends where a checkpoint is kept.
+  int64_t ToCheckpoint(const Answer& answer, int64_t most) const {
+    const int64_t before = answer.unread() - AfterCheckpoint(answer);
+    return before > 0 ? std::min(most, before) : most;
+  }
+
   void Prefill(Answers::iterator reading) {
     Answer& answer = **reading;
     const bool scored = answer.scores_prompt();
     const int64_t rows = pace_.Rows(!Decoding().empty());
-    const auto [first, last] = answer.Chunk(scored ? std::min(rows, model_->scored()) : rows);
+    const int64_t most = scored ? std::min(rows, model_->scored()) : rows;
+    const auto [first, last] = answer.Chunk(ToCheckpoint(answer, most));
     const auto start = Clock::now();
     const auto logits =
         scored ? Score(&answer, {first, last}) : model_->Prefill(answer.sequence(), {first, last});
@@ -282,6 +297,10 @@ class Engine::State {
     const auto& [first, last] = part;
     room_.Computed(answer.sequence(), first, last);
     answer.Read(last - first, seconds);
+    if (answer.unread() > 0 && answer.unread() == AfterCheckpoint(answer)) {
+      model_->ForgetCheckpoints(answer.sequence(), 0);
+      room_.Keep(answer.sequence());
+    }
     Count([&](EngineStats* stats) { stats->prompt_tokens += last - first; });
     if (answer.unread() > 0) {
       // The next prompt is read next, so that a short one does not wait for a long one.
@@ -374,6 +393,8 @@ class Engine::State {
     std::vector<int32_t> tokens = answer.Guess(std::min(model_->scored(), pace_.Rows(true)) - 1);
     if (tokens.empty()) return false;
     const int64_t sequence = answer.sequence(), guessed = std::ssize(tokens);
+    const int64_t before = model_->length(sequence);
+    if (model_->recurrent() && !room_.Keep(sequence)) return false;
     tokens.insert(tokens.begin(), answer.last());
     const auto start = Clock::now();
     const auto rows = model_->PrefillRows(sequence, tokens);
@@ -388,17 +409,31 @@ class Engine::State {
       if (answer.last() != tokens[static_cast<size_t>(right) + 1]) break;
     }
     answer.Verified(guessed, right);
-    gain_.Verified(seconds, right + 1, pace_.decode_seconds());
-    if (right < guessed) model_->Drop(sequence, guessed - right);
+    if (right < guessed)
+      DropGuesses(sequence, {tokens.begin(), tokens.begin() + right + 1}, guessed);
+    model_->ForgetCheckpoints(sequence, before);
+    const double whole = SecondsSince(start);
+    gain_.Verified(whole, right + 1, pace_.decode_seconds());
     room_.Computed(sequence, tokens.begin(), tokens.begin() + right + 1);
     Count([&](EngineStats* stats) {
-      stats->decode_seconds += seconds;
+      stats->decode_seconds += whole;
       ++stats->decode_steps;
       stats->guessed_tokens += guessed;
       stats->right_tokens += right;
     });
     if (chosen.finish) Leave(running, *chosen.finish, chosen.error);
     return true;
+  }
+
+  // Forgets wrong guesses, of which a call has read the first `right` tokens and the rest. Recurrent
+  // states cannot be cut: they go back to the checkpoint before the call, and read `right` again.
+  void DropGuesses(int64_t sequence, const std::vector<int32_t>& right, int64_t guessed) {
+    if (!model_->recurrent()) {
+      model_->Drop(sequence, guessed + 1 - std::ssize(right));
+      return;
+    }
+    model_->Drop(sequence, guessed + 1);
+    model_->Prefill(sequence, right);
   }
 
   // How an answer ends with the token that was chosen, if it does.

@@ -254,6 +254,10 @@ int64_t TokenBytes(const Library& library) {
   return sizes ? sizes->bytes() : 0;
 }
 
+int64_t StateBytes(const Library& library) {
+  return library.Limit("recurrent_floats", 0) * static_cast<int64_t>(sizeof(float));
+}
+
 std::string DeviceCounters() {
   const auto counters = ffi::Function::GetGlobal("mlc_rvv.accelerator.counters");
   return counters.has_value() ? std::string((*counters)().cast<ffi::String>()) : "null";
@@ -343,12 +347,16 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
   cache_ = library.Function("create_tir_paged_kv_cache")(one(limits.sequences), one(limits.tokens),
                                                          one(limits.chunk), one(kPageTokens),
                                                          one(window_ > 0 ? 1 : 0));
+  if (const int64_t floats = library.Limit("recurrent_floats", 0); floats > 0) {
+    recurrent_.emplace(StateSlots(limits.sequences), floats);
+  }
   pages_ = FreePages();
   bytes_ = pages_ * kPageTokens * TokenBytes(library);
 }
 
 void Model::Add(int64_t sequence) {
   Global("vm.builtin.kv_state_add_sequence")(cache_, sequence);
+  if (recurrent_) recurrent_->Add(sequence);
   lengths_[sequence] = 0;
   if (window_ > 0) {
     // MLC-LLM's engine does the same for each sequence of such a model.
@@ -369,26 +377,44 @@ void Model::Occupy(int64_t sequence, int64_t tokens) {
 
 void Model::Remove(int64_t sequence) {
   Global("vm.builtin.kv_state_remove_sequence")(cache_, sequence);
+  if (recurrent_) recurrent_->Remove(sequence);
   lengths_.erase(sequence);
 }
 
 void Model::Fork(int64_t parent, int64_t child, int64_t tokens) {
   Global("vm.builtin.kv_state_fork_sequence")(cache_, parent, child, tokens);
+  if (recurrent_) recurrent_->Fork(parent, child, tokens);
   lengths_[child] = tokens;
 }
 
 void Model::Drop(int64_t sequence, int64_t tokens) {
   Global("vm.builtin.kv_state_popn")(cache_, sequence, tokens);
   lengths_[sequence] -= tokens;
+  if (recurrent_) recurrent_->GoBack(sequence, lengths_[sequence]);
+}
+
+int64_t Model::Reach(int64_t sequence, int64_t tokens) const {
+  const int64_t length = lengths_.at(sequence);
+  if (!recurrent_ || tokens >= length) return std::min(tokens, length);
+  return recurrent_->Reach(sequence, tokens);
+}
+
+void Model::Keep(int64_t sequence) {
+  if (recurrent_) recurrent_->Keep(sequence, lengths_.at(sequence));
+}
+
+void Model::ForgetCheckpoints(int64_t sequence, int64_t first) {
+  if (recurrent_) recurrent_->Forget(sequence, first);
 }
 
 void Model::Clear() {
   Global("vm.builtin.kv_state_clear")(cache_);
+  if (recurrent_) recurrent_->Clear();
   lengths_.clear();
 }
 
 bool Model::tells_rows() const {
-  return shares() && ffi::Function::GetGlobal(kReadRows).has_value();
+  return shares() && !recurrent() && ffi::Function::GetGlobal(kReadRows).has_value();
 }
 
 std::string Model::ReadRows(int64_t sequence, int64_t first, int64_t tokens) const {
@@ -429,6 +455,7 @@ std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
 
 std::vector<std::vector<double>> Model::SumsOfStates(const Rows& rows) {
   const auto call = [&](const Tensor& embedded) -> ffi::Any {
+    if (recurrent_) return states_(embedded, cache_, StatesOf(rows), params_);
     return states_(embedded, cache_, params_);
   };
   const ffi::Any result = Run(call, rows, 1, region_.prefill);
@@ -448,6 +475,9 @@ std::vector<std::vector<float>> Model::PrefillAll(const Rows& rows) {
     last.push_back((last.empty() ? -1 : last.back()) + static_cast<int32_t>(length));
   }
   const auto call = [&](const Tensor& embedded) -> ffi::Any {
+    if (recurrent_) {
+      return batch_prefill_(embedded, TensorOf(last), cache_, StatesOf(rows), params_);
+    }
     return batch_prefill_(embedded, TensorOf(last), cache_, params_);
   };
   return LogitsOf(Run(call, rows, 1, false), rows.sequences.size());
@@ -471,10 +501,12 @@ ffi::Any Model::Run(const ffi::Function& call, const std::vector<int64_t>& seque
                     const std::vector<int32_t>& tokens, bool marked) {
   const auto batch = std::ssize(sequences);
   const std::vector<int64_t> lengths(sequences.size(), std::ssize(tokens) / batch);
+  const Rows rows{sequences, lengths, tokens};
   const auto read = [&](const Tensor& embedded) -> ffi::Any {
+    if (recurrent_) return call(embedded, cache_, StatesOf(rows), params_);
     return call(embedded, cache_, params_);
   };
-  return Run(read, {sequences, lengths, tokens}, batch, marked);
+  return Run(read, rows, batch, marked);
 }
 
 ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Rows& rows,
@@ -505,6 +537,19 @@ ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Ro
   }
   if (record_ != nullptr) record_->EndCall();
   return result;
+}
+
+ffi::Array<ffi::Any> Model::StatesOf(const Rows& rows) const {
+  std::vector<int32_t> places;
+  int64_t end = 0;
+  for (size_t i = 0; i < rows.sequences.size(); ++i) {
+    end += rows.lengths[i];
+    places.push_back(static_cast<int32_t>(recurrent_->slot(rows.sequences[i])));
+    places.push_back(static_cast<int32_t>(end));
+  }
+  const Tensor flat = TensorOf(places);
+  const ffi::Shape shape({std::ssize(rows.sequences), 2});
+  return {flat.CreateView(shape, flat->dtype), recurrent_->tensor()};
 }
 
 void Model::RecordCached(int64_t sequence, int64_t tokens, DLDataType type) const {

@@ -18,6 +18,7 @@
 #include "model/params.h"
 #include "model/roi.h"
 #include "model/roundings.h"
+#include "model/states.h"
 
 namespace rvv_runner {
 
@@ -74,6 +75,9 @@ struct CacheSizes {
 // Bytes of the keys and values of one token, from the metadata; 0 if the metadata lacks them.
 int64_t TokenBytes(const Library& library);
 
+// Bytes of a sequence's recurrent states, and of a checkpoint; 0 for a model without such states.
+int64_t StateBytes(const Library& library);
+
 // Room in a KV cache.
 struct CacheLimits {
   int64_t sequences = 1;  // of one call
@@ -99,6 +103,9 @@ class Model {
     const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
     return {sequences, sequences * pages * kPageTokens, chunk};
   }
+  // Slots of recurrent states: each of `sequences` has its own and a checkpoint; one more is for the
+  // checkpoint before guesses, and one for a kept sequence that another one is forked from.
+  static int64_t StateSlots(int64_t sequences) { return 2 * sequences + 2; }
 
   Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
         const Region& region);
@@ -109,17 +116,30 @@ class Model {
   // Adds an empty sequence; removes a sequence and frees its pages.
   void Add(int64_t sequence);
   void Remove(int64_t sequence);
-  // Adds a sequence `child` that shares the pages of the first `tokens` tokens of `parent`.
+  // Adds a sequence `child` that shares the pages of the first `tokens` tokens of `parent`, a number
+  // that Reach gave.
   void Fork(int64_t parent, int64_t child, int64_t tokens);
-  // Forgets a sequence's last tokens.
+  // Forgets a sequence's last tokens; Reach gave what is left.
   void Drop(int64_t sequence, int64_t tokens);
+  // The longest beginning of a sequence, of at most `tokens` tokens, to which it can go back: all of
+  // them, or of a model with recurrent states its whole length or that of a checkpoint.
+  int64_t Reach(int64_t sequence, int64_t tokens) const;
+  // Tokens that a sequence has read.
+  int64_t length(int64_t sequence) const { return lengths_.at(sequence); }
+  // True if the model has recurrent states. Then Add, Fork and Keep need has_room().
+  bool recurrent() const { return recurrent_.has_value(); }
+  bool has_room() const { return !recurrent_ || recurrent_->has_room(); }
+  // Keeps a checkpoint of a sequence at its length. Does nothing without recurrent states.
+  void Keep(int64_t sequence);
+  // Gives up the checkpoints of a sequence at `first` tokens and more.
+  void ForgetCheckpoints(int64_t sequence, int64_t first);
   // Removes all sequences, also after a failed call.
   void Clear();
   // True if sequences can be forked and shortened, which a sliding window does not allow.
   bool shares() const { return window_ == 0; }
 
   // True if rows of the cache can be read and appended: not without the patch of TVM's runtime, nor
-  // with a sliding window.
+  // with a sliding window or recurrent states.
   bool tells_rows() const;
   // What the cache holds of a sequence's tokens from `first` on: for each layer, of each token as
   // many bytes.
@@ -170,6 +190,9 @@ class Model {
                     const std::vector<int32_t>& tokens, bool marked);
   // Appends places for `tokens` tokens, whose keys and values are not computed.
   void Occupy(int64_t sequence, int64_t tokens);
+  // Where a call finds recurrent states: of each sequence its slot and the row behind its last token,
+  // int32 [sequences, 2], and the states of all slots.
+  tvm::ffi::Array<tvm::ffi::Any> StatesOf(const Rows& rows) const;
   // Records what the cache holds of the last `tokens` tokens of a sequence.
   void RecordCached(int64_t sequence, int64_t tokens, DLDataType type) const;
   // The function that reads `tokens` more tokens of a sequence.
@@ -193,6 +216,7 @@ class Model {
   tvm::ffi::Array<tvm::ffi::Any> params_;
   tvm::ffi::Any cache_;
   std::optional<CacheSizes> cached_;
+  std::optional<States> recurrent_;
   RoundingRecord* record_ = nullptr;
   std::map<int64_t, int64_t> lengths_;  // tokens of each sequence
   Region region_;

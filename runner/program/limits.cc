@@ -11,7 +11,10 @@ namespace {
 
 void RefuseUnsupported(const Library& library) {
   const Json* kind = Find(library.metadata(), "kv_state_kind");
-  if (kind != nullptr && TextOf(*kind, "the library's metadata, kv_state_kind") != "kv_cache") {
+  const bool cached =
+      kind == nullptr || TextOf(*kind, "the library's metadata, kv_state_kind") == "kv_cache";
+  // A hybrid model also has states that the runner keeps beside the cache.
+  if (!cached && StateBytes(library) == 0) {
     throw InputError("the model does not keep its state in a KV cache; the runner cannot run it");
   }
 }

@@ -229,11 +229,13 @@ CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int
   CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
   const int64_t token = TokenBytes(library);
   if (memory == 0 || token == 0) return room;
-  const int64_t most = memory / token;
+  const int64_t states = StateBytes(library) * Model::StateSlots(limits.sequences);
+  const int64_t most = std::max<int64_t>(0, memory - states) / token;
   const int64_t one = Model::RoomFor(1, limits.tokens, limits.chunk).tokens;
   if (most < one) {
     throw InputError("not enough memory: the KV cache of one answer of " +
                      std::to_string(limits.tokens) + " tokens takes " + Mebibytes(one * token) +
+                     (states > 0 ? " and recurrent states " + Mebibytes(states) : "") +
                      ", but there are " + Mebibytes(memory) + " for it; use --parallel 1 and " +
                      "--max-seq " + std::to_string(std::max<int64_t>(1, most)) + " or less");
   }
@@ -247,7 +249,8 @@ std::unique_ptr<PromptFiles> FilesOfPrompts(const ServeArguments& own, const Par
                                             const Model& model) {
   if (own.cache_folder.empty()) return nullptr;
   if (!model.tells_rows()) {
-    Log(LogLevel::kWarn, "--cache-dir has no effect: this model's sliding window drops tokens");
+    Log(LogLevel::kWarn,
+        "--cache-dir has no effect: this model has a sliding window or recurrent states");
     return nullptr;
   }
   auto files = std::make_unique<PromptFiles>(
@@ -350,8 +353,10 @@ int Serve(const std::vector<std::string>& words) {
   const CacheLimits room =
       RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : MostMemory());
   Model model(library, weights.params, room, arguments.region);
-  Log(LogLevel::kInfo, "a KV cache of " + Mebibytes(model.bytes()) + " for " +
-                           std::to_string(room.tokens) + " tokens of " +
+  const int64_t states = StateBytes(library) * Model::StateSlots(room.sequences);
+  Log(LogLevel::kInfo, "a KV cache of " + Mebibytes(model.bytes()) +
+                           (states > 0 ? " and recurrent states of " + Mebibytes(states) : "") +
+                           " for " + std::to_string(room.tokens) + " tokens of " +
                            std::to_string(limits.sequences) +
                            " answers at once (--parallel), each of up to " +
                            std::to_string(limits.tokens) + " tokens (--max-seq)");

@@ -141,10 +141,16 @@ def host_environment(threads: int = 1) -> dict[str, str]:
 
 
 def started_plan(
-    probe: Path, params: Path, plan: dict[str, Any], *, threads: int = 1, emulated: bool = False
+    probe: Path,
+    params: Path,
+    plan: dict[str, Any],
+    *,
+    threads: int = 1,
+    library: Path | None = None,
+    emulated: bool = False,
 ) -> subprocess.Popen[str]:
     """The process of a plan; see ``engine_probe.cc``."""
-    command = [str(probe), "", str(params), json.dumps(plan)]
+    command = [str(probe), str(library or ""), str(params), json.dumps(plan)]
     environment = host_environment(threads)
     if emulated:
         qemu = require_qemu()
@@ -155,10 +161,18 @@ def started_plan(
 
 
 def run_plan(
-    probe: Path, params: Path, *, threads: int = 1, emulated: bool = False, **plan: Any
+    probe: Path,
+    params: Path,
+    *,
+    threads: int = 1,
+    library: Path | None = None,
+    emulated: bool = False,
+    **plan: Any,
 ) -> dict[str, Any]:
     """Answers and statistics of the engine."""
-    with started_plan(probe, params, plan, threads=threads, emulated=emulated) as process:
+    with started_plan(
+        probe, params, plan, threads=threads, library=library, emulated=emulated
+    ) as process:
         try:
             out, err = process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
