@@ -59,6 +59,21 @@ class Cutter {
     return LineEnd(i);
   }
 
+  // [^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*, and contractions and blanks as
+  // in Llama 3's.
+  size_t Qwen35(size_t i) const {
+    if (const size_t end = Contraction(i, true)) return end;
+    const uint32_t code = At(i);
+    const size_t next = Next(i);
+    const bool joins = !IsBreak(code) && !IsLetter(code) && !IsNumber(code);
+    if (joins && next < size() && IsLetterOrMark(At(next))) return Run(next, IsLetterOrMark);
+    if (IsLetterOrMark(code)) return Run(i, IsLetterOrMark);
+    if (IsNumber(code)) return next;
+    const size_t sign = BehindBlank(i);
+    if (IsSignOnly(At(sign))) return Run(Run(sign, IsSignOnly), IsBreak);
+    return LineEnd(i);
+  }
+
   // Matches the last of DeepSeek's three expressions; i if it does not match.
   size_t DeepSeek(size_t i) const {
     const uint32_t code = At(i);
@@ -127,6 +142,7 @@ class Cutter {
   static bool IsBreak(uint32_t code) { return code == '\r' || code == '\n'; }
 
   static bool IsSign(uint32_t code) { return !IsSpace(code) && !IsLetter(code) && !IsNumber(code); }
+  static bool IsSignOnly(uint32_t code) { return IsSign(code) && !IsMark(code); }
 
   // The end of at most `most` characters of a kind.
   size_t Run(size_t i, bool (*kind)(uint32_t), size_t most = SIZE_MAX) const {
@@ -247,7 +263,7 @@ void CutDeepSeek(std::string_view text, const Take& take) {
 
 }  // namespace
 
-bool IsWordRule(uint32_t number) { return number >= 1 && number <= 7; }
+bool IsWordRule(uint32_t number) { return number >= 1 && number <= 8; }
 
 void SplitWords(WordRule rule, std::string_view text, const Take& take) {
   switch (rule) {
@@ -260,6 +276,8 @@ void SplitWords(WordRule rule, std::string_view text, const Take& take) {
     case WordRule::kDeepSeekV3: return CutDeepSeek(text, take);
     case WordRule::kGptOss:
       return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.GptOss(i); });
+    case WordRule::kQwen35:
+      return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Qwen35(i); });
     case WordRule::kWhole:
       if (!text.empty()) take(text);
   }

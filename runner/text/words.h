@@ -21,6 +21,7 @@ enum class WordRule : uint32_t {
   kDeepSeekV3 = 5,
   kGptOss = 6,  // words end where capitals begin, marks belong to letters; see words.cc
   kWhole = 7,   // the text is one word
+  kQwen35 = 8,  // as Qwen 2, marks belong to letters
 };
 
 bool IsWordRule(uint32_t number);

@@ -115,6 +115,12 @@ GPT_OSS = (
 )
 
 
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
 def _split(*expressions: str) -> pre_tokenizers.PreTokenizer:
     splits = [pre_tokenizers.Split(Regex(e), "isolated") for e in expressions]
     return pre_tokenizers.Sequence(
@@ -133,6 +139,7 @@ RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     ),
     "llama3": lambda: _split(LLAMA3),
     "qwen2": lambda: _split(LLAMA3.replace("{1,3}", "")),
+    "qwen35": lambda: _split(QWEN35),
     "deepseekv3": lambda: _split(*DEEPSEEK),
     "gptoss": lambda: _split(GPT_OSS),
     "whole": lambda: pre_tokenizers.Split(" ", "merged_with_previous"),
