@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import shared_builds
 from support.mlc_tree import tools
 
 from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.runner import build_runner, store_params
 from crosslab.errors import UserError
-from crosslab.zoo.job import Spec, judge
+from crosslab.models.families import chosen
+from crosslab.run.emulator import GuestMachine, run_guest
+from crosslab.zoo.job import Spec, judge, recipe_of
 from crosslab.zoo.outcome import FamilyStatus
-from crosslab.zoo.reference import need_packages
+from crosslab.zoo.reference import _model, ask, need_packages
+from crosslab.zoo.weights import USUAL
 
 pytestmark = pytest.mark.usefixtures("emulator")
 
@@ -54,3 +61,30 @@ def test_a_family_answers_as_transformers_does(
     assert outcome.max_logit_error < bound
     assert outcome.tensorized == outcome.total > 10
     assert (tmp_path / f"{family}-{quantization}.work.json").is_file()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("vlen", [128, 256, 512, 1024])
+def test_a_hybrid_reads_prompts_around_its_chunks(spec: Spec, tmp_path: Path, vlen: int) -> None:
+    """Calls of 96 tokens, chunks of 64, tiles of 16; the logits are transformers'."""
+    torch = importlib.import_module("torch")
+    asked = replace(spec, family="qwen3_5", recipe=replace(spec.recipe, vlens=(vlen,)))
+    family = chosen(["qwen3_5"])[0]
+    recipe = recipe_of(asked, ask(family, spec.cache).model)
+    params, program = store_params(recipe, spec.cache), build_runner(recipe, spec.cache).program
+    with torch.no_grad():
+        model = _model(family, USUAL)
+    for length in (1, 2, 63, 64, 65, 300):
+        prompt = np.random.default_rng(length).integers(0, family.vocab, length).tolist()
+        logits = tmp_path / f"{length}.bin"
+        words = ["--params", str(params), "--tokens", ",".join(map(str, prompt)), "--json"]
+        words += ["--roi", "none", "--prefill-chunk", "96", "--max-new", "3"]
+        words += ["--vocab", str(family.vocab), "--logits", str(logits)]
+        told = run_guest(program, words, GuestMachine(vlen=vlen, timeout=600)).stdout
+        tokens = json.loads(told)["tokens"]
+        with torch.no_grad():
+            rows = model(torch.tensor([prompt + tokens]), use_cache=False).logits[0]
+        expected = rows[length - 1 : -1].numpy()
+        found = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
+        assert len(tokens) == 3
+        assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max(), length

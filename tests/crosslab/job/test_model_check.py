@@ -19,6 +19,7 @@ from crosslab.errors import UserError
 from crosslab.job import model_check, model_job
 from crosslab.job.main_job import ask
 from crosslab.job.model_check import check_model
+from crosslab.models.config import read_table
 from crosslab.models.families import families
 from crosslab.models.sources.hub import parse_reference
 from crosslab.models.sources.model_folder import import_model
@@ -58,6 +59,7 @@ GEMMA3_4B = {
     "model_type": "gemma3_text",
     "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
 }
+HYBRID = {"model_type": "qwen3_5", "vision_config": {}}
 REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: (f / "config.json").unlink(), "has no config.json", "give a Hugging Face folder"),
     (as_gguf, "has no config.json", "give the file: "),
@@ -186,7 +188,9 @@ def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path)
     ("fields", "what"),
     [
         ({"model_type": "olmo"}, "give wrong answers: of a cause"),
-        ({"model_type": "bert"}, "models of type 'bert' are not supported"),
+        ({"model_type": "bert"}, "models of type 'bert' are not supported: .* no next token"),
+        ({"model_type": "mamba"}, "models of type 'mamba' are not supported"),
+        ({"model_type": "llava", "text_config": {}}, "reads more than text"),
         ({"model_type": "phi"}, "cannot be checked"),
         ({"model_type": "deepseek_v2"}, "cannot be checked"),
     ],
@@ -218,6 +222,9 @@ def test_families_that_are_not_right_are_refused_by_name(
         ({"model_type": "deepseek_v2", "rope_scaling": {"type": "linear"}}, (), "'linear'"),
         ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
         ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
+        ({**HYBRID, "text_config": {"layer_types": ["full_attention"]}}, (), "number 4 divides"),
+        ({**HYBRID, "text_config": {"full_attention_interval": 0}}, (), "interval = 0"),
+        ({**HYBRID, "text_config": {"attn_output_gate": False}}, (), "attn_output_gate = false"),
     ],
 )
 def test_what_no_reference_would_notice_is_refused(
@@ -236,6 +243,19 @@ def test_scaling_that_the_zoo_has_is_made(
     for scaling in ({"type": "yarn", "factor": 40.0}, None, {"rope_type": "default"}):
         change(plain, model_type="deepseek_v2", rope_scaling=scaling)
         check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+
+
+def test_the_text_of_a_hybrid_is_made(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings are in a table of their own, beside those of an encoder of images."""
+    monkeypatch.setattr(model_check, "wanted_weights", lambda *_: set())
+    rope = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+    layers = [*["linear_attention"] * 3, "full_attention"] * 2
+    text = {"layer_types": layers, "rope_parameters": rope, "max_position_embeddings": 99}
+    change(plain, **HYBRID, text_config=text, max_position_embeddings=None)
+    check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+    assert read_table(plain / "config.json")["layer_types"] == layers
 
 
 def test_options_that_cannot_be_are_refused(

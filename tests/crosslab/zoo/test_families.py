@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.passes.made_up_formats import ALL_PACKINGS
+from support.patched_trees import trees
 from support.shared_builds import PROJECT
 
 from crosslab.errors import UserError
-from crosslab.models.families import Family, chosen, families
+from crosslab.models.families import Family, chosen, families, refusals
 from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.cli import main
@@ -187,3 +188,52 @@ def test_without_mlc_llm_it_says_how_to_give_it(tmp_path: Path) -> None:
         main([*given, "--applied", str(tmp_path / "apply.json")])
     assert "--mirror mlc-llm=" in refused.value.remedy
     assert refused.value.exit_code == 2
+
+
+def test_each_folder_of_mlc_llm_is_a_family_or_is_refused() -> None:
+    models = trees() / "mlc-llm" / "python" / "mlc_llm" / "model"
+    if not models.is_dir():
+        pytest.skip(f"no patched MLC-LLM tree in {models}; make it with: nox -s apply_patches")
+    # A folder is a model's if it has a loader or a definition; `vision` has parts of others.
+    found = {path.parent.name for path in models.glob("*/*_model.py")}
+    refused = {refusal.folder for refusal in refusals()}
+    known = {family.folder for family in families().values()}
+    assert found == known | refused
+    assert not known & refused
+    assert len(found) == 42
+
+
+def test_a_refusal_is_one_sentence() -> None:
+    kinds = [kind for refusal in refusals() for kind in refusal.kinds]
+    assert len(kinds) == len(set(kinds))
+    assert not {family.kind for family in families().values()} & set(kinds)
+    for refusal in refusals():
+        assert 20 < len(refusal.why) < 140
+        assert ". " not in refusal.why
+        assert not refusal.why.endswith(".")
+
+
+def test_weights_are_fused_as_published_files_hold_them() -> None:
+    """Rows of three parts; with groups, the queries of each before its key and value."""
+    at = "model.layers.0.self_attn"
+    rows = {"q": 8, "k": 4, "v": 4}  # four heads of queries, two groups; two elements a head
+    stored = {
+        f"{at}.{part}_proj.weight": np.arange(n)[:, None] + 100 * i
+        for i, (part, n) in enumerate(rows.items())
+    }
+    (plain,) = chosen(["baichuan"])[0].published_weights(stored).values()
+    assert plain[:, 0].tolist() == [*range(8), *range(100, 104), *range(200, 204)]
+    fused = chosen(["internlm2"])[0].published_weights(stored)
+    assert list(fused) == ["model.layers.0.attention.wqkv.weight"]
+    groups = [0, 1, 2, 3, 100, 101, 200, 201, 4, 5, 6, 7, 102, 103, 202, 203]
+    assert fused["model.layers.0.attention.wqkv.weight"][:, 0].tolist() == groups
+
+
+def test_a_gate_that_files_lack_is_a_factor_of_their_weights() -> None:
+    family = chosen(["deepseek"])[0]
+    at = "model.layers.1.mlp.shared_expert"
+    stored = {f"{at}_gate.weight": np.zeros(2), f"{at}.down_proj.weight": np.ones(2, np.float32)}
+    (half,) = family.published_weights(stored).items()
+    assert half[0] == "model.layers.1.mlp.shared_experts.down_proj.weight"
+    assert half[1].tolist() == [0.5, 0.5]
+    assert half[1].dtype == np.float32

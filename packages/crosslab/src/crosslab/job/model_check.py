@@ -20,7 +20,7 @@ from crosslab.models.config import (
     read_family,
     read_table,
 )
-from crosslab.models.families import Family, families
+from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
 from crosslab.models.llama_params import param_shapes, sources_of
@@ -28,6 +28,8 @@ from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weig
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
+# Its files also hold an encoder of images, which is left out.
+HYBRID = "qwen3_5"
 # RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
 SLIDING_BASE = 10000.0
 
@@ -133,7 +135,9 @@ def _check_context(job: Job, table: Mapping[str, Any]) -> None:
 
 
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
-    if "vision_config" in table or "audio_config" in table or "text_config" in table:
+    if kind == HYBRID:
+        _check_hybrid(folder, table)
+    elif "vision_config" in table or "audio_config" in table or "text_config" in table:
         raise UserError(
             f"{folder}: a model of type {kind!r} reads more than text",
             remedy="give a model that reads only text",
@@ -157,6 +161,21 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
             f"{SLIDING_BASE:g} in layers with a sliding window, and the answers would be wrong",
             remedy="give a Gemma 3 with the published value",
         )
+
+
+def _check_hybrid(folder: Path, table: Mapping[str, Any]) -> None:
+    """Refuse a Qwen3.5 that differs from those that MLC-LLM's definition computes."""
+    interval, layers = table.get("full_attention_interval", 4), table.get("layer_types")
+    if type(interval) is not int or interval < 1:
+        raise UserError(f"{folder}: full_attention_interval = {interval!r} is not supported")
+    kinds = ("full_attention", "linear_attention")
+    if layers and layers != [kinds[(i + 1) % interval > 0] for i in range(len(layers))]:
+        raise UserError(
+            f"{folder}: layer_types: the compiler supports full attention in layers whose "
+            f"number {interval} divides, and nowhere else"
+        )
+    if not table.get("attn_output_gate", True):
+        raise UserError(f"{folder}: attn_output_gate = false is not supported")
 
 
 def _full_attention_scaling(table: Mapping[str, Any]) -> object:
@@ -195,7 +214,7 @@ def _check_int8_cache(table: Mapping[str, Any], folder: Path) -> None:
 
 
 def _is(family: Family, kind: str) -> bool:
-    return str(family.config["model_type"]) == kind
+    return family.kind == kind
 
 
 def _refuse_family(folder: Path, kind: str) -> None:
@@ -205,9 +224,10 @@ def _refuse_family(folder: Path, kind: str) -> None:
                 f"{folder}: models of type {kind!r} give wrong answers: {family.known}",
                 remedy="docs/zoo.md lists the families that are right",
             )
-    right = sorted({str(f.config["model_type"]) for f in families().values() if not f.known})
+    right = sorted({f.kind for f in families().values() if not f.known})
+    why = next((": " + r.why for r in refusals() if kind in r.kinds), "")
     raise UserError(
-        f"{folder}: models of type {kind!r} are not supported",
+        f"{folder}: models of type {kind!r} are not supported{why}",
         remedy=f"supported types: {', '.join(right)}",
     )
 

@@ -133,7 +133,11 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file is missing, or is not a JSON object.
     """
-    return _with_rope(read_json_table(path))
+    table = read_json_table(path)
+    # A model of text and images holds its language model's settings in a table of their own.
+    text = table.get("text_config")
+    inner = text if isinstance(text, dict) else {}
+    return _with_rope({**inner, **table})
 
 
 def _with_rope(table: dict[str, Any]) -> dict[str, Any]:

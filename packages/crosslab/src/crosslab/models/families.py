@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from crosslab.errors import UserError
 from crosslab.models.config import LENGTHS
 from groundwork.command_line import meant
 
 TABLE = Path(__file__).with_name("families.toml")
+REFUSALS = Path(__file__).with_name("refused.toml")
 NORM = (0.5, 1.5)
 
 
@@ -32,8 +37,14 @@ class Family:
         rename: (pattern, replacement) pairs that convert transformers' weight names to published
             ones.
         copies: (name, published name of the original) of weights that files hold twice.
+        fuse: (name, parts...): weights that files hold as one, rows of the parts in this order.
+        by_group: names of ``fuse`` whose rows are ordered by groups of query heads.
+        absent: patterns of weights that are zero in the reference, and that files do not have.
+        factors: (pattern, factor): weights of the reference that files hold times a power of two.
         settings: settings of transformers' class that the config has under other names.
         sizes: settings of the compiler that the config does not have.
+        folder: the family's folder in MLC-LLM's ``model``.
+        within: ``model_type`` of the config that holds the family's as ``text_config``, if any.
         known: known cause of a wrong result; not part of the build's key.
     """
 
@@ -44,9 +55,20 @@ class Family:
     norm: tuple[float, float] = NORM
     rename: tuple[tuple[str, str], ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
+    fuse: tuple[tuple[str, ...], ...] = ()
+    by_group: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    factors: tuple[tuple[str, float], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    within: str = ""
+    folder: str = field(default="", repr=False)
     known: str = field(default="", repr=False)
+
+    @property
+    def kind(self) -> str:
+        """``model_type`` of a published config."""
+        return self.within or str(self.config["model_type"])
 
     @property
     def context(self) -> int:
@@ -60,7 +82,10 @@ class Family:
 
     def write_config(self, folder: Path) -> None:
         """Write the family's ``config.json`` into a folder."""
-        text = json.dumps(dict(self.config), indent=2) + "\n"
+        config = dict(self.config)
+        if self.within:
+            config = {"model_type": self.within, "text_config": config}
+        text = json.dumps(config, indent=2) + "\n"
         (folder / "config.json").write_text(text, encoding="utf-8")
 
     def published(self, name: str) -> str:
@@ -68,6 +93,35 @@ class Family:
         for pattern, replacement in self.rename:
             name = re.sub(pattern, replacement, name)
         return name
+
+    def is_absent(self, name: str) -> bool:
+        """True if the weight of this name of transformers' is zero, and not in published files."""
+        return any(re.search(pattern, name) for pattern in self.absent)
+
+    def published_weights(self, stored: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Convert transformers' weights to those of published files.
+
+        Raises:
+            KeyError: a weight that is fused or copied is missing.
+        """
+        named = {}
+        for name, tensor in stored.items():
+            if not self.is_absent(name):
+                scales = [f for pattern, f in self.factors if re.search(pattern, name)]
+                # Of the tensor's type, as a scale is a Python number.
+                named[self.published(name)] = tensor * math.prod(scales) if scales else tensor
+        for whole, *parts in self.fuse:
+            for first in [name for name in named if parts[0] in name]:
+                pieces = [named.pop(first.replace(parts[0], part)) for part in parts]
+                named[first.replace(parts[0], whole)] = self._fused(whole, pieces)
+        return named | {copy: named[original] for copy, original in self.copies}
+
+    def _fused(self, whole: str, pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        if whole not in self.by_group:
+            return np.concatenate(pieces)
+        groups = int(self.config["num_key_value_heads"])
+        split = [piece.reshape(groups, -1, *piece.shape[1:]) for piece in pieces]
+        return np.concatenate(split, axis=1).reshape(-1, *pieces[0].shape[1:])
 
 
 def families(path: Path = TABLE) -> dict[str, Family]:
@@ -78,6 +132,31 @@ def families(path: Path = TABLE) -> dict[str, Family]:
     """
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return {name: _family(name, table) for name, table in tables.items()}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A folder of MLC-LLM's models without a family here.
+
+    Attributes:
+        folder: name of the folder in MLC-LLM's ``model``.
+        kinds: values of ``model_type`` that it serves.
+        why: the reason, in one sentence without its full stop.
+    """
+
+    folder: str
+    kinds: tuple[str, ...]
+    why: str
+
+
+def refusals(path: Path = REFUSALS) -> list[Refusal]:
+    """Read the refused folders, in the table's order.
+
+    Raises:
+        KeyError: a table lacks a required field.
+    """
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [Refusal(name, tuple(table["kinds"]), table["why"]) for name, table in tables.items()]
 
 
 def _family(name: str, table: Mapping[str, Any]) -> Family:
@@ -92,8 +171,14 @@ def _family(name: str, table: Mapping[str, Any]) -> Family:
         (float(low), float(high)),
         pairs,
         tuple(sorted(table.get("copies", {}).items())),
+        tuple(map(tuple, table.get("fuse", ()))),
+        tuple(table.get("by_group", ())),
+        tuple(table.get("absent", ())),
+        tuple((str(pattern), float(by)) for pattern, by in table.get("factors", ())),
         table.get("as", {}),
         table.get("sizes", {}),
+        table.get("within", ""),
+        table.get("folder", name),
         table.get("known", ""),
     )
 

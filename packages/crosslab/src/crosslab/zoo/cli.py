@@ -20,7 +20,7 @@ from crosslab.errors import UserError, supply_mlc
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import read_omissions
 from crosslab.models.families import Family, chosen, families
-from crosslab.models.formats import FORMATS
+from crosslab.models.formats import FORMATS, MLC_FORMATS
 from crosslab.remote import (
     Cell,
     CodeLabel,
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
         for family in families().values():
             print(f"{family.name:12} {family.like}")
         return 0
-    formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
+    formats = list(dict.fromkeys(args.quantization)) or list(MLC_FORMATS)
     recipe = read_recipe(args, formats[0])
     scheduler = scheduler_of(args, _say)
     if scheduler and args.worker:

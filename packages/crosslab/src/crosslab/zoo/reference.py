@@ -125,7 +125,7 @@ def _model(family: Family, packing: Packing) -> Any:
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     weights = random_weights(shapes, family.norm, SEED, packing)
     for name, parameter in model.named_parameters():
-        parameter.copy_(torch.from_numpy(weights[name]))
+        parameter.copy_(torch.from_numpy(weights[name] * (not family.is_absent(name))))
     return model
 
 
@@ -137,8 +137,7 @@ def _save(family: Family, model: Any, folder: Path) -> None:
     for path in (folder / "saved").iterdir():
         path.unlink()
     (folder / "saved").rmdir()
-    named = {family.published(name): tensor for name, tensor in stored.items()}
-    named |= {copy: named[original] for copy, original in family.copies}
+    named = family.published_weights(stored)
     safetensors.save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     family.write_config(folder)
 

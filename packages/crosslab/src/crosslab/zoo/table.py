@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from crosslab.errors import UserError
-from crosslab.models.families import Family
+from crosslab.models.families import Family, refusals
 from crosslab.models.formats import FORMATS
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, MatrixKey, error_bound
 from groundwork.files import atomic_write_json
@@ -91,7 +91,14 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
     bounds = ", ".join(f"{q} {error_bound(q):g}" for q in formats)
     lines += ["", f"{counted}. Largest error allowed: {bounds}."]
     lines += _reasons({f.name: f for f in families}, outcomes, columns)
+    lines += _refused()
     return "\n".join(lines) + "\n"
+
+
+def _refused() -> list[str]:
+    lines = ["", "## Refused", "", "`nox -s model` refuses models of MLC-LLM's other folders:", ""]
+    lines += ["| folder | `model_type` | reason |", "|---|---|---|"]
+    return lines + [f"| {r.folder} | {', '.join(r.kinds)} | {r.why} |" for r in refusals()]
 
 
 def _headings(keys: Sequence[MatrixKey]) -> list[str]:
