@@ -218,6 +218,8 @@ class _State:
     micro_ops: Indices = field(init=False)
     loaded: _Ranges = field(default_factory=_Ranges)
     stored: _Ranges = field(default_factory=_Ranges)
+    # Elements of the loops so far, by their fields: a layer repeats few loops.
+    looped: dict[tuple[int, ...], Indices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for buffer in _BUFFERS:
@@ -288,14 +290,18 @@ class _State:
             column: of the micro-ops: 0 for dst, 1 for src, 2 for wgt.
             factors: of the outer and the inner loop.
         """
-        base = np.unique(self.micro_ops[loop.begin : loop.end, column])
         outer, inner = factors
+        key = (column, loop.begin, loop.end, loop.outer, loop.inner, outer, inner)
+        if key in self.looped:
+            return _Access(buffer, self.looped[key], False)
+        base = np.unique(self.micro_ops[loop.begin : loop.end, column])
         last = int(base[-1]) + (loop.outer - 1) * outer + (loop.inner - 1) * inner
         self._inside(index, buffer, last)
         # A factor of zero goes over the same elements again.
         y = np.arange(loop.outer if outer else 1) * outer
         x = np.unique((np.arange(loop.inner if inner else 1) * inner)[:, None] + base)
-        return _Access(buffer, np.unique(y[:, None] + x), False)
+        self.looped[key] = np.unique(y[:, None] + x)
+        return _Access(buffer, self.looped[key], False)
 
     def _access(self, index: int, access: _Access) -> None:
         reads, writes = self.reads[access.buffer], self.writes[access.buffer]

@@ -7,8 +7,8 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from accelerator.errors import AcceleratorError
 from accelerator.extension.prove import prove_extension
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.isa.listing import disassemble
-from accelerator.layer import EXACT, LinearLayer, Requantisation
+from accelerator.layer import EXACT, Layer, Requantisation
 from accelerator.study import StudiedLayer
 from accelerator.timing import trace
 from accelerator.workload.extraction import NAMED, model_workloads
+from accelerator.workload.networks import NETWORKS
 from costmodel import cli as estimate
 from costmodel.accuracy import llama
 from costmodel.counting.relations import is_number
@@ -73,6 +74,7 @@ def parser() -> Parser:
     work = layers.add_mutually_exclusive_group(required=True)
     work.add_argument("--model", type=Path, help=KINDS)
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
+    work.add_argument("--network", choices=sorted(NETWORKS), help="a network for pictures")
     layers.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
     model.add_attention(layers)
     layers.add_argument(
@@ -201,11 +203,15 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
     table = Table(title=f"{unit.name}: {unit.description}", title_justify="left")
     for name in ("phase", "layer", "times", "instructions", "products", "MACs each", "loads"):
         table.add_column(name, justify="left" if name in ("phase", "layer") else "right")
+    if args.network:
+        raise AcceleratorError(
+            f"--network: {unit.name} multiplies matrices", remedy="give --gemm or --model"
+        )
     for phase in _phases(args):
         for layer, count in study.products(phase, form, model.on_device(args.attention)):
             program, counts = prove_extension(layer, unit)
             if args.streams:
-                atomic_write(args.streams / f"{_file_stem(phase, layer)}.bin", program.stream)
+                atomic_write(args.streams / f"{_file_stem(phase.name, layer)}.bin", program.stream)
             useful = layer.rows * layer.outputs * layer.inputs / counts.products
             loads = f"{counts.loaded_bytes / 1e6:.2f} MB"
             numbers = (f"{counts.instructions:,}", f"{counts.products:,}", f"{useful:.1f}", loads)
@@ -225,27 +231,63 @@ def _console() -> Console:
 
 def _layers(args: argparse.Namespace, device: Device) -> None:
     console = _console()
-    form = _requantisation(args.requantise)
     records, drawn = [], {}
-    for phase in _phases(args):
+    for work in _works(args):
         studied = []
-        for layer, count in study.products(phase, form, model.on_device(args.attention)):
+        for layer, count in work.layers:
             layer_study = study.study(layer, count, device)
             if args.prove:
                 study.prove(layer_study.program)
-            _write(args, phase, layer_study)
+            _write(args, work.name, layer_study)
             studied.append(layer_study)
-        linear = {layer for layer, _ in study.products(phase, form, attention=False)}
-        drawn[phase.name] = [layer_study for layer_study in studied if layer_study.layer in linear]
-        if attention := [layer_study for layer_study in studied if layer_study.layer not in linear]:
-            drawn[f"{phase.name}, attention"] = attention
-        records.append(_record(phase, studied))
-        _show(console, records[-1], device, args.prove)
+        for title, part in (
+            (work.name, [entry for entry in studied if entry.layer in work.linear]),
+            (
+                f"{work.name}, attention",
+                [e for e in studied if e.layer not in work.linear and e.macs],
+            ),
+        ):
+            if part:
+                drawn[title] = part
+        records.append(_record(work, studied))
+        _show(console, records[-1], work, device, args.prove)
     if args.roofline:
         # matplotlib takes a second to read: import it only for --roofline.
         importlib.import_module("accelerator.roofline").draw_roofline(args.roofline, device, drawn)
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The layers of a phase or of a network, with their counts.
+
+    Attributes:
+        size: tokens of a phase; pictures of a network.
+        unit: of the size.
+        linear: the layers that are not attention's.
+    """
+
+    name: str
+    size: int
+    unit: str
+    layers: list[tuple[Layer, int]]
+    linear: frozenset[Layer]
+
+
+def _works(args: argparse.Namespace) -> Iterator[_Work]:
+    form = _requantisation(args.requantise)
+    if args.network:
+        layers = NETWORKS[args.network]()
+        weighted = frozenset(layer for layer, _ in layers if layer.macs)
+        yield _Work(args.network, 1, "picture", layers, weighted)
+        return
+    for phase in _phases(args):
+        linear = frozenset(layer for layer, _ in study.products(phase, form, attention=False))
+        products: list[tuple[Layer, int]] = [
+            *study.products(phase, form, model.on_device(args.attention))
+        ]
+        yield _Work(phase.name, phase.tokens, "tokens", products, linear)
 
 
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
@@ -295,12 +337,12 @@ def _requantisation(text: str) -> Requantisation:
     return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
 
 
-def _file_stem(phase: Phase, layer: LinearLayer) -> str:
-    return f"{phase.name}-{layer.name}".replace(":", "-")
+def _file_stem(work: str, layer: Layer) -> str:
+    return f"{work}-{layer.name}".replace(":", "-").replace(" ", "-")
 
 
-def _write(args: argparse.Namespace, phase: Phase, layer_study: StudiedLayer) -> None:
-    name = _file_stem(phase, layer_study.layer)
+def _write(args: argparse.Namespace, work: str, layer_study: StudiedLayer) -> None:
+    name = _file_stem(work, layer_study.layer)
     if args.streams:
         atomic_write(args.streams / f"{name}.bin", layer_study.program.stream)
     if args.traces:
@@ -308,7 +350,7 @@ def _write(args: argparse.Namespace, phase: Phase, layer_study: StudiedLayer) ->
         atomic_write(args.traces / f"{name}.json", json.dumps(events))
 
 
-def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
+def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
     rows = []
     for entry in studied:
         layer, mapping = entry.layer, entry.program.mapping
@@ -316,8 +358,8 @@ def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
             {
                 "layer": layer.name,
                 "count": entry.count,
-                "extents": [layer.rows, layer.outputs, layer.inputs],
-                "tile": [mapping.rows, mapping.outputs, mapping.inputs],
+                "extents": layer.extents,
+                "tile": [mapping.rows, mapping.columns, mapping.outputs, mapping.inputs],
                 "rows_outermost": mapping.rows_outermost,
                 "instructions": len(entry.program.instructions),
                 "predicted_cycles": entry.predicted.cycles,
@@ -333,8 +375,8 @@ def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
     cycles = sum(entry.count * entry.timing.cycles for entry in studied)
     peak = studied[0].program.device.peak
     return {
-        "phase": phase.name,
-        "tokens": phase.tokens,
+        "phase": work.name,
+        work.unit: work.size,
         "layers": rows,
         "cycles": cycles,
         "milliseconds": 1e3 * cycles / studied[0].program.device.clock,
@@ -345,13 +387,15 @@ def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, record: dict[str, Any], device: Device, proved: bool) -> None:
-    title = f"{record['phase']}, {record['tokens']} tokens, on {device.name}"
+def _show(
+    console: Console, record: dict[str, Any], work: _Work, device: Device, proved: bool
+) -> None:
+    title = f"{work.name}, {work.size} {work.unit}, on {device.name}"
     table = Table(title=title, title_justify="left")
     table.add_column("layer")
     numbers = (
         "times",
-        "M x N x K",
+        "extents",
         "tile, blocks",
         "instructions",
         "cycles predicted",

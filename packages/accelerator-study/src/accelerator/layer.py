@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer of int8 values by int8 weights, its result in numpy, and its layout in DRAM."""
+"""Linear layers, convolutions and poolings in int8: results in numpy, layouts in DRAM.
+
+A device sees both alike: pictures of positions by blocks of channels. A linear layer is a picture
+of one column under a kernel of one position.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, lcm
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from accelerator.device import Device
 from accelerator.errors import AcceleratorError
+from accelerator.isa.instructions import AluOp
+from costmodel.estimate.window import Axis
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+Number = npt.NDArray[Any]
 OPERAND = 128  # largest magnitude of an int8 value
 FLOAT_EXACT = 1024  # int8 products whose sum is at most 1 << 24, exact in float32
+LEAST = -128  # int8 value
+MOST_PADDING = 15  # of a LOAD, on each side
 MOST_ROUNDED = 15  # half of 1 << 15 is the largest rounding constant that fits an immediate
 
 
@@ -25,16 +37,29 @@ class Requantisation:
     ``width`` 4 with ``shift`` 0 is the exact sum, which the CPU multiplies by the scales of token
     and channel in float. Narrower results saturate. The device has no fixed-point multiplication:
     a token's scale is known only at run time, and an integer scale of a channel cannot include it.
+
+    Attributes:
+        width: bytes of a result.
+        shift: to the right, of all channels.
+        channels: each output channel has an addend and a shift of its own, which are operands.
+        residual: left shift of an int8 operand that is added to the shifted sums; None: no operand.
+        least, most: limits of the activation function, None for those of the width.
     """
 
     width: int = 4
     shift: int = 0
+    channels: bool = False
+    residual: int | None = None
+    least: int | None = None
+    most: int | None = None
 
     def __post_init__(self) -> None:
         if self.width not in (1, 2, 4) or not 0 <= self.shift <= MOST_ROUNDED:
             reason = f"requantisation to {self.width} bytes with a shift of {self.shift}"
             remedy = f"bytes: 1, 2 or 4; shift: 0 to {MOST_ROUNDED}"
             raise AcceleratorError(reason, remedy=remedy)
+        if self.shift and self.channels:
+            raise AcceleratorError("requantisation with a common shift and with channels' shifts")
 
     @property
     def half(self) -> int:
@@ -45,20 +70,82 @@ class Requantisation:
     def limits(self) -> tuple[int, int]:
         """The least and the largest result."""
         most = 1 << (8 * self.width - 1)
-        return -most, most - 1
+        low = -most if self.least is None else max(self.least, -most)
+        return low, most - 1 if self.most is None else min(self.most, most - 1)
 
     def saturates(self, inputs: int) -> bool:
         """Return True if a sum over ``inputs`` products can be outside the limits."""
-        return self.width < 4 and (inputs * OPERAND**2 + self.half) >> self.shift > self.limits[1]
+        if self.least is not None or self.most is not None:
+            return True
+        operands = self.channels or self.residual is not None
+        return self.width < 4 and (
+            operands or (inputs * OPERAND**2 + self.half) >> self.shift > self.limits[1]
+        )
 
-    def apply(self, sums: Int32) -> Int32:
-        """Return the sums shifted, rounded and saturated, as int32."""
+    def clips(self, inputs: int) -> list[tuple[AluOp, int]]:
+        """Return the ALU's operations that keep a sum over ``inputs`` products in the limits."""
+        if not self.saturates(inputs):
+            return []
         low, high = self.limits
-        results: Int32 = np.clip((sums + np.int32(self.half)) >> self.shift, low, high)
-        return results
+        listed = [(AluOp.MIN, high, self.most), (AluOp.MAX, low, self.least)]
+        # An immediate has 16 bits: limits of 32-bit sums are only those of the activation.
+        return [(op, limit) for op, limit, given in listed if self.width < 4 or given is not None]
+
+    def apply(
+        self,
+        sums: Int32,
+        addends: Int32 | None = None,
+        shifts: Int32 | None = None,
+        residual: Int8 | None = None,
+    ) -> Int32:
+        """Return the sums shifted, rounded, added and saturated, as int32.
+
+        Args:
+            sums: exact.
+            addends: broadcast over the sums; include the half of a rounding shift.
+            shifts: broadcast over the sums.
+            residual: of the sums' shape.
+        """
+        if addends is not None and shifts is not None:
+            results = (sums + addends) >> shifts
+        else:
+            results = (sums + np.int32(self.half)) >> self.shift
+        if self.residual is not None and residual is not None:
+            results = results + (residual.astype(np.int32) << self.residual)
+        low, high = self.limits
+        clipped: Int32 = np.clip(results, low, high).astype(np.int32)
+        return clipped
 
 
 EXACT = Requantisation()
+BYTE = Requantisation(1)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A layer in blocks of a device.
+
+    Attributes:
+        rows, columns: of the picture, with the kernel's windows.
+        outputs, inputs: blocks of channels of a bundle, which shares no channels with others.
+        bundles: their number; more than 1 if a convolution has groups.
+    """
+
+    rows: Axis
+    columns: Axis
+    outputs: int
+    inputs: int
+    bundles: int = 1
+
+    @property
+    def kernel(self) -> int:
+        """The positions of the kernel."""
+        return self.rows.kernel * self.columns.kernel
+
+    @property
+    def sums(self) -> int:
+        """The accumulator elements of a bundle."""
+        return self.rows.outputs * self.columns.outputs * self.outputs
 
 
 @dataclass(frozen=True)
@@ -74,8 +161,27 @@ class LinearLayer:
     def __post_init__(self) -> None:
         if min(self.rows, self.outputs, self.inputs) < 1:
             raise AcceleratorError(f"{self.name}: no extent may be below 1")
-        if self.inputs * OPERAND**2 + self.requantisation.half >= 1 << 31:
-            raise AcceleratorError(f"{self.name}: a sum of {self.inputs} products passes 32 bits")
+        _check_sums(self)
+
+    @property
+    def summands(self) -> int:
+        """The products of a sum."""
+        return self.inputs
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates, without padding."""
+        return self.rows * self.outputs * self.inputs
+
+    @property
+    def extents(self) -> list[int]:
+        """Rows, outputs and inputs."""
+        return [self.rows, self.outputs, self.inputs]
+
+    def geometry(self, device: Device) -> Geometry:
+        """Return the layer in blocks of a device."""
+        down, across, deep = self.blocks(device)
+        return Geometry(Axis(down), Axis(1), across, deep)
 
     def blocks(self, device: Device) -> tuple[int, int, int]:
         """Return the numbers of the device's blocks along rows, outputs and inputs."""
@@ -100,6 +206,308 @@ class LinearLayer:
             sums += product.astype(np.int32)
         return self.requantisation.apply(sums)
 
+    def packed_values(self, values: Int8, device: Device) -> Int8:
+        """Return blocks of values in the order of DRAM: rows x inputs, each batch x inputs."""
+        return pack(values, device.batch, device.inputs)
+
+    def packed_weights(self, weights: Int8, device: Device) -> Int8:
+        """Return blocks of weights: bundle x outputs x inputs x position of the kernel."""
+        return pack(weights, device.outputs, device.inputs)[None, :, :, None]
+
+    def unpacked(self, planes: Bytes) -> Int32:
+        """Return the result from byte planes x rows x columns x outputs of blocks."""
+        return unpack(planes[:, :, 0], self.rows, self.outputs)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of pictures, ``images x inputs x height x width``.
+
+    Attributes:
+        inputs, outputs: channels.
+        rows, columns: the picture's height and width, with the kernel's windows.
+        groups: bundles of channels that are convolved apart; as many as channels: depthwise.
+        images: at most a device's batch.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    rows: Axis
+    columns: Axis
+    groups: int = 1
+    requantisation: Requantisation = EXACT
+    images: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.inputs, self.outputs, self.groups, self.images) < 1:
+            raise AcceleratorError(f"{self.name}: no extent may be below 1")
+        if self.inputs % self.groups or self.outputs % self.groups:
+            reason = f"{self.groups} groups do not divide {self.inputs} and {self.outputs} channels"
+            raise AcceleratorError(f"{self.name}: {reason}")
+        check_axes(self.name, self.rows, self.columns)
+        _check_sums(self)
+
+    @property
+    def summands(self) -> int:
+        """The products of a sum."""
+        return self.inputs // self.groups * self.rows.kernel * self.columns.kernel
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates, without padding of channels."""
+        return self.images * self.outputs * self.rows.outputs * self.columns.outputs * self.summands
+
+    @property
+    def extents(self) -> list[int]:
+        """Rows and columns of the result, outputs, inputs, positions of the kernel."""
+        kernel = self.rows.kernel * self.columns.kernel
+        return [self.rows.outputs, self.columns.outputs, self.outputs, self.inputs, kernel]
+
+    def _bundle(self, device: Device) -> int:
+        """Return the groups of a bundle, the fewest whose channels are whole blocks."""
+        inputs, outputs = self.inputs // self.groups, self.outputs // self.groups
+        whole = lcm(
+            device.inputs // gcd(device.inputs, inputs),
+            device.outputs // gcd(device.outputs, outputs),
+        )
+        return min(whole, self.groups)
+
+    def geometry(self, device: Device) -> Geometry:
+        """Return the layer in blocks of a device.
+
+        Raises:
+            AcceleratorError: there are more images than the device's batch.
+        """
+        if self.images > device.batch:
+            reason = f"{self.images} images; {device.name} computes {device.batch} at a time"
+            raise AcceleratorError(f"{self.name}: {reason}")
+        bundle = self._bundle(device)
+        outputs, inputs = (
+            -(-channels // self.groups * bundle // block)
+            for channels, block in ((self.outputs, device.outputs), (self.inputs, device.inputs))
+        )
+        return Geometry(self.rows, self.columns, outputs, inputs, -(-self.groups // bundle))
+
+    def operands(self, seed: int) -> tuple[Int8, Int8, Int32 | None, Int8 | None]:
+        """Return random values, weights, addends and shifts of channels, residual values."""
+        random = np.random.default_rng(seed)
+        shape = self.images, self.inputs, self.rows.extent, self.columns.extent
+        values = random.integers(-128, 128, shape, dtype=np.int8)
+        kernel = self.rows.kernel, self.columns.kernel
+        shape = self.outputs, self.inputs // self.groups, *kernel
+        weights = random.integers(-128, 128, shape, dtype=np.int8)
+        channels = residual = None
+        if self.requantisation.channels:
+            addends = random.integers(-(1 << 16), 1 << 16, self.outputs)
+            channels = np.stack([addends, random.integers(0, 13, self.outputs)]).astype(np.int32)
+        if self.requantisation.residual is not None:
+            shape = self.images, self.outputs, self.rows.outputs, self.columns.outputs
+            residual = random.integers(-128, 128, shape, dtype=np.int8)
+        return values, weights, channels, residual
+
+    def reference(
+        self,
+        values: Int8,
+        weights: Int8,
+        channels: Int32 | None = None,
+        residual: Int8 | None = None,
+    ) -> Int32:
+        """Return the exact result in numpy: ``images x outputs x rows x columns``.
+
+        Args:
+            values: ``images x inputs x height x width``.
+            weights: ``outputs x (inputs / groups) x kernel rows x kernel columns``.
+            channels: addends and shifts, ``2 x outputs``.
+            residual: of the result's shape.
+        """
+        padded = pad_pictures(values.astype(np.float64), self.rows, self.columns)
+        padded = padded.reshape(self.images, self.groups, -1, *padded.shape[2:])
+        split = weights.reshape(self.groups, self.outputs // self.groups, *weights.shape[1:])
+        down, across = self.rows.outputs, self.columns.outputs
+        sums = np.zeros((self.images, self.groups, split.shape[1], down * across))
+        for row in range(self.rows.kernel):
+            for column in range(self.columns.kernel):
+                window = padded[
+                    ..., taps_of(self.rows, row), taps_of(self.columns, column)
+                ].reshape(*padded.shape[:3], down * across)
+                # Sums of less than 2**53 are exact in float64.
+                sums += split[..., row, column].astype(np.float64) @ window
+        exact = sums.astype(np.int32).reshape(self.images, self.outputs, down, across)
+        addends, shifts = (None, None) if channels is None else channels[:, :, None, None]
+        return self.requantisation.apply(exact, addends, shifts, residual)
+
+    def packed_values(self, values: Int8, device: Device) -> Int8:
+        """Return blocks of values: rows x columns x channel blocks, each batch x inputs."""
+        shape = self.geometry(device)
+        return pack_pictures(values, shape.bundles * shape.inputs, device.inputs, device.batch)
+
+    def packed_residual(self, residual: Int8, device: Device) -> Int8:
+        """Return blocks of the result's shape: rows x columns x blocks, each batch x outputs."""
+        shape = self.geometry(device)
+        blocks = shape.bundles * shape.outputs
+        return pack_pictures(residual, blocks, device.outputs, device.batch)
+
+    def packed_channels(self, channels: Int32, device: Device) -> Int32:
+        """Return addend and shift of each block of outputs: blocks x 2 x batch x outputs."""
+        shape = self.geometry(device)
+        padded = np.zeros((2, shape.bundles * shape.outputs * device.outputs), dtype=np.int32)
+        padded[:, : self.outputs] = channels
+        blocks = padded.reshape(2, -1, 1, device.outputs).swapaxes(0, 1)
+        return np.ascontiguousarray(np.repeat(blocks, device.batch, axis=2))
+
+    def packed_weights(self, weights: Int8, device: Device) -> Int8:
+        """Return blocks of weights: bundle x outputs x inputs x position of the kernel.
+
+        Groups that share a block are one product, whose weights between groups are zero.
+        """
+        shape, bundle = self.geometry(device), self._bundle(device)
+        of, by, kernel = self.outputs // self.groups, self.inputs // self.groups, shape.kernel
+        dense = np.zeros(
+            (
+                shape.bundles,
+                shape.outputs * device.outputs,
+                shape.inputs * device.inputs,
+                kernel,
+            ),
+            dtype=np.int8,
+        )
+        for group in range(self.groups):
+            at, place = divmod(group, bundle)
+            part = weights[group * of : (group + 1) * of].reshape(of, by, kernel)
+            dense[at, place * of : (place + 1) * of, place * by : (place + 1) * by] = part
+        blocks = dense.reshape(
+            shape.bundles, shape.outputs, device.outputs, shape.inputs, device.inputs, kernel
+        )
+        return np.ascontiguousarray(blocks.transpose(0, 1, 3, 5, 2, 4))
+
+    def unpacked(self, planes: Bytes) -> Int32:
+        """Return the result from byte planes x rows x columns x outputs of blocks."""
+        return unpack_pictures(planes, self.outputs, self.images)
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The maximum of each window of pictures, ``images x channels x height x width``."""
+
+    name: str
+    channels: int
+    rows: Axis
+    columns: Axis
+    images: int = 1
+    requantisation: Requantisation = BYTE
+
+    def __post_init__(self) -> None:
+        check_axes(self.name, self.rows, self.columns)
+        for axis in (self.rows, self.columns):
+            if max(axis.padding, axis.trailing or 0) >= axis.dilation * (axis.kernel - 1) + 1:
+                raise AcceleratorError(f"{self.name}: a window holds nothing but padding: {axis}")
+
+    @property
+    def summands(self) -> int:
+        """The values of a window."""
+        return self.rows.kernel * self.columns.kernel
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates: none."""
+        return 0
+
+    @property
+    def extents(self) -> list[int]:
+        """Rows and columns of the result, channels, positions of the kernel."""
+        return [self.rows.outputs, self.columns.outputs, self.channels, self.summands]
+
+    def geometry(self, device: Device) -> Geometry:
+        """Return the layer in blocks of a device; each block of channels is a bundle."""
+        return Geometry(self.rows, self.columns, 1, 1, -(-self.channels // device.outputs))
+
+    def operands(self, seed: int) -> tuple[Int8]:
+        """Return random int8 values of the layer."""
+        random = np.random.default_rng(seed)
+        shape = self.images, self.channels, self.rows.extent, self.columns.extent
+        return (random.integers(-128, 128, shape, dtype=np.int8),)
+
+    def reference(self, values: Int8) -> Int32:
+        """Return the result in numpy: ``images x channels x rows x columns``."""
+        padded = pad_pictures(values.astype(np.int32), self.rows, self.columns, LEAST)
+        windows = [
+            padded[..., taps_of(self.rows, row), taps_of(self.columns, column)]
+            for row in range(self.rows.kernel)
+            for column in range(self.columns.kernel)
+        ]
+        return np.asarray(np.max(windows, axis=0), dtype=np.int32)
+
+    def packed_values(self, values: Int8, device: Device) -> Int8:
+        """Return blocks of values: rows x columns x channel blocks, each batch x channels."""
+        blocks = self.geometry(device).bundles
+        return pack_pictures(values, blocks, device.outputs, device.batch)
+
+    def unpacked(self, planes: Bytes) -> Int32:
+        """Return the result from byte planes x rows x columns x blocks."""
+        return unpack_pictures(planes, self.channels, self.images)
+
+
+Layer = LinearLayer | Convolution | Pooling
+
+
+def _check_sums(layer: Layer) -> None:
+    if layer.summands * OPERAND**2 + layer.requantisation.half >= 1 << 31:
+        raise AcceleratorError(f"{layer.name}: a sum of {layer.summands} products passes 32 bits")
+
+
+def check_axes(name: str, rows: Axis, columns: Axis) -> None:
+    """Refuse a picture without windows, and padding that a LOAD cannot add.
+
+    Raises:
+        AcceleratorError: the message names the layer and the dimension.
+    """
+    for axis in (rows, columns):
+        if min(axis.extent, axis.kernel, axis.stride, axis.dilation, axis.outputs) < 1:
+            raise AcceleratorError(f"{name}: the kernel does not fit the picture: {axis}")
+        pads = axis.padding, axis.trailing or 0
+        if min(pads) < 0 or max(pads) > MOST_PADDING:
+            reason = f"padding of {pads}; a LOAD adds 0 to {MOST_PADDING}"
+            raise AcceleratorError(f"{name}: {reason}")
+
+
+def pad_pictures(pictures: Number, rows: Axis, columns: Axis, value: int = 0) -> Number:
+    """Return pictures with the padding that windows read on their last two dimensions."""
+    pads = [(0, 0)] * (pictures.ndim - 2)
+    for axis in (rows, columns):
+        end = (axis.outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
+        pads.append((axis.padding, max(0, end - axis.padding - axis.extent)))
+    padded: Number = np.pad(pictures, pads, constant_values=value)
+    return padded
+
+
+def unpack_pictures(planes: Bytes, channels: int, images: int) -> Int32:
+    """Join byte planes x rows x columns x blocks: images x channels x rows x columns."""
+    width, down, across, blocks, batch, lanes = planes.shape
+    pixels = planes.reshape(width, down * across, blocks, batch, lanes)
+    flat = unpack(pixels, down * across * batch, channels)
+    pictures = flat.reshape(down, across, batch, channels)[:, :, :images]
+    return np.ascontiguousarray(pictures.transpose(2, 3, 0, 1))
+
+
+def taps_of(axis: Axis, position: int) -> slice:
+    """Return the padded positions that meet a position of the kernel."""
+    begin = position * axis.dilation
+    return slice(begin, begin + (axis.outputs - 1) * axis.stride + 1, axis.stride)
+
+
+def pack_pictures(pictures: Int8, blocks: int, lanes: int, batch: int) -> Int8:
+    """Cut pictures, ``images x channels x rows x columns``, into blocks of ``batch x lanes``.
+
+    Returns:
+        rows x columns x blocks x batch x lanes; images and channels that are missing are zeros.
+    """
+    images, channels, down, across = pictures.shape
+    padded = np.zeros((batch, blocks * lanes, down, across), dtype=np.int8)
+    padded[:images, :channels] = pictures
+    cut = padded.reshape(batch, blocks, lanes, down, across)
+    return np.ascontiguousarray(cut.transpose(3, 4, 1, 0, 2))
+
 
 def pack(matrix: Int8, height: int, width: int) -> Int8:
     """Cut a matrix into blocks of ``height x width``, with zeros beyond its edges.
@@ -115,7 +523,7 @@ def pack(matrix: Int8, height: int, width: int) -> Int8:
     return np.ascontiguousarray(blocks)
 
 
-def unpack(planes: npt.NDArray[np.uint8], rows: int, columns: int) -> Int32:
+def unpack(planes: Bytes, rows: int, columns: int) -> Int32:
     """Join byte planes of blocks, low byte first, into a matrix of integers.
 
     Args:

@@ -9,40 +9,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from accelerator.boxes import Box
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
-from accelerator.layer import LinearLayer
-from accelerator.program import HALVES, Mapping, room_of, taken
+from accelerator.layer import Layer
+from accelerator.program import (
+    HALVES,
+    Mapping,
+    MappingCost,
+    micro_op_counts,
+    regular,
+    room_of,
+    taken,
+)
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps
 from costmodel.estimate.tiling import sizes
+from costmodel.estimate.window import Span
 
 BITS = 8
 Array = npt.NDArray[np.int64]
 _COLUMNS, _ROWS = (1, 0, 2), (0, 1, 2)  # loops over m, n, k, outermost first
+MOST_CANDIDATES = 512  # of a convolution, after the lower bound of their cycles
 
 
-@dataclass(frozen=True)
-class MappingCost:
-    """The cost model's bytes of DRAM and cycles for a layer under a mapping."""
-
-    mapping: Mapping
-    bytes: int
-    cycles: float
-
-
-def predict(layer: LinearLayer, mapping: Mapping, device: Device) -> MappingCost:
+def predict(layer: Layer, mapping: Mapping, device: Device) -> MappingCost:
     """Return the cost model's bytes and cycles of a layer under a mapping."""
-    return _predictions(layer, [mapping], device)[0]
+    return _Prediction(layer, [mapping], device).costs()[0]
 
 
 @lru_cache(maxsize=256)
-def best(layer: LinearLayer, device: Device, weights: tuple[int, int] | None = None) -> MappingCost:
+def best(layer: Layer, device: Device, weights: tuple[int, int] | None = None) -> MappingCost:
     """Return the mapping with the fewest predicted cycles, then the fewest bytes.
 
     Args:
@@ -54,121 +57,294 @@ def best(layer: LinearLayer, device: Device, weights: tuple[int, int] | None = N
     Raises:
         AcceleratorError: no tile fits the device's buffers.
     """
-    blocks = layer.blocks(device)
-    sides = [np.array(sizes(extent, 1), dtype=np.int64) for extent in blocks]
+    shape, form = layer.geometry(device), layer.requantisation
+    extents = (shape.rows.outputs, shape.columns.outputs, shape.outputs, shape.inputs)
+    sides = [np.array(sizes(extent, 1), dtype=np.int64) for extent in extents]
     if weights is not None:
-        sides[1:] = [np.array([side], dtype=np.int64) for side in weights]
-    m, n, k = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
-    needs = taken(m, n, k, HALVES).items()
+        sides[2:] = [np.array([side], dtype=np.int64) for side in weights]
+    grid = [each.ravel() for each in np.meshgrid(*sides, indexing="ij")]
+    needs = taken(shape, form, tuple(grid), HALVES).items()
     fits = np.all([count <= room_of(memory, device) for memory, count in needs], axis=0)
+    fits &= regular(shape, grid[2], grid[3])
     # The previous tile's bytes leave between steps; with fewer steps the cores wait for STORE.
-    enough = fits & (-(-blocks[2] // k) >= min(layer.requantisation.width, blocks[2]))
+    enough = fits & (-(-shape.inputs // grid[3]) >= min(form.width, shape.inputs))
     places = np.flatnonzero(enough if enough.any() else fits)
     if not len(places):
         raise AcceleratorError(f"{layer.name}: no tile fits {device.name}")
     mappings = [
-        Mapping(int(m[at]), int(n[at]), int(k[at]), rows) for at in places for rows in (False, True)
+        Mapping(rows, outputs, inputs, outermost, columns=columns)
+        for rows, columns, outputs, inputs in np.stack(grid, axis=1)[places].tolist()
+        for outermost in (False, True)
     ]
-    return min(_predictions(layer, mappings, device), key=lambda p: (p.cycles, p.bytes))
+    if shape.columns.outputs > 1 and len(mappings) > MOST_CANDIDATES:
+        bounds = _Prediction(layer, mappings, device).bounds()
+        mappings = [mappings[at] for at in np.argsort(bounds, kind="stable")[:MOST_CANDIDATES]]
+    costs = _Prediction(layer, mappings, device).costs()
+    return min(costs, key=lambda p: (p.cycles, p.bytes))
 
 
-def alu_steps(layer: LinearLayer) -> int:
-    """Return the ALU operations on each accumulator: rounding, shift, saturation, byte shifts."""
+def alu_cycles(layer: Layer, device: Device) -> int:
+    """Return the ALU's cycles for each accumulator: addition, shift, saturation, byte shifts."""
     form = layer.requantisation
-    saturation = 2 if form.saturates(layer.inputs) else 0
-    return (2 if form.shift else 0) + saturation + form.width - 1
+    operands = 2 * form.channels + (form.residual is not None)
+    immediates = (2 if form.shift else 0) + (1 if form.residual else 0)
+    immediates += len(form.clips(layer.summands)) + form.width - 1
+    return operands * device.alu_interval + immediates * device.alu_immediate
 
 
-def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) -> list[MappingCost]:
-    """Return the cost of a layer under each of ``mappings``, which have equal ``halves``."""
-    block = (device.batch, device.outputs, device.inputs)
-    extents = tuple(b * side for b, side in zip(layer.blocks(device), block, strict=True))
-    tiles = [
-        np.array([getattr(each, name) for each in mappings], dtype=np.int64) * side
-        for name, side in zip(("rows", "outputs", "inputs"), block, strict=True)
-    ]
-    orders = np.array([_ROWS if each.rows_outermost else _COLUMNS for each in mappings]).T
-    # Only scales stay on the CPU: operands are int8, results have the requantisation's width.
-    scheme = Scheme("w8a8", BITS, BITS, 4 * BITS, BITS * layer.requantisation.width)
-    region = (extents[0], extents[1], extents[2], True, True)
+@dataclass
+class _Prediction:
+    """The cost of a layer under each of ``mappings``, which have equal ``halves``."""
 
-    def listed(*left_out: str) -> Steps:
-        return many_steps(region, tiles, orders, scheme, frozenset(left_out))
+    layer: Layer
+    mappings: list[Mapping]
+    device: Device
 
-    whole, values, weights = listed(), listed("B", "C"), listed("A", "C")
-    bits = BITS * device.dram_bandwidth
-    dram = Level("dram", None, bits, bits, device.dram_latency, 0.0, 0.0, shared=True)
-    # A queue begins a transfer when its previous transfer ends: latency counts as bus time.
-    latency = device.dram_latency * bits
-    fetches = 1 * (values.fetched > 0) + (weights.fetched > 0)
-    following = 1 * (values.following > 0) + (weights.following > 0)
-    # The bytes of a tile leave one by one during the steps of the next tile; the last tile's wait.
-    trips = [-(-extent // tile) for extent, tile in zip(extents, tiles, strict=True)]
-    tiled = trips[0] * trips[1]
-    leaving = whole.m * whole.n * scheme.output * (tiled - 1) / (tiled * trips[2])
-    stores = layer.requantisation.width * (whole.stored > 0)
-    delayed = replace(
-        whole,
-        fetched=whole.fetched + latency * fetches,
-        following=whole.following + latency * following,
-        stored=whole.stored + latency * stores,
-        before=leaving,
-    )
-    overlap = mappings[0].halves > 1
-    cycles = duration(delayed, _core_cycles(whole, layer, device), dram, overlap, 1)
-    moved = whole.read + whole.write
-    if overlap:
-        begin, second = (
-            (delayed.first * dram.cycles(moves, 0)).sum(axis=0)
-            for moves in (delayed.fetched, delayed.following)
+    def __post_init__(self) -> None:
+        self.shape = self.layer.geometry(self.device)
+        self.form = self.layer.requantisation
+        self.bits = BITS * self.device.dram_bandwidth
+        # Only scales stay on the CPU: operands are int8, results have the requantisation's width.
+        width = BITS * self.form.width
+        self.scheme = Scheme("w8a8", BITS, BITS, 4 * BITS, width)
+        self.rows, self.columns, self.outputs, self.inputs = (
+            np.array([getattr(each, name) for each in self.mappings], dtype=np.int64)
+            for name in ("rows", "columns", "outputs", "inputs")
         )
-        cycles = np.maximum(cycles, _storing(layer, device, tiled, moved / bits, begin, second))
-    element = device.element(MemoryId.MICRO_OP)
-    return [
-        MappingCost(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
-        for each, b, c in zip(mappings, moved, cycles, strict=True)
-    ]
+        shape = self.shape
+        extents = (shape.rows.outputs, shape.columns.outputs, shape.outputs, shape.inputs)
+        sides = (self.rows, self.columns, self.outputs, self.inputs)
+        self.trips = [-(-e // side) for e, side in zip(extents, sides, strict=True)]
+        self.tiles = shape.bundles * self.trips[0] * self.trips[1] * self.trips[2]
+
+    def bounds(self) -> npt.NDArray[np.float64]:
+        """Return lower bounds of cycles: of the core alone, and of the memory alone."""
+        shape, device = self.shape, self.device
+        steps = self.tiles * self.trips[3]
+        work = shape.sums * shape.inputs * shape.kernel * device.gemm_interval
+        work += shape.sums * (alu_cycles(self.layer, device) + device.gemm_interval)
+        drains = 1 if shape.kernel == 1 else shape.kernel * self.inputs
+        core = shape.bundles * work + steps * drains * (device.gemm_latency - 1)
+        moved, latencies = self._operands()
+        values, weights = self._fetched()
+        memory = (moved + values + weights) / device.dram_bandwidth
+        first = shape.rows.samples(self.rows) * shape.columns.samples(self.columns) * self.inputs
+        fill = first * device.element(MemoryId.INPUT)
+        fill += self.outputs * self.inputs * shape.kernel * device.element(MemoryId.WEIGHT)
+        begin = fill / device.dram_bandwidth
+        return np.asarray(np.maximum(core + latencies, memory) + begin, dtype=np.float64)
+
+    def _operands(self) -> tuple[Array, Array]:
+        """Return the bytes of the ALU's operands and of the results; cycles of the operands."""
+        shape, device, form = self.shape, self.device, self.form
+        results = shape.bundles * shape.sums * device.element(MemoryId.OUTPUT)
+        pixels = self.trips[0] * self.trips[1]
+        channels = 2 * shape.bundles * shape.outputs * device.element(MemoryId.ACCUMULATOR)
+        loaded = pixels * channels * form.channels + results * (form.residual is not None)
+        waits = self.tiles * (form.channels + (form.residual is not None)) * device.dram_latency
+        return loaded + results * form.width, loaded / device.dram_bandwidth + waits
+
+    def _fetched(self) -> tuple[Array, Array]:
+        """Return the bytes of values and of weights that LOAD fetches."""
+        shape, device, trips = self.shape, self.device, self.trips
+        pixels = trips[0] * trips[1]
+        first = np.array([each.rows_outermost for each in self.mappings])
+        # A tile stays where the next step needs it again: only with all inputs in one tile.
+        held = trips[3] == 1
+        again = np.where(first & held, 1, trips[2])
+        again = np.where(~first & held & (pixels == 1), 1, again)
+        rows, columns = (
+            _held(axis, side)
+            for axis, side in ((shape.rows, self.rows), (shape.columns, self.columns))
+        )
+        values = shape.bundles * rows * columns * shape.inputs * device.element(MemoryId.INPUT)
+        weights = shape.outputs * shape.inputs * shape.kernel * shape.bundles
+        repeats = np.where(held & (~first | (trips[2] == 1)), 1, pixels)
+        return values * again, weights * repeats * device.element(MemoryId.WEIGHT)
+
+    def costs(self) -> list[MappingCost]:
+        """Return the bytes and cycles of each mapping."""
+        shape, device = self.shape, self.device
+        values, weights = self._fetched()
+        operands, _ = self._operands()
+        halves = self.mappings[0].halves
+        counts = micro_op_counts(shape, self.form, self.outputs, self.inputs, halves)
+        moved = values + weights + operands
+        micro_ops = sum(counts) * device.element(MemoryId.MICRO_OP)
+        cycles = self._cycles(moved)
+        return [
+            MappingCost(each, int(b), float(c))
+            for each, b, c in zip(self.mappings, moved + micro_ops, cycles, strict=True)
+        ]
+
+    def _listed(self, *left_out: str, latency: float = 0.0) -> Steps:
+        """Return the steps of a bundle without some operands, in bits and in elements."""
+        shape, block = self.shape, self.device
+        across = block.outputs, block.inputs
+        region = (
+            shape.rows.outputs,
+            shape.outputs * across[0],
+            shape.inputs * across[1],
+            True,
+            True,
+        )
+        tiles = [self.rows, self.outputs * across[0], self.inputs * across[1]]
+        orders = [_ROWS if each.rows_outermost else _COLUMNS for each in self.mappings]
+        scheme = self.scheme
+        # A position of the picture has a batch of results, and a weight each kernel position.
+        scaled = replace(
+            scheme, output=scheme.output * block.batch, weight=scheme.weight * shape.kernel
+        )
+
+        def window(*tile: Any) -> Any:
+            box = self._box(*tile)
+            data = box.rows.count * box.columns.count * tile[4] * block.batch * BITS
+            return data + box.transfers * latency * self.bits
+
+        picture = (shape.columns.outputs, self.columns, window)
+        return many_steps(region, tiles, np.array(orders).T, scaled, frozenset(left_out), picture)
+
+    def _box(self, row: Any, column: Any, rows: Any, columns: Any, channels: Any) -> Box:
+        """Return the windows of tiles, for their bytes and the number of their transfers."""
+        shape = self.shape
+        blocks = -(-channels // self.device.inputs)
+        whole = shape.kernel > 1
+        wide = np.broadcast_to(self.columns, np.shape(columns)) if whole else columns
+        return Box(
+            rows=shape.rows.span(row, rows),
+            columns=shape.columns.span(column, columns),
+            channel=0,
+            channels=blocks,
+            picture=(shape.columns.extent, shape.bundles * shape.inputs),
+            steps=(shape.rows.step, shape.columns.step),
+            pitch=(shape.columns.samples(wide), self.inputs if whole else blocks),
+        )
+
+    def _cycles(self, moved: Array) -> Array:
+        """Return the cycles of mappings that move some bytes."""
+        device, shape = self.device, self.shape
+        latency = device.dram_latency
+        whole, values = self._listed(latency=latency), self._listed("B", "C", latency=latency)
+        weights = self._listed("A", "C")
+        dram = Level("dram", None, self.bits, self.bits, latency, 0.0, 0.0, shared=True)
+        # A queue begins a transfer when its previous transfer ends: latency counts as bus time.
+        waits = latency * self.bits
+        fetched = values.fetched + weights.fetched + waits * (weights.fetched > 0)
+        following = values.following + weights.following + waits * (weights.following > 0)
+        # The bytes of a tile leave one by one during the steps of the next tile; the last's wait.
+        tiled = self.tiles
+        size = whole.m * whole.n * device.batch * self.scheme.output
+        leaving = size * (tiled - 1) / (tiled * self.trips[3])
+        stores = self._stores(whole) * self.form.width * (whole.stored > 0)
+        delayed = replace(
+            whole,
+            fetched=fetched,
+            following=following,
+            stored=whole.stored + waits * stores,
+            before=leaving,
+        )
+        overlap = self.mappings[0].halves > 1
+        core, (idle, operands) = self._core_cycles(whole), self._operand_cycles(whole)
+        core = core + whole.new * (idle + operands)
+        if overlap:
+            # Operands share the memory with the loads and stores beside them, and delay both.
+            beside = (following + leaving) / self.bits
+            core = core + whole.new * operands * np.minimum(beside / np.maximum(core, 1), 1)
+            delayed = replace(delayed, following=following + whole.new * operands * self.bits)
+        cycles = duration(delayed, core, dram, overlap, shape.bundles)
+        if overlap:
+            begin, second = (
+                (delayed.first * dram.cycles(moves, 0)).sum(axis=0)
+                for moves in (delayed.fetched, delayed.following)
+            )
+            per_cycle = moved / device.dram_bandwidth
+            cycles = np.maximum(cycles, self._storing(per_cycle, begin, second))
+        return np.asarray(cycles)
+
+    def _stores(self, listed: Steps) -> Array:
+        """Return the transfers of a byte of a tile's results."""
+        shape = self.shape
+        outputs = listed.n // self.device.outputs
+        rows = listed.m // np.minimum(self.columns, shape.columns.outputs)
+        box = Box(
+            rows=Span(0, np.maximum(rows, 1)),
+            columns=Span(0, np.broadcast_to(self.columns, np.shape(rows))),
+            channel=0,
+            channels=outputs,
+            picture=(shape.columns.outputs, shape.bundles * shape.outputs),
+            pitch=(self.columns, outputs),
+        )
+        return np.asarray(box.transfers)
+
+    def _storing(self, moving: Any, begin: Any, second: Any) -> Array:
+        """Return each mapping's cycles if only the shifts between a tile's bytes interrupt STORE.
+
+        The ALU shifts sums in the buffer that STORE reads, so the two take turns. This bounds
+        layers with few inputs, such as attention's scores. Loads share the memory with the stores.
+
+        Args:
+            moving: cycles in which the memory moves all bytes, for each mapping.
+            begin: cycles of the first fetch, for each mapping.
+            second: cycles of the second fetch, for each mapping.
+        """
+        device, shape, tiles = self.device, self.shape, self.tiles
+        sums, width = shape.bundles * shape.sums, self.form.width
+        stored = sums * device.element(MemoryId.OUTPUT) * width / device.dram_bandwidth
+        shifts = sums * (width - 1) * device.alu_immediate
+        rounding = sums * alu_cycles(self.layer, device) - shifts
+        multiplies = sums * shape.inputs * shape.kernel * device.gemm_interval
+        # Two transfers at once get half the bandwidth each, never less. Loads come evenly, also
+        # while the core multiplies.
+        later = np.maximum(moving - stored - begin, 0)
+        waits = tiles * width * device.dram_latency
+        shared = np.minimum(later * stored / (stored + shifts + waits + multiplies), stored)
+        # The core multiplies the second tile before it shifts the first one's sums.
+        alone = second - stored / (tiles * width) - device.dram_latency
+        ahead = np.where(tiles * shape.inputs > 1, alone, 0)
+        first = begin + (multiplies + rounding) / tiles + (width > 1) * np.maximum(ahead, 0)
+        cycles: Array = stored + waits + shifts + shared + first
+        return cycles
+
+    def _core_cycles(self, listed: Steps) -> Array:
+        """Return the cycles of the COMPUTE queue for the tile of each step."""
+        device, shape = self.device, self.shape
+        outputs, k = listed.n // device.outputs, listed.k // device.inputs
+        pixels = listed.m
+        sums = pixels * outputs * device.gemm_interval
+        if shape.kernel == 1:
+            again = np.where(k > 1, np.maximum(sums, device.gemm_latency), sums)
+            work = k * again + device.gemm_latency - 1
+        else:
+            work = k * shape.kernel * (sums + device.gemm_latency - 1)
+        alu = pixels * outputs * alu_cycles(self.layer, device)
+        # Bytes that leave within one step wait for the store of the byte before.
+        steps = np.arange(1, self.form.width)[:, None]
+        due = np.minimum(-(-steps * self.form.width // self.trips[3]), self.form.width - 1)
+        left = np.diff(due, axis=0, prepend=0) - 1
+        left = np.where(steps <= self.trips[3], np.maximum(left, 0), 0).sum(axis=0)
+        left = left * (self.tiles - 1) / self.tiles  # the last tile's bytes delay no tile
+        store = pixels * outputs * device.element(MemoryId.OUTPUT) / device.dram_bandwidth
+        alu = alu + left * (store + self._stores(listed) * device.dram_latency)
+        cycles: Array = work + listed.new * sums + listed.done * alu
+        return cycles
+
+    def _operand_cycles(self, listed: Steps) -> tuple[Array, Array]:
+        """Return the latencies of loading the ALU's operands of a tile, and the cycles of bytes."""
+        device, form = self.device, self.form
+        outputs = listed.n // device.outputs
+        waits = form.channels * device.dram_latency + np.zeros_like(outputs)
+        size = form.channels * 2 * outputs * device.element(MemoryId.ACCUMULATOR)
+        if form.residual is not None:
+            waits = waits + self._stores(listed) * device.dram_latency
+            size = size + listed.m * outputs * device.element(MemoryId.OUTPUT)
+        return waits, size / device.dram_bandwidth
 
 
-def _storing(
-    layer: LinearLayer, device: Device, tiles: Array, moving: Array, begin: Array, second: Array
-) -> Array:
-    """Return each mapping's cycles if only the shifts between a tile's bytes interrupt STORE.
-
-    The ALU shifts sums in the buffer that STORE reads, so the two take turns. This bounds layers
-    with few inputs, such as attention's scores. Loads share the memory with the stores.
-
-    Args:
-        layer: the layer to map.
-        device: the device that multiplies.
-        tiles: of the result, for each mapping.
-        moving: cycles in which the memory moves all bytes, for each mapping.
-        begin: cycles of the first fetch, for each mapping.
-        second: cycles of the second fetch, for each mapping.
-    """
-    down, across, deep = layer.blocks(device)
-    sums, width = down * across, layer.requantisation.width
-    stored = sums * device.element(MemoryId.OUTPUT) * width / device.dram_bandwidth
-    shifts = sums * (width - 1) * device.alu_immediate
-    rounding = sums * alu_steps(layer) * device.alu_immediate - shifts
-    multiplies = sums * deep * device.gemm_interval
-    # Two transfers at once get half the bandwidth each, never less. Loads come evenly, also while
-    # the core multiplies.
-    later = np.maximum(moving - stored - begin, 0)
-    waits = tiles * width * device.dram_latency
-    shared = np.minimum(later * stored / (stored + shifts + waits + multiplies), stored)
-    # The core multiplies the second tile before it shifts the first one's sums.
-    ahead = np.where(tiles * deep > 1, second - stored / (tiles * width) - device.dram_latency, 0)
-    first = begin + (multiplies + rounding) / tiles + (width > 1) * np.maximum(ahead, 0)
-    cycles: Array = stored + waits + shifts + shared + first
-    return cycles
-
-
-def _core_cycles(listed: Steps, layer: LinearLayer, device: Device) -> Array:
-    """Return the cycles of the GEMM core and the ALU for the tile of each step."""
-    m, n, k = listed.m // device.batch, listed.n // device.outputs, listed.k // device.inputs
-    sums = m * n * device.gemm_interval
-    again = np.where(k > 1, np.maximum(sums, device.gemm_latency), sums)
-    alu = m * n * alu_steps(layer) * device.alu_immediate
-    cycles: Array = k * again + device.gemm_latency - 1 + listed.new * sums + listed.done * alu
-    return cycles
+def _held(axis: Any, tile: Array) -> Array:
+    """Return the samples inside the picture that all tiles of a size fetch, for each size."""
+    totals = {}
+    for side in np.unique(tile).tolist():
+        at = np.arange(0, axis.outputs, side)
+        span = axis.span(at, np.minimum(side, axis.outputs - at))
+        totals[side] = int(span.count.sum())
+    return np.array([totals[side] for side in tile.tolist()], dtype=np.int64)

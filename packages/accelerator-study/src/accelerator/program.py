@@ -4,18 +4,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from math import prod
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import encode, encode_micro_ops
 from accelerator.isa.instructions import MOST_COLUMNS, Instruction, MicroOp
-from accelerator.layer import Int8, Int32, LinearLayer, pack, unpack
+from accelerator.layer import (
+    MOST_PADDING,
+    Convolution,
+    Geometry,
+    Int8,
+    Int32,
+    Layer,
+    Pooling,
+    Requantisation,
+)
 
-Count = TypeVar("Count", int, npt.NDArray[np.int64])
+Count = Any  # an integer or a numpy array of int64
 HALVES = 2
 
 
@@ -24,8 +33,9 @@ class Mapping:
     """The tiles of a layer in blocks of the device, and their order.
 
     Attributes:
-        rows, outputs, inputs: extents of a tile.
-        rows_outermost: the outer loop is over rows, the inner loop over outputs; else the reverse.
+        rows, columns, outputs, inputs: extents of a tile of the result, and of its sums.
+        rows_outermost: the outer loops are over rows and columns, the inner loop over outputs;
+            else the reverse.
         halves: 2 for double buffering, 1 without.
     """
 
@@ -34,28 +44,71 @@ class Mapping:
     inputs: int
     rows_outermost: bool = False
     halves: int = HALVES
+    columns: int = 1
 
-    def check(self, device: Device) -> None:
+    def check(self, shape: Geometry, form: Requantisation, device: Device) -> None:
         """Refuse tiles that do not fit half a buffer.
 
         Raises:
             AcceleratorError: a tile does not fit; the message names the buffer.
         """
-        for memory, count in taken(self.rows, self.outputs, self.inputs, self.halves).items():
+        tile = f"{self.rows} by {self.columns} by {self.outputs} by {self.inputs} blocks"
+        sides = (self.rows, self.columns, self.outputs, self.inputs)
+        for memory, count in taken(shape, form, sides, self.halves).items():
             room = room_of(memory, device)
             if not 0 < count <= room:
-                tile = f"{device.name}: a tile of {self.rows} by {self.outputs} by {self.inputs}"
-                raise AcceleratorError(f"{tile} blocks takes {count} of {room} of {memory.name}")
+                where = f"{device.name}: a tile of {tile}"
+                raise AcceleratorError(f"{where} takes {count} of {room} of {memory.name}")
+        if not regular(shape, self.outputs, self.inputs):
+            reason = "the last tile of channels is too short for a LOAD's padding"
+            raise AcceleratorError(f"{device.name}: tiles of {tile}: {reason}")
 
 
-def taken(rows: Count, outputs: Count, inputs: Count, halves: int) -> dict[MemoryId, Count]:
-    """Return the elements of each buffer for a tile of rows x outputs x inputs, in blocks."""
+@dataclass(frozen=True)
+class MappingCost:
+    """The cost model's bytes of DRAM and cycles for a layer under a mapping."""
+
+    mapping: Mapping
+    bytes: int
+    cycles: float
+
+
+def micro_op_counts(
+    shape: Geometry, form: Requantisation, outputs: Count, inputs: Count, halves: int
+) -> tuple[Count, Count]:
+    """Return the micro-ops of products, and those of the ALU's additions of operands.
+
+    A kernel of one position needs a micro-op for each block of outputs, as loops go over the rest.
+    Larger kernels also need a micro-op for each block of inputs and each position.
+    """
+    within = 1 if shape.kernel == 1 else shape.kernel * inputs
+    added = form.channels * 2 * outputs + (form.residual is not None) * 2
+    return halves**3 * within * outputs, halves * added
+
+
+def taken(
+    shape: Geometry, form: Requantisation, sides: tuple[Count, ...], halves: int
+) -> dict[MemoryId, Count]:
+    """Return the elements of each buffer for a tile of rows x columns x outputs x inputs."""
+    rows, columns, outputs, inputs = sides
+    window = shape.rows.samples(rows) * shape.columns.samples(columns)
+    sums = rows * columns * outputs
+    added = sums * (form.residual is not None) + form.channels * 2 * outputs
     return {
-        MemoryId.INPUT: rows * inputs,
-        MemoryId.WEIGHT: outputs * inputs,
-        MemoryId.ACCUMULATOR: rows * outputs,
-        MemoryId.MICRO_OP: outputs * halves**3,
+        MemoryId.INPUT: window * inputs,
+        MemoryId.WEIGHT: outputs * inputs * shape.kernel,
+        MemoryId.ACCUMULATOR: sums + added,
+        MemoryId.MICRO_OP: sum(micro_op_counts(shape, form, outputs, inputs, halves)),
     }
+
+
+def regular(shape: Geometry, outputs: Count, inputs: Count) -> Count:
+    """Return True if the last tile of channels can be padded to the length of the others.
+
+    Micro-ops of a large kernel contain the length of a tile, so all tiles have the same length.
+    """
+    short = [-extent % side for extent, side in ((shape.outputs, outputs), (shape.inputs, inputs))]
+    return (shape.kernel == 1) | ((short[0] <= MOST_PADDING) & (short[1] <= MOST_PADDING))
 
 
 def room_of(memory: MemoryId, device: Device) -> int:
@@ -72,18 +125,20 @@ class Program:
     """A lowered layer: instructions, micro-ops, and the addresses of its parts in DRAM.
 
     Attributes:
-        micro_ops_at, weights_at, values_at, results_at: byte addresses.
+        micro_ops_at, weights_at, values_at, channels_at, residual_at, results_at: byte addresses.
         end: first byte behind the results.
     """
 
     device: Device
-    layer: LinearLayer
+    layer: Layer
     mapping: Mapping
     instructions: tuple[Instruction, ...]
     micro_ops: tuple[MicroOp, ...]
     micro_ops_at: int
     weights_at: int
     values_at: int
+    channels_at: int
+    residual_at: int
     results_at: int
     end: int
 
@@ -92,46 +147,53 @@ class Program:
         """The encoded instructions."""
         return encode(self.instructions, self.device)
 
-    def image(self, values: Int8 | None = None, weights: Int8 | None = None) -> bytearray:
+    def image(
+        self,
+        values: Int8 | None = None,
+        weights: Int8 | None = None,
+        channels: Int32 | None = None,
+        residual: Int8 | None = None,
+    ) -> bytearray:
         """Return DRAM from address 0 before the run; operands that are None are zeros.
 
         Args:
-            values: ``rows x inputs``.
-            weights: ``outputs x inputs``.
+            values: in the shape of the layer's ``operands``, as all that follow.
+            weights: in the layer's own order.
+            channels: addends and shifts of outputs.
+            residual: values that are added to the result.
         """
-        dram = bytearray(self.end)
-        parts = [(self.micro_ops_at, encode_micro_ops(self.micro_ops, self.device))]
+        dram, layer, device = bytearray(self.end), self.layer, self.device
+        parts = [(self.micro_ops_at, encode_micro_ops(self.micro_ops, device))]
         if values is not None:
-            blocks = pack(values, self.device.batch, self.device.inputs)
-            parts.append((self.values_at, blocks.tobytes()))
+            parts.append((self.values_at, layer.packed_values(values, device).tobytes()))
         if weights is not None:
             parts.append((self.weights_at, self.weight_tiles(weights)))
+        if channels is not None and isinstance(layer, Convolution):
+            parts.append((self.channels_at, layer.packed_channels(channels, device).tobytes()))
+        if residual is not None and isinstance(layer, Convolution):
+            parts.append((self.residual_at, layer.packed_residual(residual, device).tobytes()))
         for at, data in parts:
             dram[at : at + len(data)] = data
         return dram
 
     def weight_tiles(self, weights: Int8) -> bytes:
-        """Return weights in LOAD's order: tile by tile, in a tile blocks by input, then output."""
-        blocks = pack(weights, self.device.outputs, self.device.inputs)
-        tiles = []
-        for column in range(0, blocks.shape[0], self.mapping.outputs):
-            for depth in range(0, blocks.shape[1], self.mapping.inputs):
-                tile = blocks[
-                    column : column + self.mapping.outputs, depth : depth + self.mapping.inputs
-                ]
-                tiles.append(tile.swapaxes(0, 1).tobytes())
+        """Return weights in LOAD's order: tile by tile, in a tile by input, position and output."""
+        tiles, layer = [], self.layer
+        if isinstance(layer, Pooling):
+            return b""
+        for bundle in layer.packed_weights(weights, self.device):
+            for column in range(0, bundle.shape[0], self.mapping.outputs):
+                for depth in range(0, bundle.shape[1], self.mapping.inputs):
+                    tile = bundle[
+                        column : column + self.mapping.outputs, depth : depth + self.mapping.inputs
+                    ]
+                    tiles.append(tile.transpose(1, 2, 0, 3, 4).tobytes())
         return b"".join(tiles)
 
     def result(self, memory: bytearray | bytes) -> Int32:
-        """Return the layer's result, ``rows x outputs``, from DRAM after the run."""
-        down, across, _ = self.layer.blocks(self.device)
-        shape = (
-            self.layer.requantisation.width,
-            down,
-            across,
-            self.device.batch,
-            self.device.outputs,
-        )
-        count = int(np.prod(shape))
-        planes = np.frombuffer(memory, dtype=np.uint8, count=count, offset=self.results_at)
-        return unpack(planes.reshape(shape), self.layer.rows, self.layer.outputs)
+        """Return the layer's result from DRAM after the run, in the shape of its reference."""
+        shape, width = self.layer.geometry(self.device), self.layer.requantisation.width
+        blocks = shape.rows.outputs, shape.columns.outputs, shape.bundles * shape.outputs
+        sizes = (width, *blocks, self.device.batch, self.device.outputs)
+        planes = np.frombuffer(memory, dtype=np.uint8, count=prod(sizes), offset=self.results_at)
+        return self.layer.unpacked(planes.reshape(sizes))

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device
 from accelerator.errors import AcceleratorError
-from accelerator.layer import EXACT, LinearLayer, Requantisation
+from accelerator.layer import EXACT, Layer, LinearLayer, Pooling, Requantisation
 from accelerator.lowering import lower
-from accelerator.mapping import MappingCost, best
-from accelerator.program import Program
+from accelerator.mapping import best
+from accelerator.pooling import pool
+from accelerator.program import MappingCost, Program
 from accelerator.timing import Cause, Timing, simulate
 from costmodel.estimate.product import Role
 from costmodel.estimate.workload import Phase
@@ -29,7 +31,7 @@ class StudiedLayer:
         single: simulated with the same tiles in one half of each buffer, without overlap.
     """
 
-    layer: LinearLayer
+    layer: Layer
     count: int
     program: Program
     predicted: MappingCost
@@ -39,7 +41,7 @@ class StudiedLayer:
     @property
     def macs(self) -> int:
         """The multiply-accumulates of the layer, without padding."""
-        return self.layer.rows * self.layer.outputs * self.layer.inputs
+        return self.layer.macs
 
     @property
     def cycle_error(self) -> float:
@@ -84,15 +86,19 @@ def products(
     return list(counts.items())
 
 
-def study(layer: LinearLayer, count: int, device: Device) -> StudiedLayer:
+def study(layer: Layer, count: int, device: Device) -> StudiedLayer:
     """Lower a layer with the best mapping and simulate its time.
 
     Raises:
         AcceleratorError: no mapping fits the device.
     """
-    predicted = best(layer, device)
-    program = lower(layer, predicted.mapping, device)
-    single = lower(layer, replace(predicted.mapping, halves=1), device)
+    if isinstance(layer, Pooling):
+        program, predicted = pool(layer, device)
+        single, _ = pool(layer, device, halves=1)
+    else:
+        predicted = best(layer, device)
+        program = lower(layer, predicted.mapping, device)
+        single = lower(layer, replace(predicted.mapping, halves=1), device)
     return StudiedLayer(
         layer,
         count,
@@ -111,15 +117,15 @@ def prove(program: Program, seed: int = 0) -> None:
             the lowering made the stream, not the user.
     """
     layer = program.layer
-    values, weights = layer.operands(seed)
-    memory, stream = program.image(values, weights), program.stream
+    operands: tuple[Any, ...] = layer.operands(seed)
+    memory, stream = program.image(*operands), program.stream
     where = f"{layer.name} on {program.device.name}"
     try:
         check(stream, program.device, memory)
         functional.run(program.device, stream, memory)
     except AcceleratorError as error:
         raise AcceleratorError(f"{where}: {error.what}", exit_code=1) from error
-    wrong = int((program.result(memory) != layer.reference(values, weights)).sum())
+    wrong = int((program.result(memory) != layer.reference(*operands)).sum())
     if wrong:
         raise AcceleratorError(f"{where}: {wrong} results differ from numpy's", exit_code=1)
 

@@ -5,15 +5,16 @@ In a step the array computes a tile while the memory fetches the next tile and s
 tile; the longest of the three determines the step's time. Without double buffering the three follow
 each other.
 
-A tile's position along each of the three loops determines its kind of step: first, middle, last but
-one (after which the memory may fetch a ragged tile), or last. So at most 64 kinds of steps describe
-a product with any number of tiles. All arrays below are kinds x mappings, so that one call
-evaluates many mappings.
+A tile's position along each loop determines its kind of step: first, middle, last but one (after
+which the memory may fetch a ragged tile), or last. So at most 64 kinds of steps describe a product
+with any number of tiles. A convolution is a product whose rows are the rows and the columns of a
+picture, with up to 256 kinds. All arrays below are kinds x mappings, so that one call evaluates
+many mappings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,10 @@ from costmodel.estimate.transfer import MovedBits
 
 Count = Any  # a numpy array of int64, kinds x mappings
 State = tuple[int, int, int, bool, bool]  # extents of a tile; it begins, it finishes its sums
+# Bits of a picture's window for a tile: the tile's first row and column, its extents along rows,
+# columns and channels.
+Window = Callable[[Count, Count, Count, Count, Count], Count]
+_ROWS, _COLUMNS, _N, _K = range(4)
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,12 @@ def steps(region: State, holding: Holding, scheme: Scheme, on_chip: frozenset[st
 
 
 def many_steps(
-    region: State, tiles: Sequence[Count], orders: Count, scheme: Scheme, on_chip: frozenset[str]
+    region: State,
+    tiles: Sequence[Count],
+    orders: Count,
+    scheme: Scheme,
+    on_chip: frozenset[str],
+    picture: tuple[int, Count, Window] | None = None,
 ) -> Steps:
     """Return the steps of a region under many mappings.
 
@@ -104,72 +114,100 @@ def many_steps(
         orders: 3 x mappings, the dimension of each loop, outermost first.
         scheme: widths.
         on_chip: operands that a fused neighbour produces or consumes.
+        picture: for a convolution: the columns of the result, whose rows are the region's M; the
+            columns of the tiles; the bits of A for a tile.
     """
-    extents = np.array(region[:3]).reshape(3, 1)
-    size = np.minimum(np.stack(tiles), extents)
+    across, wide, window = picture or (1, np.ones_like(tiles[0]), None)
+    extents = np.array([region[0], across, *region[1:3]]).reshape(4, 1)
+    size = np.minimum(np.stack([tiles[0], wide, *tiles[1:]]), extents)
     trips = -(-extents // size)
-    loops = np.take_along_axis(trips, orders, axis=0)
+    order = _with_columns(orders)
+    loops = np.take_along_axis(trips, order, axis=0)
     place, times = _places(loops)
-    inverse = np.argsort(orders, axis=0)[:, None, :]
+    inverse = np.argsort(order, axis=0)[:, None, :]
     here, after, back = (
         np.take_along_axis(p, inverse, axis=0)
         for p in (place, _odometer(place, loops, 1), _odometer(place, loops, -1))
     )
     ends = trips[:, None, :] - 1
     first, last = (here == 0).all(axis=0), (here == ends).all(axis=0)
-    (m, n, k), following, before = (
+    tile, following, before = (
         np.minimum(size[:, None, :], extents[:, None, :] - p * size[:, None, :])
         for p in (here, after, back)
     )
-    new, done = (here[2] == 0) & region[3], (here[2] == ends[2]) & region[4]
+    new, done = (here[_K] == 0) & region[3], (here[_K] == ends[_K]) & region[4]
     # Products of a batch share no matrices: every operand moves at a boundary between products.
     enters, leaves = (here != back) | first, (here != after) | last
+    nothing = np.zeros_like(tile[_N])
 
-    def fetched(tile: Count, moves: Count, fresh: Count) -> tuple[Count, Count, Count]:
-        activation = weight = partial = np.zeros_like(m)
+    def rows(tile: Count) -> Count:
+        return tile[_ROWS] * tile[_COLUMNS]
+
+    def fetched(at: Count, tile: Count, moves: Count, fresh: Count) -> tuple[Count, Count, Count]:
+        activation = weight = partial = nothing
+        moved = moves[_ROWS] | moves[_COLUMNS]
         if "A" not in on_chip:
-            activation = (moves[0] | moves[2]) * scheme.activation_bits(tile[0], tile[2])
+            bits = (
+                scheme.activation_bits(rows(tile), tile[_K])
+                if window is None
+                else window(
+                    at[_ROWS] * size[_ROWS], at[_COLUMNS] * size[_COLUMNS], *tile[[0, 1, 3]]
+                )
+            )
+            activation = (moved | moves[_K]) * bits
         if "B" not in on_chip:
-            weight = (moves[1] | moves[2]) * scheme.weight_bits(tile[2], tile[1])
+            weight = (moves[_N] | moves[_K]) * scheme.weight_bits(tile[_K], tile[_N])
         if "C" not in on_chip:
-            back = (moves[0] | moves[1]) & ~fresh
-            partial = back * (tile[0] * tile[1] * scheme.accumulator)
+            again = (moved | moves[_N]) & ~fresh
+            partial = again * (rows(tile) * tile[_N] * scheme.accumulator)
         return activation, weight, partial
 
     def stored(tile: Count, moves: Count, whole: Count) -> Count:
         if "C" in on_chip:
-            return np.zeros_like(m)
+            return nothing
         width = np.where(whole, scheme.output, scheme.accumulator)
-        return (moves[0] | moves[1]) * (tile[0] * tile[1] * width)
+        leaving = moves[_ROWS] | moves[_COLUMNS] | moves[_N]
+        return leaving * (rows(tile) * tile[_N] * width)
 
-    bits = fetched((m, n, k), enters, new)
+    bits = fetched(here, tile, enters, new)
     return Steps(
         times=times,
-        m=m,
-        n=n,
-        k=k,
+        m=rows(tile),
+        n=tile[_N],
+        k=tile[_K],
         new=new,
         done=done,
         fetched=sum(bits),
         activation=bits[0],
         weight=bits[1],
-        following=sum(fetched(following, leaves, (after[2] == 0) & region[3])),
-        stored=stored((m, n, k), leaves, done),
-        before=stored(before, enters, (back[2] == ends[2]) & region[4]),
+        following=sum(fetched(after, following, leaves, (after[_K] == 0) & region[3])),
+        stored=stored(tile, leaves, done),
+        before=stored(before, enters, (back[_K] == ends[_K]) & region[4]),
         first=first & (times > 0),
         last=last & (times > 0),
     )
 
 
+def _with_columns(orders: Count) -> Count:
+    """Return orders of M, N and K as orders of rows, columns, N and K; columns are inside rows."""
+    rows = (orders == 0).argmax(axis=0)
+    shifted = np.where(orders > 0, orders + 1, orders)
+    places = np.arange(4)[:, None]
+    source = np.clip(places - (places > rows), 0, 2)
+    return np.where(places == rows + 1, _COLUMNS, np.take_along_axis(shifted, source, axis=0))
+
+
 def _places(loops: Count) -> tuple[Count, Count]:
-    """Return the positions of the kinds of steps in the three loops, and the steps of each kind."""
+    """Return the positions of the kinds of steps in the loops, and the steps of each kind."""
     zero = np.zeros_like(loops)
-    marks = np.stack([zero, zero + 1, loops - 2, loops - 1])
+    # Windows in the middle of a picture have no padding; those beside the first may have some.
+    marks = np.stack([zero, np.maximum((loops - 2) // 2, 1), loops - 2, loops - 1])
     number = np.stack([zero + 1, np.maximum(loops - 3, 0), loops >= 3, loops >= 2])
-    which = np.indices((4, 4, 4)).reshape(3, -1)
-    times = np.prod([number[which[d], d] for d in range(3)], axis=0)
+    kinds = [1 if (loop == 1).all() else 4 for loop in loops]
+    which = np.indices(kinds).reshape(len(loops), -1)
+    times = np.prod([number[each, d] for d, each in enumerate(which)], axis=0)
     used = times.any(axis=1)
-    positions = np.stack([marks[which[d][used], d] for d in range(3)])
+    positions = np.stack([marks[each[used], d] for d, each in enumerate(which)])
     return np.clip(positions, 0, loops[:, None, :] - 1), times[used]
 
 
@@ -177,7 +215,7 @@ def _odometer(place: Count, loops: Count, step: int) -> Count:
     """Return the positions of the next (1) or previous (-1) steps; past the end, the first."""
     positions = place.copy()
     carry: Count = True
-    for d in (2, 1, 0):
+    for d in reversed(range(len(loops))):
         positions[d] = (place[d] + step * carry) % loops[d]
         carry = carry & (place[d] == (loops[d] - 1 if step > 0 else 0))
     return positions
