@@ -161,7 +161,7 @@ def install_torch_packages(session: nox.Session, *, required: bool = True) -> No
         required: end the session where PyTorch cannot be had; else only warn.
     """
     survey = ["survey"] if "survey" in session.posargs else []
-    install(session, "zoo", "pytorch-road", "accelerator-study", *survey)
+    install(session, "zoo", "onnx", "pytorch-road", "accelerator-study", *survey)
     install_torch(session, required=required)
 
 

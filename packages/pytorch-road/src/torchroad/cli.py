@@ -33,7 +33,7 @@ from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
 from torchroad.answer import compare_with_main_job
 from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer, recipe_of
-from torchroad.program import LENGTH, ImportedProgram, TorchModel, import_model
+from torchroad.program import LENGTH, ONNX, ImportedProgram, TorchModel, import_model
 from torchroad.survey import cli as survey
 
 DEFAULT_STEPS = 8
@@ -56,10 +56,10 @@ def parser() -> Parser:
     )
     options = Parser(
         prog="crosslab torch",
-        description="Export a model of PyTorch, compile it for RVV, run it in the emulator, "
-        "and compare its outputs with torch's. FACTORY is a function without parameters. It "
-        "returns (module, inputs[, dynamic[, feeds]]). dynamic is {input: {axis: NAME}} and names "
-        "the sizes that may vary. feeds is {input: NUMBER}: the input gets that output in the "
+        description="Export a model of PyTorch or read one in ONNX, compile it for RVV, run it in "
+        "the emulator, and compare its outputs with torch's or onnxruntime's. FACTORY is a "
+        "function without parameters. It returns (module, inputs[, dynamic[, feeds]]). dynamic is "
+        "{input: {axis: NAME}} and names the sizes that may vary. feeds is {input: NUMBER}: the input gets that output in the "
         "next call. `crosslab torch survey` sends many models through the road; it has a --help of "
         "its own.",
         parents=[shared],
@@ -68,8 +68,8 @@ def parser() -> Parser:
     add = options.add_argument
     add(
         "model", metavar="MODEL",
-        help="FILE.py:FACTORY, the function that makes the model; or a language model for "
-        "transformers: a pinned name, a folder, a GGUF file, or hf:OWNER/NAME",
+        help="FILE.py:FACTORY, the function that makes the model; FILE.onnx, a model in ONNX; or a "
+        "language model for transformers: a pinned name, a folder, a GGUF file, or hf:OWNER/NAME",
     )  # fmt: skip
     add(
         "--dynamic", action="append", default=[], metavar="NAME=MIN:MAX",
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
     report.parent.mkdir(parents=True, exist_ok=True)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
-        name = model.name if model.factory else args.model
+        name = model.name if model.factory or model.is_onnx else args.model
         _progress.print(f"importing {name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
@@ -179,6 +179,12 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
     """Return the options after a check of the model's name."""
     if ".py" in args.model:
         TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
+    elif args.model.endswith(ONNX):
+        for option, given in (("--dynamic", args.dynamic), ("--paged", args.paged)):
+            if given:
+                raise UserError(f"{option}: a model in ONNX has fixed sizes, and no paged cache")
+        if not Path(args.model).is_file():
+            raise UserError(f"{args.model} does not exist", remedy="give the path of a model")
     else:
         check_source(args.model, args.project)
     return args
@@ -192,6 +198,8 @@ def model_of(args: argparse.Namespace) -> TorchModel:
     """
     if ".py" in args.model:
         return TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
+    if args.model.endswith(ONNX):
+        return TorchModel(Path(args.model).resolve(), "", {})
     if args.dynamic:
         raise UserError("--dynamic: a model for transformers has one size that varies, its length")
     folder = import_folder(args.model, name_of(args.model), args.project, args.cache).folder

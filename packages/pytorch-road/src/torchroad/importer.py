@@ -23,19 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import tvm
 from safetensors.numpy import save_file
 from torch.fx.experimental import _config as config
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.frontend.torch import exported_program_translator as translator
-from tvm.target import codegen
 
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import LabError, UserError
-from crosslab.host.objects import shared_linker
-from crosslab.host.toolchain import find_native
-from crosslab.models.params import write_params
 from torchroad import libraries
 from torchroad.causal_attention import POSITIONS, TOKENS
 from torchroad.causal_lm import read_causal_lm
@@ -45,6 +40,9 @@ from torchroad.conversion.limits import check_limits
 from torchroad.conversion.operators import REMEDY, unknown_operators, with_places
 from torchroad.example import FACTORY, Example, load_factory, make_example
 from torchroad.language import BATCH, check_inputs, import_language_model
+from torchroad.module import check_lowering, settle_weights, type_of, with_sorts, write_program
+from torchroad.onnx_model import run_onnx
+from torchroad.program import ONNX
 
 EXPORTABLE = (
     "the operators of a model may not depend on its inputs' values: torch.where chooses between "
@@ -165,66 +163,6 @@ def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]
     return module, dict(zip(names, values, strict=True))
 
 
-def with_sorts(module: Any) -> Any:
-    """Return the module with calls of the runtime's sorts, for which the pipeline has no pass."""
-    with tvm.target.Target("llvm"):
-        return relax.backend.DispatchSortScan()(module)
-
-
-def check_lowering(module: Any) -> None:
-    """Refuse a module with operators that TVM cannot lower.
-
-    Raises:
-        UserError: TVM cannot lower an operator; the message quotes TVM.
-    """
-    try:
-        relax.transform.LegalizeOps()(module)
-    except Exception as error:
-        last = (str(error).strip().splitlines() or [""])[-1]
-        raise UserError(
-            f"TVM cannot compile the model: {type(error).__name__}: {last}", remedy=REMEDY
-        ) from error
-
-
-# A module's function for the computations that depend only on parameters.
-TRANSFORM = "transform_params"
-
-
-def _is_entry(function: Any) -> bool:
-    """Return True if a function of a module is called from outside."""
-    return "num_input" in (function.attrs or {})
-
-
-def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Precompute what all functions compute from parameters alone, such as transposes.
-
-    Returns:
-        the module, whose functions have the parameters in a last tuple, and the parameters by name.
-    """
-    if not params:
-        return module, params
-    module = relax.transform.LiftTransformParams(shared_transform=True)(module)
-    kept = {
-        var: function
-        for var, function in module.functions_items()
-        if var.name_hint == TRANSFORM or not _is_entry(function)
-    }
-    transform = relax.transform.DeadCodeElimination([TRANSFORM])(tvm.IRModule(kept))
-    built = tvm.compile(relax.transform.LegalizeOps()(transform), target="llvm")
-    linker = shared_linker(find_native().cc, codegen.llvm_get_system_triple())
-    computed = relax.VirtualMachine(built.jit(fcompile=linker), tvm.cpu())
-    values = computed[TRANSFORM](list(params.values()))
-    del module[TRANSFORM]
-    entry = next(f for f in module.functions.values() if _is_entry(f))
-    inputs = int(entry.attrs["num_input"])
-    known = set(params)
-    settled = {}
-    for index, (param, value) in enumerate(zip(entry.params[inputs:], values, strict=True)):
-        name = param.name if param.name in known else f"settled_{index}"
-        settled[name] = value
-    return relax.transform.BundleModelParams()(module), settled
-
-
 def write_cases(
     example: Example, names: Sequence[str], bounds: Bounds, folder: Path, steps: int
 ) -> list[dict[str, int]]:
@@ -273,16 +211,7 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
     make = _language_model if spec["paged"] else _function
     module, params, about = make(example, bounds, cases, spec["steps"])
     about["in_training_mode"] = example.trained
-    arrays = {name: value.numpy() for name, value in params.items()}
-    about["params"] = [
-        {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
-        for name, value in arrays.items()
-    ]
-    (folder / "params").mkdir()
-    write_params(arrays.items(), folder / "params", exact=True)
-    (folder / "module.json").write_text(tvm.ir.save_json(module), encoding="utf-8")
-    text = json.dumps(about, indent=2) + "\n"
-    (folder / "model.json").write_text(text, encoding="utf-8")
+    write_program(module, {name: value.numpy() for name, value in params.items()}, about, folder)
 
 
 Made = tuple[Any, dict[str, Any], dict[str, Any]]
@@ -293,7 +222,7 @@ def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made
     steps = steps if example.feeds else 1
     program, module, params = function_of(example, bounds)
     names, main = input_names(program), module["main"]
-    inputs = [{"name": p.name, **_type_of(p)} for p in main.params[: len(names)]]
+    inputs = [{"name": p.name, **type_of(p)} for p in main.params[: len(names)]]
     about = {
         "inputs": inputs,
         "example_sizes": {
@@ -389,18 +318,13 @@ def input_names(program: Any) -> list[str]:
     return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is kind]
 
 
-def _type_of(param: Any) -> dict[str, Any]:
-    """Return a parameter's dtype and shape, with names for sizes that may vary."""
-    sizes = [int(n) if isinstance(n, tirx.IntImm) else str(n) for n in param.ty.shape]
-    return {"shape": sizes, "dtype": str(param.ty.dtype)}
-
-
 def main(arguments: list[str]) -> int:
     """Import a model; return 2 after a message if the model is at fault, 1 if TVM is."""
     path = Path(arguments[0])
     warnings.filterwarnings("ignore", category=FutureWarning)
+    spec = json.loads(path.read_text(encoding="utf-8"))
     try:
-        run(json.loads(path.read_text(encoding="utf-8")), path.parent)
+        (run_onnx if spec["file"].endswith(ONNX) else run)(spec, path.parent)
     except LabError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy}), file=sys.stderr)
         return error.exit_code

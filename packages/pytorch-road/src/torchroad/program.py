@@ -16,9 +16,10 @@ from typing import Any
 from crosslab.compile.driver import LAST_LINES, tree_environment
 from crosslab.errors import LabError, UserError
 
+ONNX = ".onnx"
 # The varying size of a model for transformers: tokens of a call.
 LENGTH = "n"
-SUPPLY = "nox -s torch installs it; without nox: pip install torch"
+SUPPLY = "nox -s torch installs it; without nox: pip install {}"
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class TorchModel:
     """A PyTorch model as the user's options name it.
 
     Attributes:
-        file: Python file, or a model's folder in Hugging Face's layout.
-        factory: function in the file that makes the model; empty for a folder.
+        file: Python file, a model in ONNX, or a model's folder in Hugging Face's layout.
+        factory: function in the Python file that makes the model; else empty.
         dynamic: name of a varying size to its least and most value.
         paged: the model is a language model whose attention reads a paged KV cache.
         steps: tokens of the answer, or calls of a model whose outputs are fed to its inputs.
@@ -94,9 +95,14 @@ class TorchModel:
             raise UserError(f"--steps {self.steps}", remedy="give 1 or more")
 
     @property
+    def is_onnx(self) -> bool:
+        """True for a model in ONNX."""
+        return self.file.suffix == ONNX
+
+    @property
     def name(self) -> str:
         """The name of file and factory for the report."""
-        return f"{self.file.name}:{self.factory}"
+        return f"{self.file.name}:{self.factory}" if self.factory else self.file.name
 
     @classmethod
     def parse(
@@ -146,8 +152,10 @@ def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedPro
     """
     if not model.file.exists():
         raise UserError(f"{model.file} does not exist", remedy="give FILE.py:FACTORY")
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("the package torch is not installed here", remedy=SUPPLY)
+    for package in ("torch", *(("onnx", "onnxruntime") if model.is_onnx else ())):
+        if importlib.util.find_spec(package) is None:
+            remedy = SUPPLY.format(package)
+            raise UserError(f"the package {package} is not installed here", remedy=remedy)
     spec = folder / "spec.json"
     table = {**asdict(model), "file": str(model.file)}
     spec.write_text(json.dumps(table), encoding="utf-8")

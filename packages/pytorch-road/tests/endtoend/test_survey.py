@@ -22,7 +22,7 @@ def survey(report: Path, *words: str) -> int:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed: nox -s torch and nox -s tests install it")
     where = ["--tvm-tree", str(shared_builds.tvm_tree()), "--cache", str(shared_builds.CACHE)]
-    return main(["survey", *where, "--json", str(report), "--kind", "module", *words])
+    return main(["survey", *where, "--json", str(report), *words])
 
 
 def test_a_survey_goes_on_and_finds_a_module_right_on_kernels(
@@ -31,7 +31,7 @@ def test_a_survey_goes_on_and_finds_a_module_right_on_kernels(
     file = tmp_path / "survey.json"
     report = Report.read(file, made_from(shared_builds.tvm_tree()))
     report.add(Outcome("Conv2d 2", "module", Verdict.REFUSED))
-    assert survey(file, "Conv2d 2", "ConvTranspose2d 2") == 0
+    assert survey(file, "--kind", "module", "Conv2d 2", "ConvTranspose2d 2") == 0
     told = capsys.readouterr().out
     assert "ConvTranspose2d 2 " in told
     assert "Conv2d 2 " not in told
@@ -39,6 +39,25 @@ def test_a_survey_goes_on_and_finds_a_module_right_on_kernels(
     assert first["verdict"] == "refused"
     assert (second["verdict"], second["share"]) == ("right", 1.0)
     assert second["error"] < 1e-6
+
+
+def test_tests_of_onnx_are_right_or_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "survey.json"
+    assert survey(file, "--kind", "onnx", "test_Conv2d_groups", "test_operator_pad") == 0
+    first, last = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+    assert (first["verdict"], first["share"]) == ("right", 1.0)
+    assert last["verdict"] == "refused"
+    assert last["told"].endswith("Pad with the mode reflect")
+
+
+@pytest.mark.thorough
+def test_no_test_of_onnx_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "survey.json"
+    assert survey(file, "--kind", "onnx") == 0
+    outcomes = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+    verdicts = [outcome["verdict"] for outcome in outcomes]
+    assert verdicts.count("right") >= 115
+    assert set(verdicts) == {"right", "refused"}
 
 
 def test_names_choose_modules_or_their_settings() -> None:

@@ -56,6 +56,24 @@ def test_a_model_computes_what_torch_does_on_kernels(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("emulator")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_model_in_onnx_computes_what_onnxruntime_does(tree: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    shared_builds.cross()
+    layers = [torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    file, report = tmp_path / "small.onnx", tmp_path / "torch.json"
+    example = (torch.randn(1, 3, 16, 16),)
+    torch.onnx.export(torch.nn.Sequential(*layers).eval(), example, str(file), dynamo=False)
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    assert main([str(file), *where]) == 0
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert told["cases"][0]["error"] < 1e-6
+    assert told["share_on_kernels"] == 1
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("emulator")
 @pytest.mark.parametrize("model", ["recurrent", "many_steps"])
 def test_recurrent_layers_compute_what_torch_does(tree: Path, tmp_path: Path, model: str) -> None:
     shared_builds.cross()

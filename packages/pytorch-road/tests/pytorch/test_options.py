@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from crosslab.errors import UserError
+from torchroad.cli import _checked, parser
 from torchroad.job import compare
 from torchroad.multiply_adds import evaluate
 from torchroad.program import TorchModel, import_model
@@ -48,6 +49,19 @@ def test_a_missing_file_is_refused_first(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         import_model(model, tmp_path / "tree", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.onnx"], "none.onnx does not exist"),
+        (["none.onnx", "--dynamic", "n=2:4"], "--dynamic: a model in ONNX has fixed sizes"),
+        (["none.onnx", "--paged"], "--paged: a model in ONNX"),
+    ],
+)
+def test_a_model_in_onnx_is_a_file_with_fixed_sizes(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parser().read([*words, "--tvm-tree", "."], _checked)
 
 
 @pytest.mark.parametrize(

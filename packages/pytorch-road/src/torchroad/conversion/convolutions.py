@@ -61,19 +61,26 @@ def convolution(node: Any, importer: Any) -> Any:
     builder, axes = importer.block_builder, len(weight.ty.shape) - 2
     kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
     window = Window(kernel, *(_each(sizes, axes) for sizes in numbers))
-    batch, channels, *image = x.ty.shape
+    batch, _, *image = x.ty.shape
     if transposed:
         sizes = window.inputs(image, _each(more, axes))
         outputs = _transposed(x, weight, window, groups, sizes, builder)
+        outputs = builder.emit(relax.op.reshape(outputs, [batch, outputs.ty.shape[1], *sizes]))
     else:
-        sizes = window.outputs(image)
-        of_each = groups == int(channels) and int(weight.ty.shape[1]) == 1 and axes < 3
-        outputs = (_depthwise if of_each else _grouped)(x, weight, window, groups, builder)
-    outputs = builder.emit(relax.op.reshape(outputs, [batch, outputs.ty.shape[1], *sizes]))
+        outputs = product(x, weight, window, groups, builder)
     if bias is None:
         return outputs
     bias = builder.emit(relax.op.reshape(bias, [1, bias.ty.shape[0], *[1] * axes]))
     return builder.emit(relax.op.add(outputs, bias))
+
+
+def product(x: Any, weight: Any, window: Window, groups: int, builder: Any) -> Any:
+    """Emit a convolution without bias as a product, or as a depthwise convolution."""
+    batch, channels, *image = x.ty.shape
+    of_each = groups == int(channels) and int(weight.ty.shape[1]) == 1 and len(image) < 3
+    outputs = (_depthwise if of_each else _grouped)(x, weight, window, groups, builder)
+    sizes = window.outputs(image)
+    return builder.emit(relax.op.reshape(outputs, [batch, outputs.ty.shape[1], *sizes]))
 
 
 def _each(sizes: Any, axes: int) -> tuple[int, ...]:

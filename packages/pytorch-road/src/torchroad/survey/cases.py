@@ -13,6 +13,7 @@ import torch
 
 from torchroad import libraries
 from torchroad.survey.architectures.outputs import Factory, Made
+from torchroad.survey.onnx_cases import onnx_cases
 from torchroad.survey.operators import operator_cases
 
 MODULES = Path(__file__).with_name("modules.toml")
@@ -46,6 +47,7 @@ KINDS = {
     "module": module_cases,
     "operator": operator_cases,
     "architecture": architecture_cases,
+    "onnx": onnx_cases,
 }
 
 

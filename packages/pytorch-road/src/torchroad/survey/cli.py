@@ -46,7 +46,7 @@ def parser() -> Parser:
     )
     add = options.add_argument
     add("names", nargs="*", metavar="NAME", help="cases, or modules in all settings (all cases)")
-    add("--kind", choices=KINDS, action="append", help="only cases of this kind (both)")
+    add("--kind", choices=KINDS, action="append", help="only cases of this kind (all)")
     add("--first", type=int, metavar="N", help="stop after N cases; call again for the others")
     add("--again", action="store_true", help="run cases again that have an outcome")
     add(
@@ -95,11 +95,12 @@ def _check_packages(kinds: Sequence[str]) -> None:
     Raises:
         UserError: packages are missing; the message names them.
     """
-    wanted = ("torch", *(PACKAGES if "architecture" in kinds else ()))
+    # The worker reads the tests in the package onnx for every kind.
+    wanted = ("torch", "onnx", "onnxruntime", *(PACKAGES if "architecture" in kinds else ()))
     if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
         raise UserError(
             f"not installed here: {', '.join(missing)}",
-            remedy="nox -s torch -- survey installs them; --kind module needs torch alone",
+            remedy="nox -s torch -- survey installs them; --kind module needs torch and onnx alone",
         )
 
 

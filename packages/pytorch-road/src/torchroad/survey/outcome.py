@@ -20,6 +20,7 @@ KINDS = {
     "module": "modules of torch.nn",
     "operator": "operators",
     "architecture": "architectures",
+    "onnx": "tests of ONNX's backends",
 }
 
 # Largest allowed difference of an output, relative to the largest value of torch's output.

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,10 @@ from torchroad.example import Example, make_example
 from torchroad.importer import export, function_of
 from torchroad.job import compare
 from torchroad.multiply_adds import multiply_adds
+from torchroad.onnx_model import import_onnx
 from torchroad.survey.architectures.outputs import Factory
 from torchroad.survey.cases import all_cases
+from torchroad.survey.onnx_cases import OnnxCase
 from torchroad.survey.outcome import MARK, TOLERANCE, Outcome, Verdict
 
 # Smaller numbers are 0: functions give 0 for some of them, see ``--ulp``.
@@ -65,10 +67,13 @@ def judge(name: str, kind: str, factory: Factory, kernels: Path) -> Outcome:
     torch.manual_seed(0)
     outcome = Outcome(name, kind, Verdict.FAILED)
     try:
-        example = make_example(factory, Path(name))
         with tempfile.TemporaryDirectory(prefix="survey-") as folder:
             os.environ |= settings_of(kernels).configure(Path(folder))
-            outcome = _compared(outcome, example, Path(folder))
+            if kind == "onnx":
+                case: Any = factory()
+                outcome = _onnx_compared(outcome, case, Path(folder))
+            else:
+                outcome = _compared(outcome, make_example(factory, Path(name)), Path(folder))
     except UserError as refused:
         outcome = replace(outcome, verdict=Verdict.REFUSED, told=refused.what)
     except LabError as fault:
@@ -81,18 +86,46 @@ def judge(name: str, kind: str, factory: Factory, kernels: Path) -> Outcome:
 def _compared(outcome: Outcome, example: Example, folder: Path) -> Outcome:
     """Compile an example in a folder for this machine, run it, and return its outcome."""
     _, module, params = function_of(example, {})
-    library = compile_for_host(module, folder)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+    library, call = _compiled(module, params, folder)
     judgements = []
     for factor, shift in SCALES if outcome.kind != "architecture" else SCALES[:1]:
         scaled = example.scaled(factor, shift)
-        inputs = [tvm.runtime.tensor(t.detach().contiguous().numpy()) for t in scaled.tensors()]
-        outputs = machine["main"](*inputs, *([list(params.values())] if params else []))
-        outputs = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
-        one = judge_outputs(scaled, [output.numpy() for output in outputs])
+        outputs = call([tensor.detach().numpy() for tensor in scaled.tensors()])
+        one = judge_outputs(scaled, outputs)
         where = (f"inputs * {factor:g} + {shift:g}",) if (factor, shift) != SCALES[0] else ()
         judgements.append(replace(one, told=(*where, *one.told)))
     judged = max(judgements, key=lambda one: (not one.right, one.error))
+    return _told(outcome, judged, library, folder)
+
+
+def _onnx_compared(outcome: Outcome, case: OnnxCase, folder: Path) -> Outcome:
+    """Compile a model in ONNX in a folder for this machine, run it, and return its outcome."""
+    module, params, _ = import_onnx(case.model, case.inputs)
+    library, call = _compiled(module, params, folder)
+    outputs = call(list(case.inputs.values()))
+    error, right = compare(_by_place(outputs), _by_place(case.outputs))
+    return _told(outcome, Judged(error, right), library, folder)
+
+
+Call = Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]]
+
+
+def _compiled(module: Any, params: dict[str, Any], folder: Path) -> tuple[Path, Call]:
+    """Return a module's library for this machine, and a function that calls it."""
+    library = compile_for_host(module, folder)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+
+    def call(inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs]
+        outputs = machine["main"](*tensors, *([list(params.values())] if params else []))
+        outputs = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
+        return [output.numpy() for output in outputs]
+
+    return library, call
+
+
+def _told(outcome: Outcome, judged: Judged, library: Path, folder: Path) -> Outcome:
+    """Return the outcome of a comparison, with the kernels' share of the multiply-adds."""
     report = json.loads((folder / "tensorized.json").read_text(encoding="utf-8"))
     work = multiply_adds(CompiledModel(folder, library, {}, report), "main", {})
     plain = (f"{name}: {amount:,}" for name, amount in work.plain.items())

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in ONNX as TVM's module, its example inputs, and onnxruntime's outputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper
+from safetensors.numpy import save_file
+from tvm import relax, tirx
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
+
+from crosslab.compile.overlaypass import load_pass
+from crosslab.errors import UserError
+from torchroad.conversion.convolutions import Window, product
+from torchroad.module import check_lowering, settle_weights, type_of, with_sorts, write_program
+
+Arrays = dict[str, NDArray[Any]]
+REMEDY = "change the model so that it does without these operators"
+OWN_DOMAINS = ("", "ai.onnx")
+
+
+def read_onnx(file: Path) -> Any:
+    """Return a model in ONNX, its weights in the file or beside it.
+
+    Raises:
+        UserError: the file is not a model.
+    """
+    try:
+        model = onnx.load(str(file))
+        onnx.checker.check_model(model)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{file} is not a model in ONNX: {reason}") from error
+    # Until version 4 of the format, weights are inputs, too; TVM's importer loses them then.
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    return model
+
+
+def unknown_operators(model: Any) -> list[str]:
+    """Return a line for each operator that TVM's importer cannot convert, with its count."""
+    known = set(onnx_frontend._get_convert_map())
+    inputs = {value.name for value in model.graph.input}
+    counts: Counter[str] = Counter()
+    for node in _nodes(model.graph):
+        name = node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
+        mode = next((a.s.decode() for a in node.attribute if a.name == "mode"), "constant")
+        if name not in known:
+            counts[name] += 1
+        elif name == "Pad" and mode != "constant":
+            counts[f"Pad with the mode {mode}"] += 1
+        elif name == "Expand" and node.input[1] in inputs:
+            counts["Expand to a shape that is an input"] += 1
+    return [
+        f"{name} ({count} times)" if count > 1 else name for name, count in sorted(counts.items())
+    ]
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of the graphs in its nodes' attributes."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def inputs_of(model: Any, seed: int = 0) -> Arrays:
+    """Return random inputs of a model: normal floats, integers and booleans of 0 and 1.
+
+    A size that the model leaves open is 1.
+
+    Raises:
+        UserError: an input is not a tensor.
+    """
+    random = np.random.default_rng(seed)
+    inputs = {}
+    for value in model.graph.input:
+        if value.type.WhichOneof("value") != "tensor_type":
+            raise UserError(f"the input {value.name} is not a tensor", remedy=REMEDY)
+        tensor = value.type.tensor_type
+        shape = [size.dim_value or 1 for size in tensor.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        made = random.normal(size=shape) if dtype.kind == "f" else random.integers(0, 2, shape)
+        inputs[value.name] = np.asarray(made).astype(dtype)
+    return inputs
+
+
+def onnxruntime_outputs(model: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return onnxruntime's outputs, on the CPU and without its own optimisations.
+
+    Raises:
+        UserError: onnxruntime cannot run the model.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        outputs = session.run(None, dict(inputs))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"onnxruntime cannot run the model: {reason}") from error
+    return [np.asarray(output) for output in outputs]
+
+
+def import_onnx(
+    model: Any, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Return a model as TVM's module with parameters last, the parameters, and the inputs' names.
+
+    Convolutions become products for kernels.
+
+    Raises:
+        UserError: the importer lacks an operator, or cannot convert it; the message names it.
+    """
+    if lines := unknown_operators(model):
+        listed = "\n  ".join(lines)
+        raise UserError(
+            f"{len(lines)} operators of ONNX cannot be imported:\n  {listed}", remedy=REMEDY
+        )
+    load_pass("vectors.elementary")  # it registers accurate code for some functions
+    shapes = {name: list(value.shape) for name, value in inputs.items()}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = from_onnx(model, shape_dict=shapes, keep_params_in_input=True)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[-1]
+        raise UserError(
+            f"TVM cannot import the model, whose operators are {_operators(model)}: "
+            f"{type(error).__name__}: {reason}",
+            remedy=REMEDY,
+        ) from error
+    _check_outputs(model, module)
+    module = _Products(module).converted()
+    module, detached = relax.frontend.detach_params(module)
+    count = int(module["main"].attrs["num_input"])
+    names = [param.name for param in module["main"].params]
+    params = dict(zip(names[count:], detached.get("main", []), strict=True))
+    module, params = settle_weights(relax.transform.DecomposeOpsForInference()(module), params)
+    module = with_sorts(module)
+    try:
+        check_lowering(module)
+    except UserError as error:
+        told = f"{error.what}; the model's operators are {_operators(model)}"
+        raise UserError(told, remedy=REMEDY) from error
+    return module, params, names[:count]
+
+
+def _operators(model: Any) -> str:
+    return ", ".join(sorted({node.op_type for node in _nodes(model.graph)}))
+
+
+def _check_outputs(model: Any, module: Any) -> None:
+    """Refuse a module whose outputs have other sizes than ONNX's own inference finds.
+
+    Raises:
+        UserError: sizes differ; the message names the output.
+    """
+    found = module["main"].ret_ty
+    types = found.fields if isinstance(found, relax.TupleType) else [found]
+    inferred = onnx.shape_inference.infer_shapes(model)
+    for value, own in zip(inferred.graph.output, types, strict=True):
+        wanted = [size.dim_value for size in value.type.tensor_type.shape.dim]
+        shape = [size.value if isinstance(size, tirx.IntImm) else 0 for size in own.shape or ()]
+        differ = any(a and b and a != b for a, b in zip(wanted, shape, strict=False))
+        if wanted and shape and (differ or len(wanted) != len(shape)):
+            reason = f"gets the shape {shape}; its shape is {wanted}"
+            raise UserError(
+                f"TVM cannot import the model, whose operators are {_operators(model)}: "
+                f"the output {value.name} {reason}",
+                remedy=REMEDY,
+            )
+
+
+@relax.expr_functor.mutator
+class _Products(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces convolutions of pictures by products, which kernels compute."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.module = module
+
+    def converted(self) -> Any:
+        """Return the module with products."""
+        for var, function in self.module.functions_items():
+            if isinstance(function, relax.Function):
+                self.builder_.update_func(var, self.visit_expr(function))
+        return relax.transform.DeadCodeElimination()(self.builder_.get())
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return the product of a convolution, and other calls as they are."""
+        call = super().visit_call_(call)
+        if getattr(call.op, "name", "") != "relax.nn.conv2d":
+            return call
+        x, weight = call.args
+        about, padding = call.attrs, [int(each) for each in call.attrs.padding]
+        symmetric = padding[:2] == padding[2:]
+        if not symmetric or about.data_layout != "NCHW" or x.ty.dtype != "float32":
+            return call
+        strides, dilation = (tuple(map(int, each)) for each in (about.strides, about.dilation))
+        kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
+        window = Window(kernel, strides, tuple(padding[:2]), dilation)
+        return product(x, weight, window, int(about.groups), self.builder_)
+
+
+def run_onnx(spec: Mapping[str, Any], folder: Path) -> None:
+    """Import the model of a specification, and write all files to a folder.
+
+    Raises:
+        UserError: the model is not supported.
+    """
+    model = read_onnx(Path(spec["file"]))
+    inputs = inputs_of(model)
+    module, params, names = import_onnx(model, inputs)
+    cases = folder / "cases"
+    cases.mkdir()
+    _save(zip(names, inputs.values(), strict=True), cases / "0-inputs.safetensors")
+    outputs = onnxruntime_outputs(model, inputs)
+    _save(((f"output_{i}", each) for i, each in enumerate(outputs)), cases / EXPECTED)
+    about: dict[str, Any] = {
+        "inputs": [{"name": p.name, **type_of(p)} for p in module["main"].params[: len(names)]],
+        "example_sizes": {},
+        "bounds": {},
+        "feeds": {},
+        "steps": 1,
+        "cases": [{}],
+        "in_training_mode": [],
+    }
+    arrays = {name: value.numpy() for name, value in params.items()}
+    write_program(module, arrays, about, folder)
+
+
+EXPECTED = "0-expected.safetensors"
+
+
+def _save(arrays: Iterable[tuple[str, NDArray[Any]]], file: Path) -> None:
+    save_file({name: np.asarray(value, order="C") for name, value in arrays}, file)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in ONNX become what onnxruntime computes, here built for this CPU, or are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+tvm = pytest.importorskip("tvm")
+
+from onnx import TensorProto, helper  # noqa: E402
+from onnxruntime import quantization  # noqa: E402
+from tvm import relax  # noqa: E402
+
+from crosslab.errors import UserError  # noqa: E402
+from torchroad.example import load_factory, make_example  # noqa: E402
+from torchroad.job import compare  # noqa: E402
+from torchroad.onnx_model import (  # noqa: E402
+    import_onnx,
+    inputs_of,
+    onnxruntime_outputs,
+    read_onnx,
+)
+
+MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "torch_models.py"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
+
+
+def exported(module: Any, inputs: tuple[Any, ...], file: Path) -> Path:
+    torch.onnx.export(module.eval(), inputs, str(file), dynamo=False)
+    return file
+
+
+def outputs_of(model: Any, inputs: dict[str, Any]) -> list[Any]:
+    """The outputs of an imported model, without the project's passes."""
+    module, params, _ = import_onnx(model, inputs)
+    machine = relax.VirtualMachine(relax.build(module, tvm.target.Target("llvm")), tvm.cpu())
+    tensors = [tvm.runtime.tensor(value) for value in inputs.values()]
+    outputs = machine["main"](*tensors, *([list(params.values())] if params else []))
+    outputs = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
+    return [output.numpy() for output in outputs]
+
+
+def difference(model: Any, inputs: dict[str, Any] | None = None) -> float:
+    """The largest relative difference from onnxruntime's outputs; infinite for other shapes."""
+    inputs = inputs or inputs_of(model)
+    pairs = (outputs_of(model, inputs), onnxruntime_outputs(model, inputs))
+    error, _ = compare(*({str(i): each for i, each in enumerate(listed)} for listed in pairs))
+    return error
+
+
+class Block(torch.nn.Module):
+    """A residual block, a depthwise convolution, and pools."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.each = torch.nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8)
+        self.down = torch.nn.Conv2d(8, 8, 1, stride=2)
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.nn.functional.relu6(self.each(x) + self.down(x))
+        x = torch.nn.functional.max_pool2d(x, 3, 2, 1)
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def block(file: Path) -> Path:
+    torch.manual_seed(0)
+    return exported(Block(), (torch.randn(1, 3, 16, 16),), file)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    ["convnet", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("perceptron", "vision"))],
+)
+def test_a_model_that_torch_exports(factory: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    example = make_example(load_factory(MODELS, factory), MODELS)
+    file = exported(example.model, tuple(example.tensors()), tmp_path / "model.onnx")
+    model = read_onnx(file)
+    assert difference(model) < 1e-5
+
+
+def test_convolutions_become_products(tmp_path: Path) -> None:
+    model = read_onnx(block(tmp_path / "block.onnx"))
+    module, _, _ = import_onnx(model, inputs_of(model))
+    assert "nn.conv2d" not in module.script()
+    assert difference(model) < 1e-5
+
+
+class Digits(quantization.CalibrationDataReader):  # type: ignore[misc]
+    """Pictures of noise, for the ranges of activations."""
+
+    def __init__(self, name: str) -> None:
+        random = np.random.default_rng(1)
+        shape = (1, 3, 16, 16)
+        self.left = [{name: random.normal(size=shape).astype(np.float32)} for _ in range(4)]
+
+    def get_next(self) -> dict[str, Any] | None:
+        return self.left.pop() if self.left else None
+
+
+def test_a_quantised_model_is_within_a_step(tmp_path: Path) -> None:
+    """QuantizeLinear and DequantizeLinear around each operator; halves may round either way."""
+    plain, quantised = block(tmp_path / "block.onnx"), tmp_path / "quantised.onnx"
+    reader = Digits(read_onnx(plain).graph.input[0].name)
+    form = quantization.QuantFormat.QDQ
+    quantization.quantize_static(str(plain), str(quantised), reader, form, per_channel=True)
+    model = read_onnx(quantised)
+    assert {"QuantizeLinear", "DequantizeLinear"} <= {n.op_type for n in model.graph.node}
+    inputs = inputs_of(model, seed=3)
+    (ours,), (theirs,) = outputs_of(model, inputs), onnxruntime_outputs(model, inputs)
+    scales = {tensor.name: tensor for tensor in model.graph.initializer}
+    last = [n for n in model.graph.node if n.op_type == "DequantizeLinear"][-1]
+    step = float(onnx.numpy_helper.to_array(scales[last.input[1]]))
+    assert np.abs(ours - theirs).max() <= 1.01 * step
+
+
+def single(operator: str, **attributes: Any) -> Any:
+    shape = [1, 2, 4, 4]
+    node = helper.make_node(operator, ["x"], ["y"], **attributes)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node, node], "graph", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (single("LpNormalization"), r"1 operators of ONNX.*LpNormalization \(2 times\)"),
+        (single("Mine", domain="company"), "company::Mine"),
+        (single("Pad", mode="reflect"), "Pad with the mode reflect"),
+    ],
+)
+def test_an_unknown_operator_is_named(model: Any, message: str) -> None:
+    with pytest.raises(UserError, match=f"(?s){message}"):
+        import_onnx(model, inputs_of(model))
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cat.onnx"
+    file.write_bytes(b"\x89PNG")
+    with pytest.raises(UserError, match=r"cat.onnx is not a model in ONNX"):
+        read_onnx(file)
