@@ -42,7 +42,8 @@ class Requantisation:
         width: bytes of a result.
         shift: to the right, of all channels.
         channels: each output channel has an addend and a shift of its own, which are operands.
-        residual: left shift of an int8 operand that is added to the shifted sums; None: no operand.
+        residual: left shift of an int8 operand that is added to the shifted sums; a negative shift
+            is a rounded one to the right; None: no operand.
         least, most: limits of the activation function, None for those of the width.
     """
 
@@ -111,7 +112,8 @@ class Requantisation:
         else:
             results = (sums + np.int32(self.half)) >> self.shift
         if self.residual is not None and residual is not None:
-            results = results + (residual.astype(np.int32) << self.residual)
+            left, right = max(self.residual, 0), max(-self.residual, 0)
+            results = results + (((residual.astype(np.int32) << left) + (1 << right >> 1)) >> right)
         low, high = self.limits
         clipped: Int32 = np.clip(results, low, high).astype(np.int32)
         return clipped

@@ -432,6 +432,8 @@ class Lowering:
             yield Arithmetic(over, AluOp.SHR, form.shift)
         if form.residual is not None:
             residual = Loop(begin, begin + 1, 1, tile.sums, dst_inner=1)
+            if form.residual < 0:
+                yield Arithmetic(residual, AluOp.ADD, 1 << -form.residual >> 1)
             if form.residual:
                 yield Arithmetic(residual, AluOp.SHR, -form.residual)
             yield Arithmetic(

@@ -87,7 +87,8 @@ def alu_cycles(layer: Layer, device: Device) -> int:
     """Return the ALU's cycles for each accumulator: addition, shift, saturation, byte shifts."""
     form = layer.requantisation
     operands = 2 * form.channels + (form.residual is not None)
-    immediates = (2 if form.shift else 0) + (1 if form.residual else 0)
+    residual = form.residual or 0
+    immediates = 2 * (form.shift > 0) + (residual != 0) + (residual < 0)
     immediates += len(form.clips(layer.summands)) + form.width - 1
     return operands * device.alu_interval + immediates * device.alu_immediate
 

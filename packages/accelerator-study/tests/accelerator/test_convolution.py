@@ -46,7 +46,7 @@ def forms(draw: st.DrawFn) -> Requantisation:
     width = draw(st.sampled_from([1, 1, 2, 4]))
     channels = draw(st.booleans())
     shift = 0 if channels else draw(st.integers(0, 9))
-    residual = draw(st.none() | st.integers(0, 3))
+    residual = draw(st.none() | st.integers(-3, 3))
     least, most = draw(st.sampled_from([(None, None), (0, None), (0, 6)]))
     return Requantisation(width, shift, channels, residual, least, most)
 

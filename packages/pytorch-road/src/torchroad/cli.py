@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from safetensors.numpy import load_file
 
 from crosslab.assemble.kernel_values import told
 from crosslab.assemble.recipe import Recipe
@@ -31,6 +32,7 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from groundwork.command_line import Parser
 from groundwork.files import atomic_write_json
+from torchroad import digits, pictures
 from torchroad.answer import compare_with_main_job
 from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer, recipe_of
 from torchroad.program import LENGTH, ONNX, ImportedProgram, TorchModel, import_model
@@ -39,6 +41,8 @@ from torchroad.survey import cli as survey
 DEFAULT_STEPS = 8
 # A word in place of a model, which runs the survey of many models.
 SURVEY = "survey"
+# A word in place of a model, which trains a small classifier of pictures.
+DIGITS = "digits"
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -59,9 +63,10 @@ def parser() -> Parser:
         description="Export a model of PyTorch or read one in ONNX, compile it for RVV, run it in "
         "the emulator, and compare its outputs with torch's or onnxruntime's. FACTORY is a "
         "function without parameters. It returns (module, inputs[, dynamic[, feeds]]). dynamic is "
-        "{input: {axis: NAME}} and names the sizes that may vary. feeds is {input: NUMBER}: the input gets that output in the "
-        "next call. `crosslab torch survey` sends many models through the road; it has a --help of "
-        "its own.",
+        "{input: {axis: NAME}} and names the sizes that may vary. feeds is {input: NUMBER}: the "
+        "input gets that output in the next call. `crosslab torch survey` sends many models "
+        "through the road, and `crosslab torch digits` trains a small classifier of pictures; both "
+        "have a --help.",
         parents=[shared],
         allow_abbrev=False,
     )
@@ -90,6 +95,7 @@ def parser() -> Parser:
         default=PROMPT,
         help=f"the user's message to a model for transformers ({PROMPT})",
     )
+    pictures.add_options(add)
     add("--dump-ir", type=Path, metavar="DIR", help="new folder for the module after each pass")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
     return options
@@ -102,69 +108,120 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option or the model is wrong, or torch or a tool is missing.
         LabError: a step fails.
     """
-    if SURVEY in argv:
-        return survey.main([word for word in argv if word != SURVEY])
+    for word, command in {SURVEY: survey.main, DIGITS: digits.main}.items():
+        if word in argv:
+            return command([one for one in argv if one != word])
     args = parser().read(argv, _checked)
     model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():
         remedy = "make it with: nox -s apply_patches"
         raise UserError(f"{args.tvm_tree} is not a TVM tree", remedy=remedy)
-    project, clock = args.project.resolve(), Clock()
-    core: Core | None = args.core
-    # Kernels keep their default values, so that counts for all cores measure the same code.
-    shared = replace(read_recipe(args, "q0f32"), cores=(), strip=False)
-    vlen = shared.vlens[0]
+    shown = pictures.read_options(args)
+    if shown:
+        model = replace(model, picture=str(shown.image.resolve()))
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
-    report = args.report or project / "out" / "torch.json"
+    report = args.report or args.project.resolve() / "out" / "torch.json"
     # Fail before the long work if the report cannot be written.
     report.parent.mkdir(parents=True, exist_ok=True)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
-        name = model.name if model.factory or model.is_onnx else args.model
-        _progress.print(f"importing {name}")
-        with clock.step("import"):
-            program = import_model(model, args.tvm_tree, Path(scratch))
-        if trained := program.about["in_training_mode"]:
-            _answers.print(told_of_modes(trained), soft_wrap=True)
-        recipe = replace(recipe_of(shared, program), dump_ir=args.dump_ir is not None)
-        runner = build_runner(recipe, args.cache, clock)
-        if args.dump_ir:
-            shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
-            _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
-        _progress.print("emulator: " + told_of(program))
-        with clock.step("emulator"):
-            machine = GuestMachine(vlen=vlen)
-            if program.is_paged:
-                result = judge_answer(program, runner, machine, core, args.cache)
-            else:
-                result = judge(program, runner, machine, core, args.cache, Path(scratch))
-        comparison = None
-        if result.answer and not model.factory:
-            comparison = compare_with_main_job(
-                main_job_recipe(shared.of(model.file), program),
-                *(model.prompt, result.answer, machine, core, args.cache, clock),
-            )
+        table, right = _judged(args, model, shown, Path(scratch))
+    atomic_write_json(report, table)
+    _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
+    return 0 if right else 1
+
+
+def _judged(
+    args: argparse.Namespace, model: TorchModel, shown: pictures.Options | None, scratch: Path
+) -> tuple[dict[str, Any], bool]:
+    """Compile a model, run it, and print the verdict; return the report, and True if right."""
+    clock = Clock()
+    core: Core | None = args.core
+    # Kernels keep their default values, so that counts for all cores measure the same code.
+    shared = replace(read_recipe(args, "q0f32"), cores=(), strip=False)
+    machine = GuestMachine(vlen=shared.vlens[0])
+    name = model.name if model.factory or model.is_onnx else args.model
+    _progress.print(f"importing {name}")
+    with clock.step("import"):
+        program = import_model(model, args.tvm_tree, scratch)
+    if trained := program.about["in_training_mode"]:
+        _answers.print(told_of_modes(trained), soft_wrap=True)
+    recipe = replace(recipe_of(shared, program), dump_ir=args.dump_ir is not None)
+    runner = build_runner(recipe, args.cache, clock)
+    if args.dump_ir:
+        shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
+        _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
+    _progress.print("emulator: " + told_of(program))
+    with clock.step("emulator"):
+        if program.is_paged:
+            result = judge_answer(program, runner, machine, core, args.cache)
+        else:
+            result = judge(program, runner, machine, core, args.cache, scratch)
     about = {
         "model": name,
         "release": args.release,
-        "vlen": vlen,
+        "vlen": machine.vlen,
         "core": core.key if core else None,
         "language": program.about.get("language"),
         "in_training_mode": program.about["in_training_mode"],
     }
-    schedules = Schedules.read(runner.library.folder)
-    table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
     show(result)
-    if comparison:
-        table["main_job"] = asdict(comparison)
+    right = result.right
+    if shown:
+        about["pictures"] = classify(model.file, shown, scratch)
+    if result.answer and not model.factory:
+        comparison = compare_with_main_job(
+            main_job_recipe(shared.of(model.file), program),
+            *(model.prompt, result.answer, machine, core, args.cache, clock),
+        )
+        about["main_job"] = asdict(comparison)
         _answers.print(comparison.shown())
-    atomic_write_json(report, table)
+        right = right and comparison.same_tokens
+    schedules = Schedules.read(runner.library.folder)
     _answers.print(schedules.told, soft_wrap=True)
     if shared.tuned:
         _answers.print(told(shared.kernel_values), soft_wrap=True)
-    _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
-    return 0 if result.right and (comparison is None or comparison.same_tokens) else 1
+    table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
+    return table, right
+
+
+def classify(file: Path, options: pictures.Options, scratch: Path) -> dict[str, Any]:
+    """Print the classes of a picture in the emulator and on a device; return them as a table.
+
+    Args:
+        file: the model in ONNX.
+        options: on pictures.
+        scratch: folder with the outputs of the emulator.
+
+    Raises:
+        UserError: the model is not a classifier, or the device cannot compute it.
+    """
+    from torchroad.onnx_file import read_onnx  # noqa: PLC0415 - only models in ONNX need onnx
+
+    model = read_onnx(file)
+    shape = pictures.input_shape(model)
+    outputs = load_file(scratch / "0-outputs.safetensors")
+    columns = {"float32 on the CPU": pictures.probabilities(outputs["output_0"])}
+    told: dict[str, Any] = {}
+    if options.accelerator:
+        _progress.print(f"calibrating {options.accelerator}")
+        classifier = pictures.calibrated(file, options, shape)
+        classifier.proved = True
+        found = classifier(pictures.read_picture(options.image, shape))
+        classifier.proved = False
+        columns = {f"int8 on {classifier.device.name}": pictures.probabilities(found), **columns}
+        steps = classifier.steps
+        _answers.print(pictures.parts_table(steps, classifier.device.name))
+        _answers.print(pictures.told_of_parts(steps, classifier.device.clock), soft_wrap=True)
+        told["parts"] = [asdict(step) for step in steps]
+        if options.accuracy:
+            accuracy = pictures.judge(model, classifier, options, shape)
+            _answers.print(accuracy.told, soft_wrap=True)
+            told["accuracy"] = asdict(accuracy)
+    _answers.print(pictures.classes_table(columns, options))
+    likeliest = {title: options.name(int(p.argmax())) for title, p in columns.items()}
+    return {**told, "image": str(options.image), "classes": likeliest}
 
 
 def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:

@@ -22,30 +22,12 @@ from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import UserError
 from torchroad.conversion.convolutions import Window, product
 from torchroad.module import check_lowering, settle_weights, type_of, with_sorts, write_program
+from torchroad.onnx_file import read_onnx
+from torchroad.pictures import input_shape, read_picture
 
 Arrays = dict[str, NDArray[Any]]
 REMEDY = "change the model so that it does without these operators"
 OWN_DOMAINS = ("", "ai.onnx")
-
-
-def read_onnx(file: Path) -> Any:
-    """Return a model in ONNX, its weights in the file or beside it.
-
-    Raises:
-        UserError: the file is not a model.
-    """
-    try:
-        model = onnx.load(str(file))
-        onnx.checker.check_model(model)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{file} is not a model in ONNX: {reason}") from error
-    # Until version 4 of the format, weights are inputs, too; TVM's importer loses them then.
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in weights]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    return model
 
 
 def unknown_operators(model: Any) -> list[str]:
@@ -226,6 +208,9 @@ def run_onnx(spec: Mapping[str, Any], folder: Path) -> None:
     """
     model = read_onnx(Path(spec["file"]))
     inputs = inputs_of(model)
+    if spec["picture"]:
+        picture = read_picture(Path(spec["picture"]), input_shape(model))
+        inputs = {model.graph.input[0].name: picture}
     module, params, names = import_onnx(model, inputs)
     cases = folder / "cases"
     cases.mkdir()

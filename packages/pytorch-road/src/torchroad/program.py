@@ -81,6 +81,7 @@ class TorchModel:
         paged: the model is a language model whose attention reads a paged KV cache.
         steps: tokens of the answer, or calls of a model whose outputs are fed to its inputs.
         prompt: token ids, for a folder.
+        picture: path of the picture that a classifier in ONNX reads; "": random inputs.
     """
 
     file: Path
@@ -89,6 +90,7 @@ class TorchModel:
     paged: bool = False
     steps: int = 1
     prompt: tuple[int, ...] = ()
+    picture: str = ""
 
     def __post_init__(self) -> None:
         if self.steps < 1:

@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from torchroad.onnx_model import read_onnx
+from torchroad.onnx_file import read_onnx
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 # Operators and modules that torch exported, and models of several operators.

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a model in ONNX: layers for the device, and the nodes that stay on the CPU.
+
+A layer is a convolution or a linear layer with what follows it and reads it alone: a batch norm, an
+addition of another tensor, an activation with limits. Max pooling is a layer, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from accelerator.errors import AcceleratorError
+from accelerator.layer import Convolution, Pooling
+from costmodel.estimate.window import Axis
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class DeviceLayer:
+    """A layer that the device can compute.
+
+    Attributes:
+        layer: with the sizes of a picture; its requantisation comes from the calibration.
+        source, result: names of tensors; residual: added before the activation, or "".
+        weights: outputs x inputs of a group x kernel, in float; empty for a pooling.
+        bias: of the outputs, in float.
+        limits: of the activation, in float.
+        flat: the tensors have no rows and columns.
+    """
+
+    layer: Convolution | Pooling
+    source: str
+    result: str
+    weights: Floats = field(default_factory=lambda: np.zeros(0))
+    bias: Floats = field(default_factory=lambda: np.zeros(0))
+    residual: str = ""
+    limits: tuple[float | None, float | None] = (None, None)
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class HostNode:
+    """A node that the CPU computes in float32, and its multiply-accumulates."""
+
+    node: Any
+    macs: int = 0
+
+
+Part = DeviceLayer | HostNode
+
+
+@dataclass
+class Partition:
+    """Divides the nodes of a model.
+
+    Attributes:
+        model: in ONNX; shapes: of all its tensors, for one picture.
+    """
+
+    model: Any
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        graph = self.model.graph
+        self.constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                self.constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+        self.readers = Counter(name for node in graph.node for name in node.input)
+        self.readers.update(value.name for value in graph.output)
+
+    def parts(self) -> list[Part]:
+        """Return the parts of the model in the order of its nodes."""
+        parts: list[Part] = []
+        made = {value.name for value in self.model.graph.input}
+        for node in self.model.graph.node:
+            if node.op_type == "Constant" and node.output[0] in self.constants:
+                continue
+            fused = self._fused(node, parts, made)
+            if not fused:
+                parts.append(self._layer(node) or HostNode(node, self._macs(node)))
+            made.update(node.output)
+        return parts
+
+    def _fused(self, node: Any, parts: list[Part], made: set[str]) -> bool:
+        """Make a node part of the layer whose result it alone reads; return False if it cannot."""
+        for place, part in enumerate(parts):
+            if not isinstance(part, DeviceLayer) or part.result not in node.input:
+                continue
+            if self.readers[part.result] > 1 or not part.weights.size:
+                continue
+            if wider := self._with(part, node, made):
+                # A residual operand may be made after the layer: the layer moves behind it.
+                parts.pop(place)
+                parts.insert(len(parts) if wider.residual else place, wider)
+                return True
+        return False
+
+    def _with(self, part: DeviceLayer, node: Any, made: set[str]) -> DeviceLayer | None:
+        """Return a layer with a node that reads its result, or None if the device cannot."""
+        active = part.limits != (None, None)
+        follows = replace(part, result=node.output[0])
+        match node.op_type:
+            case "Relu" if not active:
+                return replace(follows, limits=(0.0, None))
+            case "Clip" if not active and (limits := self._limits(node)):
+                return replace(follows, limits=limits)
+            case "BatchNormalization" if not active and not part.residual:
+                return self._normed(follows, node)
+            case "Add" if not active and not part.residual:
+                (other,) = [name for name in node.input if name != part.result] or [""]
+                if other in self.constants:
+                    return self._biased(follows, self.constants[other])
+                same = other and self.shapes.get(other) == self.shapes.get(part.result)
+                if same and len(self.shapes[other]) == 4 and other in made:
+                    return replace(follows, residual=other)
+        return None
+
+    def _limits(self, node: Any) -> tuple[float, float | None] | None:
+        """Return a Clip's limits, if they are constants; attributes until opset 10."""
+        values = {a.name: a.f for a in node.attribute}
+        for name, operand in zip(("min", "max"), node.input[1:], strict=False):
+            if operand and operand not in self.constants:
+                return None
+            if operand:
+                values[name] = float(self.constants[operand])
+        if values.get("min") != 0.0:
+            return None
+        return 0.0, values.get("max")
+
+    def _normed(self, part: DeviceLayer, node: Any) -> DeviceLayer | None:
+        if any(name not in self.constants for name in node.input[1:5]):
+            return None
+        scale, shift, mean, variance = (self.constants[n].astype(float) for n in node.input[1:5])
+        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+        factor = scale / np.sqrt(variance + epsilon)
+        weights = part.weights * factor.reshape(-1, *[1] * (part.weights.ndim - 1))
+        return replace(part, weights=weights, bias=(part.bias - mean) * factor + shift)
+
+    def _biased(self, part: DeviceLayer, addend: Floats) -> DeviceLayer | None:
+        if addend.size not in (1, part.bias.size) or max(addend.shape, default=1) != addend.size:
+            return None
+        return replace(part, bias=part.bias + addend.reshape(-1).astype(float))
+
+    def _layer(self, node: Any) -> DeviceLayer | None:
+        """Return the layer of a node, or None if the device cannot compute it."""
+        try:
+            match node.op_type:
+                case "Conv":
+                    return self._convolution(node)
+                case "Gemm" | "MatMul":
+                    return self._product(node)
+                case "MaxPool":
+                    return self._pooling(node)
+        except (AcceleratorError, KeyError):
+            return None
+        return None
+
+    def _convolution(self, node: Any) -> DeviceLayer | None:
+        shape = self.shapes[node.input[0]]
+        weights = self.constants[node.input[1]].astype(float)
+        if len(shape) != 4:
+            return None
+        about = _window(node, weights.shape[2:])
+        bias = np.zeros(len(weights))
+        if len(node.input) > 2:
+            bias = self.constants[node.input[2]].astype(float)
+        rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
+        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        layer = Convolution(_name(node), shape[1], len(weights), rows, columns, groups)
+        return DeviceLayer(layer, node.input[0], node.output[0], weights, bias)
+
+    def _product(self, node: Any) -> DeviceLayer | None:
+        """Return a linear layer, a convolution of a picture of one position."""
+        attributes = {a.name: a for a in node.attribute}
+        plain = all(attributes[n].f == 1.0 for n in ("alpha", "beta") if n in attributes)
+        weights = self.constants[node.input[1]].astype(float)
+        turned = "transA" in attributes and attributes["transA"].i
+        shape = self.shapes[node.input[0]]
+        if not plain or turned or weights.ndim != 2 or shape[:-1] != (1,):
+            return None
+        if "transB" not in attributes or not attributes["transB"].i:
+            weights = weights.T
+        bias = np.zeros(len(weights))
+        if len(node.input) > 2:
+            bias = bias + self.constants[node.input[2]].astype(float).reshape(-1)
+        layer = Convolution(_name(node), weights.shape[1], len(weights), Axis(1), Axis(1))
+        whole = weights[:, :, None, None]
+        return DeviceLayer(layer, node.input[0], node.output[0], whole, bias, flat=True)
+
+    def _pooling(self, node: Any) -> DeviceLayer | None:
+        shape = self.shapes[node.input[0]]
+        kernel = next(list(a.ints) for a in node.attribute if a.name == "kernel_shape")
+        ceiling = any(a.name == "ceil_mode" and a.i for a in node.attribute)
+        if len(shape) != 4 or len(node.output) > 1 or ceiling:
+            return None
+        about = _window(node, kernel)
+        rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
+        layer = Pooling(_name(node), shape[1], rows, columns)
+        return DeviceLayer(layer, node.input[0], node.output[0])
+
+    def _macs(self, node: Any) -> int:
+        """Return the multiply-accumulates of a convolution or product on the CPU."""
+        if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+            return 0
+        results = int(np.prod(self.shapes.get(node.output[0], (0,))))
+        weights = self.constants.get(node.input[1])
+        if node.op_type == "Conv" and weights is not None:
+            return results * int(np.prod(weights.shape[1:]))
+        return results * self.shapes[node.input[0]][-1]
+
+
+def _name(node: Any) -> str:
+    return str(node.name or node.output[0]).strip("/").replace("/", ".")
+
+
+def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
+    """Return kernel, stride, padding, dilation and trailing padding of rows and of columns.
+
+    Raises:
+        AcceleratorError: the padding is to be found at run time.
+    """
+    ints = {a.name: list(a.ints) for a in node.attribute}
+    mode = next((a.s.decode() for a in node.attribute if a.name == "auto_pad"), "NOTSET")
+    if mode not in ("NOTSET", "VALID"):
+        raise AcceleratorError(f"{node.name}: auto_pad {mode}")
+    stride, dilation = ints.get("strides", [1, 1]), ints.get("dilations", [1, 1])
+    pads = ints.get("pads", [0, 0, 0, 0])
+    return [(int(kernel[d]), stride[d], pads[d], dilation[d], pads[d + 2]) for d in range(2)]
+
+
+def single_nodes(model: Any, nodes: Iterator[Any]) -> dict[str, Any]:
+    """Return a model for each node, by the name of the node's first output."""
+    types = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
+    types |= {v.name: v for v in (*model.graph.input, *model.graph.output)}
+    weights = {t.name: t for t in model.graph.initializer}
+    constants = {n.output[0]: n for n in model.graph.node if n.op_type == "Constant"}
+    made = {}
+    for node in nodes:
+        names = [name for name in node.input if name]
+        inputs = [n for n in names if n not in weights and n not in constants]
+        graph = helper.make_graph(
+            [*(constants[n] for n in names if n in constants), node],
+            "node",
+            [types.get(n) or _open(n) for n in inputs],
+            [types.get(n) or _open(n) for n in node.output],
+            [weights[n] for n in names if n in weights],
+        )
+        opsets = model.opset_import
+        made[node.output[0]] = helper.make_model(
+            graph, opset_imports=opsets, ir_version=model.ir_version
+        )
+    return made
+
+
+def _open(name: str) -> Any:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)

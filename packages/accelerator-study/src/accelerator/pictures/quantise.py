@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration: the scales of activations, and layers in int8.
+
+A tensor's scale is a power of two, so that the device turns sums into results by shifts. If the CPU
+alone reads a layer's result, the layer leaves its exact sums; the CPU multiplies them by scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from accelerator.device import Device
+from accelerator.layer import EXACT, Int8, Int32, Layer, Pooling, Requantisation
+from accelerator.lowering import lower
+from accelerator.mapping import best
+from accelerator.pictures.partition import DeviceLayer, Floats
+from accelerator.pooling import pool
+from accelerator.program import Program
+
+MOST = 127
+MOST_SHIFT = 24  # of a channel's sums
+MOST_ADDEND = 29  # bits of a channel's addend
+
+
+@dataclass
+class Ranges:
+    """The scales of tensors, found from their values for the pictures of a calibration.
+
+    Attributes:
+        errors: name of a tensor to the squared error of each exponent of its scale.
+    """
+
+    errors: dict[str, dict[int, float]]
+
+    @classmethod
+    def of(cls, runs: Iterable[Mapping[str, Floats]]) -> Ranges:
+        """Return the ranges of tensors, from the tensors of each picture."""
+        errors: dict[str, dict[int, float]] = {}
+        for tensors in runs:
+            for name, values in tensors.items():
+                of_tensor = errors.setdefault(name, dict.fromkeys(range(-8, 20), 0.0))
+                for exponent in of_tensor:
+                    whole = np.clip(np.rint(values * 2.0**exponent), -MOST - 1, MOST)
+                    of_tensor[exponent] += float(((whole * 2.0**-exponent - values) ** 2).sum())
+        return cls(errors)
+
+    def exponent(self, name: str) -> int:
+        """Return the exponent with the least squared error: a step is ``2 ** -exponent``."""
+        of_tensor = self.errors[name]
+        return min(of_tensor, key=lambda exponent: (of_tensor[exponent], exponent))
+
+
+def rounded(values: Floats, exponent: int) -> Int8:
+    """Return values in steps of ``2 ** -exponent``, saturated."""
+    whole: Int8 = np.clip(np.rint(values * 2.0**exponent), -MOST - 1, MOST).astype(np.int8)
+    return whole
+
+
+@dataclass(frozen=True)
+class QuantisedLayer:
+    """A layer in int8, compiled for a device.
+
+    Attributes:
+        part: in float.
+        program: of the device; stream: its encoded instructions.
+        weights, channels: operands; None for a pooling.
+        exponent: of the result's scale; None: exact sums, multiplied by ``scales``.
+        scales: of channels.
+    """
+
+    part: DeviceLayer
+    program: Program
+    stream: bytes
+    weights: Int8 | None
+    channels: Int32 | None
+    exponent: int | None
+    scales: Floats
+
+
+def quantise(
+    part: DeviceLayer, ranges: Mapping[str, int], device: Device, exact: bool
+) -> QuantisedLayer:
+    """Return a layer in int8 with the best mapping.
+
+    Args:
+        part: in float.
+        ranges: exponents of the scales of tensors.
+        device: that multiplies.
+        exact: the CPU reads the result, as exact sums.
+
+    Raises:
+        AcceleratorError: no tile of the layer fits the device.
+    """
+    source = ranges[part.source]
+    if isinstance(part.layer, Pooling):
+        program, _ = pool(part.layer, device)
+        return QuantisedLayer(part, program, program.stream, None, None, source, np.ones(1))
+    largest = np.maximum(np.abs(part.weights).reshape(len(part.weights), -1).max(axis=1), 1e-12)
+    shape = (-1, *[1] * (part.weights.ndim - 1))
+    if exact:
+        steps = largest / MOST
+        whole = np.rint(part.weights / steps.reshape(shape)).astype(np.int8)
+        layer: Layer = replace(part.layer, requantisation=EXACT)
+        program = lower(layer, best(layer, device).mapping, device)
+        return QuantisedLayer(
+            part, program, program.stream, whole, None, None, steps * 2.0**-source
+        )
+    result = ranges[part.result]
+    # The sums of a channel are shifted to the result's scale: the step of its weights follows.
+    room = np.floor(np.log2(MOST / largest)).astype(int)
+    # The device shifts to the right only: large weights make the result's steps coarser.
+    result = min(result, source + int(room.min()))
+    shifts = np.minimum(room - (result - source), MOST_SHIFT)
+    # A channel of small weights and a large bias: the addend may not pass 32 bits.
+    largest_bias = np.maximum(np.abs(part.bias), 1e-12)
+    shifts = np.minimum(shifts, np.floor(MOST_ADDEND - np.log2(largest_bias)).astype(int) - result)
+    factors = 2.0 ** (shifts + result - source)
+    whole = np.clip(np.rint(part.weights * factors.reshape(shape)), -MOST, MOST).astype(np.int8)
+    halves = (1 << shifts) >> 1
+    addends = np.rint(part.bias * 2.0 ** (result + shifts)) + halves
+    least, most = (
+        None if limit is None else int(min(np.rint(limit * 2.0**result), MOST))
+        for limit in part.limits
+    )
+    residual = result - ranges[part.residual] if part.residual else None
+    form = Requantisation(1, 0, True, residual, least, most)
+    layer = replace(part.layer, requantisation=form)
+    program = lower(layer, best(layer, device).mapping, device)
+    channels = np.stack([addends, shifts]).astype(np.int32)
+    return QuantisedLayer(part, program, program.stream, whole, channels, result, np.ones(1))

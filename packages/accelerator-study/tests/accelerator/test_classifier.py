@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classifiers in ONNX on a device: the parts, their integers, and the outputs beside float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from accelerator.device import Device, load_device  # noqa: E402
+from accelerator.errors import AcceleratorError  # noqa: E402
+from accelerator.layer import Convolution, Pooling  # noqa: E402
+from accelerator.pictures.classifier import Classifier  # noqa: E402
+from accelerator.pictures.partition import HostNode  # noqa: E402
+from accelerator.pictures.quantise import Ranges, rounded  # noqa: E402
+
+DEVICE = load_device("vta-1x16x16")
+SHAPE = [1, 3, 12, 12]
+Nodes = list[Any]
+
+
+def model_of(nodes: Nodes, weights: dict[str, Any], result: str = "y") -> Any:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)]
+    outputs = [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)]
+    tensors = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def residual_network() -> Any:
+    """A stem, a residual block whose shortcut comes after it, a depthwise layer, and a head."""
+    random, make = np.random.default_rng(2), helper.make_node
+    square = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    weights = {
+        "stem": random.normal(0, 0.3, (16, 3, 3, 3)),
+        "first": random.normal(0, 0.1, (24, 16, 3, 3)),
+        "second": random.normal(0, 0.1, (24, 24, 3, 3)),
+        "short": random.normal(0, 0.3, (24, 16, 1, 1)),
+        "each": random.normal(0, 0.3, (24, 1, 3, 3)),
+        "head": random.normal(0, 0.3, (5, 24)),
+        "bias": random.normal(0, 0.3, 5),
+        **{name: random.uniform(0.5, 1.5, 16) for name in ("scale", "shift", "mean", "variance")},
+        "low": np.array(0.0),
+        "high": np.array(6.0),
+    }
+    norm = ["a", "scale", "shift", "mean", "variance"]
+    nodes = [
+        make("Conv", ["x", "stem"], ["a"], name="stem", **square),
+        make("BatchNormalization", norm, ["b"]),
+        make("Relu", ["b"], ["c"]),
+        make("MaxPool", ["c"], ["d"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        make("Conv", ["d", "first"], ["e"], name="first", **square),
+        make("Relu", ["e"], ["f"]),
+        make("Conv", ["f", "second"], ["g"], name="second", **square),
+        make("Conv", ["d", "short"], ["h"], name="short", kernel_shape=[1, 1]),
+        make("Add", ["g", "h"], ["i"]),
+        make("Relu", ["i"], ["j"]),
+        make("Conv", ["j", "each"], ["k"], name="each", group=24, **square),
+        make("Clip", ["k", "low", "high"], ["l"]),
+        make("GlobalAveragePool", ["l"], ["m"]),
+        make("Flatten", ["m"], ["n"]),
+        make("Gemm", ["n", "head", "bias"], ["y"], name="head", transB=1),
+    ]
+    return model_of(nodes, weights)
+
+
+def pictures(count: int) -> list[Any]:
+    random = np.random.default_rng(5)
+    return [random.normal(size=SHAPE).astype(np.float32) for _ in range(count)]
+
+
+def in_float(model: Any, picture: Any) -> Any:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return session.run(None, {"x": picture})[0]
+
+
+@pytest.mark.parametrize("device", [DEVICE, load_device("vta-16x16x16")], ids=lambda d: d.name)
+def test_a_residual_network_is_near_to_float32(device: Device) -> None:
+    """Each layer proved and equal to numpy; the output within the rounding of int8."""
+    model = residual_network()
+    classifier = Classifier.calibrated(model, pictures(6), device)
+    classifier.proved = True
+    for picture in pictures(8)[6:]:
+        wanted = in_float(model, picture)
+        assert np.abs(classifier(picture) - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_activations_additions_and_norms_are_part_of_a_layer() -> None:
+    classifier = Classifier.calibrated(residual_network(), pictures(2), DEVICE)
+    steps = classifier.steps
+    assert [(step.name, step.place) for step in steps] == [
+        *(("stem", "device"), ("d", "device"), ("first", "device")),
+        *(("short", "device"), ("second", "device"), ("each", "device")),
+        *(("GlobalAveragePool", "CPU"), ("Flatten", "CPU"), ("head", "device")),
+    ]
+    assert [step.macs for step in steps][:3] == [16 * 144 * 27, 0, 24 * 36 * 144]
+    layers = {p.program.layer.name: p for p in classifier.parts if not isinstance(p, HostNode)}
+    second, each = layers["second"], layers["each"]
+    assert (second.part.residual, second.part.limits) == ("h", (0.0, None))
+    assert each.part.limits == (0.0, 6.0)
+    assert isinstance(each.program.layer, Convolution)
+    assert each.program.layer.groups == 24
+    assert isinstance(layers["d"].program.layer, Pooling)
+    # The CPU alone reads the head's sums, so they leave exactly.
+    assert layers["head"].exponent is None
+
+
+def test_a_scale_has_the_least_error() -> None:
+    values = np.random.default_rng(0).normal(size=4000)
+    ranges = Ranges.of([{"x": values}])
+    found = ranges.exponent("x")
+    errors = {
+        at: ((rounded(values, at) * 2.0**-at - values) ** 2).sum() for at in range(found - 2, 9)
+    }
+    assert errors[found] == min(errors.values())
+
+
+def test_what_the_device_lacks_stays_on_the_cpu() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="deep", auto_pad="SAME_UPPER"),
+        helper.make_node("Sigmoid", ["a"], ["b"]),
+        helper.make_node("Mul", ["a", "b"], ["y"]),
+    ]
+    model = model_of(nodes, {"w": np.random.default_rng(0).normal(size=(4, 3, 3, 3))})
+    classifier = Classifier.calibrated(model, pictures(1), DEVICE)
+    assert [step.place for step in classifier.steps] == ["CPU"] * 3
+    assert classifier.steps[0].macs == 4 * 144 * 27
+    (picture,) = pictures(1)
+    np.testing.assert_allclose(classifier(picture), in_float(model, picture), rtol=1e-5)
+
+
+def test_a_model_of_two_outputs_is_no_classifier() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], {})
+    model.graph.output.append(model.graph.output[0])
+    with pytest.raises(AcceleratorError, match="1 inputs and 2 outputs"):
+        Classifier.calibrated(model, pictures(1), DEVICE)

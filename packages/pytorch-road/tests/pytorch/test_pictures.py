@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options on pictures, pictures as a classifier reads them, and a trained classifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from crosslab.errors import UserError
+from torchroad import pictures
+from torchroad.cli import main, parser
+from torchroad.pictures import Options
+
+
+def options_of(words: list[str]) -> Options | None:
+    return pictures.read_options(parser().parse_args([*words, "--tvm-tree", "."]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["m.onnx", "--accelerator", "vta-1x16x16"], "--accelerator needs --image"),
+        (["m.onnx", "--accuracy", "."], "--accuracy needs --image"),
+        (["m.onnx", "--image", "."], ""),
+        (["m.py:make", "--image", "."], "only a model in ONNX"),
+        (["m.onnx", "--image", ".", "--calibration", "."], "--calibration needs --accelerator"),
+        (["m.onnx", "--image", "none.png"], "none.png does not exist"),
+    ],
+)
+def test_options_on_pictures_need_a_picture(words: list[str], message: str) -> None:
+    if not message:
+        assert options_of(words) is not None
+        return
+    with pytest.raises(UserError, match=message):
+        options_of(words)
+
+
+def test_a_picture_is_resized_cut_and_normalised(tmp_path: Path) -> None:
+    file = tmp_path / "wide.png"
+    pixels = np.zeros((40, 90, 3), dtype=np.uint8)
+    pixels[:, 30:60] = 255  # a white square in the middle
+    Image.fromarray(pixels).save(file)
+    picture = pictures.read_picture(file, (3, 32, 32))
+    assert picture.shape == (1, 3, 32, 32)
+    white = (1 - np.array(pictures.MEAN)) / np.array(pictures.DEVIATION)
+    np.testing.assert_allclose(picture[0, :, 16, 16], white, rtol=1e-5)
+    grey = pictures.read_picture(file, (1, 4, 9))
+    assert grey.shape == (1, 1, 4, 9)
+    assert (grey[0, 0, 2, 4], grey[0, 0, 2, 0]) == (1, 0)
+
+
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cat.png"
+    file.write_text("cat", encoding="utf-8")
+    with pytest.raises(UserError, match=r"cat.png is not a picture"):
+        pictures.read_picture(file, (3, 8, 8))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="has no pictures"):
+        pictures.files_of(tmp_path / "empty", 3)
+
+
+def test_probabilities_are_those_of_the_classes() -> None:
+    found = pictures.probabilities(np.log(np.array([[1.0, 3.0, 4.0]])))
+    np.testing.assert_allclose(found, [1 / 8, 3 / 8, 4 / 8])
+    given = np.array([0.25, 0.75])
+    np.testing.assert_array_equal(pictures.probabilities(given), given)
+
+
+def test_a_class_is_a_name_or_a_number() -> None:
+    options = Options(Path("x"), None, None, None, ("cat", "dog"))
+    assert (options.number("dog"), options.number("7"), options.name(0)) == (1, 7, "cat")
+    assert options.name(2) == "class 2"
+    with pytest.raises(UserError, match="no class 'cow'"):
+        options.number("cow")
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_device_is_as_right_as_float32(tmp_path: Path) -> None:
+    """Digits that the classifier was not trained on: within 1 % of float32's accuracy."""
+    for package in ("torch", "sklearn", "onnxruntime"):
+        pytest.importorskip(package)
+    import onnx  # noqa: PLC0415
+
+    folder = tmp_path / "digits"
+    assert main(["digits", str(folder)]) == 0
+    file, held_out = folder / "digits.onnx", folder / "held-out"
+    image = next(held_out.rglob("*.png"))
+    options = Options(image, "vta-1x16x16", folder / "calibration", held_out, ())
+    model = onnx.load(str(file))
+    shape = pictures.input_shape(model)
+    assert shape == (1, 8, 8)
+    classifier = pictures.calibrated(file, options, shape)
+    found = pictures.judge(model, classifier, options, shape)
+    assert found.pictures > 800
+    assert found.plain > 0.97 * found.pictures
+    assert found.device >= found.plain - 0.01 * found.pictures
