@@ -121,6 +121,37 @@ def test_a_scale_has_the_least_error() -> None:
     assert errors[found] == min(errors.values())
 
 
+def test_one_scale_for_all_tensors_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VTA's tutorial has a common scale of 8 / 128 for all activations (global_scale)."""
+    model, (picture,) = residual_network(), pictures(1)
+    wanted = in_float(model, picture)
+
+    def error() -> float:
+        classifier = Classifier.calibrated(model, [picture], DEVICE)
+        return float(np.abs(classifier(picture) - wanted).max())
+
+    own = error()
+    monkeypatch.setattr(Ranges, "exponent", lambda self, name: 4)
+    assert error() > 1.1 * own
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+        ("/2/first/Conv", "2.first"),
+        ("/0/Conv", "Conv 0"),
+        ("stem", "stem"),
+        ("", "y"),
+    ],
+)
+def test_a_layer_has_the_name_of_its_module(path: str, name: str) -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name=path, kernel_shape=[1, 1])
+    model = model_of([node], {"w": np.ones((1, 3, 1, 1))})
+    (step,) = Classifier.calibrated(model, pictures(1), DEVICE).steps
+    assert step.name == name
+
+
 def test_what_the_device_lacks_stays_on_the_cpu() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="deep", auto_pad="SAME_UPPER"),

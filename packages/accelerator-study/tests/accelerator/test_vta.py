@@ -16,10 +16,12 @@ from strategies import programs
 from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device, load_device
-from accelerator.layer import LinearLayer, Requantisation
+from accelerator.layer import Convolution, Layer, LinearLayer, Pooling, Requantisation
 from accelerator.lowering import lower
 from accelerator.mapping import best
+from accelerator.pooling import pool
 from accelerator.program import Mapping
+from costmodel.estimate.window import Axis
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
 Oracle = Callable[[bytes, bytes], bytes]
@@ -65,9 +67,20 @@ def test_random_programs_are_equal_to_the_last_byte(
     assert oracle(stream, memory) == bytes(ours)
 
 
+SQUARE = Axis(14, 3, 1, 1)
+ADDED = Requantisation(1, channels=True, residual=-1, least=0)
+
+
 @pytest.mark.parametrize(
     ("layer", "mapping"),
     [
+        (Convolution("3x3", 48, 40, SQUARE, SQUARE, requantisation=ADDED), None),
+        (Convolution("rows", 96, 32, SQUARE, SQUARE), Mapping(3, 2, 2, columns=5)),
+        (Convolution("stride", 20, 33, Axis(15, 1, 2), Axis(15, 1, 2)), None),
+        (Convolution("dilated", 16, 16, Axis(20, 5, 2, 4, 2), Axis(9, 3, 1, 2, 2)), None),
+        (Convolution("depthwise", 40, 40, SQUARE, SQUARE, 40, Requantisation(1, 5)), None),
+        (Convolution("groups", 64, 32, SQUARE, SQUARE, 4, Requantisation(2, 3)), None),
+        (Pooling("pool", 40, Axis(15, 3, 2, 1), Axis(15, 3, 2, 1)), None),
         (LinearLayer("o_proj", 37, 576, 576), None),
         (LinearLayer("down_proj", 37, 576, 1536, Requantisation(2, 10)), None),
         (LinearLayer("decode", 1, 960, 576, Requantisation(1, 11)), None),
@@ -76,18 +89,19 @@ def test_random_programs_are_equal_to_the_last_byte(
         (LinearLayer("ragged", 35, 100, 70), Mapping(2, 3, 2, True)),
         (LinearLayer("tiny", 1, 1, 1), Mapping(1, 1, 1, halves=1)),
     ],
-    ids=lambda value: value.name if isinstance(value, LinearLayer) else "",
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_layers_are_equal_to_the_last_byte(
-    device: Device, oracle: Oracle, layer: LinearLayer, mapping: Mapping | None
+    device: Device, oracle: Oracle, layer: Layer, mapping: Mapping | None
 ) -> None:
-    random = np.random.default_rng(1)
-    values = random.integers(-128, 128, (layer.rows, layer.inputs), dtype=np.int8)
-    weights = random.integers(-128, 128, (layer.outputs, layer.inputs), dtype=np.int8)
-    program = lower(layer, mapping or best(layer, device).mapping, device)
-    memory = bytes(program.image(values, weights))
+    if isinstance(layer, Pooling):
+        program, _ = pool(layer, device)
+    else:
+        program = lower(layer, mapping or best(layer, device).mapping, device)
+    operands = layer.operands(1)
+    memory = bytes(program.image(*operands))
     ours = bytearray(memory)
     functional.run(device, program.stream, ours)
     theirs = oracle(program.stream, memory)
     assert theirs == bytes(ours)
-    np.testing.assert_array_equal(program.result(theirs), layer.reference(values, weights))
+    np.testing.assert_array_equal(program.result(theirs), layer.reference(*operands))

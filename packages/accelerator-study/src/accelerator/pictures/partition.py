@@ -220,7 +220,13 @@ class Partition:
 
 
 def _name(node: Any) -> str:
-    return str(node.name or node.output[0]).strip("/").replace("/", ".")
+    """Return a node's name; of torch's paths, such as /layer1/layer1.0/conv1/Conv, the module."""
+    path = str(node.name or node.output[0]).strip("/").split("/")
+    path = path[:-1] if len(path) > 1 and path[-1].startswith(node.op_type) else path
+    inner = [*path[1:], ""]
+    kept = [one for one, after in zip(path, inner, strict=True) if not after.startswith(f"{one}.")]
+    name = ".".join(kept)
+    return f"{node.op_type} {name}" if name.isdecimal() else name
 
 
 def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
