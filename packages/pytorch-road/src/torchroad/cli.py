@@ -233,7 +233,8 @@ def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the options after a check of the model's name."""
+    """Return the options after a check of the model's name and of the picture."""
+    pictures.read_options(args)
     if ".py" in args.model:
         TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
     elif args.model.endswith(ONNX):

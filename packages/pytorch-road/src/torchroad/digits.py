@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from crosslab.assemble.recipe_options import recipe_options
 from crosslab.errors import UserError
 from groundwork.command_line import Parser
 
@@ -29,15 +30,38 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: the folder exists, or a package is missing.
     """
-    options = Parser(prog="crosslab torch digits", description=__doc__ and __doc__.splitlines()[0])
-    options.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the model")
-    args, _ = options.parse_known_args(argv)
-    write(args)
+    write(parser().read(argv, _checked).folder)
     return 0
 
 
-def write(args: argparse.Namespace) -> None:
-    """Train the classifier, and write it and its pictures to ``args.folder``."""
+def parser() -> Parser:
+    """Return the parser of the command line of ``crosslab torch digits``."""
+    # The session gives the options of every command that compiles.
+    given = {name: {"help": argparse.SUPPRESS} for name in ("tvm_tree", "mlc_tree", "applied")}
+    shared = recipe_options("project", "release", "tvm-tree", "mlc-tree", "applied", **given)
+    options = Parser(
+        prog="crosslab torch digits",
+        description="Train a small classifier on scikit-learn's digits; write it as digits.onnx, "
+        "with pictures for its calibration and pictures that it never saw.",
+        parents=[shared],
+        allow_abbrev=False,
+    )
+    options.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the model")
+    return options
+
+
+def _checked(args: argparse.Namespace) -> argparse.Namespace:
+    if args.folder.exists():
+        raise UserError(f"{args.folder} exists", remedy="name a new folder")
+    return args
+
+
+def write(folder: Path) -> None:
+    """Train the classifier, and write it and its pictures to a folder.
+
+    Raises:
+        UserError: a package is missing.
+    """
     try:
         import torch  # noqa: PLC0415
         from PIL import Image  # noqa: PLC0415
@@ -46,9 +70,6 @@ def write(args: argparse.Namespace) -> None:
         raise UserError(
             f"{error.name} is not installed", remedy="nox -s torch installs it"
         ) from None
-    folder: Path = args.folder
-    if folder.exists():
-        raise UserError(f"{folder} exists", remedy="name a new folder")
     data = load_digits()
     order = np.random.default_rng(SEED).permutation(len(data.target))
     # Pictures of 8 bits, so that a PNG holds what the classifier was trained on.

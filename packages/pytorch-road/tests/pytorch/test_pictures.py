@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from crosslab.errors import UserError
-from torchroad import pictures
+from torchroad import digits, pictures
 from torchroad.cli import main, parser
+from torchroad.digits import write
 from torchroad.pictures import Options
 
 
@@ -77,6 +78,12 @@ def test_a_class_is_a_name_or_a_number() -> None:
         options.number("cow")
 
 
+def test_digits_are_written_to_a_new_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="exists"):
+        main(["digits", str(tmp_path), "--tvm-tree", "."])
+    assert digits.TRAINED + digits.CALIBRATION < 1797
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_device_is_as_right_as_float32(tmp_path: Path) -> None:
@@ -86,7 +93,7 @@ def test_the_device_is_as_right_as_float32(tmp_path: Path) -> None:
     import onnx  # noqa: PLC0415
 
     folder = tmp_path / "digits"
-    assert main(["digits", str(folder)]) == 0
+    write(folder)
     file, held_out = folder / "digits.onnx", folder / "held-out"
     image = next(held_out.rglob("*.png"))
     options = Options(image, "vta-1x16x16", folder / "calibration", held_out, ())
