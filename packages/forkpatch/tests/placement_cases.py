@@ -677,7 +677,8 @@ def _outcome(git: Git, case: PlacementCase, ids: Sequence[str], patch: bytes) ->
         return Outcome.RIGHT if files in case.rights else Outcome.WRONG
     if not case.rights or case.may_stop:
         return Outcome.STOPPED
-    tree = merge_tree(git, f"{new}^{{tree}}", patched) if merges.errors else ""
+    tree = git.text("rev-parse", f"{new}^{{tree}}")
+    tree = merge_tree(git, tree, patched) if merges.errors else ""
     listed = list_tree(git, tree) if tree else {}
     blobs = read_blobs(git, (oid for _, oid in listed.values()))
     is_right = {path: blobs[oid] for path, (_, oid) in listed.items()} in case.rights

@@ -14,8 +14,8 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from groundwork.errors import remedy_for
 
-#: Older versions ignore GIT_CONFIG_GLOBAL: the user's settings would change the built trees.
-OLDEST_GIT = (2, 32)
+#: Older versions cannot merge trees that are given on standard input.
+OLDEST_GIT = (2, 39)
 #: Free bytes below which a disk is full; git fails before the last block is used.
 FULL = 64 << 10
 

@@ -131,7 +131,7 @@ def _overlay_items(plan: TreePlan) -> list[_Item]:
         return []
     assert plan.pristine.git.git_dir is not None
     (patch,) = export_new(plan.commits[:2], plan.pristine.git.git_dir / "objects")
-    return [_Item(patch.parse(), patch.data, None, b"", unchanged=False, same_head=False)]
+    return [_Item(patch.patch, patch.data, None, b"", unchanged=False, same_head=False)]
 
 
 def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _Item:

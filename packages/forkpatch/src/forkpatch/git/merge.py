@@ -13,8 +13,8 @@ from forkpatch.git.calls import Git
 #: The diff by which files are merged everywhere, so that all verbs come to the same merge.
 ALGORITHM = "myers"
 
-#: Numbers, from 1, of the lines of a file that go, and of those that come.
-ChangedLines = tuple[list[int], list[int]]
+#: Rows, from 0, that differ: the first and the number in one file, and the same in the other.
+Range = tuple[int, int, int, int]
 
 _CONFLICTS = range(128)  # exit codes of git merge-file: the number of conflicts
 _BINARY = 255  # the exit code for a file that is not text
@@ -56,9 +56,9 @@ def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
     return done.stdout if done.returncode in _CONFLICTS else None
 
 
-def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[ChangedLines]:
-    """The lines of files that go, and those that come; one git compares all of them."""
-    found: list[ChangedLines] = [([], []) for _ in pairs]
+def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
+    """The rows in which files differ; one git compares all of them."""
+    found: list[list[Range]] = [[] for _ in pairs]
     changed = [number for number, (before, after) in enumerate(pairs) if before != after]
     if not changed:
         return found
@@ -71,11 +71,10 @@ def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[ChangedLines]:
         done = Git().run(*_DIFF, *map(str, sides), ok=(0, 1))
     parts = _FILE.split(done.stdout)
     for pair, diff in zip(parts[1::2], parts[2::2], strict=True):
-        old, new = found[int(pair)]
         for ranges in _RANGES.findall(diff):
             first, count, start, length = (int(text or 1) for text in ranges)
-            old += range(first, first + count)
-            new += range(start, start + length)
+            # Without lines, git names the line above.
+            found[int(pair)].append((first - (count > 0), count, start - (length > 0), length))
     return found
 
 

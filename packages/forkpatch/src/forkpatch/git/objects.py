@@ -7,13 +7,17 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forkpatch.git.calls import Git, GitError, git_repo
 from groundwork.files import naming
+
+if TYPE_CHECKING:
+    from git import Repo
 
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
 # Fast compression: most repositories of ours are gone soon, and a tree grows by a tenth.
@@ -76,10 +80,12 @@ def object_id(data: bytes, kind: bytes) -> str:
     return hashlib.sha1(head + data, usedforsecurity=False).hexdigest()
 
 
-def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
+def write_commits(
+    git: Git, ref: str, commits: Iterable[Commit], *, chained: bool = True
+) -> list[str]:
     """Write a chain of commits and point ``ref`` at the last.
 
-    The ids depend on nothing but the arguments.
+    The ids depend on nothing but the arguments. Unless ``chained``, each follows its own parent.
 
     Returns:
         The commit ids, in order.
@@ -90,7 +96,8 @@ def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
         with naming(git.git_dir or Path()):
             stream.write(b"feature done\n")
             for count, commit in enumerate(commits, 1):
-                stream.writelines(_commit_command(ref, count, commit))
+                parent = f":{count - 1}" if chained and count > 1 else commit.parent
+                stream.writelines(_commit_command(ref, count, replace(commit, parent=parent)))
             stream.writelines(b"get-mark :%d\n" % mark for mark in range(1, count + 1))
             stream.write(b"done\n")
             stream.seek(0)
@@ -99,13 +106,12 @@ def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
 
 
 def _commit_command(ref: str, mark: int, commit: Commit) -> Iterator[bytes]:
-    parent = commit.parent if mark == 1 else f":{mark - 1}"
     yield b"reset %s\n" % ref.encode() if mark == 1 else b""
     yield b"commit %s\nmark :%d\n" % (ref.encode(), mark)
     yield b"author %s %s\n" % (commit.author, commit.date)
     yield b"committer %s %s\n" % (IDENTITY, commit.date)
     yield from _data(commit.message)
-    yield b"from %s\n" % parent.encode() if parent else b""
+    yield b"from %s\n" % commit.parent.encode() if commit.parent else b""
     yield b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b""
     # What goes comes first: a folder may take the place of a file, or a file of a folder.
     for path, file in chain(sorted(commit.changes.items(), key=_goes_first), commit.files):
@@ -209,15 +215,23 @@ def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
     Raises:
         GitError: git ended before it gave all of them.
     """
-    with git_repo(git) as repo:
-        for name in names:
-            try:
-                *_, size, data = repo.git.get_object_data(name)
-            except (ValueError, OSError) as error:
-                if not str(error).endswith(" missing'"):
-                    raise GitError(["cat-file"], -1, f"fatal: {error}") from error
-                yield None
-                continue
-            if len(data) != size:  # GitPython does not compare them
-                raise GitError(["cat-file"], -1, f"fatal: {name} is cut off")
-            yield data
+    repo = _reader(git.git_dir, (git.git_dir or Path()).stat().st_ino)
+    for name in names:
+        try:
+            *_, size, data = repo.git.get_object_data(name)
+        except (ValueError, OSError) as error:
+            if not str(error).endswith(" missing'"):
+                _reader.cache_clear()
+                raise GitError(["cat-file"], -1, f"fatal: {error}") from error
+            yield None
+            continue
+        if len(data) != size:  # GitPython does not compare them
+            _reader.cache_clear()
+            raise GitError(["cat-file"], -1, f"fatal: {name} is cut off")
+        yield data
+
+
+@lru_cache(maxsize=4)
+def _reader(git_dir: Path | None, _inode: int) -> Repo:
+    """Return a repository whose process reads objects; another one may come to the same path."""
+    return git_repo(Git(git_dir))

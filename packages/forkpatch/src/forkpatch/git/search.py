@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Set
 from functools import cached_property
 
 from forkpatch.git.calls import Git
@@ -35,10 +36,26 @@ class ChangedFiles:
             if all(word in data for word in wanted) and all(one.search(data) for one in alone)
         )
 
+    def has_more(self, line: bytes) -> bool:
+        """Return True when some file may have a line, blanks around it aside, more often."""
+        return line in self._more
+
+    @cached_property
+    def _more(self) -> Set[bytes]:
+        """The lines that some text file has more often than before."""
+        found = set[bytes]()
+        before = stream_blobs(self._git, [old for old, _ in self._ids.values()])
+        texts = dict(self._read() if self._texts is None else self._texts)
+        for path, old in zip(self._ids, before, strict=True):
+            known = Counter(map(bytes.strip, (old or b"").split(b"\n")))
+            lines = Counter(map(bytes.strip, texts.get(path, b"").split(b"\n")))
+            found.update(line for line, count in lines.items() if count > known[line])
+        return found
+
     def _read(self) -> Iterator[tuple[str, bytes]]:
         """Path and content of each text file; all are kept unless they are very many."""
         texts, size = list[tuple[str, bytes]](), 0
-        contents = stream_blobs(self._git, list(self._ids.values()))
+        contents = stream_blobs(self._git, [new for _, new in self._ids.values()])
         for path, data in zip(self._ids, contents, strict=True):
             if not data or b"\0" in data[:_START]:
                 continue
@@ -49,10 +66,10 @@ class ChangedFiles:
             self._texts = texts
 
     @cached_property
-    def _ids(self) -> dict[str, str]:
-        """Object id by path."""
+    def _ids(self) -> dict[str, tuple[str, str]]:
+        """Old and new object id by path."""
         return {
-            path: oid
-            for path, (_, mode, _, oid) in changed_files(self._git, *self._trees).items()
+            path: (old, new)
+            for path, (_, mode, old, new) in changed_files(self._git, *self._trees).items()
             if mode in FILE_MODES
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import PurePosixPath
 
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
@@ -24,6 +24,7 @@ class NewBase:
         was: returns the content of a file on the patch's own base; None for a missing file.
         find_renames: returns the new path of each renamed file, by old path.
         paths: all paths of the patch's own base, and of the new version.
+        has_more: returns False for a line that no file has more often than before.
     """
 
     read: Read
@@ -31,6 +32,7 @@ class NewBase:
     was: Read
     find_renames: Callable[[], Mapping[str, str]] = dict
     paths: tuple[Collection[str], Collection[str]] = ((), ())
+    has_more: Callable[[bytes], bool] = bool  # any line that is not empty
 
     @cached_property
     def renames(self) -> Mapping[str, str]:
@@ -57,8 +59,16 @@ class NewBase:
     @cached_property
     def elsewhere(self) -> Elsewhere:
         """The files in which a rival of a place is searched."""
+
+        @cache
+        def find(line: bytes) -> tuple[str, ...]:
+            shown = line.decode("utf-8", "surrogateescape")
+            return self.find(shown) if self.has_more(line) else ()
+
         return Elsewhere(
-            self.find, self.read, lambda path: self.was(self._old_paths.get(path, path))
+            find,
+            self.read,
+            lambda path: self.was(self._old_paths.get(path, path)),
         )
 
     def path_of(self, path: str) -> str:

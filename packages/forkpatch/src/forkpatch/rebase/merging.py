@@ -4,33 +4,34 @@
 Git's ``ort`` merges the trees: by its histogram diff, with renames of files and folders. Beside it,
 each hunk is carried along git's Myers diff between the old and the new file, and must find the same
 place (:mod:`forkpatch.symbols.placement`). Nothing is checked out.
+
+The carried hunks forecast the trees of a whole series (:mod:`forkpatch.rebase.forecast`); one call
+of git then merges all patches, each onto its forecast. Only where a merge is not as forecast, or a
+file is not edited by hunks, the patch is merged by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import takewhile
 
 from forkpatch.git.calls import Git
-from forkpatch.git.merge import changed_lines
-from forkpatch.git.objects import COMMITTER, list_tree, read_blobs
+from forkpatch.git.objects import Commit, changed_files, list_tree, read_blobs, write_commits
 from forkpatch.inspect.newbase import NewBase
 from forkpatch.model.diffs import FileDiff
+from forkpatch.rebase.forecast import Forecast, Onto
 from forkpatch.symbols.carrying import carry
 from forkpatch.symbols.outline import MODULE, outline
-from forkpatch.symbols.placement import Misplacement, misplaced
+from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
 from forkpatch.tree.fork import PatchStep
 
-# Number of patches that are merged before one git call compares their files.
-# After a misplaced patch, the later merges of the batch are wasted.
-_TOGETHER = 16
-_NO_FILE = "0" * 40
-_AUTHOR = {"GIT_AUTHOR_NAME": "forkpatch", "GIT_AUTHOR_EMAIL": "forkpatch@localhost"}
+# Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
+_TOGETHER = 64
 # Later than every commit: git then finds the merge base without a walk through the history.
-_DATE = "@4102444800 +0000"
-_DATES = {"GIT_AUTHOR_DATE": _DATE, "GIT_COMMITTER_DATE": _DATE}
-_IDENTITY = {**COMMITTER, **_AUTHOR, **_DATES}
+_LATE = b"4102444800 +0000"
+_REF = "refs/forkpatch/merging"
+_NO_FILE = "0" * 40
 MERGE_OPTIONS = ("-c", "merge.directoryRenames=true", "-c", "merge.renames=true")
 
 
@@ -125,28 +126,13 @@ def _path_in(here: Mapping[str, bytes], path: str, base: NewBase) -> str:
     return path if path in here else base.renames.get(path, path)
 
 
-def misplacements(moves: Sequence[Move], base: NewBase) -> list[list[tuple[str, Misplacement]]]:
-    """Return path and message for each change of some merges that may be at a wrong place."""
-    files = [list(move.files(base)) for move in moves]
-    pairs = [(item.old[0], item.new[0]) for each in files for item in each]
-    lines = iter(changed_lines(pairs))
-    found = []
-    for move, each in zip(moves, files, strict=True):
-        errors = list(move.file_errors(base))
-        for item in each:
-            args = item.diff, item.old, item.new, item.path, next(lines)
-            errors += [(item.path, error) for error in misplaced(*args, elsewhere=base.elsewhere)]
-        found.append(errors)
-    return found
-
-
-def merge_tree(git: Git, ours: str, original: str) -> str:
-    """Return the tree of a patch's commit merged onto a tree; empty with a conflict."""
-    commit = ("commit-tree", ours, "-p", f"{original}^", "-m", "ours")
-    here = git.run(*commit, env=_IDENTITY).stdout.decode("ascii").strip()
-    command = (*MERGE_OPTIONS, "merge-tree", "--write-tree", "-z", "--no-messages")
-    done = git.run(*command, here, original, ok=(0, 1))
-    return "" if done.returncode else done.stdout.split(b"\0")[0].decode("ascii").strip()
+def _misplacements(move: Move, base: NewBase) -> list[tuple[str, Misplacement]]:
+    """Return path and message for each change of a merge that may be at a wrong place."""
+    errors = list(move.file_errors(base))
+    for item in move.files(base):
+        args = item.diff, item.old, item.new, item.path
+        errors += [(item.path, error) for error in misplaced(*args, elsewhere=base.elsewhere)]
+    return errors
 
 
 @dataclass(frozen=True)
@@ -173,76 +159,107 @@ def merge_patches(
         steps: the patches, with their commits on the old base.
         base: files and renames of the new version.
     """
-    results: list[Move] = []
-    commit, tree = git.text("rev-parse", head, f"{head}^{{tree}}").split()
-    files = list_tree(git, commit)
-    while len(results) < len(steps):
-        batch = steps[len(results) : len(results) + _TOGETHER]
-        moves = _merge_some(git, tree, files, batch, base)
-        for move, errors in zip(moves, misplacements(moves, base), strict=True):
-            if errors:
-                return Merges(results, errors)
-            results.append(move)
-        if len(moves) < len(batch):
+    moves: list[Move] = []
+    tree = git.text("rev-parse", f"{head}^{{tree}}")
+    while len(moves) < len(steps):
+        batch = steps[len(moves) : len(moves) + _TOGETHER]
+        forecasts, errors = _forecasts(git, tree, [step for step, _ in batch], base)
+        merged = _as_forecast(git, tree, forecasts, batch)
+        moves += merged
+        tree = moves[-1].tree if moves else tree
+        if errors and len(merged) == len(forecasts):
+            return Merges(moves, errors)
+        if len(merged) < len(batch):
+            move = _merged(git, tree, *batch[len(merged)], base)
+            if move is None:
+                return Merges(moves, [])
+            if errors := _misplacements(move, base):
+                return Merges(moves, errors)
+            moves.append(move)
+            tree = move.tree
+    return Merges(moves, [])
+
+
+def _forecasts(
+    git: Git, tree: str, steps: Sequence[PatchStep], base: NewBase
+) -> tuple[list[Forecast], list[tuple[str, Misplacement]]]:
+    """Return the forecasts up to a patch without one, or one with errors; and these errors."""
+    onto, found = Onto(git, tree, steps), list[Forecast]()
+    for step in steps:
+        forecast = onto.forecast(step)
+        if forecast is None:
             break
-        tree = moves[-1].tree
-    return Merges(results, [])
+        errors = list(Move(step, "", "", forecast.here, forecast.after).file_errors(base))
+        for path, edits in forecast.edits.items():
+            wrong = rivalled(edits, step.after[path], base.elsewhere)
+            errors += [(path, error) for error in wrong]
+        if errors:
+            return found, errors
+        found.append(forecast)
+        onto.apply(forecast)
+    return found, []
 
 
-def _merge_some(
-    git: Git,
-    tree: str,
-    files: dict[str, tuple[str, str]],
-    steps: Sequence[tuple[PatchStep, str]],
-    base: NewBase,
+def _as_forecast(
+    git: Git, tree: str, forecasts: Sequence[Forecast], steps: Sequence[tuple[PatchStep, str]]
 ) -> list[Move]:
-    """Merge patches up to the first conflict; ``files`` of the tree get the changes."""
-    trees = [tree]
-    for _, original in steps:
-        if not (merged := merge_tree(git, trees[-1], original)):
-            break
-        trees.append(merged)
-    named, ids = [], set[str]()
-    for (step, _), changed in zip(steps, _changes(git, trees), strict=False):
-        paths = {*step.patch.paths, *changed}
-        paths |= {base.renames[path] for path in step.patch.paths if _is_renamed(path, files, base)}
-        before = {path: files[path][1] for path in paths if path in files}
-        for path, entry in changed.items():
-            if entry[1] == _NO_FILE:
-                del files[path]
-            else:
-                files[path] = entry
-        after = {path: files[path][1] for path in paths if path in files}
-        named.append((before, after))
-        ids |= {*before.values(), *after.values()}
-    blobs = read_blobs(git, ids)
+    """Return git's merges up to the first that is not as forecast."""
+    if not forecasts:
+        return []
+    first = Commit(b"", tree=tree)
+    ids = write_commits(git, _REF, [first, *(Commit(b"", changes=f.changes) for f in forecasts)])
+    written = read_blobs(git, ids)
+    trees = [(written[oid] or b"")[len("tree ") :].split(b"\n")[0].decode("ascii") for oid in ids]
+    pairs = list(zip(trees, (original for _, original in steps), strict=False))[:-1]
+    merged = _merge_trees(git, pairs)
+    agreed = takewhile(lambda both: both[0] == both[1], zip(merged, trees[1:], strict=False))
     return [
-        Move(
-            step,
-            onto,
-            merged,
-            *({path: blobs[oid] or b"" for path, oid in side.items()} for side in both),
+        Move(step, onto, after, forecast.here, forecast.after)
+        for (after, _), onto, (step, _), forecast in zip(
+            agreed, trees, steps, forecasts, strict=False
         )
-        for (step, _), onto, merged, both in zip(steps, trees, trees[1:], named, strict=False)
     ]
+
+
+def merge_tree(git: Git, ours: str, original: str) -> str:
+    """Return the tree of a patch's commit merged onto a tree; empty with a conflict."""
+    return next(iter(_merge_trees(git, [(ours, original)])), "")
+
+
+def _merge_trees(git: Git, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the trees of patches' commits merged onto trees, up to the first conflict."""
+    commits = [
+        Commit(b"", tree=ours, parent=f"{original}^", date=_LATE) for ours, original in pairs
+    ]
+    heads = write_commits(git, _REF, commits, chained=False)
+    text = "".join(f"{head} {original}\n" for head, (_, original) in zip(heads, pairs, strict=True))
+    command = (*MERGE_OPTIONS, "merge-tree", "--write-tree", "--stdin", "-z", "--no-messages")
+    fields = git.run(*command, stdin=text.encode("ascii")).stdout.decode("ascii", "replace")
+    found = []
+    for record in zip(*[iter(fields.split("\0"))] * 3, strict=False):
+        if record[0] != "1":  # what follows lists the conflicts
+            break
+        found.append(record[1])
+    return found
+
+
+def _merged(git: Git, tree: str, step: PatchStep, original: str, base: NewBase) -> Move | None:
+    """Return git's merge of a single patch; None with a conflict."""
+    merged = merge_tree(git, tree, original)
+    if not merged:
+        return None
+    files = list_tree(git, tree)
+    changed = changed_files(git, tree, merged)
+    paths = {*step.patch.paths, *changed}
+    paths |= {base.renames[path] for path in step.patch.paths if _is_renamed(path, files, base)}
+    before = {path: files[path][1] for path in paths if path in files}
+    after = before | {path: oid for path, (_, _, _, oid) in changed.items()}
+    after = {path: oid for path, oid in after.items() if oid != _NO_FILE}
+    blobs = read_blobs(git, {*before.values(), *after.values()})
+    sides = ({path: blobs[oid] or b"" for path, oid in side.items()} for side in (before, after))
+    return Move(step, tree, merged, *sides)
 
 
 def _is_renamed(path: str, files: Mapping[str, object], base: NewBase) -> bool:
     """Return True when upstream renamed a file; renames are searched only for a missing file."""
     return path not in files and base.was(path) is not None and path in base.renames
-
-
-def _changes(git: Git, trees: Sequence[str]) -> list[dict[str, tuple[str, str]]]:
-    """Return mode and id of each file that differs between a tree and the next one."""
-    pairs = "".join(f"{old} {new}\n" for old, new in pairwise(trees))
-    command = ("diff-tree", "--stdin", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
-    out = git.run(*command, stdin=pairs.encode("ascii")).stdout
-    found: list[dict[str, tuple[str, str]]] = []
-    fields = iter(out.decode("utf-8", "surrogateescape").split("\0"))
-    for field in fields:
-        *heads, change = field.split("\n")  # a line names each pair of trees
-        found += [{} for _ in heads]
-        if change:
-            _, mode, _, oid, _ = change.split(" ")
-            found[-1][next(fields)] = mode, oid
-    return found

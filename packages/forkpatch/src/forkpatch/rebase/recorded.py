@@ -88,10 +88,14 @@ def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = No
     for path, (old_mode, new_mode, old_id, new_id) in changed_files(git, old, new).items():
         blobs = read_blobs(git, (old_id, new_id))
         before, after = blobs[old_id] or b"", blobs[new_id] or b""
-        sides = zip((before, after), changed_lines([(before, after)])[0], strict=True)
+        (ranges,) = changed_lines([(before, after)])
         lines = [
-            [(outline(path, data).at(at).name, data.split(b"\n")[at - 1].hex()) for at in numbers]
-            for data, numbers in sides
+            [
+                (outline(path, data).at(row + 1).name, data.split(b"\n")[row].hex())
+                for one in ranges
+                for row in range(one[side], one[side] + one[side + 1])
+            ]
+            for data, side in ((before, 0), (after, 2))
         ]
         rows.append(((names or {}).get(path, path), old_mode, new_mode, lines))
     if names:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from forkpatch.command import typed
@@ -36,7 +36,7 @@ from forkpatch.rebase.plan import (
 from forkpatch.rebase.recorded import FOLDER
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.derive import record_of
+from forkpatch.tree.derive import known_record
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository
@@ -66,7 +66,6 @@ class Rebase:
     Attributes:
         git: the repository of the rebase.
         old: the series on its old base.
-        record: the symbols that the patches change on the old base.
         new: the new version.
         base: files and renames of the new version.
     """
@@ -75,9 +74,13 @@ class Rebase:
     plan: RebasePlan
     git: Git
     old: TreePlan
-    record: Record
     new: Upstream
     base: NewBase
+
+    @cached_property
+    def record(self) -> Record:
+        """The symbols that the patches change on the old base."""
+        return known_record(self.fork, self.old)
 
     @property
     def folder(self) -> Path:
@@ -269,7 +272,7 @@ def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Re
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
     base = new_base(git, plan.base, series.upstream.tree)
-    return Rebase(fork, plan, git, series, record_of(fork, series), new, base)
+    return Rebase(fork, plan, git, series, new, base)
 
 
 @contextmanager
@@ -313,12 +316,14 @@ def abort(fork: Fork, name: str) -> str:
 
 def new_base(git: Git, base: str, old: str) -> NewBase:
     """Return the new base of a rebase from the tree ``old``; the repository has both."""
+    changed = ChangedFiles(git, old, base)
     return NewBase(
         _reader(git, base),
-        ChangedFiles(git, old, base).find,
+        changed.find,
         _reader(git, old),
         lambda: _renames(git, old, base),
         (list_tree(git, old), list_tree(git, base)),
+        changed.has_more,
     )
 
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
@@ -67,8 +68,9 @@ class Exported:
         home = self.shared.home if self.shared else ""
         return SeriesEntry(self.name, home, self.condition)
 
-    def parse(self) -> Patch:
-        """Return the patch of the file; a shared patch is placed at its lines in this version."""
+    @cached_property
+    def patch(self) -> Patch:
+        """The patch of the file; a shared patch is placed at its lines in this version."""
         patch = replace(parse_patch(self.data, self.name), condition=self.condition)
         if self.shared is None:
             return patch
@@ -353,4 +355,4 @@ def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, 
 def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
     """Return the plan of the tree that these patch files give."""
     pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
-    return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))
+    return plan_tree(fork, upstream, pristine, tuple(item.patch for item in patches))

@@ -174,7 +174,7 @@ def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
         Commit(b"x\n", changes={path: TreeFile("100644", data) for path, data in files.items()})
         for files in (before, changed)
     ]
-    return export_new(commits)[0].parse().files
+    return export_new(commits)[0].patch.files
 
 
 def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple[Exported, ...]:
@@ -188,7 +188,7 @@ def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple
 
     def shared(item: Exported) -> Exported:
         patch = others.get(item.name)
-        return replace(item, shared=patch) if patch and _same(item.parse(), patch) else item
+        return replace(item, shared=patch) if patch and _same(item.patch, patch) else item
 
     return tuple(shared(item) for item in exported)
 
@@ -222,7 +222,7 @@ def says_same(item: Exported, data: bytes) -> bool:
 
     Blob ids may be shortened, but must name the same contents.
     """
-    exported, other = item.parse(), parse_patch(data, item.name)
+    exported, other = item.patch, parse_patch(data, item.name)
     ids = (_INDEX.findall(split_patch(text, item.name)[1]) for text in (item.data, data))
     pairs = zip_longest(*ids, fillvalue=(b"", b"-"))
     shortened = all(
@@ -241,7 +241,7 @@ def changed_messages(
     texts: dict[str, tuple[Patch, bytes]] = {}
     for item in exported:
         patch = others.get(item.name)
-        if item.shared is None and patch and item.parse().effect == patch.effect:
+        if item.shared is None and patch and item.patch.effect == patch.effect:
             path = fork.patch_file(upstream, patch)
             diff = split_patch(path.read_bytes(), str(path))[1]
             text = split_patch(item.data, item.name)[0] + diff

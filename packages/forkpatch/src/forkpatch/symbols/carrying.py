@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from forkpatch.git.merge import ChangedLines, changed_lines
+from forkpatch.git.merge import Range, changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.text import Span, Text, line_map, text
+from forkpatch.symbols.text import WORD, Span, Text, text, without_values
 
 
 @dataclass(frozen=True)
@@ -61,46 +62,159 @@ def edits_of(diff: FileDiff) -> Iterator[Edit]:
             yield Edit(first, row, tuple(added), new - len(added))
 
 
+class AddedLines:
+    """Lines that a version of a file has in addition, for questions about a series of patches."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = lines
+
+    @cached_property
+    def keys(self) -> Set[bytes]:
+        """The lines without values that have a name."""
+        return {key for key in map(without_values, self._lines) if WORD.search(key)}
+
+    @cached_property
+    def words(self) -> Set[bytes]:
+        """The words of the lines that may be names."""
+        return {word for line in self._lines for word in WORD.findall(line)}
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Two versions of a file, and the runs of lines that both have.
+
+    Attributes:
+        old: the version that a patch is made for.
+        new: the other version.
+        runs: first old row, first new row and length of each run, in order; the last one ends with
+            the row after the last line.
+        added: the lines of upstream's that the new version has in addition.
+    """
+
+    old: Text
+    new: Text
+    runs: tuple[tuple[int, int, int], ...]
+    added: AddedLines
+
+    @classmethod
+    def of(cls, old: Text, new: Text, ranges: Iterable[Range]) -> Versions:
+        """Return two versions of a file from the rows in which they differ."""
+        runs, added, first, start = list[tuple[int, int, int]](), list[bytes](), 0, 0
+        for row, count, at, length in ranges:
+            runs += [(first, start, row - first)] if row > first else []
+            added += new.lines[at : at + length]
+            first, start = row + count, at + length
+        runs.append((first, start, len(old.lines) + 1 - first))
+        return cls(old, new, tuple(runs), AddedLines(added))
+
+    @cached_property
+    def _firsts(self) -> Sequence[int]:
+        """The first old row of each run."""
+        return [first for first, _, _ in self.runs]
+
+    def image(self, row: int) -> int:
+        """Return the new row of an old row; -1 for a removed one."""
+        at = bisect_right(self._firsts, row) - 1
+        first, start, size = self.runs[at] if at >= 0 else (0, 0, 0)
+        return start + row - first if row < first + size else -1
+
+    def is_kept(self, first: int, last: int) -> bool:
+        """Return True when the new version has some old rows as they were, one after the other."""
+        at = bisect_right(self._firsts, first) - 1
+        return at >= 0 and last <= self.runs[at][0] + self.runs[at][2]
+
+    @cached_property
+    def to_new(self) -> Sequence[int]:
+        """New row of each old row, and of the end; -1 for a removed row."""
+        rows = [-1] * (len(self.old.lines) + 1)
+        for first, start, size in self.runs:
+            rows[first : first + size] = range(start, start + size)
+        return rows
+
+    @cached_property
+    def to_old(self) -> Sequence[int]:
+        """Old row of each new row, and of the end; -1 for an added row."""
+        rows = [-1] * (len(self.new.lines) + 1)
+        for first, start, size in self.runs:
+            rows[start : start + size] = range(first, first + size)
+        return rows
+
+    def place(self, edit: Edit) -> Place | None:
+        """Return an edit's place: between the lines that stood above and below it."""
+        above = self.image(edit.first - 1) if edit.first else -1
+        below = self.image(edit.last)
+        if (edit.first and above < 0) or below < 0:
+            return None
+        span = above + 1, below
+        if [self.image(row) for row in range(edit.first, edit.last)] == list(range(*span)):
+            return Place(edit, span, is_done=False)
+        if tuple(self.new.raw[slice(*span)]) == edit.new:
+            return Place(edit, span, is_done=True)
+        return None
+
+
 @dataclass(frozen=True)
 class Carried:
     """A patch's edits of a file in another version of the file.
 
     Attributes:
-        old: the patch's own version.
-        new: the other version.
-        to_new: new row of each old row; -1 for a removed row.
+        versions: the patch's own version of the file, and the other one.
         places: the place of each edit; None when upstream changed the lines there.
     """
 
-    old: Text
-    new: Text
-    to_new: Sequence[int]
+    versions: Versions
     places: tuple[Place | None, ...]
-
-    @cached_property
-    def to_old(self) -> Sequence[int]:
-        """Old row of each new row; -1 for an added row."""
-        rows = [-1] * (len(self.new.lines) + 1)
-        for row, now in enumerate(self.to_new):
-            if now >= 0:
-                rows[now] = row
-        return rows
 
     def merged(self) -> bytes | None:
         """Return the new version with all edits; None when an edit has no place."""
-        rows, parts = 0, list[bytes]()
-        for place in self.places:
-            if place is None:
-                return None
-            if not place.is_done:
-                parts += [*self.new.raw[rows : place.rows[0]], *place.edit.new]
-                rows = place.rows[1]
-        return b"".join([*parts, *self.new.raw[rows:]])
+        return None if None in self.places else b"".join(self._edited(b"").raw)
+
+    def _edited(self, data: bytes) -> Text:
+        """Return the new version with all edits."""
+        edits = ((p.rows, p.edit.new) for p in self.places if p and not p.is_done)
+        return self.versions.new.edited(edits, data)
+
+    def versions_after(self, patched: bytes, merged: bytes) -> Versions:
+        """Return the versions after the patch, each edit of which has a place.
+
+        Args:
+            patched: the patched file.
+            merged: the new version with all edits.
+        """
+        places = [place for place in self.places if place]
+        edits = (((p.edit.first, p.edit.last), p.edit.new) for p in places)
+        old, new = self.versions.old.edited(edits, patched), self._edited(merged)
+        return replace(self.versions, old=old, new=new, runs=tuple(self._runs_after(places)))
+
+    def _runs_after(self, places: Sequence[Place]) -> list[tuple[int, int, int]]:
+        """Return the runs of lines that both versions have after the patch."""
+        found, at, shift, new_shift = list[tuple[int, int, int]](), 0, 0, 0
+
+        def add(old: int, new: int, size: int) -> None:
+            old, new = old + shift, new + new_shift
+            last = found[-1] if found else (0, 0, 0)
+            if found and (last[0] + last[2], last[1] + last[2]) == (old, new):
+                found[-1] = (*last[:2], last[2] + size)
+            elif size > 0:
+                found.append((old, new, size))
+
+        for first, start, size in self.versions.runs:
+            row, end = first, first + size
+            while at < len(places) and places[at].edit.first < end:
+                edit, rows = places[at].edit, places[at].rows
+                add(row, start + row - first, max(edit.first - row, 0))
+                row = max(row, edit.last)
+                if edit.last >= end:
+                    break  # a later run has the line below the edit
+                add(edit.first, rows[0], len(edit.new))
+                shift += len(edit.new) - (edit.last - edit.first)
+                new_shift += 0 if places[at].is_done else len(edit.new) - (rows[1] - rows[0])
+                at += 1
+            add(row, start + row - first, max(end - row, 0))
+        return found
 
 
-def carry(
-    diff: FileDiff, old: bytes, new: bytes, path: str, lines: ChangedLines | None = None
-) -> Carried:
+def carry(diff: FileDiff, old: bytes, new: bytes, path: str) -> Carried:
     """Carry a patch's edits of a file to another version of the file.
 
     Args:
@@ -108,21 +222,11 @@ def carry(
         old: the file that the patch was made for.
         new: the other version.
         path: path of the other version.
-        lines: the lines that differ between both; None if unknown.
     """
-    before, now = text(diff.old or path, old), text(path, new)
-    rows = line_map(before, now, *(lines or changed_lines([(old, new)])[0]))
-    return Carried(before, now, rows, tuple(_place(edit, rows, now) for edit in edits_of(diff)))
+    (ranges,) = changed_lines([(old, new)])
+    return carried(diff, Versions.of(text(diff.old or path, old), text(path, new), ranges))
 
 
-def _place(edit: Edit, rows: Sequence[int], now: Text) -> Place | None:
-    """Return an edit's place: between the lines that stood above and below it."""
-    above, below = rows[edit.first - 1] if edit.first else -1, rows[edit.last]
-    if (edit.first and above < 0) or below < 0:
-        return None
-    span = above + 1, below
-    if rows[edit.first : edit.last] == list(range(*span)):
-        return Place(edit, span, is_done=False)
-    if tuple(now.raw[slice(*span)]) == edit.new:
-        return Place(edit, span, is_done=True)
-    return None
+def carried(diff: FileDiff, versions: Versions) -> Carried:
+    """Return a patch's edits of a file in another version of the file."""
+    return Carried(versions, tuple(map(versions.place, edits_of(diff))))

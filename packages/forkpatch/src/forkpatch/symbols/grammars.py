@@ -7,6 +7,7 @@ define symbols. Other languages have no grammar; git's function context names th
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -43,9 +44,16 @@ class Grammar:
         """The loaded grammar."""
         return _loaded(self.package, self.function)
 
-    def parse(self, data: bytes) -> Tree:
-        """Return the syntax tree of a file; text that does not parse is an ERROR node."""
-        return Parser(self.language).parse(data)
+    def parse(self, data: bytes, known: Tree | None = None) -> Tree:
+        """Return the syntax tree of a file; text that does not parse is an ERROR node.
+
+        Args:
+            data: the file.
+            known: the tree of another version, as :func:`edited` returns it.
+        """
+        return (
+            Parser(self.language).parse(data, known) if known else Parser(self.language).parse(data)
+        )
 
     def definitions(self, root: Node) -> list[Node]:
         """Return the nodes that may define symbols, outer nodes before inner nodes."""
@@ -63,6 +71,34 @@ class Grammar:
     def holds_functions(self) -> bool:
         """True when a value may be a function."""
         return "pair" in self.values
+
+
+def edited(tree: Tree, old: bytes, new: bytes) -> Tree:
+    """Return the tree of a file with the place marked where another version of it differs."""
+    start = _common(old, new)
+    most = min(len(old), len(new)) - start
+    end = _common(old[len(old) - most :][::-1], new[len(new) - most :][::-1])
+    marked = copy.copy(tree)
+    ends = start, len(old) - end, len(new) - end
+    marked.edit(*ends, *(_point(data, at) for data, at in zip((old, old, new), ends, strict=True)))
+    return marked
+
+
+def _point(data: bytes, at: int) -> tuple[int, int]:
+    """Return row and column of a byte of a file."""
+    return data.count(b"\n", 0, at), at - data.rfind(b"\n", 0, at) - 1
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """Return the number of bytes at the beginning that are equal."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 _C_SCOPES = ("function_definition", "struct_specifier", "union_specifier", "enum_specifier")

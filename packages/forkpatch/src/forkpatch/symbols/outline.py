@@ -18,15 +18,15 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from tree_sitter import Node
+from tree_sitter import Node, Tree
 
-from forkpatch.symbols.grammars import Grammar, conditions, grammar_of, labels
+from forkpatch.symbols.grammars import Grammar, conditions, edited, grammar_of, labels
 from forkpatch.symbols.names import described
 
 MODULE = "<file>"
@@ -51,6 +51,8 @@ _HASH_COMMENT = re.compile(
     rb"(?:^|(?<=\s))\#[^\n]*" rb'|("(?:\\.|[^"\\\n])*"|' rb"'(?:\\.|[^'\\\n])*')"
 )
 _COUNTED = re.compile(r"#\d+$")
+#: Type of the root, column, text, and conditions around a part of a file.
+_Part = tuple[str, int, bytes, tuple[tuple[str, ...], ...]]
 _PythonNodes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -65,7 +67,8 @@ class Symbol:
         last: last line, from 1.
         text: function that returns the normalised text or tree; called only for the hash.
         family: name without signature and conditions, which overloads share.
-        node: node in the syntax tree; None in a file without a grammar.
+        node: node in a syntax tree, maybe of another version of the file with the same text of the
+            symbol; None in a file without a grammar.
     """
 
     name: str
@@ -82,20 +85,26 @@ class Symbol:
 
 
 class _Outlines:
-    """Cache of the outlines used last: a series asks for the same files many times."""
+    """Cache of the outlines used last: a series asks for the same files many times.
+
+    A file that changed a little is parsed from the outline that was asked for before.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], Outline] = {}  # in the order of use
+        self._last: dict[str, Outline] = {}
         self._size = 0
 
     def get(self, path: str, data: bytes) -> Outline:
         """Return the outline of a file's content."""
         cached = self._known.pop((path, data), None)
-        self._known[path, data] = entry = cached or Outline(path, data)
+        entry = cached or Outline(path, data, self._last.get(path))
+        self._known[path, data] = self._last[path] = entry
         self._size += 0 if cached else len(data)
         while self._size > _KEPT and len(self._known) > 1:
             oldest = next(iter(self._known))
-            del self._known[oldest]
+            if self._last[oldest[0]] is self._known.pop(oldest):
+                del self._last[oldest[0]]
             self._size -= len(oldest[1])
         return entry
 
@@ -122,12 +131,16 @@ class Outline:
     Args:
         path: path of the file; its suffix chooses the grammar.
         data: content of the file.
+        known: outline of a similar content.
     """
 
-    def __init__(self, path: str, data: bytes) -> None:
+    def __init__(self, path: str, data: bytes, known: Outline | None = None) -> None:
         self.path = path
         self.lines = data.split(b"\n")
         self._data = data
+        self._suffix = PurePosixPath(path).suffix
+        self._known = known if known and known.is_parsed else None
+        self._symbols_of_parts: dict[_Part, tuple[Symbol, ...]] = {}
         small = len(data) <= _LARGE and len(self.lines) <= _LONG
         self._grammar = grammar_of(path) if small else None
 
@@ -148,16 +161,43 @@ class Outline:
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer symbols before inner symbols, MODULE first."""
-        suffix = PurePosixPath(self.path).suffix
         if self._grammar is None:
-            return _unique(_line_symbols(self._data, self.lines, suffix))
-        nodes = self._grammar.definitions(self._root)
-        parsed = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
-        small = len(self._data) <= _LARGE_PYTHON
-        if suffix in (".py", ".pyi") and small and (tree := _python_tree(self._data)):
-            parsed = list(_with_trees(parsed, tree))
-        rest = self._outside(parsed, suffix)
+            return _unique(_line_symbols(self._data, self.lines, self._suffix))
+        parsed = [
+            replace(symbol, first=symbol.first + row, last=symbol.last + row)
+            for row, key in self._parts
+            for symbol in self._symbols_of_parts[key]
+        ]
+        if self._suffix in (".py", ".pyi") and len(self._data) <= _LARGE_PYTHON:
+            parsed = list(_with_trees(parsed, _PythonTrees(self._data)))
+        rest = partial(_outside, parsed, self.lines, self._suffix)
         return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *parsed])
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, _Part]]:
+        """The parts of the file: the row before each, and its key in the symbols of parts."""
+        assert self._grammar is not None
+        # Python's own trees are found by the rows of nodes.
+        is_kept = self._known is not None and self._suffix not in (".py", ".pyi")
+        known = self._known._symbols_of_parts if self._known and is_kept else {}
+        parts: list[tuple[int, _Part]] = []
+        for nodes in _parts_of(self._root):
+            row, last = nodes[0].start_point[0], nodes[-1].end_point[0]
+            text = self._data[nodes[0].start_byte : nodes[-1].end_byte]
+            around = self.conditions[row : last + 1 if b"#" in text else row + 1]
+            key = self._root.type, nodes[0].start_point[1], text, tuple(around)
+            symbols = known.get(key)
+            if symbols is None:
+                found = [one for node in nodes for one in self._grammar.definitions(node)]
+                parsed = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
+                symbols = tuple(
+                    replace(symbol, first=symbol.first - row, last=symbol.last - row)
+                    for symbol in parsed
+                )
+            self._symbols_of_parts[key] = symbols
+            parts.append((row, key))
+        self._known = None
+        return parts
 
     @cached_property
     def conditions(self) -> list[tuple[str, ...]]:
@@ -184,8 +224,17 @@ class Outline:
     @cached_property
     def _root(self) -> Node:
         """Root of the syntax tree."""
+        return self._tree.root_node
+
+    @cached_property
+    def _tree(self) -> Tree:
+        """The syntax tree, parsed from the one of the known outline where its text is the same."""
         assert self._grammar is not None
-        return self._grammar.parse(self._data).root_node
+        old = self._known
+        if old is None or "_tree" not in vars(old):
+            self._known = None
+            return self._grammar.parse(self._data)
+        return self._grammar.parse(self._data, edited(old._tree, old._data, self._data))
 
     def around(self, line: int, known: Container[str]) -> str:
         """Return the innermost symbol around ``line`` with a name in ``known``, else MODULE."""
@@ -199,13 +248,27 @@ class Outline:
         symbol = self.symbols.get(name)
         return symbol.body if symbol else None
 
-    def _outside(self, symbols: list[Symbol], suffix: str) -> Callable[[], str]:
-        """Return a function that returns the tokens outside of all symbols."""
-        inside = {row for symbol in symbols for row in range(symbol.first - 1, symbol.last)}
-        rest = (line for row, line in enumerate(self.lines) if row not in inside)
-        return lambda: tokens(b"\n".join(rest), suffix)
+
+def _parts_of(root: Node) -> Iterator[list[Node]]:
+    """Yield the child nodes of a root, each with the nodes that its name may depend on."""
+    nodes: list[Node] = []
+    for node in root.children:
+        is_head = bool(nodes) and nodes[-1].type.endswith(("attribute_item", "comment"))
+        if nodes and not is_head and node.type != "compound_statement":
+            yield nodes
+            nodes = []
+        nodes.append(node)
+    if nodes:
+        yield nodes
 
 
+def _outside(symbols: Iterable[Symbol], lines: Sequence[bytes], suffix: str) -> str:
+    """Return the tokens outside of all symbols."""
+    inside = {row for symbol in symbols for row in range(symbol.first - 1, symbol.last)}
+    return tokens(b"\n".join(line for row, line in enumerate(lines) if row not in inside), suffix)
+
+
+@lru_cache(maxsize=1 << 16)
 def bare_name(symbol: str) -> str:
     """Return the last word of a symbol's name, without scopes, parameters and conditions."""
     if symbol == MODULE:
@@ -265,18 +328,33 @@ def _python_tree(data: bytes) -> ast.Module | None:
         return None
 
 
-def _with_trees(symbols: Iterable[Symbol], tree: ast.Module) -> Iterator[Symbol]:
+class _PythonTrees:
+    """Python's own syntax trees of the definitions and assignments of a file, by row and kind."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @cached_property
+    def _nodes(self) -> Mapping[tuple[int, bool], ast.AST]:
+        tree = _python_tree(self._data)
+        return {
+            (node.lineno, type(node) in _PythonNodes): node
+            for node in (ast.walk(tree) if tree else ())
+            if isinstance(node, (*_PythonNodes, ast.Assign, ast.AnnAssign))
+        }
+
+    def text(self, row: int, is_value: bool, otherwise: Callable[[], str]) -> str:
+        """Return the syntax tree at a line as text, or another text without a tree there."""
+        node = self._nodes.get((row, not is_value))
+        return canonical(node) if node else otherwise()
+
+
+def _with_trees(symbols: Iterable[Symbol], trees: _PythonTrees) -> Iterator[Symbol]:
     """Yield the symbols with Python's syntax trees as their texts, which layout does not change."""
-    known = {
-        (node.lineno, type(node) in _PythonNodes): node
-        for node in ast.walk(tree)
-        if isinstance(node, (*_PythonNodes, ast.Assign, ast.AnnAssign))
-    }
     for symbol in symbols:
         assert symbol.node is not None
-        row = symbol.node.start_point[0] + 1
-        node = known.get((row, symbol.node.type != "assignment"))
-        yield replace(symbol, text=partial(canonical, node)) if node else symbol
+        row, is_value = symbol.node.start_point[0] + 1, symbol.node.type == "assignment"
+        yield replace(symbol, text=partial(trees.text, row, is_value, symbol.text))
 
 
 def canonical(node: object) -> str:
@@ -310,8 +388,14 @@ def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symb
 
     yield Symbol(MODULE, 1, len(lines), text_of(0, ends[0][1]))
     for (first, start), (following, end) in pairwise(ends):
-        name = " ".join(lines[first - 1].decode("utf-8", "replace").split()).rstrip("{ ;")
+        name = _line_name(lines[first - 1])
         yield Symbol(name, first, following - 1, text_of(start, end), name)
+
+
+@lru_cache(maxsize=1 << 16)
+def _line_name(line: bytes) -> str:
+    """Return the name of the symbol that begins at a line."""
+    return " ".join(line.decode("utf-8", "replace").split()).rstrip("{ ;")
 
 
 def tokens(data: bytes, suffix: str) -> str:

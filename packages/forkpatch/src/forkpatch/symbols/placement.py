@@ -18,16 +18,16 @@ Rivals are searched in the same file, and in all files that changed or are new.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forkpatch.git.merge import ChangedLines, changed_lines
+from forkpatch.git.merge import changed_lines
 from forkpatch.model.diffs import FileDiff
 from forkpatch.symbols.additions import both_added
-from forkpatch.symbols.carrying import Carried, Place, carry
+from forkpatch.symbols.carrying import Carried, Place, Versions, carry
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.rivals import Elsewhere, Search
-from forkpatch.symbols.text import Span, line_map, text
+from forkpatch.symbols.text import Span, Text, text
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ def misplaced(
     old: tuple[bytes, bytes],
     new: tuple[bytes, bytes],
     path: str,
-    lines: ChangedLines | None = None,
     *,
     whole: bool = True,
     elsewhere: Elsewhere | None = None,
@@ -60,56 +59,81 @@ def misplaced(
         old: the file before and after the patch, on the patch's base.
         new: the file before and after the merge.
         path: the file's path on the new base.
-        lines: the lines that differ between both bases; None if unknown.
         whole: False when conflicting hunks are left out.
         elsewhere: the other files of the new version; None to search in this file only.
     """
     if old[0] == new[0]:
         return ()
-    carried = carry(diff, old[0], new[0], path, lines)
-    if whole and carried.merged() != new[1]:
-        return (Misplacement(MODULE, _differing(carried, new[1])),)
-    search = Search(carried, elsewhere)
-    places = [place for place in carried.places if place]
-    if not whole:  # a person, or another merge, may have put the change elsewhere
-        merge = line_map(carried.new, text(path, new[1]), *changed_lines([new])[0])
-        places = [place for place in places if _is_changed(place.rows, merge)]
-    found = dict.fromkeys(
-        Misplacement(_symbol(path, new[0], place.rows), f"{_where(carried, place)}, and {rival}")
-        for place in places
-        if (rival := search.rival(place))
+    edits = carry(diff, old[0], new[0], path)
+    if whole and edits.merged() != new[1]:
+        return (Misplacement(MODULE, _differing(edits, new[1])),)
+    if whole:
+        return rivalled(edits, old[1], elsewhere)
+    # A person, or another merge, may have put a change elsewhere.
+    known = edits.versions.new
+    merge = Versions.of(known, text(path, new[1]), changed_lines([new])[0])
+    places = [place for place in edits.places if place and _is_changed(place.rows, merge)]
+    return tuple(_with_rivals(edits, places, elsewhere))
+
+
+def rivalled(
+    edits: Carried, patched: bytes, elsewhere: Elsewhere | None
+) -> tuple[Misplacement, ...]:
+    """Return the edits for which the new version has other places, or has the same already.
+
+    Args:
+        edits: the edits of a file, each of which has a place.
+        patched: the patched file.
+        elsewhere: the other files of the new version; None to search in this file only.
+    """
+    found = _with_rivals(edits, [place for place in edits.places if place], elsewhere)
+    new = edits.versions.new
+    twice = (
+        Misplacement(_symbol(new, (row, row)), what) for row, what in both_added(edits, patched)
     )
-    added = both_added(carried, old[1]) if whole else ()
-    twice = (Misplacement(_symbol(path, new[0], (row, row)), what) for row, what in added)
     return (*found, *twice)
 
 
-def _is_changed(rows: Span, merge: Sequence[int]) -> bool:
+def _with_rivals(
+    edits: Carried, places: Sequence[Place], elsewhere: Elsewhere | None
+) -> Iterator[Misplacement]:
+    """Yield the edits at some places for which the new version has other places, too."""
+    search = Search(edits, elsewhere)
+    rivals = ((place, rival) for place in places if (rival := search.rival(place)))
+    yield from dict.fromkeys(
+        Misplacement(
+            _symbol(edits.versions.new, place.rows), f"{_where(edits, place)}, and {rival}"
+        )
+        for place, rival in rivals
+    )
+
+
+def _is_changed(rows: Span, merge: Versions) -> bool:
     """Return True when a merge changes some rows, or adds lines there."""
-    above = merge[rows[0] - 1] if rows[0] else -1
-    after = range(above + 1, above + 2 + rows[1] - rows[0])
-    return list(merge[rows[0] : rows[1] + 1]) != list(after)
+    above = merge.image(rows[0] - 1) if rows[0] else -1
+    images = [merge.image(row) for row in range(rows[0], rows[1] + 1)]
+    return images != list(range(above + 1, above + 2 + rows[1] - rows[0]))
 
 
-def _symbol(path: str, data: bytes, rows: Span) -> str:
+def _symbol(where: Text, rows: Span) -> str:
     """Return the symbol at some rows."""
-    return outline(path, data).at(rows[0] + 1).name
+    return outline(where.path, where.data).at(rows[0] + 1).name
 
 
-def _where(carried: Carried, place: Place) -> str:
+def _where(edits: Carried, place: Place) -> str:
     """Return the message for git's place."""
-    was = _symbol(carried.old.path, carried.old.data, (place.edit.first, place.edit.last))
-    now = _symbol(carried.new.path, carried.new.data, place.rows)
+    was = _symbol(edits.versions.old, (place.edit.first, place.edit.last))
+    now = _symbol(edits.versions.new, place.rows)
     if was != now:
         return f"it changes {now} now, and changed {was} before"
     return f"it changes line {place.rows[0] + 1}"
 
 
-def _differing(carried: Carried, merged: bytes) -> str:
+def _differing(edits: Carried, merged: bytes) -> str:
     """Return the message for merges that differ."""
-    if None in carried.places:
+    ours = edits.merged()
+    if ours is None:
         return "git's two ways to compare files differ: by one of them, upstream changed the lines"
-    ours = text(carried.new.path, carried.merged() or b"").raw
-    theirs = text(carried.new.path, merged).raw
-    row = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+    pairs = zip(*(text(edits.versions.new.path, data).raw for data in (ours, merged)), strict=False)
+    row = next((number for number, (one, other) in enumerate(pairs) if one != other), 0)
     return f"git's two ways to compare give two merges, which differ at line {row + 1}"

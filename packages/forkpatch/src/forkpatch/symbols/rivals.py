@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import count, islice, pairwise
 
 from forkpatch.symbols.carrying import Carried, Place
 from forkpatch.symbols.outline import MODULE, outline
@@ -41,27 +41,36 @@ class Elsewhere:
         was: returns the content that a file of the new version had in the old one.
     """
 
-    find: Callable[[str], Iterable[str]]
+    find: Callable[[bytes], Iterable[str]]
     read: Callable[[str], bytes | None]
     was: Callable[[str], bytes | None]
 
 
-@dataclass(frozen=True)
 class _Spot:
-    """Some rows of a text, with the blocks around them, the innermost first."""
+    """Some rows of a text, with the blocks around them, the innermost first.
 
-    text: Text
-    rows: Span
-    levels: Sequence[Span]
+    Args:
+        where: the text.
+        rows: the rows.
+        depth: the indent of an edit there.
+    """
 
-    @classmethod
-    def at(cls, where: Text, rows: Span, depth: float) -> _Spot:
-        """Return the rows of a text with the blocks around lines of an indent."""
-        return cls(where, rows, where.levels(*rows, depth))
+    def __init__(self, where: Text, rows: Span, depth: float) -> None:
+        self.text, self.rows = where, rows
+        self._found, self._rest = list[Span](), where.levels(*rows, depth)
+
+    def levels(self) -> Iterator[Span]:
+        """Yield the blocks around the rows; they are searched when they are asked for."""
+        for number in count():
+            block = self.block(number)
+            if number == len(self._found):
+                return
+            yield block
 
     def block(self, number: int) -> Span:
         """Return a block by its number; for a number too high, the whole text."""
-        return self.levels[min(number, len(self.levels) - 1)]
+        self._found += islice(self._rest, max(number + 1 - len(self._found), 0))
+        return self._found[min(number, len(self._found) - 1)]
 
     def symbol(self) -> str:
         """Return the symbol at the rows; MODULE in a file without a grammar."""
@@ -88,7 +97,7 @@ class _Pair:
     def is_renamed(self) -> bool:
         """True when git's spot is in a symbol of another name; parses files only if it may be."""
         directives = {row for row, line in enumerate(self.lines) if is_directive(line)}
-        whole = self.home.levels[-1], self.there, self.there.levels[-1]
+        whole = (0, len(self.lines)), self.there, (0, len(self.there.text.lines))
         may_be = any(self.lost(span, self.there, block) for span, block in self.spans())
         may_be = may_be or bool(directives and directives & {*self._missing(*whole)})
         return may_be and self.home.symbol() != self.there.symbol()
@@ -155,11 +164,11 @@ class _Pair:
         """Return other rows of the home that have all that git's spot kept of a block."""
         likes = [at for at in self.likes(self.home.text)[:_BLOCK] if at != self.home.rows]
         is_renamed = bool(likes) and self.is_renamed
-        for number, (span, outer) in enumerate(pairwise(self.home.levels)) if likes else ():
+        for number, (span, outer) in enumerate(pairwise(self.home.levels())) if likes else ():
             lost = self.lost(span, self.there, self.there.block(number))
             if (lost or is_renamed) and span[1] - span[0] <= _BLOCK:
                 for at in (at for at in likes if outer[0] <= at[0] < outer[1]):
-                    spot = _Spot.at(self.home.text, at, self.depth)
+                    spot = _Spot(self.home.text, at, self.depth)
                     block = spot.block(number)
                     if block != span and {*self.lost(span, spot, block)} <= {*lost}:
                         return at
@@ -168,7 +177,7 @@ class _Pair:
     def better(self, at: Span) -> bytes | None:
         """Return a line for which other rows of git's text fit as well; None if they do not."""
         run, mine = self.run(self.there.text, at), self.run(self.there.text, self.there.rows)
-        for number, (top, bottom) in enumerate(self.home.levels):
+        for number, (top, bottom) in enumerate(self.home.levels()):
             block = self.there.block(number)
             most = self.first - top, bottom - self.last
             if block[0] <= at[0] < block[1]:
@@ -191,8 +200,9 @@ class _Pair:
 
     def kept_heads(self, row: int) -> set[bytes]:
         """Return the heads of the blocks up to the one of a row that git's spot has above it."""
-        inner = [top for top, bottom in self.home.levels[:-1] if not top <= row < bottom]
-        tops = [top for top, _ in self.home.levels[: len(inner) + 1][: len(self.home.levels) - 1]]
+        *levels, _ = self.home.levels()
+        inner = [top for top, bottom in levels if not top <= row < bottom]
+        tops = [top for top, _ in levels[: len(inner) + 1]]
         above = {*self.there.text.lines[: self.there.rows[0]]}
         return {self.lines[top] for top in tops if self.says(top)} & above
 
@@ -200,9 +210,10 @@ class _Pair:
         """Yield the lines near the home, and its blocks, with their counterparts at git's spot."""
         for size in _NEAR:
             yield _near(self.home, size), _near(self.there, size)
-        for number, span in enumerate(self.home.levels):
-            if span[1] - span[0] <= _BLOCK:
-                yield span, self.there.block(number)
+        for number, span in enumerate(self.home.levels()):
+            if span[1] - span[0] > _BLOCK:
+                return
+            yield span, self.there.block(number)
 
 
 class Search:
@@ -214,7 +225,7 @@ class Search:
     """
 
     def __init__(self, carried: Carried, elsewhere: Elsewhere | None) -> None:
-        self._carried = carried
+        self._versions = carried.versions
         self._elsewhere = elsewhere
         edits = [place.edit for place in carried.places if place]
         self._changed = {row for edit in edits for row in range(edit.first, edit.last)}
@@ -222,11 +233,11 @@ class Search:
 
     def rival(self, place: Place) -> str:
         """Return a message that names another place that fits as well; empty without one."""
-        old, new, edit = self._carried.old, self._carried.new, place.edit
+        (old, new), edit = (self._versions.old, self._versions.new), place.edit
         lines = [line for line in edit.new if line.strip()] or old.raw[edit.first : edit.last]
         depth = min(map(indent, lines), default=0)
-        home = _Spot.at(old, (edit.first, edit.last), depth)
-        there = _Spot.at(new, place.rows, depth)
+        home = _Spot(old, (edit.first, edit.last), depth)
+        there = _Spot(new, place.rows, depth)
         pair = _Pair(home, there, depth, self._changed - {*range(*home.rows)})
         likes = pair.likes(new)
         if len(likes) > _LIKES:
@@ -236,20 +247,22 @@ class Search:
                 return _message(new.path, at[0], line)
         back = _Pair(there, home, depth, ())  # of which old place is git's the rest?
         gone = [] if place.is_done else back.likes(old)[:_LIKES]
-        for at in (at for at in gone if back.image(self._carried.to_new, at) is None):
-            if at != home.rows and (line := back.better(at)) is not None:
+        for at in (at for at in gone if at != home.rows):
+            is_gone = back.image(self._versions.to_new, at) is None
+            if is_gone and (line := back.better(at)) is not None:
                 return _message(f"the old {old.path}", at[0], line)
         if rows := pair.indistinct():
             what = "reads alike, and the lines that told both apart changed"
             return f"line {rows[0] + 1} of the old {old.path} {what}"
-        return self._by_lost_lines(pair)
+        reach = max(edit.first - _BLOCK, 0), min(edit.last + _BLOCK, len(old.lines))
+        return "" if self._versions.is_kept(*reach) else self._by_lost_lines(pair)
 
     def _better(self, pair: _Pair, at: Span) -> bytes | None:
         """Return a line for which a place of the new version fits as well; None if it does not."""
-        old, new = self._carried.old, self._carried.new
-        was = pair.image(self._carried.to_old, at)
+        old, new = self._versions.old, self._versions.new
+        was = pair.image(self._versions.to_old, at)
         symbol = pair.home.symbol() if pair.is_renamed else MODULE
-        if symbol != MODULE and symbol == _Spot(new, at, ()).symbol():
+        if symbol != MODULE and symbol == _Spot(new, at, 0).symbol():
             return symbol.encode()  # as it was, while git's place has another symbol
         if was and all(map(int.__le__, pair.words(new, at), pair.words(old, was))):
             return None  # it fitted as well before, and was not meant
@@ -261,6 +274,8 @@ class Search:
         Lines near the edit are compared, and those of its blocks.
         """
         for span, block in pair.spans():
+            if self._versions.is_kept(*span):
+                continue
             said, lost = {*filter(pair.says, range(*span))}, pair.lost(span, pair.there, block)
             for row in lost[:_LOST]:
                 near = {*range(min(row, pair.first), max(row + 1, pair.last))} & said
@@ -277,27 +292,26 @@ class Search:
                     least = max(2, len(said) / 2, 0 if is_here else len(said) - len(lost))
                     share = len(near & kept) / len(near)
                     is_near = is_telling and share >= (2 / 3 if is_here else 1)
-                    has_drifted = is_here and self._carried.to_old[at] == row
+                    has_drifted = is_here and self._versions.to_old[at] == row
                     if is_near or (len(kept) >= least and not has_drifted):
                         return _message(other.path, at, pair.lines[row])
         return ""
 
     def _is_copied(self, row: int, other: Text, shift: int) -> bool:
         """Return True when a text has an old line near a shifted row, and not as its image."""
-        own = self._carried.to_new[row] if other is self._carried.new else -1
-        line, first = self._carried.old.lines[row], max(row + shift - _SLACK, 0)
+        own = self._versions.to_new[row] if other is self._versions.new else -1
+        line, first = self._versions.old.lines[row], max(row + shift - _SLACK, 0)
         near = other.lines[first : max(row + shift + _SLACK + 1, 0)]
         return any(one == line and at != own for at, one in enumerate(near, first))
 
     def _having(self, row: int) -> Iterator[tuple[Text, int]]:
         """Yield the places of the new version that have an old line, and did not before."""
-        old, new = self._carried.old, self._carried.new
+        old, new = self._versions.old, self._versions.new
         line = old.lines[row]
         for at in new.rows(line)[:_BLOCK]:
-            if self._carried.to_old[at] in (-1, row):
+            if self._versions.to_old[at] in (-1, row):
                 yield new, at
-        shown = line.decode("utf-8", "surrogateescape")
-        paths = [*self._elsewhere.find(shown)] if self._elsewhere else []
+        paths = [*self._elsewhere.find(line)] if self._elsewhere else []
         for path in paths if len(paths) <= _FILES else ():
             was, now = self._other(path)
             if now.data != new.data and len(now.rows(line)) > len(was.rows(line)):
@@ -312,7 +326,7 @@ class Search:
 
 def _near(spot: _Spot, size: int) -> Span:
     """Return a spot's rows with some lines above and below that are in its block."""
-    (first, last), (top, bottom) = spot.rows, spot.levels[0]
+    (first, last), (top, bottom) = spot.rows, spot.block(0)
     return max(first - size, top), min(last + size, bottom)
 
 

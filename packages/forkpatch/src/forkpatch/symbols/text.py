@@ -9,8 +9,7 @@ same indent, with the line above it, its head. A heading in brackets (``[name]``
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from forkpatch.model.diffs import split_lines
@@ -19,12 +18,15 @@ _HEADING = re.compile(rb"\[+[^\[\]=,]+\]+$|---$")
 _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma|undef|error)")
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
+_VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
 _REACH = 400  # most lines that are read to find the border of a block
 _LEVELS = 12  # most nested blocks
 _HEAD = 10  # most lines of a head
 
 #: First row and row after the last, from 0.
 Span = tuple[int, int]
+#: The lines of a file, and the same lines without blanks around them.
+Rows = tuple[list[bytes], list[bytes]]
 
 
 def says_something(line: bytes) -> bool:
@@ -35,6 +37,11 @@ def says_something(line: bytes) -> bool:
 def is_directive(line: bytes) -> bool:
     """Return True for a directive of C's preprocessor, whatever the language of the file."""
     return line[:1] == b"#" and bool(_DIRECTIVE.match(line))
+
+
+def without_values(line: bytes) -> bytes:
+    """Return a line without its numbers and quoted values."""
+    return _VALUE.sub(b"#", line.removeprefix(b"- ")).rstrip(b",")
 
 
 def indent(line: bytes, signs: bytes = b" ") -> int:
@@ -51,31 +58,46 @@ class Text:
         lines: the same lines without blanks around them.
     """
 
-    def __init__(self, path: str, data: bytes) -> None:
+    def __init__(self, path: str, data: bytes, rows: Rows | None = None) -> None:
         self.path = path
         self.data = data
-        self.raw = split_lines(data)
-        self.lines = [line.strip() for line in self.raw]
+        raw = split_lines(data) if rows is None else rows[0]
+        self.raw, self.lines = rows or (raw, [line.strip() for line in raw])
         self._depths: dict[int, float | None] = {}
+        self._standing: dict[tuple[bytes, ...], list[int]] = {}
+
+    def edited(self, edits: Iterable[tuple[Span, Sequence[bytes]]], data: bytes) -> Text:
+        """Return the text with other lines at some rows, in order; ``data`` is its content."""
+        raw, lines, at = list[bytes](), list[bytes](), 0
+        for (first, last), new in edits:
+            raw += [*self.raw[at:first], *new]
+            lines += [*self.lines[at:first], *(line.strip() for line in new)]
+            at = last
+        return Text(self.path, data, (raw + self.raw[at:], lines + self.lines[at:]))
 
     @cached_property
-    def _rows(self) -> dict[bytes, list[int]]:
-        """Rows of each distinct line."""
-        rows: defaultdict[bytes, list[int]] = defaultdict(list)
-        for row, line in enumerate(self.lines):
-            rows[line].append(row)
-        return dict(rows)
+    def _joined(self) -> bytes:
+        """The lines without blanks around them, each between two line feeds."""
+        return b"\n".join([b"", *self.lines, b""])
 
     def rows(self, line: bytes) -> Sequence[int]:
         """Return the rows of a line."""
-        return self._rows.get(line, ())
+        return self.standing((line,))
 
     def standing(self, run: Sequence[bytes]) -> list[int]:
-        """Return the rows at which a run of lines begins; all rows for an empty run."""
-        rarest = min(range(len(run)), key=lambda at: len(self.rows(run[at])))
-        starts = (row - rarest for row in self.rows(run[rarest]))
-        wanted = list(run)
-        return [at for at in starts if at >= 0 and self.lines[at : at + len(run)] == wanted]
+        """Return the rows at which a run of lines begins."""
+        key = tuple(run)
+        if key not in self._standing:
+            self._standing[key] = list(self._found(b"\n".join([b"", *run, b""])))
+        return self._standing[key]
+
+    def _found(self, wanted: bytes) -> Iterator[int]:
+        """Yield the rows at which some lines between line feeds begin."""
+        row, last, at = 0, 0, self._joined.find(wanted)
+        while at >= 0:
+            row, last = row + self._joined.count(b"\n", last, at), at
+            yield row
+            at = self._joined.find(wanted, at + 1)
 
     def depth(self, row: int) -> float | None:
         """Return the indent of a line; None for an empty line and a C directive."""
@@ -95,28 +117,28 @@ class Text:
                 return above
         return row
 
-    def levels(self, first: int, last: int, depth: float) -> list[Span]:
-        """Return the blocks around some rows, the innermost first; the last is the whole file.
+    def levels(self, first: int, last: int, depth: float) -> Iterator[Span]:
+        """Yield the blocks around some rows, the innermost first; the last is the whole file.
 
         Args:
             first: the first row.
             last: the row after the last.
             depth: indent of the rows.
         """
-        found: list[Span] = []
-        top, bottom = first, last
+        top, bottom, most = first, last, _LEVELS
         if self.lines[first:last] and self.lines[first].startswith(b"- "):  # an item of a list
-            found.append((first, self._widened(last, last, depth + 1)[1]))
-        while len(found) < _LEVELS:
+            yield first, self._widened(last, last, depth + 1)[1]
+            most -= 1
+        for _ in range(most):
             top, bottom = self._widened(top, bottom, depth)
             if not top > 0 or top <= first - _REACH or bottom >= last + _REACH:
                 break
             top = self._head(top - 1)
             if bottom < len(self.lines) and not says_something(self.lines[bottom]):
                 bottom += 1
-            found.append((top, bottom))
+            yield top, bottom
             depth = self.depth(top) or 0
-        return [*found, (0, len(self.lines))]
+        yield 0, len(self.lines)
 
     def _widened(self, top: int, bottom: int, depth: float) -> Span:
         """Return a span with the lines around it that have at least an indent."""
@@ -146,18 +168,3 @@ class Text:
 def text(path: str, data: bytes) -> Text:
     """Return the lines of a file; the last ones are kept, as a series asks for them again."""
     return Text(path, data)
-
-
-def line_map(old: Text, new: Text, removed: Sequence[int], added: Sequence[int]) -> list[int]:
-    """Return the new row of each old row, -1 for a removed one; one more row is the end.
-
-    Args:
-        old: the old file.
-        new: the new file.
-        removed: numbers, from 1, of the old lines that a diff removes.
-        added: numbers of the new lines that it adds.
-    """
-    gone, came = {number - 1 for number in removed}, {number - 1 for number in added}
-    stay = (row for row in range(len(new.lines)) if row not in came)
-    rows = [-1 if row in gone else next(stay) for row in range(len(old.lines))]
-    return [*rows, len(new.lines)]

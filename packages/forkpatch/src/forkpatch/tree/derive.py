@@ -9,7 +9,7 @@ from forkpatch.git.objects import list_tree
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.overlays import read_shadows
 from forkpatch.model.patchfile import Patch
-from forkpatch.model.record import Record, SymbolPlace
+from forkpatch.model.record import Record, SymbolPlace, read_record
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.tree.fork import Fork, TreePlan
 
@@ -40,6 +40,21 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
         shadows=shadows,
         positions={patch.name: patch.positions for patch in plan.patches if patch.home},
     )
+
+
+def known_record(fork: Fork, plan: TreePlan) -> Record:
+    """Return the record in the folder of a series if it is of this tree; otherwise compute it."""
+    known = read_record(fork.patch_folder(plan.upstream))
+    shadows = read_shadows(fork.overlay_folder(plan.upstream))
+    if (
+        known is not None
+        and known.base == plan.upstream.tree
+        and known.hashes == {patch.name: patch.sha256 for patch in plan.patches}
+        and [(one.path, one.symbol) for one in known.shadows]
+        == [(one.path, one.symbol) for one in shadows]
+    ):
+        return known
+    return record_of(fork, plan)
 
 
 def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, ...]:
