@@ -134,7 +134,10 @@ def by_merge(bench: Bench) -> list[Placed]:
         was = {path: case.base, bench.other(number): case.elsewhere_before}
         files = {name: text.encode() for name, text in now.items() if text}
         known = {name: text.encode() for name, text in was.items() if text}
-        base = NewBase(files.get, lambda *_, names=tuple(files): names, known.get)
+        names = tuple(files)
+        base = NewBase(
+            files.get, lambda *_, n=names: n, known.get, having_more=lambda _, n=names: n
+        )
         moves = merge_patches(bench.git, bench.new, [(step, bench.commits[number])], base).moves
         found.append(judged(case, moves[0].after[path].decode() if moves else None))
     return found

@@ -108,7 +108,7 @@ def test_home_that_is_not_there_is_made(
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo git version 2.31.8", ["git is version 2.31.8", "too old", "2.32"]),
+        ("echo git version 2.31.8", ["git is version 2.31.8", "too old", "2.39"]),
         ("echo git version 1.9.1.windows.1", ["1.9.1", "too old"]),
         ("echo hello", ["does not print its version"]),
         ("exit 1", ["does not print its version"]),

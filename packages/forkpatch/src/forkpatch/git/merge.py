@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from forkpatch.git.calls import Git
@@ -18,11 +18,13 @@ Range = tuple[int, int, int, int]
 
 _CONFLICTS = range(128)  # exit codes of git merge-file: the number of conflicts
 _BINARY = 255  # the exit code for a file that is not text
-_DIFF = (
-    *("diff", "--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--text"),
-    *("--no-renames", "-U0", f"--diff-algorithm={ALGORITHM}"),
+_OPTIONS = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--text", "--no-renames"),
+    *("-U0", f"--diff-algorithm={ALGORITHM}"),
 )
 _FILE = re.compile(rb'^diff --git .*/(\d+)"?$', re.MULTILINE)
+_QUOTED = re.compile(rb'[\x00-\x1f"\\\x7f]')
+_PATH = re.compile(rb"^diff --git (.*)$", re.MULTILINE)
 _RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
@@ -68,14 +70,33 @@ def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
             side.mkdir()
             for number in changed:
                 (side / str(number)).write_bytes(contents[number])
-        done = Git().run(*_DIFF, *map(str, sides), ok=(0, 1))
+        done = Git().run("diff", "--no-index", *_OPTIONS, *map(str, sides), ok=(0, 1))
     parts = _FILE.split(done.stdout)
     for pair, diff in zip(parts[1::2], parts[2::2], strict=True):
-        for ranges in _RANGES.findall(diff):
-            first, count, start, length = (int(text or 1) for text in ranges)
-            # Without lines, git names the line above.
-            found[int(pair)].append((first - (count > 0), count, start - (length > 0), length))
+        found[int(pair)] += _ranges(diff)
     return found
+
+
+def lines_between(
+    git: Git, old: str, new: str, paths: Collection[str]
+) -> Mapping[str, Sequence[Range]]:
+    """The rows in which files of two trees differ; without files whose names git quotes."""
+    heads = {f"a/{path} b/{path}".encode("utf-8", "surrogateescape"): path for path in paths}
+    if not heads:
+        return {}
+    literal = {"GIT_LITERAL_PATHSPECS": "1"}
+    out = git.run("diff-tree", "-r", "-p", *_OPTIONS, old, new, "--", *paths, env=literal).stdout
+    parts = _PATH.split(out)
+    known = {parts[at]: [*_ranges(parts[at + 1])] for at in range(1, len(parts), 2)}
+    return {path: known.get(head, []) for head, path in heads.items() if not _QUOTED.search(head)}
+
+
+def _ranges(diff: bytes) -> Iterator[Range]:
+    """The rows in which the sides of a diff differ."""
+    for ranges in _RANGES.findall(diff):
+        first, count, start, length = (int(text or 1) for text in ranges)
+        # Without lines, git names the line above.
+        yield first - (count > 0), count, start - (length > 0), length
 
 
 def _written(folder: str, *contents: bytes) -> Sequence[str]:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from git import Repo
 
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
-# Fast compression: most repositories of ours are gone soon, and a tree grows by a tenth.
-_FAST_IMPORT = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=1", "fast-import")
+# Fast compression: a tree grows by a tenth. A repository that is gone soon needs none, nor deltas.
+_KEPT = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=1", "fast-import")
+_BRIEF = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=0", "fast-import", "--depth=0")
 IDENTITY = b"forkpatch <forkpatch@localhost>"
 #: The same for git's environment.
 COMMITTER = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
@@ -81,11 +82,12 @@ def object_id(data: bytes, kind: bytes) -> str:
 
 
 def write_commits(
-    git: Git, ref: str, commits: Iterable[Commit], *, chained: bool = True
+    git: Git, ref: str, commits: Iterable[Commit], *, chained: bool = True, brief: bool = False
 ) -> list[str]:
     """Write a chain of commits and point ``ref`` at the last.
 
     The ids depend on nothing but the arguments. Unless ``chained``, each follows its own parent.
+    If ``brief``, the repository is gone soon, and its objects are not compressed.
 
     Returns:
         The commit ids, in order.
@@ -101,7 +103,9 @@ def write_commits(
             stream.writelines(b"get-mark :%d\n" % mark for mark in range(1, count + 1))
             stream.write(b"done\n")
             stream.seek(0)
-        out = git.run(*_FAST_IMPORT, "--quiet", "--force", "--date-format=raw", stdin=stream)
+        out = git.run(
+            *(_BRIEF if brief else _KEPT), "--quiet", "--force", "--date-format=raw", stdin=stream
+        )
     return out.stdout.decode("ascii").split()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from forkpatch.git.calls import Git
@@ -36,20 +36,21 @@ class ChangedFiles:
             if all(word in data for word in wanted) and all(one.search(data) for one in alone)
         )
 
-    def has_more(self, line: bytes) -> bool:
-        """Return True when some file may have a line, blanks around it aside, more often."""
-        return line in self._more
+    def having_more(self, line: bytes) -> Sequence[str]:
+        """The paths of the text files that have a line, blanks around it aside, more often."""
+        return self._more.get(line, ())
 
     @cached_property
-    def _more(self) -> Set[bytes]:
-        """The lines that some text file has more often than before."""
-        found = set[bytes]()
+    def _more(self) -> Mapping[bytes, Sequence[str]]:
+        """The files that have each line more often than before."""
+        found: dict[bytes, list[str]] = {}
         before = stream_blobs(self._git, [old for old, _ in self._ids.values()])
         texts = dict(self._read() if self._texts is None else self._texts)
         for path, old in zip(self._ids, before, strict=True):
             known = Counter(map(bytes.strip, (old or b"").split(b"\n")))
-            lines = Counter(map(bytes.strip, texts.get(path, b"").split(b"\n")))
-            found.update(line for line, count in lines.items() if count > known[line])
+            for line, count in Counter(map(bytes.strip, texts.get(path, b"").split(b"\n"))).items():
+                if count > known[line]:
+                    found.setdefault(line, []).append(path)
         return found
 
     def _read(self) -> Iterator[tuple[str, bytes]]:

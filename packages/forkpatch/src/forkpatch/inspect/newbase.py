@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
@@ -24,7 +24,7 @@ class NewBase:
         was: returns the content of a file on the patch's own base; None for a missing file.
         find_renames: returns the new path of each renamed file, by old path.
         paths: all paths of the patch's own base, and of the new version.
-        has_more: returns False for a line that no file has more often than before.
+        having_more: returns the paths of files that may have a line more often than before.
     """
 
     read: Read
@@ -32,7 +32,7 @@ class NewBase:
     was: Read
     find_renames: Callable[[], Mapping[str, str]] = dict
     paths: tuple[Collection[str], Collection[str]] = ((), ())
-    has_more: Callable[[bytes], bool] = bool  # any line that is not empty
+    having_more: Callable[[bytes], Iterable[str]] = lambda _: ()
 
     @cached_property
     def renames(self) -> Mapping[str, str]:
@@ -59,14 +59,8 @@ class NewBase:
     @cached_property
     def elsewhere(self) -> Elsewhere:
         """The files in which a rival of a place is searched."""
-
-        @cache
-        def find(line: bytes) -> tuple[str, ...]:
-            shown = line.decode("utf-8", "surrogateescape")
-            return self.find(shown) if self.has_more(line) else ()
-
         return Elsewhere(
-            find,
+            self.having_more,
             self.read,
             lambda path: self.was(self._old_paths.get(path, path)),
         )

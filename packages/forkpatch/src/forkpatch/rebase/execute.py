@@ -54,7 +54,7 @@ def _completed(rebase: Rebase, moves: Sequence[Move]) -> Rebase:
         for move in moves
         if not move.is_done
     ]
-    ids = iter(write_commits(rebase.git, _MERGED, commits) if commits else ())
+    ids = iter(write_commits(rebase.git, _MERGED, commits, brief=True) if commits else ())
     for move in moves:
         if move.is_done:
             where = "already upstream" + (" or in a kept patch" if plan.existing else "")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forkpatch.git.calls import Git
-from forkpatch.git.merge import changed_lines
+from forkpatch.git.merge import changed_lines, lines_between
 from forkpatch.git.objects import Changes, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff
 from forkpatch.safety import FILE_MODES
@@ -45,26 +45,23 @@ class Onto:
     Args:
         git: the repository.
         tree: the tree.
+        old: the commit that the first patch was made for.
         steps: the patches.
     """
 
-    def __init__(self, git: Git, tree: str, steps: Sequence[PatchStep]) -> None:
+    def __init__(self, git: Git, tree: str, old: str, steps: Sequence[PatchStep]) -> None:
         listed = list_tree(git, tree)
         self._modes = {path: mode for path, (mode, _) in listed.items()}
         first = {path: step for step in reversed(steps) for path in step.patch.paths}
         ids = {path: listed[path][1] for path in first if self._modes.get(path) in FILE_MODES}
         blobs = read_blobs(git, ids.values())
         self._data = {path: blobs[oid] or b"" for path, oid in ids.items()}
-        pairs = {
-            path: (step.before[path], self._data[path])
-            for path, step in first.items()
-            if path in step.before and path in self._data
-        }
+        edited = [path for path in self._data if path in first[path].before]
         self._versions = {
-            path: Versions.of(text(path, old), text(path, new), ranges)
-            for (path, (old, new)), ranges in zip(
-                pairs.items(), changed_lines([*pairs.values()]), strict=True
+            path: Versions.of(
+                text(path, first[path].before[path]), text(path, self._data[path]), ranges
             )
+            for path, ranges in lines_between(git, old, tree, edited).items()
         }
 
     def forecast(self, step: PatchStep) -> Forecast | None:

@@ -163,7 +163,7 @@ def merge_patches(
     tree = git.text("rev-parse", f"{head}^{{tree}}")
     while len(moves) < len(steps):
         batch = steps[len(moves) : len(moves) + _TOGETHER]
-        forecasts, errors = _forecasts(git, tree, [step for step, _ in batch], base)
+        forecasts, errors = _forecasts(git, tree, batch, base)
         merged = _as_forecast(git, tree, forecasts, batch)
         moves += merged
         tree = moves[-1].tree if moves else tree
@@ -181,11 +181,12 @@ def merge_patches(
 
 
 def _forecasts(
-    git: Git, tree: str, steps: Sequence[PatchStep], base: NewBase
+    git: Git, tree: str, steps: Sequence[tuple[PatchStep, str]], base: NewBase
 ) -> tuple[list[Forecast], list[tuple[str, Misplacement]]]:
     """Return the forecasts up to a patch without one, or one with errors; and these errors."""
-    onto, found = Onto(git, tree, steps), list[Forecast]()
-    for step in steps:
+    every, found = [step for step, _ in steps], list[Forecast]()
+    onto = Onto(git, tree, f"{steps[0][1]}^", every)
+    for step in every:
         forecast = onto.forecast(step)
         if forecast is None:
             break
@@ -207,7 +208,8 @@ def _as_forecast(
     if not forecasts:
         return []
     first = Commit(b"", tree=tree)
-    ids = write_commits(git, _REF, [first, *(Commit(b"", changes=f.changes) for f in forecasts)])
+    commits = [first, *(Commit(b"", changes=one.changes) for one in forecasts)]
+    ids = write_commits(git, _REF, commits, brief=True)
     written = read_blobs(git, ids)
     trees = [(written[oid] or b"")[len("tree ") :].split(b"\n")[0].decode("ascii") for oid in ids]
     pairs = list(zip(trees, (original for _, original in steps), strict=False))[:-1]
@@ -231,7 +233,7 @@ def _merge_trees(git: Git, pairs: Sequence[tuple[str, str]]) -> list[str]:
     commits = [
         Commit(b"", tree=ours, parent=f"{original}^", date=_LATE) for ours, original in pairs
     ]
-    heads = write_commits(git, _REF, commits, chained=False)
+    heads = write_commits(git, _REF, commits, chained=False, brief=True)
     text = "".join(f"{head} {original}\n" for head, (_, original) in zip(heads, pairs, strict=True))
     command = (*MERGE_OPTIONS, "merge-tree", "--write-tree", "--stdin", "-z", "--no-messages")
     fields = git.run(*command, stdin=text.encode("ascii")).stdout.decode("ascii", "replace")

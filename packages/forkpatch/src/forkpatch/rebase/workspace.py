@@ -201,7 +201,9 @@ def start(
         add_objects(git, new_tree)
         known = plan_tree(fork, new, new_tree) if existing is Existing.KEEP else None
         commits = [Commit(f"{new}\n".encode(), tree=new.tree)]
-        base, *kept = write_commits(git, _NEW, [*commits, *(known.patch_commits if known else ())])
+        base, *kept = write_commits(
+            git, _NEW, [*commits, *(known.patch_commits if known else ())], brief=True
+        )
         git.run("update-ref", f"refs/heads/{BRANCH}", kept[-1] if kept else base)
         names = [patch.name for patch in known.patches] if known else []
         steps = steps_of(
@@ -323,7 +325,7 @@ def new_base(git: Git, base: str, old: str) -> NewBase:
         _reader(git, old),
         lambda: _renames(git, old, base),
         (list_tree(git, old), list_tree(git, base)),
-        changed.has_more,
+        changed.having_more,
     )
 
 

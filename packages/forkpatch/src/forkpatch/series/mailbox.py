@@ -165,7 +165,7 @@ def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[
     """
     with neutral_repository(*([objects] if objects else [])) as git:
         assert git.git_dir is not None
-        ids = write_commits(git, "refs/heads/new", commits)
+        ids = write_commits(git, "refs/heads/new", commits, brief=True)
         return export_commits(git.git_dir / "objects", ids[1:])
 
 

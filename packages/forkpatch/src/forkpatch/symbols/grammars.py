@@ -8,8 +8,9 @@ define symbols. Other languages have no grammar; git's function context names th
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import PurePosixPath
 
@@ -55,10 +56,15 @@ class Grammar:
             Parser(self.language).parse(data, known) if known else Parser(self.language).parse(data)
         )
 
-    def definitions(self, root: Node) -> list[Node]:
-        """Return the nodes that may define symbols, outer nodes before inner nodes."""
+    @cached_property
+    def _cursor(self) -> QueryCursor:
+        """The search for the nodes that may define symbols."""
         patterns = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
-        nodes = QueryCursor(_query(self.language, f"[{patterns}]")).captures(root).get("x", [])
+        return QueryCursor(Query(self.language, f"[{patterns}]"))
+
+    def definitions(self, roots: Iterable[Node]) -> list[Node]:
+        """Return the nodes below some that may define symbols, outer nodes before inner nodes."""
+        nodes = [node for root in roots for node in self._cursor.captures(root).get("x", ())]
         if not self.holds_functions:  # most values are on one line, and define nothing
             nodes = [
                 node
@@ -191,12 +197,6 @@ def grammar_of(path: str) -> Grammar | None:
 def _loaded(package: str, function: str) -> Language:
     """Return the grammar of a package, loaded."""
     return Language(getattr(import_module(package), function)())
-
-
-@cache
-def _query(language: Language, text: str) -> Query:
-    """Return a compiled query of a grammar."""
-    return Query(language, text)
 
 
 # Nodes with child nodes, but whose first line is not the head of a block.

@@ -37,6 +37,7 @@ _LARGE = 4 << 20
 _LONG = 50_000
 _LARGE_PYTHON = 1 << 20
 _KEPT = 16 << 20  # bytes of the files whose outlines are kept
+_VERSIONS = 3  # versions of a file that are kept
 
 _FUNCTION_LINE = re.compile(rb"^[A-Za-z_$].*", re.MULTILINE)
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
@@ -56,7 +57,7 @@ _Part = tuple[str, int, bytes, tuple[tuple[str, ...], ...]]
 _PythonNodes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # frozen ones take three times as long, and a file has thousands
 class Symbol:
     """A function, class or table, or the rest of a file.
 
@@ -87,26 +88,35 @@ class Symbol:
 class _Outlines:
     """Cache of the outlines used last: a series asks for the same files many times.
 
-    A file that changed a little is parsed from the outline that was asked for before.
+    A file that changed a little is parsed from the outline that was parsed last.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], Outline] = {}  # in the order of use
-        self._last: dict[str, Outline] = {}
+        self._known: dict[str, dict[bytes, Outline]] = {}  # by path and content, in order of use
         self._size = 0
 
     def get(self, path: str, data: bytes) -> Outline:
         """Return the outline of a file's content."""
-        cached = self._known.pop((path, data), None)
-        entry = cached or Outline(path, data, self._last.get(path))
-        self._known[path, data] = self._last[path] = entry
-        self._size += 0 if cached else len(data)
+        versions = self._known[path] = self._known.pop(path, {})
+        entry = versions.pop(data, None)
+        if entry is None:
+            entry = Outline(path, data, versions)
+            self._size += len(data)
+        versions[data] = entry
+        while len(versions) > _VERSIONS:
+            self._drop(versions)
         while self._size > _KEPT and len(self._known) > 1:
             oldest = next(iter(self._known))
-            if self._last[oldest[0]] is self._known.pop(oldest):
-                del self._last[oldest[0]]
-            self._size -= len(oldest[1])
+            while self._known[oldest]:
+                self._drop(self._known[oldest])
+            del self._known[oldest]
         return entry
+
+    def _drop(self, versions: dict[bytes, Outline]) -> None:
+        """Forget the version of a file that was not used for the longest time."""
+        data = next(iter(versions))
+        del versions[data]
+        self._size -= len(data)
 
 
 _OUTLINES = _Outlines()
@@ -131,15 +141,18 @@ class Outline:
     Args:
         path: path of the file; its suffix chooses the grammar.
         data: content of the file.
-        known: outline of a similar content.
+        others: outlines of other versions of the file, the last used at the end.
     """
 
-    def __init__(self, path: str, data: bytes, known: Outline | None = None) -> None:
+    def __init__(
+        self, path: str, data: bytes, others: Mapping[bytes, Outline] | None = None
+    ) -> None:
         self.path = path
         self.lines = data.split(b"\n")
-        self._data = data
+        self.data = data
         self._suffix = PurePosixPath(path).suffix
-        self._known = known if known and known.is_parsed else None
+        self.tree: Tree | None = None
+        self._others = others
         self._symbols_of_parts: dict[_Part, tuple[Symbol, ...]] = {}
         small = len(data) <= _LARGE and len(self.lines) <= _LONG
         self._grammar = grammar_of(path) if small else None
@@ -162,14 +175,14 @@ class Outline:
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer symbols before inner symbols, MODULE first."""
         if self._grammar is None:
-            return _unique(_line_symbols(self._data, self.lines, self._suffix))
+            return _unique(_line_symbols(self.data, self.lines, self._suffix))
         parsed = [
             replace(symbol, first=symbol.first + row, last=symbol.last + row)
             for row, key in self._parts
             for symbol in self._symbols_of_parts[key]
         ]
-        if self._suffix in (".py", ".pyi") and len(self._data) <= _LARGE_PYTHON:
-            parsed = list(_with_trees(parsed, _PythonTrees(self._data)))
+        if self._suffix in (".py", ".pyi") and len(self.data) <= _LARGE_PYTHON:
+            parsed = list(_with_trees(parsed, _PythonTrees(self.data)))
         rest = partial(_outside, parsed, self.lines, self._suffix)
         return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *parsed])
 
@@ -177,18 +190,23 @@ class Outline:
     def _parts(self) -> list[tuple[int, _Part]]:
         """The parts of the file: the row before each, and its key in the symbols of parts."""
         assert self._grammar is not None
+        others = reversed(list((self._others or {}).values()))
+        other = next((one for one in others if one.tree), None)
+        known = edited(other.tree, other.data, self.data) if other and other.tree else None
+        self.tree, self._others = self._grammar.parse(self.data, known), None
+        root = self.tree.root_node
         # Python's own trees are found by the rows of nodes.
-        is_kept = self._known is not None and self._suffix not in (".py", ".pyi")
-        known = self._known._symbols_of_parts if self._known and is_kept else {}
+        is_kept = other is not None and self._suffix not in (".py", ".pyi")
+        symbols_of_parts = other._symbols_of_parts if other and is_kept else {}
         parts: list[tuple[int, _Part]] = []
-        for nodes in _parts_of(self._root):
+        for nodes in _parts_of(root):
             row, last = nodes[0].start_point[0], nodes[-1].end_point[0]
-            text = self._data[nodes[0].start_byte : nodes[-1].end_byte]
+            text = self.data[nodes[0].start_byte : nodes[-1].end_byte]
             around = self.conditions[row : last + 1 if b"#" in text else row + 1]
-            key = self._root.type, nodes[0].start_point[1], text, tuple(around)
-            symbols = known.get(key)
+            key = root.type, nodes[0].start_point[1], text, tuple(around)
+            symbols = symbols_of_parts.get(key)
             if symbols is None:
-                found = [one for node in nodes for one in self._grammar.definitions(node)]
+                found = self._grammar.definitions(nodes)
                 parsed = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
                 symbols = tuple(
                     replace(symbol, first=symbol.first - row, last=symbol.last - row)
@@ -196,7 +214,6 @@ class Outline:
                 )
             self._symbols_of_parts[key] = symbols
             parts.append((row, key))
-        self._known = None
         return parts
 
     @cached_property
@@ -220,21 +237,6 @@ class Outline:
     def at(self, line: int) -> Symbol:
         """Return the innermost symbol around line ``line`` (from 1)."""
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
-
-    @cached_property
-    def _root(self) -> Node:
-        """Root of the syntax tree."""
-        return self._tree.root_node
-
-    @cached_property
-    def _tree(self) -> Tree:
-        """The syntax tree, parsed from the one of the known outline where its text is the same."""
-        assert self._grammar is not None
-        old = self._known
-        if old is None or "_tree" not in vars(old):
-            self._known = None
-            return self._grammar.parse(self._data)
-        return self._grammar.parse(self._data, edited(old._tree, old._data, self._data))
 
     def around(self, line: int, known: Container[str]) -> str:
         """Return the innermost symbol around ``line`` with a name in ``known``, else MODULE."""

@@ -18,7 +18,6 @@ from forkpatch.symbols.text import (
     Span,
     Text,
     indent,
-    is_directive,
     says_something,
     text,
 )
@@ -36,12 +35,12 @@ class Elsewhere:
     """The other files of the new version.
 
     Attributes:
-        find: returns the paths of the changed or new files with a line.
+        having_more: returns the paths of files that may have a line more often than before.
         read: returns the content of a file of the new version; None for a missing file.
         was: returns the content that a file of the new version had in the old one.
     """
 
-    find: Callable[[bytes], Iterable[str]]
+    having_more: Callable[[bytes], Iterable[str]]
     read: Callable[[str], bytes | None]
     was: Callable[[str], bytes | None]
 
@@ -96,7 +95,7 @@ class _Pair:
     @cached_property
     def is_renamed(self) -> bool:
         """True when git's spot is in a symbol of another name; parses files only if it may be."""
-        directives = {row for row, line in enumerate(self.lines) if is_directive(line)}
+        directives = self.home.text.directives
         whole = (0, len(self.lines)), self.there, (0, len(self.there.text.lines))
         may_be = any(self.lost(span, self.there, block) for span, block in self.spans())
         may_be = may_be or bool(directives and directives & {*self._missing(*whole)})
@@ -311,7 +310,7 @@ class Search:
         for at in new.rows(line)[:_BLOCK]:
             if self._versions.to_old[at] in (-1, row):
                 yield new, at
-        paths = [*self._elsewhere.find(line)] if self._elsewhere else []
+        paths = [*self._elsewhere.having_more(line)] if self._elsewhere else []
         for path in paths if len(paths) <= _FILES else ():
             was, now = self._other(path)
             if now.data != new.data and len(now.rows(line)) > len(was.rows(line)):

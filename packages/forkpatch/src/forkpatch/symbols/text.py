@@ -9,7 +9,7 @@ same indent, with the line above it, its head. A heading in brackets (``[name]``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property, lru_cache
 
 from forkpatch.model.diffs import split_lines
@@ -79,6 +79,11 @@ class Text:
     def _joined(self) -> bytes:
         """The lines without blanks around them, each between two line feeds."""
         return b"\n".join([b"", *self.lines, b""])
+
+    @cached_property
+    def directives(self) -> Set[int]:
+        """The rows of directives of C's preprocessor."""
+        return {row for row, line in enumerate(self.lines) if is_directive(line)}
 
     def rows(self, line: bytes) -> Sequence[int]:
         """Return the rows of a line."""

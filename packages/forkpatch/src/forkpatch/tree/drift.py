@@ -66,7 +66,8 @@ def files_to_compare(
     lost = {
         bare_name(place.symbol)
         for place in places
-        if place.body and outline(place.path, files.get(place.path, b"")).body(place.symbol) is None
+        if place.body
+        and place.symbol not in outline(place.path, files.get(place.path, b"")).symbols
     }
     if find is not None:
         return files | plan.pristine.read({path for word in lost for path in find(word)})
@@ -139,9 +140,14 @@ def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift,
     if body is not None:
         return Drift.CHANGED, place_key
     bare = bare_name(place.symbol)
+    word = bare.encode("utf-8", "surrogateescape")
     for path, other in outlines.items() if bare != MODULE else ():
-        for symbol in other.symbols.values():
-            if bare_name(symbol.name) == bare or symbol.body == place.body:
+        for symbol in other.symbols.values() if word in other.data else ():
+            if bare_name(symbol.name) == bare:
+                return Drift.MOVED, (path, symbol.name)
+            lines = other.lines[symbol.first - 1 : symbol.last]
+            # A body has the name of its symbol.
+            if any(word in line for line in lines) and symbol.body == place.body:
                 return Drift.MOVED, (path, symbol.name)
     return Drift.GONE, place_key
 

@@ -110,7 +110,7 @@ def build_repository(
         folder: empty folder; its ``.git`` gets every object and uses no other repository.
         pristine: the base tree's repository.
         commits: the chain of commits to write, the base first.
-        checkout: False to write no files of the last commit.
+        checkout: False to write no files of the last commit, in a repository that is gone soon.
 
     Returns:
         The repository and the commit ids.
@@ -118,7 +118,7 @@ def build_repository(
     git = init_repository(folder / ".git", folder)
     add_objects(git, pristine)
     write_excludes(folder)
-    ids = write_commits(git, f"refs/heads/{BRANCH}", commits)
+    ids = write_commits(git, f"refs/heads/{BRANCH}", commits, brief=not checkout)
     if checkout:
         git.run("read-tree", "-u", "--reset", "HEAD")
     return git, ids
