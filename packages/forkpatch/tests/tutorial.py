@@ -23,6 +23,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "CARRYING.md"
 
 CORE = forklab.CORE.decode()
 SUB = CORE[CORE.index("def sub") : CORE.index("def mul")]
+POLICY = """\
+[tool.forkpatch]
+require = ["subject", "reason", "Upstream-Status", "Test"]
+"""
 LOCK = """\
 default-release = "first"
 
@@ -170,6 +174,8 @@ def _first_patch(story: Story) -> None:
         "forkpatch export",
         "cat patches/calc/1.0/count-down-in-sub.patch",
     )
+    story.tell("The fork's policy is what it demands of the message of a patch:")
+    story.show("pyproject.toml", POLICY)
     story.tell("`check` lists what the patch lacks:")
     story.run("forkpatch check", code=1)
     story.show("tests/test_calc.py", TEST)

@@ -15,6 +15,8 @@ CORE_PATH = "python/calc/core.py"
 @pytest.fixture
 def clean(lab: ForkLab) -> ForkLab:
     """A fork with one patch in which nothing is wrong."""
+    require = '["subject", "reason", "Upstream-Status", "Test"]'
+    (lab.root / "pyproject.toml").write_text(f"[tool.forkpatch]\nrequire = {require}\n")
     (lab.root / "tests").mkdir()
     (lab.root / "tests/test_x.py").write_text("def test_x():\n    pass\n")
     lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
@@ -67,6 +69,16 @@ def test_each_lint_finds_its_fault(clean: ForkLab, old: bytes, new: bytes, findi
     (found,) = findings(clean)
     assert found.startswith("patches/calc/1.0/turn.patch:")
     assert finding in found
+
+
+def test_a_message_follows_the_policy_of_its_fork(clean: ForkLab) -> None:
+    rewrite(clean, b"Because it matters.\n\n", b"")
+    rewrite(clean, b"Upstream-Status: Pending\n", b"")
+    assert len(findings(clean)) == 2
+    (clean.root / "pyproject.toml").write_text('[tool.forkpatch]\nrequire = ["Signed-off-by"]\n')
+    assert findings(clean) == ["patches/calc/1.0/turn.patch:7: no Signed-off-by trailer"]
+    (clean.root / "pyproject.toml").unlink()
+    assert findings(clean) == []
 
 
 @pytest.mark.parametrize(

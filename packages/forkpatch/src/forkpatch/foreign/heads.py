@@ -256,7 +256,7 @@ def _folded(value: str) -> str:
 
 
 def _status(fields: Sequence[tuple[str, str]], message: str) -> str:
-    """Upstream-Status from DEP-3's ``Forwarded``, ``Applied-Upstream`` and ``Origin``."""
+    """Upstream-Status from DEP-3's ``Forwarded`` and ``Origin``; empty when they do not tell."""
     pairs = [*fields, *parse_trailers(f"{message}\n")]
     found = {key.lower(): value.strip() for key, value in reversed(pairs)}
     if STATUS.lower() in found:
@@ -267,9 +267,9 @@ def _status(fields: Sequence[tuple[str, str]], message: str) -> str:
         return f"Backport [{commit.group()}]"
     if re.match("https?://", forwarded):
         return f"Submitted [{forwarded.split()[0]}]"
-    return (
-        "Inappropriate [not needed upstream]" if forwarded.startswith("not-needed") else "Pending"
-    )
+    if forwarded.startswith("not-needed"):
+        return "Inappropriate [not needed upstream]"
+    return "Pending" if forwarded else ""
 
 
 def derived_fields(trailers: Sequence[tuple[str, str]]) -> Iterator[str]:

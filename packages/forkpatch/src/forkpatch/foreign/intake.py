@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import PatchError, UserError
-from forkpatch.foreign.heads import STATUS, Head, decoded, read_head
+from forkpatch.foreign.heads import Head, decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
 from forkpatch.foreign.unified import read_unified, reverse, settled
@@ -44,7 +44,6 @@ class ImportReport:
         patches: the names of the patches, in order.
         shifted: the hunks that were not at their stated lines, with their lines.
         left_out: the files that became no patch, with reasons.
-        pending: the patches that had no upstream status, and are now marked as pending.
     """
 
     upstream: str
@@ -53,7 +52,6 @@ class ImportReport:
     patches: tuple[str, ...]
     shifted: tuple[str, ...]
     left_out: tuple[str, ...]
-    pending: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -136,13 +134,7 @@ def import_series(
         tuple(patch.name for patch in exported),
         woven.shifted,
         reasons,
-        tuple(patch.name for file, patch in woven.patches if _got_pending(file, patch)),
     )
-
-
-def _got_pending(file: ForeignPatch, patch: Patch) -> bool:
-    """Return True if the import marked a patch as pending."""
-    return f"{STATUS}: Pending" in patch.message and STATUS.encode() not in file.data
 
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:

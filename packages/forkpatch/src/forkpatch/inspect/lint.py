@@ -29,6 +29,7 @@ from forkpatch.model.patchfile import (
     unlisted,
 )
 from forkpatch.model.record import RECORD
+from forkpatch.model.settings import Settings
 from forkpatch.safety import alike
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.recording import cached_tree, record_version
@@ -37,6 +38,10 @@ from forkpatch.tree.apply import chosen_plan
 from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, TreePlan
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
+_FORMS = {
+    "Upstream-Status": STATUS_FORMS,
+    "Test": "Test: path::function, a test that fails without this patch",
+}
 _STATUS = re.compile(
     r"Pending|Submitted \[https?://\S+\]|Backport \[[0-9a-f]{7,40}\]|Inappropriate \[[^\]]+\]"
 )
@@ -134,8 +139,8 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         except ForkError as error:
             yield _unreadable(path, root, error, _READ)
             continue
-        yield from _check_message(where, patch, data)
-        yield from _check_trailers(where, patch, data, root)
+        yield from _check_message(where, patch, data, fork.settings.require)
+        yield from _check_trailers(where, patch, data, fork.settings)
         try:
             fork.submitted_with(upstream, patch)
         except ForkError as error:
@@ -165,10 +170,12 @@ def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFindi
     return LintFinding(f"{_relative(path, root)}{line}", what, fix)
 
 
-def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
+def _check_message(
+    where: str, patch: Patch, data: bytes, require: Set[str]
+) -> Iterator[LintFinding]:
     """Find mistakes in the message of a patch."""
     subject_line = _line_of(data, "Subject")
-    if len(patch.subject) > 72:
+    if "subject" in require and len(patch.subject) > 72:
         yield LintFinding(
             f"{where}:{subject_line}",
             f"the subject has {len(patch.subject)} characters",
@@ -177,7 +184,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
     paragraphs = patch.message.strip().split("\n\n")[1:]
     if patch.trailers:
         paragraphs = paragraphs[:-1]
-    if not "".join(paragraphs).strip():
+    if "reason" in require and not "".join(paragraphs).strip():
         yield LintFinding(
             f"{where}:{subject_line}",
             "the message does not say why the patch exists",
@@ -191,28 +198,24 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
         )
 
 
-def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterator[LintFinding]:
-    """Find mistakes in the trailers of a patch."""
+def _check_trailers(
+    where: str, patch: Patch, data: bytes, settings: Settings
+) -> Iterator[LintFinding]:
+    """Find missing trailers, and mistakes in those that forkpatch reads."""
     end = data[: data.index(b"diff --git ")].count(b"\n")
+    for name in sorted(settings.require - {"subject", "reason"}):
+        if patch.trailer(name) is None:
+            form = _FORMS.get(name, f"{name}: VALUE")
+            yield LintFinding(f"{where}:{end}", f"no {name} trailer", f"add one: {form}")
     status = patch.trailer("Upstream-Status")
-    if status is None:
-        yield LintFinding(
-            f"{where}:{end}", "no Upstream-Status trailer", f"add one: {STATUS_FORMS}"
-        )
-    elif not _STATUS.fullmatch(status):
+    if status is not None and not _STATUS.fullmatch(status):
         yield LintFinding(
             f"{where}:{_line_of(data, 'Upstream-Status')}",
             f"Upstream-Status {status!r} is not one of the forms",
             f"write one of: {STATUS_FORMS}",
         )
     test = patch.trailer("Test")
-    if test is None:
-        yield LintFinding(
-            f"{where}:{end}",
-            "no Test trailer",
-            "add the id of the test that fails without this patch: Test: path::function",
-        )
-    elif reason := _missing_test(test, root):
+    if test is not None and (reason := _missing_test(test, settings.root)):
         yield LintFinding(
             f"{where}:{_line_of(data, 'Test')}", f"Test {test!r}: {reason}", "correct the id"
         )

@@ -23,7 +23,7 @@ _LOCK = "VERSIONS.lock"
 #: Type of each key's value.
 _KEYS = {
     **dict.fromkeys(("cache", "patches", "overlays", "work", "lock"), str),
-    **dict.fromkeys(("test", "builds", "with"), list),
+    **dict.fromkeys(("test", "builds", "with", "require"), list),
     "map": dict,
 }
 _TYPES = {str: "a string", list: "a list of strings", dict: "a table"}
@@ -46,6 +46,8 @@ class Settings:
             and ignores.
         combinations: options of each combination that `check` applies, separated by blanks; empty:
             no option, and each option by itself.
+        require: what `check` demands of a patch's message: ``subject`` (at most 72 characters),
+            ``reason`` (a paragraph), and names of trailers.
         map: settings of the applicability map, described in inspect/mapmodel.py.
     """
 
@@ -58,6 +60,7 @@ class Settings:
     test: tuple[str, ...]
     builds: tuple[str, ...] = ()
     combinations: tuple[str, ...] = ()
+    require: frozenset[str] = frozenset()
     map: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,6 +98,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
         / "forkpatch",
         builds=tuple(table.get("builds", ())),
         combinations=tuple(table.get("with", ())),
+        require=frozenset(table.get("require", ())),
         map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )
