@@ -128,6 +128,19 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     assert files[CORE_PATH] == rest
 
 
+def test_resolution_by_hand_in_another_function_is_refused(one: ForkLab) -> None:
+    upstream_moves(one, {CORE_PATH: core(sub="a - b + 0")})
+    assert one.run("rebase", "calc", "2.0").code == 1
+    file = one.root / ".work/rebase/calc/tree" / CORE_PATH
+    file.write_bytes(core(sub="a - b + 0", mul="b * a"))
+    refused = one.run("rebase", "calc", "--continue")
+    assert (
+        refused.code == 2 and "the resolution changes mul, and the patch changes sub" in refused.err
+    )
+    file.write_bytes(core(sub="b - a + 0"))
+    assert "resolved by hand" in one.ok("rebase", "calc", "--continue").out
+
+
 def test_change_that_upstream_has_is_not_made_twice(one: ForkLab) -> None:
     upstream_moves(one, {CORE_PATH: core(sub="b - a")})
     done = one.ok("rebase", "calc", "2.0", "--json", "-")

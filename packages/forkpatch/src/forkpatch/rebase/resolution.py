@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
+from forkpatch.git.merge import changed_lines
 from forkpatch.git.objects import blob_id, read_index
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import files_after, placed_wrongly
@@ -18,6 +19,7 @@ from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseS
 from forkpatch.rebase.recorded import remember
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.mailbox import write_commit
+from forkpatch.symbols.outline import MODULE, outline
 
 _MARKERS = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
 _DOCUMENTS = (".rst", ".txt", ".md")
@@ -58,6 +60,7 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         )
     if not accepted:
         _check_moved(rebase, step, tree)
+        _check_symbols(rebase, step, tree)
     if all(item.kind is not ConflictKind.MISPLACED for item in rebase.plan.conflicts):
         trees = (step.original, head, tree)
         remember(rebase.merged, rebase.resolutions, step.patch, trees)
@@ -93,6 +96,43 @@ def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
                 remedy=f"move the change in {rebase.tree / item.path}; or, when it is right there: "
                 + typed(f"rebase {rebase.plan.upstream} --accept 'REASON'"),
             )
+
+
+def _check_symbols(rebase: Rebase, step: RebaseStep, tree: str) -> None:
+    """Raise when a resolution changes another function than the patch does, which is still there.
+
+    Only files that had conflicts of lines are compared.
+    """
+    for conflict in rebase.plan.conflicts:
+        if conflict.kind is not ConflictKind.LINES:
+            continue
+        old = next((a for a, b in rebase.base.renames.items() if b == conflict.path), conflict.path)
+        sides = files_at(rebase.git, [f"{step.original}^", step.original], [old])
+        theirs = _changed(old, *(side.get(old, b"") for side in sides))
+        sides = files_at(rebase.git, [rebase.plan.head, tree], [conflict.path])
+        before, after = (side.get(conflict.path, b"") for side in sides)
+        known = outline(conflict.path, before)
+        ours = {name for name in _changed(conflict.path, before, after) if name in known.symbols}
+        left = [name for name in theirs if name not in ours and name in known.symbols]
+        other = [name for name in ours if name not in theirs]
+        if known.is_parsed and left and other:
+            raise UserError(
+                f"{step.patch}: {conflict.path}: the resolution changes {other[0]}, and the patch"
+                f" changes {left[0]}, which is there still",
+                remedy=f"move the change in {rebase.tree / conflict.path}; or, when it is right"
+                " there: " + typed(f"rebase {rebase.plan.upstream} --accept 'REASON'"),
+            )
+
+
+def _changed(path: str, before: bytes, after: bytes) -> list[str]:
+    """Return the functions and classes that differ between two contents of a file."""
+    (ranges,) = changed_lines([(before, after)])
+    names = dict[str, None]()
+    for row, count, start, length in ranges:
+        for data, first, lines in ((before, row, count), (after, start, length)):
+            at = outline(path, data).at
+            names |= dict.fromkeys(at(line + 1).name for line in range(first, first + lines))
+    return [name for name in names if name != MODULE]
 
 
 def _has_markers(rebase: Rebase, step: RebaseStep, path: str) -> bool:
