@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from forklab import CORE, ForkLab, core, git, message
@@ -157,3 +158,15 @@ def test_what_cannot_be_compared_is_named(pair: ForkLab) -> None:
     git(pair.root, "checkout", "-q", "mine")
     done = pair.run("check", "--together", "theirs")
     assert done.code == 2 and "theirs:patches/calc/1.0/turn.patch: no 'diff --git'" in done.err
+
+
+def test_upstream_that_no_source_gives_is_named_with_the_command(
+    pair: ForkLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for branch in ("theirs", "mine"):
+        change(pair, branch, f"{branch}.patch", {"LICENSE": f"{branch}\n".encode()})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    pair.repo.path.rename(tmp_path / "away")
+    code, said = together(pair)
+    assert code == 1 and "not compared: calc 1.0: " in said
+    assert "apply --mirror calc=CLONE" in said and "as far as they were compared" in said

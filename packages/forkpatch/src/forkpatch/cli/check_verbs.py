@@ -106,7 +106,8 @@ def _check_together(fork: Fork, branch: str, target: str | None) -> int:
 
     report = check_together(fork, branch, SourceOptions())
     if target != "-":
-        say(*map(str, report.clashes), *(f"not compared: {note}" for note in report.notes))
+        notes = (*report.notes, *report.missing)
+        say(*map(str, report.clashes), *(f"not compared: {note}" for note in notes))
         if any(not clash.conflict for clash in report.clashes):
             say(
                 "it merges, but its file has to be written again: merge the branches, take its line"
@@ -114,11 +115,12 @@ def _check_together(fork: Fork, branch: str, target: str | None) -> int:
                 f"  {typed('apply')}; git -C TREE am -3 FILE; {typed('export')}",
             )
         if not report.clashes:
-            none = "" if report.orders else "; no series is changed on both sides"
-            say(f"{branch} and the changes here apply together{none}")
+            none = "" if report.orders or report.missing else "; no series is changed on both sides"
+            compared = ", as far as they were compared" if report.missing else none
+            say(f"{branch} and the changes here apply together{compared}")
             say(*(f"  {name}: {', '.join(order)}" for name, order in report.orders.items()))
     write_report(target, report)
-    return 1 if report.clashes else 0
+    return 1 if report.clashes or report.missing else 0
 
 
 def run_record(fork: Fork, options: argparse.Namespace) -> int:

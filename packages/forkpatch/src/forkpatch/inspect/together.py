@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.errors import ForkError, PatchError
+from forkpatch.command import typed
+from forkpatch.errors import ForkError, PatchError, SourceError
 from forkpatch.git.objects import list_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
@@ -54,7 +55,8 @@ class Together:
         orders: for each upstream version changed on both sides, an order in which the patches of
             both apply; empty without an order.
         clashes: the reasons why the changes do not fit together.
-        notes: the versions that were not compared, with reasons.
+        notes: the versions that need not be compared, with reasons.
+        missing: the versions that both sides may change and that no source gives, with reasons.
     """
 
     branch: str
@@ -62,6 +64,7 @@ class Together:
     orders: dict[str, Order]
     clashes: tuple[Clash, ...]
     notes: tuple[str, ...]
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
     base = merge_base(fork, branch)
     orders: dict[str, Order] = {}
     clashes: list[Clash] = []
-    notes: list[str] = []
+    notes, missing = list[str](), list[str]()
     with ExitStack() as stack:
         before, other_fork = (stack.enter_context(fork_at(fork, item)) for item in (base, branch))
         for upstream in (item for many in fork.lock.upstreams.values() for item in many.values()):
@@ -106,13 +109,18 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
             first, *others = (_files(each, upstream) for each in (before, fork, other_fork))
             if first in others:
                 continue  # at most one side changed it; so its source is not needed
-            old = _side(before, base, upstream, options)
+            try:
+                old = _side(before, base, upstream, options)
+            except SourceError as error:
+                clone = typed(f"apply --mirror {upstream.name}=CLONE")
+                missing.append(f"{upstream}: {error.what}; name a clone of it once: {clone}")
+                continue
             local = _side(fork, "the branch here", upstream, options)
             remote = _side(other_fork, branch, upstream, options)
             if local.state != old.state != remote.state != local.state:
                 orders[str(upstream)], new_clashes = _compare(old, local, remote)
                 clashes += new_clashes
-    return Together(branch, base, orders, tuple(clashes), tuple(notes))
+    return Together(branch, base, orders, tuple(clashes), tuple(notes), tuple(missing))
 
 
 def _files(fork: Fork, upstream: Upstream) -> object:
