@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,20 @@ def test_branch_without_a_pinned_base_says_what_to_pin(branch: ForkLab, tmp_path
     assert done.code == 2
     assert "contains the commit of no pinned version of calc (1.0)" in done.err
     assert "forkpatch lock --add" in done.err
+
+
+def test_a_new_upstream_has_the_name_of_its_repository(home: Path, tmp_path: Path) -> None:
+    place = Repo.create(tmp_path / "calc-sources/repo", FILES).path
+    git(place, "tag", "v1.0")
+    (tmp_path / "fork").mkdir()
+    assert main(["--root", str(tmp_path / "fork"), "init", str(place)]) == 0
+    (name,) = tomllib.loads((tmp_path / "fork/VERSIONS.lock").read_text())["upstreams"]
+    assert name == "calc-sources"
+    git(place, "config", "remote.origin.url", "git@example.org:group/calc.git")
+    (tmp_path / "other").mkdir()
+    assert main(["--root", str(tmp_path / "other"), "init", str(place)]) == 0
+    (name,) = tomllib.loads((tmp_path / "other/VERSIONS.lock").read_text())["upstreams"]
+    assert name == "calc"
 
 
 def test_fork_is_begun_and_found_from_below(

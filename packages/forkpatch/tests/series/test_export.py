@@ -41,6 +41,17 @@ def names(lab: ForkLab) -> list[str]:
     return list(read_series(lab.patches))
 
 
+def test_edit_says_that_git_has_no_name_for_commits(
+    two: ForkLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "gitconfig"
+    settings.write_text("[user]\nuseConfigOnly = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    assert "config user.name NAME" in two.ok("edit", "calc").out
+    settings.write_text("[user]\nname = Ada\nemail = ada@example.org\n")
+    assert "user.name" not in two.ok("edit", "calc").out
+
+
 def test_export_after_apply_changes_no_byte(two: ForkLab) -> None:
     before = content(two.patches)
     assert two.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"

@@ -19,6 +19,7 @@ from forkpatch.cli.options import (
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
+from forkpatch.machine import knows_author
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
 from forkpatch.output import counted, say, warn, write_report
@@ -176,6 +177,12 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
             "or add a commit; then write the series:",
             f"  {typed(f'export {upstream.name}')}",
         )
+        if not knows_author(applied.path):
+            config = f"git -C {shlex.quote(str(applied.path))} config"
+            say(
+                "git has no name and address for your commits; set them first:",
+                f"  {config} user.name NAME && {config} user.email ADDRESS",
+            )
     write_report(
         options.json,
         {"upstream": upstream.name, "path": applied.path, "patches": applied.patches},
@@ -268,12 +275,6 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(f"left out: {line}" for line in report.left_out))
         say(*(f"moved: {line}" for line in report.shifted))
-        if report.pending:
-            say(
-                f"{counted(len(report.pending), 'patch')} had no upstream status and got"
-                " Upstream-Status: Pending, which submit sends; if a patch is not for upstream,"
-                " write Inappropriate [REASON]"
-            )
         say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)
     return 0

@@ -12,6 +12,7 @@ import tomlkit
 
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
+from forkpatch.git.calls import Git
 from forkpatch.model.lock import WHOLE
 from forkpatch.pins.tags import name_of_version, usual_series
 from forkpatch.pins.versions import head_of, tags_of
@@ -20,6 +21,8 @@ from forkpatch.sources.repository import local_path
 
 #: Number of tags in a message about a missing tag.
 _NAMED = 5
+#: Names of folders that do not tell what is in them.
+_COMMON = {"repo", "repository", "clone", "mirror", "checkout", "src", "source", "upstream", "git"}
 
 
 def first_lock(
@@ -36,7 +39,7 @@ def first_lock(
 
     Args:
         url: the upstream's repository, a URL or a folder.
-        name: the upstream's name; empty: the last part of the URL.
+        name: the upstream's name; empty: that of a clone's origin, or the end of the URL.
         tag: tag to pin; empty: the newest version, unless ``commit`` is given.
         commit: commit to pin; empty: the tag's.
         include: files and folders to include; empty for the whole tree.
@@ -46,11 +49,11 @@ def first_lock(
     Raises:
         UserError: the upstream has no valid name, or no version or tag was found.
     """
-    name = name or re.sub(r"\.git/*$", "", url.rstrip("/")).rpartition("/")[2].rpartition(":")[2]
-    check_name(name, "upstream")
     path = local_path(url)
     if path is not None:
         url = str(path.resolve())
+    name = name or _name_of(url, path)
+    check_name(name, "upstream")
     version = ""
     if commit:
         version = check_object_id(commit, "--commit")[:12]
@@ -69,6 +72,16 @@ def first_lock(
         "upstreams": {name: {"url": url, "versions": {version: {**entry, "tree": ""}}}},
     }
     return tomlkit.dumps(document)
+
+
+def _name_of(url: str, path: Path | None) -> str:
+    """Return the name of a repository: that of a clone's origin, else the end of its URL."""
+    if path is not None:
+        origin = Git().run("-C", str(path), "config", "remote.origin.url", ok=range(129)).stdout
+        url = origin.decode("utf-8", "replace").strip() or url
+    parts = [re.sub(r"\.git$", "", part) for part in re.split("[/:]", url)]
+    named = [part for part in parts if part and part.lower() not in _COMMON]
+    return (named or parts)[-1]
 
 
 def _tag(places: Sequence[str], name: str, wanted: str) -> str:
