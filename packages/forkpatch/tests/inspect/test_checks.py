@@ -301,3 +301,16 @@ def test_file_that_differs_from_another_in_case_only_is_said(clean: ForkLab) -> 
         "overlays/calc/license: license and LICENSE differ in case only",
         "patches/calc/1.0/loud.patch: src/RUN.c and src/run.c differ in case only",
     ]
+
+
+def test_findings_are_kept_until_something_changes(clean: ForkLab) -> None:
+    rewrite(clean, b"    return b - a\n", b"    return b - 2 * a\n")
+    (finding,) = findings(clean)
+    kept = clean.root / ".work/checks.json"
+    before = kept.stat().st_mtime_ns
+    assert findings(clean) == [finding] and kept.stat().st_mtime_ns == before
+    clean.ok("apply")
+    clean.ok("export")
+    assert findings(clean) == []
+    (clean.patches / "derived.json").write_text("{}\n")
+    assert "derived.json is out of date" in findings(clean)[0]

@@ -15,6 +15,7 @@ from pathlib import Path
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError
 from forkpatch.git.objects import list_tree
+from forkpatch.inspect.kept import KeptChecks
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
@@ -81,6 +82,7 @@ def check_fork(fork: Fork) -> LintReport:
     findings: list[LintFinding] = []
     notes: list[str] = []
     unchecked: list[str] = []
+    kept = KeptChecks(fork)
     for name, versions in fork.lock.upstreams.items():
         findings += _check_upstream_only(fork, name)
         for upstream in versions.values():
@@ -89,7 +91,19 @@ def check_fork(fork: Fork) -> LintReport:
             # A file that cannot be read is reported once, not again for the tree.
             if not any(finding.fix == _READ for finding in file_findings):
                 faulty = {finding.where.partition(":")[0] for finding in file_findings}
-                findings += _check_tree(fork, upstream, faulty, notes, unchecked)
+                key = kept.key(upstream, faulty)
+                known = kept.get(key)
+                if known is None:
+                    said, missing = list[str](), list[str]()
+                    found = list(_check_tree(fork, upstream, faulty, said, missing))
+                    unchecked += missing
+                    if not missing:
+                        kept.put(key, ((one.where, one.what, one.fix) for one in found), said)
+                else:
+                    found, said = [LintFinding(*texts) for texts in known[0]], known[1]
+                findings += found
+                notes += said
+    kept.write()
     # A mistake in a file that versions share is found once per version.
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
 
