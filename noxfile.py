@@ -79,7 +79,7 @@ def apply_patches(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def patches(session: nox.Session) -> None:
-    """Run a verb of the patch engine: -- check, edit, export, graph, necessity, probe, status..."""
+    """Run a verb of the patch engine: -- check, edit, export, necessity, probe, status..."""
     patch_engine.run_engine(session)
 
 

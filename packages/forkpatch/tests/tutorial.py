@@ -195,13 +195,12 @@ def _care(story: Story) -> None:
     story.tell("## New files\n\nWhole new files are overlays: they are not patches.")
     story.show("overlays/calc/calc/div.py", "def div(a, b):\n    return a / b\n")
     story.run("forkpatch status", "forkpatch apply")
-    story.tell("A second patch, on top of the first, and the dependencies of the two:")
+    story.tell("A second patch, on top of the first:")
     story.run(
         "sed -i 's/return a [*] b/return mul_fast(a, b)/' .work/first/calc/calc/core.py",
         "git -C .work/first/calc commit -q -a -m 'Multiply fast' -m 'Boards have an"
         " instruction for it.'",
         "forkpatch export",
-        "forkpatch graph calc",
     )
 
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs check, graph and necessity."""
+"""The verbs check and necessity."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import tomlkit
@@ -208,30 +206,6 @@ def test_a_damaged_record_is_found_and_written_anew(clean: ForkLab) -> None:
     assert clean.run("check").out.endswith("1 finding\n")
     clean.ok("record")
     assert clean.ok("check").out == "no findings\n"
-
-
-def test_graph_tells_needs_from_neighbours(lab: ForkLab, tmp_path: Path) -> None:
-    lab.change("a.patch", {CORE_PATH: core(sub="x(a)")})
-    lab.change("b.patch", {CORE_PATH: core(sub="y(a)")})
-    head = core(sub="y(a)").replace(b"def sub(a, b):", b"def sub(a, b=0):")
-    lab.change("c.patch", {CORE_PATH: head})
-    lab.change("d.patch", {"src/run.c": b"int run(void)\n{\n    return 7;\n}\n"})
-    dot = tmp_path / "g.dot"
-    done = lab.ok("graph", "calc", "--dot", str(dot), "--json", "-").json
-    edges = {(edge["patch"], edge["on"], edge["hard"]) for edge in done["edges"]}
-    assert edges == {
-        ("b.patch", "a.patch", True),
-        ("c.patch", "a.patch", False),
-        ("c.patch", "b.patch", False),
-    }
-    assert dot.read_text().splitlines()[3:] == [
-        *('  "a.patch";', '  "b.patch";', '  "c.patch";', '  "d.patch";'),
-        '  "b.patch" -> "a.patch";',
-        '  "c.patch" -> "a.patch" [style=dashed, label="same symbol"];',
-        '  "c.patch" -> "b.patch" [style=dashed, label="same symbol"];',
-        "}",
-    ]
-    assert "b.patch\n  needs a.patch (both change sub)" in lab.ok("graph", "calc").out
 
 
 TESTS = """

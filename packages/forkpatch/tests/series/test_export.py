@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from forklab import CORE, FILES, ForkLab, core, git, message
 
-from forkpatch.model.patchfile import read_patch, read_series
+from forkpatch.model.patchfile import read_entries, read_patch
 
 CORE_PATH = "python/calc/core.py"
 
@@ -38,7 +38,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def names(lab: ForkLab) -> list[str]:
-    return list(read_series(lab.patches))
+    return [entry.name for entry in read_entries(lab.patches)]
 
 
 def test_edit_says_that_git_has_no_name_for_commits(

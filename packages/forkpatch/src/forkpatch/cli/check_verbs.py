@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that verify a series: check, record, graph, necessity."""
+"""Verbs that verify a series: check, record, necessity."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from forkpatch.cli.options import (
     Registry,
     add_source_options,
     known_sources,
     plans_of_release,
-    version_of,
 )
 from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.command import typed
@@ -26,11 +24,9 @@ from forkpatch.series.recording import record_version
 from forkpatch.series.shared import homes_first
 from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, obtain
 from forkpatch.tree.claim import Claim
-from forkpatch.tree.derive import record_of
-from forkpatch.tree.drift import Drift, check_placement, compare, files_to_compare
+from forkpatch.tree.drift import Drift, compare, files_to_compare
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.variants import patch_name
-from groundwork.files import atomic_write
 
 
 def register(verbs: Registry) -> None:
@@ -49,16 +45,6 @@ def register(verbs: Registry) -> None:
         "--check",
         action="store_true",
         help="write nothing; exit with 1 if a derived.json is out of date",
-    )
-    verb = verbs.add("graph", run_graph)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--version", metavar="V", help="default: the default release's version")
-    verb.add_argument(
-        "--dot",
-        type=Path,
-        metavar="FILE",
-        help="also write the graph for Graphviz; dot -Tsvg FILE draws it",
     )
     verb = verbs.add("necessity", run_necessity)
     add_source_options(verb)
@@ -165,21 +151,6 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         wrong |= options.check and not done.same
     write_report(options.json, result)
     return 1 if wrong else 0
-
-
-def run_graph(fork: Fork, options: argparse.Namespace) -> int:
-    """Print the dependencies between the patches of a series."""
-    from forkpatch.inspect.graph import as_dot, as_text, graph_of  # noqa: PLC0415
-
-    plan = _plan(fork, version_of(fork, options), options)
-    check_placement(fork, plan)
-    graph = graph_of(plan, record_of(fork, plan))
-    if options.dot:
-        atomic_write(options.dot, as_dot(graph))
-    if options.json != "-":
-        say(as_text(graph))
-    write_report(options.json, graph)
-    return 0
 
 
 def run_necessity(fork: Fork, options: argparse.Namespace) -> int:

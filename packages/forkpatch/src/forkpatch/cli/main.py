@@ -31,7 +31,7 @@ _OBJECTS = 5_000_000
 _VERBS = {
     "start_verbs": ("init", "adopt"),
     "tree_verbs": ("apply", "status", "lock", "tree"),
-    "check_verbs": ("check", "record", "graph", "necessity"),
+    "check_verbs": ("check", "record", "necessity"),
     "test_verbs": ("upstream-tests",),
     "series_verbs": ("edit", "export", "rebase", "submit", "import-series"),
     "rework_verbs": ("range-diff", "absorb", "split", "bisect", "push"),

@@ -140,11 +140,6 @@ class SeriesEntry:
         return f"{path} {self.condition}".rstrip()
 
 
-def read_series(folder: Path) -> tuple[str, ...]:
-    """Return the patch names of ``folder/series``, in order; empty without a series."""
-    return tuple(entry.name for entry in read_entries(folder))
-
-
 def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
     """Return the entries of ``folder/series``, in order; empty without a series.
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from forkpatch.git.objects import list_tree
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.overlays import read_shadows
-from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record, SymbolPlace, read_record
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.tree.fork import Fork, TreePlan
@@ -57,17 +56,12 @@ def known_record(fork: Fork, plan: TreePlan) -> Record:
     return record_of(fork, plan)
 
 
-def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, ...]:
-    """Return the symbols of ``before`` that the hunks of a file change, in order.
+def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, tuple[int, ...]]:
+    """Return the symbols of ``before`` that a file's hunks change, with their numbers, from 1.
 
     A removed line counts for its symbol. An added line counts for the innermost symbol around it
     that existed before: a new function counts for the symbol around the function.
     """
-    return tuple(_symbols_by_hunk(diff, before, after))
-
-
-def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, tuple[int, ...]]:
-    """Return the symbols of :func:`changed_symbols`, with the numbers of their hunks, from 1."""
     if diff.old is None:
         return {MODULE: (1,)}
     old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
@@ -95,8 +89,3 @@ def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
         data = contents.get(item.path)
         body = None if data is None else outline(item.path, data).body(item.symbol)
         yield SymbolPlace(item.path, item.symbol, body or "")
-
-
-def touched_by(patch: Patch, record: Record) -> set[tuple[str, str]]:
-    """Return path and symbol of everything that a patch changes."""
-    return {(place.path, place.symbol) for place in record.patches.get(patch.name, ())}
