@@ -211,7 +211,7 @@ def test_no_rounding_hides_a_fault(made: Made, tmp_path: Path) -> None:
 def test_weights_of_one_layer_in_several_formats(made: Made) -> None:
     segments = {param: [s.format.name for s in found] for param, found in made.layout.items()}
     if made.config is GEMMA:
-        assert segments["model.layers.0.self_attn.qkv_proj.weight"] == ["Q4_K", "Q6_K"]
+        assert segments["model.layers.0.self_attn.qkv_proj.weight"] == ["Q4_K", "Q3_K", "Q6_K"]
         assert segments["model.layers.1.mlp.gate_up_proj.weight"] == ["Q4_0", "Q8_0"]
         assert "model.layers.0.mlp.down_proj.weight" not in segments
     else:

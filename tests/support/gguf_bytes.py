@@ -39,8 +39,10 @@ def small_rows(name: str, n: int, k: int, seed: int) -> U8:
     blocks = raw.reshape(-1, kind.bytes)
     # The largest value times the largest scale, but for a part of two.
     largest = 2.0 ** (f.low + f.high - 1) * (64 if f.scaled else 1)
+    largest = {"Q2_K": 1.5 * 15, "Q3_K": 4 * 32}.get(name, largest)
     factor = np.float16(1.5 / (largest * k**0.5))
     least = np.float16(-factor * 2 ** (f.low + f.high - 1)) if not f.scaled else factor * 16
+    least = factor * np.float16(1.5) if name == "Q2_K" else least
     values = (factor, np.float16(least))[: 1 + f.minimums]
     for place, value in zip((kind.factors, kind.factors + 2), values, strict=False):
         blocks[:, place : place + 2] = np.frombuffer(value.tobytes(), np.uint8)

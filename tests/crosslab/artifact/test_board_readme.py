@@ -39,7 +39,7 @@ def rows(text: str, title: str) -> list[str]:
 def test_names_every_command() -> None:
     done = subprocess.run([RUN, "--help"], capture_output=True, text=True, check=False)
     verbs = set(re.findall(r"\./run\.sh ([a-z]+)", done.stdout))
-    assert verbs == {"chat", "serve", "install", "uninstall", "bench", "verify"}
+    assert verbs == {"chat", "serve", "install", "uninstall", "bench", "pull", "verify"}
     commands = rows(board_readme(ABOUT, "M", ENTRIES, SHARDS), "Commands")
     assert {c.strip("`").split()[1] for c in commands} == {'"PROMPT"', *verbs}
 
