@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -116,11 +117,19 @@ def convolution(call: Call, weight: F32) -> tuple[F64, F64]:
     return out, states
 
 
-def run(function: Any, *inputs: Any, call: Call, out: tuple[int, ...]) -> tuple[F32, F32]:
-    """Build a function for this machine, and call it; its output and the states."""
+@functools.cache
+def build(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Build what `function` returns, for this machine."""
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
 
-    built = tvm.compile(module_of(main=function.with_attr("global_symbol", "main")), target="llvm")
+    made = function(*arguments).with_attr("global_symbol", "main")
+    return tvm.compile(module_of(main=made), target="llvm")
+
+
+def run(built: Any, *inputs: Any, call: Call, out: tuple[int, ...]) -> tuple[F32, F32]:
+    """Call a function; its output and the states."""
+    import tvm  # noqa: PLC0415
+
     result = tvm.runtime.tensor(np.full(out, np.nan, np.float32))
     states = tvm.runtime.tensor(call.states)
     given = [tvm.runtime.tensor(each) for each in (*inputs, call.sequences)]
@@ -136,7 +145,7 @@ LENGTHS = [(1,), (2,), (63,), (64,), (65,), (300,), (5, 1, 70), (1, 1, 1)]
 def test_states_and_outputs_are_those_of_single_steps(op: Any, lengths: tuple[int, ...]) -> None:
     shape = op.DeltaShape(key_heads=2, heads=4, keys=64, values=128, width=4)
     call = call_of(shape, lengths)
-    function = op._delta(shape, "float32")
+    function = build(op._delta, shape, "float32")
     inputs = (call.x, call.a, call.b, call.a_log, call.dt_bias)
     expected, after = delta_rule(call)
     out, states = run(function, *inputs, call=call, out=expected.shape)
@@ -151,7 +160,7 @@ def test_a_convolution_goes_on_from_the_inputs_before(op: Any, lengths: tuple[in
     call = call_of(shape, lengths)
     weight = np.random.default_rng(1).standard_normal((shape.channels, 1, 4)).astype(np.float32)
     expected, after = convolution(call, weight)
-    function = op._convolution(shape, "float32")
+    function = build(op._convolution, shape, "float32")
     out, states = run(function, call.x, weight, call=call, out=expected.shape)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     np.testing.assert_allclose(states, after, atol=1e-6)
