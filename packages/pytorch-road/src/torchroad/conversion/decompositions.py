@@ -23,14 +23,80 @@ def decompositions() -> Any:
             del table[operator]
     table.update(
         {
+            aten._cdist_forward.default: _cdist,
+            aten._pdist_forward.default: _pdist,
             aten.any.default: lambda x: x.flatten().any(0),
             aten.diagonal.default: _diagonal,
+            aten.dist.default: lambda x, y, p=2.0: _length((x - y).flatten(), p),
+            aten.exp2.default: lambda x: torch.pow(2.0, x),
+            aten.hypot.default: _hypot,
+            aten.kthvalue.default: _kthvalue,
+            aten.logcumsumexp.default: _logcumsumexp,
             aten.masked_scatter.default: _masked_scatter,
             aten.roll.default: _roll,
+            aten.searchsorted.Tensor: _searchsorted,
             aten.unfold.default: _unfold,
         }
     )
     return table
+
+
+def _length(x: Any, p: float) -> Any:
+    """Return the p-norm of the last axis, whose powers of large and small values are in range."""
+    x = x.abs()
+    largest = x.amax(-1, keepdim=True)
+    if p == 0:
+        return (x != 0).to(x.dtype).sum(-1)
+    if p == float("inf"):
+        return largest.squeeze(-1)
+    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+    return (x / scale).pow(p).sum(-1).pow(1 / p) * scale.squeeze(-1)
+
+
+def _cdist(x: Any, y: Any, p: float, _mode: Any = None) -> Any:
+    # The differences themselves: the square of a product would lose the digits of near points.
+    return _length(x.unsqueeze(-2) - y.unsqueeze(-3), p)
+
+
+def _pdist(x: Any, p: float = 2.0) -> Any:
+    first, second = torch.triu_indices(len(x), len(x), 1).unbind()
+    return _length(x[first] - x[second], p)
+
+
+def _hypot(x: Any, y: Any) -> Any:
+    return _length(torch.stack(torch.broadcast_tensors(x, y), -1), 2.0)
+
+
+def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    ordered = torch.sort(x, dim=dim, stable=True)
+    values, places = (each.select(dim, k - 1) for each in ordered)
+    return (values.unsqueeze(dim), places.unsqueeze(dim)) if keepdim else (values, places)
+
+
+def _logcumsumexp(x: Any, dim: int) -> Any:
+    # Each sum has a maximum of its own: with a common one, sums before it would vanish.
+    last = x.movedim(dim, -1)
+    size = last.shape[-1]
+    later = torch.arange(size) > torch.arange(size).unsqueeze(1)
+    sums = last.unsqueeze(-2).masked_fill(later, -float("inf")).logsumexp(-1)
+    return sums.movedim(-1, dim)
+
+
+def _searchsorted(
+    ordered: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Any = None,
+) -> Any:
+    if sorter is not None:
+        ordered = ordered.gather(-1, sorter)
+    rows = ordered.unsqueeze(-2) if ordered.dim() > 1 else ordered
+    after = right or side == "right"
+    below = rows <= x.unsqueeze(-1) if after else rows < x.unsqueeze(-1)
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
 def _diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:

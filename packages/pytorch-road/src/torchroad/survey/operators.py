@@ -32,6 +32,14 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "var_mean": lambda x: torch.var_mean(x, 1),
     "std": lambda x: x.std((0, 1)),
     "roll": lambda x: x.roll(5),
+    "exp2": torch.exp2,
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+    "cdist": lambda x: (torch.cdist(x, x[:3] * 0.75), torch.cdist(x, x[:2] * 0.5, p=1.0)),
+    "pdist": lambda x: torch.pdist(x, 3.0),
+    "dist": lambda x: torch.dist(x, x * 0.5),
+    "hypot": lambda x: torch.hypot(x, x.flip(1)),
+    "kthvalue": lambda x: x.kthvalue(3, 1),
+    "searchsorted": lambda x: torch.searchsorted(x[0].sort().values, x[1:] * 1.01, right=True),
     "truth values": lambda x: ((x > 0) + (x > 1), (x > 0) == (x > 1)),
     "grid_sample": lambda x: torch.nn.functional.grid_sample(
         x[None, None], (x[:4, :4] / (1 + x.abs().amax())).reshape(1, 2, 4, 2), align_corners=False
