@@ -315,12 +315,12 @@ class _State:
         else:
             touched = np.maximum(touched, reads[access.elements])
         this_queue = queue_of(self.instructions[index])
-        late = np.argwhere(touched > self.clocks[index])
-        for element, queue in late:
-            if queue != this_queue:
-                other = int(touched[element, queue])
-                where = f"{access.buffer.name} element {access.elements[element]}"
-                raise self._race(index, other, where)
+        late = touched > self.clocks[index]
+        late[:, this_queue] = False  # a queue runs its own instructions in order
+        if late.any():
+            element, queue = np.argwhere(late)[0]
+            where = f"{access.buffer.name} element {access.elements[element]}"
+            raise self._race(index, int(touched[element, queue]), where)
         (writes if access.write else reads)[access.elements, this_queue] = index
 
     def _race(self, index: int, other: int, where: str) -> StreamError:
