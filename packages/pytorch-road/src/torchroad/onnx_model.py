@@ -192,7 +192,9 @@ class _Products(relax.PyExprMutator):  # type: ignore[misc]
         x, weight = call.args
         about, padding = call.attrs, [int(each) for each in call.attrs.padding]
         symmetric = padding[:2] == padding[2:]
-        if not symmetric or about.data_layout != "NCHW" or x.ty.dtype != "float32":
+        # TVM's importer may lose a shape that the model computes from other shapes.
+        known = x.ty.shape is not None
+        if not known or not symmetric or about.data_layout != "NCHW" or x.ty.dtype != "float32":
             return call
         strides, dilation = (tuple(map(int, each)) for each in (about.strides, about.dilation))
         kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])

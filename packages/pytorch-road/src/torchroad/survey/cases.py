@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from torchroad import libraries
 from torchroad.survey.architectures.outputs import Factory, Made
-from torchroad.survey.onnx_cases import onnx_cases
+from torchroad.survey.onnx_cases import exported_cases, onnx_cases
 from torchroad.survey.operators import operator_cases
 
 MODULES = Path(__file__).with_name("modules.toml")
@@ -43,11 +43,17 @@ def architecture_cases() -> dict[str, Factory]:
     return {name: partial(_lively, make) for name, make in models.items()}
 
 
-KINDS = {
+def exported_architectures() -> dict[str, Any]:
+    """Return the architectures as models in ONNX."""
+    return exported_cases(architecture_cases())
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "module": module_cases,
     "operator": operator_cases,
     "architecture": architecture_cases,
     "onnx": onnx_cases,
+    "onnx-architecture": exported_architectures,
 }
 
 

@@ -96,7 +96,8 @@ def _check_packages(kinds: Sequence[str]) -> None:
         UserError: packages are missing; the message names them.
     """
     # The worker reads the tests in the package onnx for every kind.
-    wanted = ("torch", "onnx", "onnxruntime", *(PACKAGES if "architecture" in kinds else ()))
+    architectures = any("architecture" in kind for kind in kinds)
+    wanted = ("torch", "onnx", "onnxruntime", *(PACKAGES if architectures else ()))
     if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
         raise UserError(
             f"not installed here: {', '.join(missing)}",

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests of backends in the package onnx: models, inputs and outputs as files."""
+"""Models in ONNX: the tests of backends in the package onnx, and models that torch exports."""
 
 from __future__ import annotations
 
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
+import torch
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from crosslab.errors import UserError
+from torchroad.example import make_example
 from torchroad.onnx_file import read_onnx
+from torchroad.onnx_model import onnxruntime_outputs
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 # Operators and modules that torch exported, and models of several operators.
@@ -45,6 +52,37 @@ def read_case(folder: Path) -> OnnxCase:
     inputs = {name: _array(data / f"input_{place}.pb") for place, name in enumerate(names)}
     outputs = [_array(data / f"output_{place}.pb") for place in range(len(model.graph.output))]
     return OnnxCase(model, inputs, outputs)
+
+
+def exported_cases(factories: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Return a function for each model of torch, which exports it and computes its outputs."""
+    return {f"{name} in ONNX": partial(_exported, make) for name, make in factories.items()}
+
+
+def _exported(make: Callable[[], Any]) -> OnnxCase:
+    """Export a model with torch's exporter by traces, and return it with onnxruntime's outputs.
+
+    Raises:
+        UserError: torch cannot export the model, or onnxruntime cannot run it.
+    """
+    example = make_example(make, Path("survey"))
+    if example.by_name:
+        raise UserError("torch's exporter by traces gives no names to inputs")
+    with tempfile.TemporaryDirectory(prefix="onnx-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = Path(folder) / "model.onnx"
+        try:
+            torch.onnx.export(example.model, tuple(example.by_place), str(file), dynamo=False)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(f"torch cannot export the model: {reason}") from error
+        model = read_onnx(file)
+    names = [value.name for value in model.graph.input]
+    values = [tensor.numpy() for tensor in example.tensors()]
+    if len(names) != len(values):
+        raise UserError("torch's exporter leaves out inputs that it reads as constants")
+    inputs = dict(zip(names, values, strict=True))
+    return OnnxCase(model, inputs, onnxruntime_outputs(model, inputs))
 
 
 def _array(file: Path) -> NDArray[Any]:

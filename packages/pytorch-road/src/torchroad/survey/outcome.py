@@ -21,6 +21,7 @@ KINDS = {
     "operator": "operators",
     "architecture": "architectures",
     "onnx": "tests of ONNX's backends",
+    "onnx-architecture": "architectures that torch exports to ONNX",
 }
 
 # Largest allowed difference of an output, relative to the largest value of torch's output.
