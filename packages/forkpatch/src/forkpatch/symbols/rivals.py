@@ -95,10 +95,11 @@ class _Pair:
     @cached_property
     def is_renamed(self) -> bool:
         """True when git's spot is in a symbol of another name; parses files only if it may be."""
-        directives = self.home.text.directives
+        conditions = self.home.text.conditions
         whole = (0, len(self.lines)), self.there, (0, len(self.there.text.lines))
         may_be = any(self.lost(span, self.there, block) for span, block in self.spans())
-        may_be = may_be or bool(directives and directives & {*self._missing(*whole)})
+        may_be = may_be or bool(conditions and conditions & {*self._missing(*whole)})
+        may_be = may_be or self.kept_heads(-1) != self.heads(-1)
         return may_be and self.home.symbol() != self.there.symbol()
 
     @cached_property
@@ -197,13 +198,15 @@ class _Pair:
                 return None
         return None
 
-    def kept_heads(self, row: int) -> set[bytes]:
-        """Return the heads of the blocks up to the one of a row that git's spot has above it."""
+    def heads(self, row: int) -> set[bytes]:
+        """Return the heads of the blocks up to the one of a row; of all blocks for another row."""
         *levels, _ = self.home.levels()
         inner = [top for top, bottom in levels if not top <= row < bottom]
-        tops = [top for top, _ in levels[: len(inner) + 1]]
-        above = {*self.there.text.lines[: self.there.rows[0]]}
-        return {self.lines[top] for top in tops if self.says(top)} & above
+        return {self.lines[top] for top, _ in levels[: len(inner) + 1] if self.says(top)}
+
+    def kept_heads(self, row: int) -> set[bytes]:
+        """Return the heads of the blocks up to the one of a row that git's spot has above it."""
+        return self.heads(row) & {*self.there.text.lines[: self.there.rows[0]]}
 
     def spans(self) -> Iterator[tuple[Span, Span]]:
         """Yield the lines near the home, and its blocks, with their counterparts at git's spot."""

@@ -16,6 +16,7 @@ from forkpatch.model.diffs import split_lines
 
 _HEADING = re.compile(rb"\[+[^\[\]=,]+\]+$|---$")
 _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma|undef|error)")
+_CONDITION = re.compile(rb"#\s*(?:if|el|endif)")
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
@@ -81,9 +82,9 @@ class Text:
         return b"\n".join([b"", *self.lines, b""])
 
     @cached_property
-    def directives(self) -> Set[int]:
-        """The rows of directives of C's preprocessor."""
-        return {row for row, line in enumerate(self.lines) if is_directive(line)}
+    def conditions(self) -> Set[int]:
+        """The rows of conditions of C's preprocessor."""
+        return {row for row, line in enumerate(self.lines) if _CONDITION.match(line)}
 
     def rows(self, line: bytes) -> Sequence[int]:
         """Return the rows of a line."""
