@@ -12,7 +12,6 @@ from forkpatch.cli.options import (
     Registry,
     add_source_options,
     known_sources,
-    source_options,
     version_of,
 )
 from forkpatch.errors import UserError
@@ -21,7 +20,7 @@ from forkpatch.sources.obtain import mirrors_of
 from forkpatch.tree.fork import Fork
 
 if TYPE_CHECKING:
-    from forkpatch.inspect.mapmodel import ApplicabilityMap
+    from forkpatch.inspect.mapmodel import MapCell, SeriesMap
 
 _MOST_COLUMNS = 6  # versions in a table with a column for each
 _MOST_NAMES = 5  # newer versions that are listed
@@ -35,12 +34,7 @@ def register(verbs: Registry) -> None:
         "upstream",
         nargs="?",
         metavar="NAME",
-        help="upstream to probe (default: all upstreams, as a map)",
-    )
-    verb.add_argument(
-        "--check",
-        action="store_true",
-        help="for the map: write nothing; exit with 1 if the table is out of date",
+        help="upstream to probe (default: all series, on the versions of the settings)",
     )
     verb.add_argument(
         "--version", metavar="V", help="version whose series is probed (default: the release's)"
@@ -55,61 +49,40 @@ def register(verbs: Registry) -> None:
 
 def run_probe(fork: Fork, options: argparse.Namespace) -> int:
     """List the upstream versions on which each patch applies, and the commit that broke it."""
-    from forkpatch.inspect.applicability import map_upstream  # noqa: PLC0415 - for this verb only
+    from forkpatch.inspect.applicability import map_fork, map_upstream  # noqa: PLC0415
 
     if options.upstream is None:
-        return _run_map(fork, options)
-    chosen = known_sources(fork, options)
-    upstream = version_of(fork, options)
-    result = map_upstream(fork, upstream, chosen, options.versions or (), options.to)
-    if options.json != "-":
-        _say_probe(result)
+        if wrong := [name for name in ("version", "versions") if getattr(options, name)]:
+            raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
+        result = map_fork(fork, known_sources(fork, options))
+    else:
+        chosen = known_sources(fork, options)
+        upstream = version_of(fork, options)
+        result = map_upstream(fork, upstream, chosen, options.versions or (), options.to)
+    for series in result.sets if options.json != "-" else ():
+        if options.upstream is None:
+            say(f"{series.upstream} {series.set}:")
+        key = series.upstream, series.set
+        _say_probe(series, [row for row in result.rows if (row.upstream, row.set) == key])
     write_report(options.json, result)
     return 0
 
 
-def _run_map(fork: Fork, options: argparse.Namespace) -> int:
-    """Write the map of all series, or compare it with the map in the repository."""
-    from forkpatch.inspect.applicability import map_fork  # noqa: PLC0415 - for this verb only
-    from forkpatch.inspect.mapmodel import table_path  # noqa: PLC0415
-    from forkpatch.inspect.maptable import page  # noqa: PLC0415
-    from groundwork.files import atomic_write  # noqa: PLC0415
-
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    if wrong := [name for name in ("version", "versions") if getattr(options, name)]:
-        raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
-    fork.cache.remember(chosen.mirrors)
-    path = table_path(fork)
-    result = map_fork(fork, chosen)
-    text = page(result)
-    same = path.is_file() and path.read_text("utf-8") == text
-    if not options.check and not same:
-        atomic_write(path, text)
-    if options.json != "-":
-        sets = ", ".join(f"{series.upstream} {series.set}" for series in result.sets)
-        say(f"{counted(len(result.rows), 'cell')} of {sets}")
-        say(f"{path.name}: {'up to date' if same else 'differs' if options.check else 'written'}")
-    write_report(options.json, result)
-    return 1 if options.check and not same else 0
-
-
-def _say_probe(result: ApplicabilityMap) -> None:
+def _say_probe(series: SeriesMap, rows: Sequence[MapCell]) -> None:
     """Print the fits of the patches on each version, and the commits that changed a fit."""
-    (series,) = result.sets
-    versions = dict.fromkeys(row.version for row in result.rows)
-    fits = {(row.patch, row.version): row.outcome for row in result.rows}
+    versions = dict.fromkeys(row.version for row in rows)
+    fits = {(row.patch, row.version): row.outcome for row in rows}
     if len(versions) <= _MOST_COLUMNS:
-        rows = [[patch, *(fits[patch, each] for each in versions)] for patch in series.patches]
-        print_table(("patch", *versions), rows)
+        cells = [[patch, *(fits[patch, each] for each in versions)] for patch in series.patches]
+        print_table(("patch", *versions), cells)
     else:
         by_patch = ({each: fits[patch, each] for each in versions} for patch in series.patches)
-        rows = [
+        cells = [
             [patch, line]
             for patch, known in zip(series.patches, by_patch, strict=True)
             for line in _ranges(known)
         ]
-        print_table(("patch", f"on {len(versions)} versions"), rows)
+        print_table(("patch", f"on {len(versions)} versions"), cells)
     commits = counted(series.commits, "upstream commit")
     say(f"{commits} since {series.set} changed these files; each was probed")
     for turn in series.turns:

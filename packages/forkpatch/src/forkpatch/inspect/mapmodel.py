@@ -5,9 +5,6 @@ The map of all series is configured in ``pyproject.toml``:
 
 .. code-block:: toml
 
-    [tool.forkpatch.map]
-    table = "docs/applicability.md"          # path of the table; this is the default
-
     [tool.forkpatch.map.upstreams.foo]
     from = "1.0"                             # the first version
     until = "<40 hexadecimal digits>"        # the newest commit; tags after it are left out
@@ -20,12 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.safety import check_object_id, check_path
-from forkpatch.tree.fork import Fork
+from forkpatch.safety import check_object_id
 
 SHADOW = "overlay"
 
@@ -136,10 +131,3 @@ def map_settings(table: Mapping[str, Any]) -> dict[str, MapSettings]:
             remedy="name a patch series to probe, or add [tool.forkpatch.map.upstreams.NAME]",
         )
     return settings
-
-
-def table_path(fork: Fork) -> Path:
-    """Return the path of the map's table."""
-    return fork.settings.root / check_path(
-        fork.settings.map.get("table", "docs/applicability.md"), "[tool.forkpatch.map]: table"
-    )
