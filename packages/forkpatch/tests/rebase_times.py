@@ -308,25 +308,24 @@ def main() -> int:
             options.clone.resolve(), tags, options.count, folder / "real", source
         )
         print(f"{len(bench.cases)} written cases; {options.count} commits, {' to '.join(tags)}\n")
+        installed = [tool for tool in TOOLS if shutil.which(tool[1])]
+        runs: dict[str, list[Moved]] = {title: [] for title, _, _ in installed}
+        for _ in range(options.runs):  # in turns: what else this machine does is the same for all
+            for title, _, tool in installed:
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    runs[title].append(tool(real, Path(place)))
         print(f"| tool | {' | '.join(Verdict)} | stops in the commits | CPU, s | CPU, of git's |")
         print(f"|---|{'---|' * (len(Verdict) + 3)}", flush=True)
         reference = missed = 0.0
-        for title, program, tool in TOOLS:
-            if shutil.which(program) is None:
-                print(f"| {title} | not installed |")
-                continue
+        for title, _, tool in installed:
             if tool is forkpatch:
                 counts = verdicts(bench.cases, by_merge(bench))
             else:
                 with tempfile.TemporaryDirectory(dir=folder) as place:
                     counts = verdicts(bench.cases, placed(bench, tool(cases, Path(place))))
-            runs = []
-            for _ in range(options.runs):
-                with tempfile.TemporaryDirectory(dir=folder) as place:
-                    runs.append(tool(real, Path(place)))
-            cpu = statistics.median(one.cpu for one in runs)
+            cpu = statistics.median(one.cpu for one in runs[title])
             reference = reference or cpu
-            cells = [counts[one] for one in Verdict] + [len(runs[0].stops)]
+            cells = [counts[one] for one in Verdict] + [len(runs[title][0].stops)]
             print(
                 f"| {title} | {' | '.join(map(str, cells))} | {cpu:.1f} | {cpu / reference:.1f} |",
                 flush=True,

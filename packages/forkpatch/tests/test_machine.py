@@ -238,3 +238,13 @@ def test_report_into_a_missing_folder_is_refused_before_the_verb(lab: ForkLab) -
     refuses(lab, [f"there is no folder {target.parent}"], "apply", "--json", str(target))
     assert not target.parent.exists() and not lab.tree.exists()
     lab.ok("apply", "--json", str(lab.root / "out/x.json"))
+
+
+def test_a_verb_leaves_no_process_behind(lab: ForkLab) -> None:
+    lab.change("turn.patch", {"python/calc/core.py": core(sub="b - a")})
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    if not children.exists():
+        pytest.skip("this kernel does not list the children of a process")
+    before = children.read_text()
+    lab.ok("record")
+    assert children.read_text() == before

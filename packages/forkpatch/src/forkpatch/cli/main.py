@@ -18,6 +18,7 @@ import forkpatch
 from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import UserError
 from forkpatch.git.calls import drop_variables
+from forkpatch.git.objects import end_readers
 from forkpatch.machine import require_git
 from forkpatch.model.settings import find_root, load_settings
 from forkpatch.tree.claim import claimed
@@ -65,7 +66,10 @@ def _run(options: argparse.Namespace) -> int:
     _check_report(options.json, settings.root)
     verb: Verb = options.run
     with claimed(settings, claim_of(options)):
-        return verb(open_fork(settings, new=options.begins), options)
+        try:
+            return verb(open_fork(settings, new=options.begins), options)
+        finally:
+            end_readers()
 
 
 def _check_report(target: str | None, root: Path) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Fast compression: a tree grows by a tenth. A repository that is gone soon needs none, nor deltas.
 _KEPT = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=1", "fast-import")
 _BRIEF = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=0", "fast-import", "--depth=0")
+_MOST_READERS = 4
 IDENTITY = b"forkpatch <forkpatch@localhost>"
 #: The same for git's environment.
 COMMITTER = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
@@ -219,23 +220,37 @@ def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
     Raises:
         GitError: git ended before it gave all of them.
     """
-    repo = _reader(git.git_dir, (git.git_dir or Path()).stat().st_ino)
+    repo = _reader(git.git_dir)
     for name in names:
         try:
             *_, size, data = repo.git.get_object_data(name)
         except (ValueError, OSError) as error:
             if not str(error).endswith(" missing'"):
-                _reader.cache_clear()
+                end_readers()
                 raise GitError(["cat-file"], -1, f"fatal: {error}") from error
             yield None
             continue
         if len(data) != size:  # GitPython does not compare them
-            _reader.cache_clear()
+            end_readers()
             raise GitError(["cat-file"], -1, f"fatal: {name} is cut off")
         yield data
 
 
-@lru_cache(maxsize=4)
-def _reader(git_dir: Path | None, _inode: int) -> Repo:
-    """Return a repository whose process reads objects; another one may come to the same path."""
-    return git_repo(Git(git_dir))
+# Repositories whose processes read objects, by path and inode: another one may come to a path.
+_READERS: dict[tuple[Path | None, int], Repo] = {}
+
+
+def _reader(git_dir: Path | None) -> Repo:
+    """Return a repository whose process reads objects until :func:`end_readers`."""
+    key = git_dir, (git_dir or Path()).stat().st_ino
+    if key not in _READERS:
+        if len(_READERS) == _MOST_READERS:
+            end_readers()
+        _READERS[key] = git_repo(Git(git_dir))
+    return _READERS[key]
+
+
+def end_readers() -> None:
+    """End the processes that read objects; a later reading starts them again."""
+    while _READERS:
+        _READERS.popitem()[1].close()
