@@ -176,12 +176,16 @@ class _Products(relax.PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self.module = module
+        self.lost = 0  # convolutions without the shape of their input
 
     def converted(self) -> Any:
         """Return the module with products."""
         for var, function in self.module.functions_items():
             if isinstance(function, relax.Function):
                 self.builder_.update_func(var, self.visit_expr(function))
+        if self.lost:
+            told = f"TVM's importer loses the shape of the inputs of Conv ({self.lost} times)"
+            raise UserError(told, remedy="let the model compute no shapes, for example by Reshape")
         return relax.transform.DeadCodeElimination()(self.builder_.get())
 
     def visit_call_(self, call: Any) -> Any:
@@ -192,9 +196,10 @@ class _Products(relax.PyExprMutator):  # type: ignore[misc]
         x, weight = call.args
         about, padding = call.attrs, [int(each) for each in call.attrs.padding]
         symmetric = padding[:2] == padding[2:]
-        # TVM's importer may lose a shape that the model computes from other shapes.
-        known = x.ty.shape is not None
-        if not known or not symmetric or about.data_layout != "NCHW" or x.ty.dtype != "float32":
+        if x.ty.shape is None:
+            self.lost += 1
+            return call
+        if not symmetric or about.data_layout != "NCHW" or x.ty.dtype != "float32":
             return call
         strides, dilation = (tuple(map(int, each)) for each in (about.strides, about.dilation))
         kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
