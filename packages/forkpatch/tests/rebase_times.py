@@ -127,7 +127,7 @@ def forkpatch(work: Work, place: Path) -> Moved:
     """Forkpatch: the series is read from its files, and the new one is written."""
     os.environ["XDG_CACHE_HOME"], os.environ["PYTHONPATH"] = str(place / "cache"), str(work.source)
     # An installed program is compiled once.
-    os.environ["PYTHONPYCACHEPREFIX"] = str(place / "compiled")
+    os.environ["PYTHONPYCACHEPREFIX"] = str(place.parent / "compiled")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def command(*words: str) -> tuple[str, ...]:
