@@ -149,7 +149,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"GET /slots", "yes", "", "`/metrics`"},
     {"GET /lora-adapters", "yes", "", ""},
     {"GET /health", "yes", "", ""},
-    {"GET /metrics", "with `--metrics`", "", ""},
+    {"GET /metrics", "if enabled", "", ""},
     {"GET /openapi.json", "", "", ""},
     {"GET /", "yes", "a line of text", ""},
 };
