@@ -30,7 +30,7 @@ from crosslab.models.sources.pins import LOCK_NAME, read_pins
 from forkpatch.errors import ForkError
 from forkpatch.model.lock import read_lock
 from forkpatch.model.overlays import read_shadows
-from forkpatch.model.patchfile import parse_patch, read_series
+from forkpatch.model.patchfile import parse_patch, read_entries
 from forkpatch.model.record import read_record
 
 REFUSALS = (LabError, ForkError, CostError, AcceleratorError)
@@ -45,7 +45,7 @@ def patch(data: bytes, _: Path) -> None:
 def series(data: bytes, folder: Path) -> None:
     """The order of patches."""
     (folder / "series").write_bytes(data)
-    read_series(folder)
+    read_entries(folder)
 
 
 def lock(data: bytes, folder: Path) -> None:
