@@ -109,7 +109,8 @@ def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> H
     delta = [entry for entry in library.tensorized if "delta" in entry["function"]]
     assert all(entry["symbol"] for entry in delta)
     assert len(delta) == 7
-    return Hybrid(tiny_runner.build_engine_probe(tiny_runner.host_request()), params, library.library, model)
+    probe = tiny_runner.build_engine_probe(tiny_runner.host_request())
+    return Hybrid(probe, params, library.library, model)
 
 
 @pytest.mark.parametrize(
