@@ -44,7 +44,7 @@ _DEFAULTS = """\
 _INSTALLED = """\
 #!/bin/sh
 set -e
-if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+if [ "$1" = configure ] && [ -d /run/systemd/system ] && [ -z "${{DPKG_ROOT-}}" ]; then
   systemctl daemon-reload
   systemctl enable --quiet {package}
   systemctl restart {package} || echo "{package} does not start: journalctl -u {package}" >&2
@@ -53,15 +53,17 @@ fi
 _LEAVES = """\
 #!/bin/sh
 set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+if [ "$1" = remove ] && [ -d /run/systemd/system ] && [ -z "${{DPKG_ROOT-}}" ]; then
   systemctl disable --quiet --now {package} || :
 fi
 """
 _LEFT = """\
 #!/bin/sh
 set -e
-if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-if [ "$1" = purge ]; then rm -rf /var/lib/{package} /var/lib/private/{package}; fi
+if [ -d /run/systemd/system ] && [ -z "${{DPKG_ROOT-}}" ]; then systemctl daemon-reload; fi
+if [ "$1" = purge ]; then
+  rm -rf "${{DPKG_ROOT-}}/var/lib/{package}" "${{DPKG_ROOT-}}/var/lib/private/{package}"
+fi
 """
 
 
