@@ -352,7 +352,10 @@ def make_page() -> str:
     """The page, made in a temporary folder with a cache of its own."""
     with tempfile.TemporaryDirectory(prefix="carrying-") as name:
         folder = Path(name).resolve()
+        identity = folder / "gitconfig"
+        identity.write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n", "utf-8")
         changed = {
+            "GIT_CONFIG_GLOBAL": str(identity),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "COLUMNS": "96",
             "FORKPATCH_COMMAND": "forkpatch",

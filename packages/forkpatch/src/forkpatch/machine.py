@@ -41,12 +41,6 @@ def require_git() -> None:
         raise UserError(f"git is version {version[0].decode()}, too old", remedy=remedy)
 
 
-def knows_author(repository: Path) -> bool:
-    """Return True when the user's own git has a name and an address for commits there."""
-    words = ["git", "-C", str(repository), "var", "GIT_AUTHOR_IDENT"]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
-
-
 def full(folders: Iterable[Path]) -> str:
     """Return a remedy that names the first folder without free space; empty without one.
 

@@ -48,6 +48,10 @@ def test_edit_says_that_git_has_no_name_for_commits(
     settings.write_text("[user]\nuseConfigOnly = true\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
     assert "config user.name NAME" in two.ok("edit", "calc").out
+    with monkeypatch.context() as variables:
+        variables.setenv("GIT_AUTHOR_NAME", "Ada")
+        variables.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
+        assert "user.name" not in two.ok("edit", "calc").out
     settings.write_text("[user]\nname = Ada\nemail = ada@example.org\n")
     assert "user.name" not in two.ok("edit", "calc").out
 

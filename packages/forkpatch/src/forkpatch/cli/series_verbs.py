@@ -19,7 +19,7 @@ from forkpatch.cli.options import (
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.machine import knows_author
+from forkpatch.git.calls import knows_author
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
 from forkpatch.output import counted, say, warn, write_report

@@ -69,6 +69,8 @@ _KEPT = {"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_EXEC_PATH"}
 
 #: Attributes of a repository of ours: a file is what its bytes are, whatever the tree says.
 NEUTRAL_ATTRIBUTES = "* -text !eol -filter -ident !working-tree-encoding !diff !merge !whitespace\n"
+# What drop_variables took; the user's own git commands see it.
+_dropped: dict[str, str] = {}
 NO_NETWORK = {"GIT_ALLOW_PROTOCOL": "none"}
 NETWORK = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
 
@@ -109,7 +111,7 @@ def drop_variables() -> None:
     """
     used = {*_KEPT, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}
     for name in [name for name in os.environ if name.startswith("GIT_") and name not in used]:
-        del os.environ[name]
+        _dropped[name] = os.environ.pop(name)
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,13 @@ class Git:
     def text(self, *args: str, stdin: bytes = b"") -> str:
         """Like :meth:`run`: the output as text, without its last newline."""
         return self.run(*args, stdin=stdin).stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def knows_author(repository: Path) -> bool:
+    """Return True when the user's own git has a name and an address for commits there."""
+    words = ["git", "-C", str(repository), "var", "GIT_AUTHOR_IDENT"]
+    environment = {**os.environ, **_dropped}
+    return subprocess.run(words, capture_output=True, check=False, env=environment).returncode == 0
 
 
 def git_repo(git: Git) -> Repo:
