@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/ollama_request.h"
 
+#include <cmath>
+#include <map>
+#include <regex>
 #include <utility>
 
 #include "api/conversation.h"
@@ -141,7 +144,7 @@ Fields CommonFields() {
         "the "
         "model's values"},
        ReadOptions},
-      IgnoredField<OllamaRequest>("keep_alive", "the model stays loaded"),
+      IgnoredField<OllamaRequest>("keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
       IgnoredField<OllamaRequest>("think", "the model's chat template decides"),
   };
 }
@@ -174,6 +177,31 @@ OllamaRequest Parsed(const FieldTable<OllamaRequest>& fields, std::string_view b
 }
 
 }  // namespace
+
+std::optional<std::chrono::seconds> ReadKeepAlive(const Json& value) {
+  constexpr double kLongest = 1e9;  // seconds; more is for ever
+  static const std::map<std::string, double> units = {
+      {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  static const std::regex part("([0-9]{1,9}(?:[.][0-9]{0,9})?)(ns|us|ms|s|m|h)");
+  static const std::regex whole("-?(?:[0-9]{1,9}(?:[.][0-9]{0,9})?(?:ns|us|ms|s|m|h)){1,6}");
+  const std::string name = "keep_alive";
+  double seconds = 0;
+  if (!value.is_string()) {
+    seconds = ReadReal(name, value);
+  } else if (const std::string text = value; text == "-1") {
+    seconds = -1;
+  } else if (text != "0") {
+    if (text.size() > 100 || !std::regex_match(text, whole)) {
+      Refuse(name, "must be seconds, or a duration such as \"5m\" or \"1h30m\"");
+    }
+    for (std::sregex_iterator at(text.begin(), text.end(), part), end; at != end; ++at) {
+      seconds += std::stod((*at)[1]) * units.at((*at)[2]);
+    }
+    if (text.front() == '-') seconds = -seconds;
+  }
+  if (seconds < 0 || seconds > kLongest) return std::nullopt;
+  return std::chrono::seconds(static_cast<int64_t>(std::ceil(seconds)));
+}
 
 const FieldTable<OllamaRequest>& OllamaChatFields() {
   static const FieldTable<OllamaRequest> fields(With({
@@ -216,7 +244,7 @@ const FieldTable<EmbeddingRequest>& OllamaEmbedFields() {
       EmbeddingFields().At("dimensions"),
       IgnoredField<Request>("truncate", "a text that is too long gets status 400"),
       IgnoredField<Request>("options"),
-      IgnoredField<Request>("keep_alive", "the model stays loaded"),
+      IgnoredField<Request>("keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
   });
   return fields;
 }
@@ -230,7 +258,7 @@ const FieldTable<EmbeddingRequest>& OllamaEmbeddingFields() {
                            request->inputs = {ReadText(at.name, at.value)};
                          }}),
       IgnoredField<Request>("options"),
-      IgnoredField<Request>("keep_alive", "the model stays loaded"),
+      IgnoredField<Request>("keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
   });
   return fields;
 }

@@ -2,6 +2,8 @@
 // Requests of Ollama's API, read as chats, texts and texts for vectors.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +15,10 @@ namespace rvv_runner {
 
 // The version of Ollama whose API is read.
 constexpr char kOllamaVersion[] = "0.12.6";
+
+// How long a model stays loaded after a request, by its field `keep_alive`: seconds, or a text of Go's
+// durations such as "1h30m". Without a value it stays. Throws ApiError.
+std::optional<std::chrono::seconds> ReadKeepAlive(const Json& value);
 
 // True for the paths of Ollama's API, which has its own form of errors and of streams.
 inline bool IsOllama(std::string_view path) { return path.starts_with("/api/"); }

@@ -97,12 +97,15 @@ ModelServers::~ModelServers() {
   keeper_.join();
 }
 
-bool ModelServers::runs(const std::string& name) const {
+ModelServers::Running ModelServers::StateOf(size_t index) const {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].name == name) return servers_[i].state == State::kRunning;
+  const Server& server = servers_[index];
+  Running state{server.state == State::kRunning};
+  if (server.unload) {
+    const auto left = std::chrono::ceil<std::chrono::seconds>(*server.unload - Clock::now());
+    state.left = std::max(left, 0s);
   }
-  return false;
+  return state;
 }
 
 std::unique_ptr<ModelServers::Use> ModelServers::Acquire(size_t index) {
@@ -136,9 +139,12 @@ std::unique_ptr<ModelServers::Use> ModelServers::Acquire(size_t index) {
   return std::make_unique<Use>(this, index, server.port);
 }
 
-void ModelServers::Release(size_t index) {
+void ModelServers::Release(size_t index, Kept kept) {
   const std::lock_guard lock(mutex_);
-  --servers_[index].users;
+  Server& server = servers_[index];
+  --server.users;
+  server.unload.reset();
+  if (kept) server.unload = Clock::now() + *kept;
   changed_.notify_all();
 }
 
@@ -161,6 +167,22 @@ bool ModelServers::MakeRoom(size_t index) {
   }
 }
 
+// Stops servers whose time is over. Returns when the next one's is.
+std::optional<ModelServers::Clock::time_point> ModelServers::StopUnused() {
+  std::optional<Clock::time_point> next;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    Server& server = servers_[i];
+    if (!server.unload || server.users > 0 || server.state != State::kRunning) continue;
+    if (*server.unload <= Clock::now()) {
+      Log(LogLevel::kInfo, "unloading " + models_[i].name);
+      Stop(&server);
+    } else if (!next || *server.unload < *next) {
+      next = server.unload;
+    }
+  }
+  return next;
+}
+
 // Waits until the process is gone, so that its memory is free.
 void ModelServers::Stop(Server* server) {
   if (server->state != State::kRunning) return;
@@ -170,6 +192,7 @@ void ModelServers::Stop(Server* server) {
     if (i == 98) kill(server->process, SIGKILL);
   }
   server->state = State::kStopped;
+  server->unload.reset();
 }
 
 void ModelServers::Start(size_t index, Server* server) {
@@ -209,7 +232,11 @@ void ModelServers::OnKeeper(std::function<void()> job) {
 void ModelServers::RunJobs() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !jobs_.empty() || closed_; });
+    const auto next = StopUnused();
+    if (jobs_.empty() && !closed_) {
+      next ? static_cast<void>(changed_.wait_until(lock, *next)) : changed_.wait(lock);
+      continue;
+    }
     if (jobs_.empty()) break;
     const auto job = std::move(jobs_.front());
     jobs_.pop_front();

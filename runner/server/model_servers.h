@@ -3,12 +3,14 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,23 +41,31 @@ class ModelServers {
   ModelServers& operator=(const ModelServers&) = delete;
 
   const std::vector<StoredModel>& models() const { return models_; }
-  // True if the model's server runs.
-  bool runs(const std::string& name) const;
+  // How long a model stays loaded after its last use; without a value, until its memory is needed.
+  using Kept = std::optional<std::chrono::seconds>;
+  struct Running {
+    bool runs = false;
+    Kept left = {};  // until it is unloaded, unless it is used again
+  };
+  Running StateOf(size_t index) const;
 
   // A running server, which is not stopped for as long as this lives.
   class Use {
    public:
     Use(ModelServers* servers, size_t index, int port)
         : servers_(servers), index_(index), port_(port) {}
-    ~Use() { servers_->Release(index_); }
+    ~Use() { servers_->Release(index_, kept_); }
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
     int port() const { return port_; }
+    // Sets how long the model stays loaded after this use.
+    void Keep(Kept kept) { kept_ = kept; }
 
    private:
     ModelServers* servers_;
     size_t index_;
     int port_;
+    Kept kept_ = {};
   };
   // Starts the model's server if it does not run; its port is of this machine. Throws ApiError: 503
   // if others that are answering leave no memory for a while, or if it does not start.
@@ -68,15 +78,18 @@ class ModelServers {
 
  private:
   enum class State { kStopped, kStarting, kRunning };
+  using Clock = std::chrono::steady_clock;
   struct Server {
     State state = State::kStopped;
     pid_t process = 0;
     int port = 0;
     int users = 0;
     uint64_t used = 0;  // time of its last use, as a number of Acquire calls
+    std::optional<Clock::time_point> unload = {};
   };
 
-  void Release(size_t index);
+  void Release(size_t index, Kept kept);
+  std::optional<Clock::time_point> StopUnused();
   int64_t CostOf(size_t index) const { return models_[index].bytes + cache_; }
   bool MakeRoom(size_t index);
   void Stop(Server* server);
@@ -94,7 +107,7 @@ class ModelServers {
   uint64_t acquired_ = 0;
   bool closed_ = false;
 
-  // Starts processes: they end with the thread that started them.
+  // Starts processes, which end with the thread that started them, and stops those whose time is over.
   std::list<std::function<void()>> jobs_;
   std::thread keeper_;
 };

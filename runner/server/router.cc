@@ -73,37 +73,51 @@ void Router::Get(const std::string& path, const httplib::Request& request,
     Send(response, {{"object", "list"}, {"data", std::move(list)}});
   } else if (path == "/api/tags" || path == "/api/ps") {
     json list = json::array();
-    for (const StoredModel& model : servers_->models()) {
-      const bool running = path == "/api/ps";
-      if (running && !servers_->runs(model.name)) continue;
+    for (size_t i = 0; i < servers_->models().size(); ++i) {
+      const StoredModel& model = servers_->models()[i];
       json one = OllamaModel(model.name, model.bytes, model.digest);
-      running ? one.update({{"expires_at", kNever}, {"size_vram", 0}})
-              : one.update({{"modified_at", Rfc3339(started_)}});
+      if (path == "/api/tags") {
+        one["modified_at"] = Rfc3339(started_);
+      } else {
+        const ModelServers::Running state = servers_->StateOf(i);
+        if (!state.runs) continue;
+        const auto at = state.left ? Rfc3339(std::time(nullptr) + state.left->count()) : kNever;
+        one.update({{"expires_at", at}, {"size_vram", 0}});
+      }
       list.push_back(std::move(one));
     }
     Send(response, {{"models", std::move(list)}});
   } else {
-    Forward(last_, request, "", response);
+    Forward(last_, request, "", {}, response);
   }
 }
 
 void Router::Post(const httplib::Request& request, Body* body, httplib::Response& response) {
   std::string name;
+  ModelServers::Kept kept;
   {
     const json parsed = ParseBody(body->text());
-    const auto model = parsed.is_object() ? parsed.find("model") : parsed.end();
-    if (model != parsed.end() && !model->is_null()) name = ReadText("model", *model);
+    const auto field = [&](const char* key) -> const json* {
+      const auto found = parsed.is_object() ? parsed.find(key) : parsed.end();
+      return found == parsed.end() || found->is_null() ? nullptr : &*found;
+    };
+    const json* model = field("model");
+    if (model == nullptr && request.path == "/api/show") model = field("name");
+    if (model != nullptr) name = ReadText("model", *model);
+    const json* time = IsOllama(request.path) ? field("keep_alive") : nullptr;
+    if (time != nullptr) kept = ReadKeepAlive(*time);
   }
   const size_t found = Find(name);
   const std::string text = body->text();
   body->Drop();
-  Forward(found, request, text, response);
+  Forward(found, request, text, kept, response);
 }
 
 void Router::Forward(size_t model, const httplib::Request& request, const std::string& body,
-                     httplib::Response& response) {
+                     ModelServers::Kept kept, httplib::Response& response) {
   const std::string& name = servers_->models()[model].name;
   const std::shared_ptr<ModelServers::Use> use = servers_->Acquire(model);
+  use->Keep(kept);
   const auto client = std::make_shared<httplib::Client>("127.0.0.1", use->port());
   client->set_connection_timeout(kConnect);
   client->set_read_timeout(kLongest);

@@ -31,8 +31,9 @@ class Router {
  private:
   // The index of a model that a request names; the last one that was asked for, if it names none.
   size_t Find(const std::string& name);
+  // `kept`: how long the model stays loaded afterwards.
   void Forward(size_t model, const httplib::Request& request, const std::string& body,
-               httplib::Response& response);
+               ModelServers::Kept kept, httplib::Response& response);
 
   ModelServers* servers_;
   int64_t started_;
