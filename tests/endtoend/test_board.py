@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -20,8 +21,9 @@ from support.archives import unpack
 from support.clients.llm_command import said_by_llm
 from support.tiny_runner import CONFIG, VLEN
 
+from crosslab.artifact.deb import package_name
 from crosslab.artifact.dist import RUN, Dist, write_dist
-from crosslab.artifact.package import package
+from crosslab.artifact.package import debs, package
 from crosslab.artifact.sbom import Part
 from crosslab.artifact.verify import verify_tarball
 from crosslab.assemble.link import link_runner
@@ -39,8 +41,8 @@ PROMPT = "a cab"
 
 
 @pytest.fixture(scope="module")
-def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tarball of a tiny model."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, finished."""
     at = tmp_path_factory.mktemp("artefact")
     linking = tiny_runner.riscv_request()
     (at / "params").mkdir()
@@ -48,12 +50,18 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (at / "tokenizer.bin").write_bytes(pack(text_probe.tiny(CONFIG.vocab)))
     files = {"run.sh": RUN, "runner": link_runner(linking, shared_builds.CACHE)}
     files |= {"params": at / "params", "tokenizer.bin": at / "tokenizer.bin"}
-    about: dict[str, Any] = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
+    about: dict[str, Any] = {"release": "2026.08", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
     about |= {"verdict": "unchecked", "links_again": True}
     about |= {"model": "tiny", "quantization": "q0f32", "vlens": [256], "zvfh": False, "holds": {}}
     whole = Part("tiny", "R", "Apache-2.0", shipped=True, kind="application")
     write_dist(Dist(at / "tiny", files, about, whole))
-    return package([at / "tiny"], at)[0]
+    return at / "tiny"
+
+
+@pytest.fixture(scope="module")
+def artefact(folder: Path) -> Path:
+    """The model as a tarball."""
+    return package([folder], folder.parent)[0]
 
 
 @dataclass(frozen=True)
@@ -202,6 +210,66 @@ def test_it_answers_chats_and_serves_on_a_booted_machine(artefact: Path, tmp_pat
     assert spoken.served == [texts[0]] * 3
     assert spoken.stopped == texts[0][: texts[0].index(texts[0][2:4])]
     assert len(set(texts)) == 2
+
+
+# What a user does with the package; systemd runs it, and the console shows what it prints.
+PACKAGE_UNIT = """
+[Unit]
+After=multi-user.target
+[Service]
+ExecStart=/bin/sh /root/session
+StandardOutput=file:/dev/ttyS0
+StandardError=file:/dev/ttyS0
+"""
+PACKAGE_SESSION = """
+ask() {{
+    until /bin/busybox wget -q -O /dev/null http://127.0.0.1:8000/health; do sleep 1; done
+    /bin/busybox wget -q -O - --header 'Content-Type: application/json' \\
+        --post-data '{body}' http://127.0.0.1:8000/v1/chat/completions && echo
+}}
+dpkg --install /root/package.deb
+echo "enabled: $(systemctl is-enabled {name})"
+ask
+systemctl kill --signal KILL {name}
+ask
+echo 'MLC_RVV_OPTIONS="--port 8000 --max-seq 0"' >/etc/default/{name}
+systemctl restart {name}
+sleep 3
+echo "with a wrong option: $(systemctl is-active {name})"
+dpkg --purge {name}
+echo "left: $(systemctl is-active {name}) $(ls -d /usr/lib/mlc-rvv /etc/default/{name} /var/lib/private/*)"
+echo finished
+"""
+
+
+@pytest.mark.thorough
+def test_a_debian_system_installs_the_package_and_serves(folder: Path, tmp_path: Path) -> None:
+    """By dpkg and systemd, booted; the service comes back after a kill, and is gone afterwards."""
+    (deb,) = debs([folder], tmp_path)
+    (text,) = expected(package([folder], tmp_path)[0], tmp_path / "here", 4, PROMPT)
+    root = tmp_path / "root"
+    root.mkdir()
+    riscv_machine.debian_root(root, ["busybox-static", "systemd-sysv"])
+    asked = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 4, "temperature": 0}
+    name = package_name("tiny")
+    session = PACKAGE_SESSION.format(name=name, body=json.dumps(asked))
+    shutil.copy(deb, root / "root/package.deb")
+    (root / "root/session").write_text(session, encoding="utf-8")
+    units = root / "etc/systemd/system"
+    (units / "session.service").write_text(PACKAGE_UNIT, encoding="utf-8")
+    (units / "multi-user.target.wants").mkdir(exist_ok=True)
+    (units / "multi-user.target.wants/session.service").symlink_to("../session.service")
+    (units / "default.target").symlink_to("/usr/lib/systemd/system/multi-user.target")
+    words = ["exec", "/usr/lib/systemd/systemd"]
+    with riscv_machine.booted(root, words, VLEN) as machine:
+        assert machine.stdout is not None
+        console = [*itertools.takewhile(lambda line: line.strip() != "finished", machine.stdout)]
+    printed = "".join(console)
+    answers = [json.loads(line) for line in console if line.startswith("{")]
+    assert [a["choices"][0]["message"]["content"] for a in answers] == [text, text], printed
+    assert "enabled: enabled" in printed
+    assert re.search("with a wrong option: (activating|failed)", printed), printed
+    assert re.search("left: (inactive|failed) *\r?\n", printed), printed
 
 
 @pytest.fixture

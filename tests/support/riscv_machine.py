@@ -103,6 +103,38 @@ def unpacked(package: str, inner: str) -> Path:
         pytest.skip(f"no riscv64 package {package} of Debian to be had: {error}")
 
 
+def debian_root(root: Path, packages: Sequence[str]) -> None:
+    """Unpack Debian's riscv64 packages, and all that they depend on, into a root that systemd boots.
+
+    None is configured, as that runs riscv64 programs: the tables of users and of names, which this
+    would make, are copied.
+    """
+    skip_unless(["apt-get", "dpkg-deb"], "no riscv64 packages of Debian here")
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="apt-") as at:
+            apt = _apt(Path(at))
+            subprocess.run(["apt-get", *apt, "--quiet=2", "update"], check=True, timeout=300)
+            words = ["install", "--download-only", "--yes", "--no-install-recommends", *packages]
+            words += ["?essential"]  # no package names these among those it needs
+            subprocess.run(["apt-get", *apt, "--quiet=2", *words], check=True, timeout=900)
+            for deb in Path(at).glob("cache/archives/*.deb"):
+                shutil.move(deb, out)
+
+    try:
+        debs = cached_build(CACHE, f"debian-{SUITE}-root", digest(*packages), make)
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"no riscv64 packages {', '.join(packages)} of Debian to be had: {error}")
+    # The first has the links such as /bin, which the others' files go through.
+    for deb in sorted(debs.glob("*.deb"), key=lambda deb: not deb.name.startswith("base-files_")):
+        subprocess.run(["dpkg-deb", "--extract", str(deb), str(root)], check=True)
+    for name in ("passwd", "group"):
+        shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
+    shutil.copy(root / "usr/share/libc-bin/nsswitch.conf", root / "etc")
+    (root / "etc/machine-id").touch()
+    (root / "var/lib/dpkg/status").touch()
+
+
 def _apt(folder: Path) -> list[str]:
     """Options that part apt from this machine's own lists and packages."""
     for name in ("state/lists/partial", "cache/archives/partial", "parts"):
