@@ -50,7 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (at / "tokenizer.bin").write_bytes(pack(text_probe.tiny(CONFIG.vocab)))
     files = {"run.sh": RUN, "runner": link_runner(linking, shared_builds.CACHE)}
     files |= {"params": at / "params", "tokenizer.bin": at / "tokenizer.bin"}
-    about: dict[str, Any] = {"release": "2026.08", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
+    about: dict[str, Any] = {"release": "2026.08", "target": "T"}
+    about |= {"inputs": {"upstreams": {"tvm": {}}}}
     about |= {"verdict": "unchecked", "links_again": True}
     about |= {"model": "tiny", "quantization": "q0f32", "vlens": [256], "zvfh": False, "holds": {}}
     whole = Part("tiny", "R", "Apache-2.0", shipped=True, kind="application")
@@ -237,7 +238,8 @@ systemctl restart {name}
 sleep 3
 echo "with a wrong option: $(systemctl is-active {name})"
 dpkg --purge {name}
-echo "left: $(systemctl is-active {name}) $(ls -d /usr/lib/mlc-rvv /etc/default/{name} /var/lib/private/*)"
+files=$(ls -d /usr/lib/mlc-rvv /etc/default/{name} /var/lib/private/*)
+echo "left: $(systemctl is-active {name}) $files"
 echo finished
 """
 

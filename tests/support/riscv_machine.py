@@ -104,10 +104,9 @@ def unpacked(package: str, inner: str) -> Path:
 
 
 def debian_root(root: Path, packages: Sequence[str]) -> None:
-    """Unpack Debian's riscv64 packages, and all that they depend on, into a root that systemd boots.
+    """Unpack Debian's riscv64 packages, and those they need, into a root that systemd boots.
 
-    None is configured, as that runs riscv64 programs: the tables of users and of names, which this
-    would make, are copied.
+    None is configured, as that runs riscv64 programs: the tables of users and of names are copied.
     """
     skip_unless(["apt-get", "dpkg-deb"], "no riscv64 packages of Debian here")
 

@@ -213,11 +213,10 @@ class Objects:
         return (*self.first, *self.model, *self.last)
 
 
-def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
-    """The objects of a runner; those outside of the cache are made in ``scratch``.
+def compile_parts(request: LinkRequest, cache: Path) -> list[Path]:
+    """The runner's own objects and those of its libraries, for any model.
 
     Raises:
-        UserError: the file is not a model library.
         LabError: compiling fails.
     """
     own, *server = (sorted(path.glob("*.o")) for path in _own_objects(request, cache))
@@ -225,6 +224,17 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     if server:
         parts = (request.toolchain, cache, OF_SERVER, request.sanitizers)
         server.append(library_objects(*parts))
+    return [*own, *templates, *chain(*server)]
+
+
+def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
+    """The objects of a runner; those outside of the cache are made in ``scratch``.
+
+    Raises:
+        UserError: the file is not a model library.
+        LabError: compiling fails.
+    """
+    parts = compile_parts(request, cache)
     about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
     run_compiler(
@@ -232,7 +242,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     )
     model = _unpack(request.library, scratch / "model") if request.library else []
     return Objects(
-        first=(*own, *templates, *chain(*server), scratch / "about.o", *request.objects),
+        first=(*parts, scratch / "about.o", *request.objects),
         model=tuple(model),
         last=request.runtime.objects,
     )

@@ -24,6 +24,7 @@ from rich.console import Console
 from crosslab.artifact.dist import write_dist
 from crosslab.artifact.manifest import Verdict
 from crosslab.artifact.package import tarball_of
+from crosslab.assemble.ahead import compiled_ahead
 from crosslab.assemble.runner import Clock, Runner, build_runner, complete, store_params
 from crosslab.assemble.runtime import Runtime
 from crosslab.cached_build import show_reused
@@ -172,9 +173,10 @@ def run(job: Job) -> int:
     require_qemu()
     tarball = tarball_of(job.dist, job.release, job.recipe.label, job.project / "dist")
     try:
-        question = ask(job, clock)
-        parts = partial(_parts, job, question) if job.offload else None
-        runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
+        with compiled_ahead(job.recipe.runtime_tree, job.cache):
+            question = ask(job, clock)
+            parts = partial(_parts, job, question) if job.offload else None
+            runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
         if job.offload:
             question = replace(question, params=job.offload.params(question.params, job.cache))
     except Exception:

@@ -208,17 +208,17 @@ def judge(
     slack = HALVES_SLACK if job.halves else FLOAT32_SLACK
     taking = RunRoundings(record, slack) if job.rounds and record is not None else None
     fault, tolerance = _end_fault(tokens, asked.stop, job.max_new), job.tolerance
-    try:
-        rows = np.stack(list(_steps(_model(job, asked, taking), tokens, asked, job.chunk)))
-        if taking:
+    rows = plain = _rows_of(ReferenceLlama(asked.config, asked.values), tokens, asked)
+    if taking:
+        try:
+            rows = np.stack(list(_steps(_model(job, asked, taking), tokens, asked, job.chunk)))
             taking.end()
             if job.int8 and taking.rounds_head:
                 tolerance = min(tolerance, HEAD_TOLERANCE)
-        elif job.halves and not fault:
-            fault = _halves_fault(logits, rows, asked.config.layers)
-    except RoundingError as error:
-        fault, rows = error.what, np.full_like(logits, np.nan)
-    plain = _rows_of(ReferenceLlama(asked.config, asked.values), tokens, asked)
+        except RoundingError as error:
+            fault, rows = error.what, np.full_like(logits, np.nan)
+    elif job.halves and not fault:
+        fault = _halves_fault(logits, rows, asked.config.layers)
     stored = None
     if asked.of_file is not None:
         of_file = _rows_of(ReferenceLlama(asked.config, asked.of_file), tokens, asked)
@@ -278,10 +278,8 @@ def rounding_cost(
     return RoundingCost(_apart(logits, plain), len(other), first_other, perplexity)
 
 
-def _model(job: Job, asked: Asked, rounding: Roundings | None) -> ReferenceLlama:
-    """The reference that rounds as the job's models do; None: it does not round."""
-    if rounding is None:
-        return ReferenceLlama(asked.config, asked.values)
+def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
+    """The reference that rounds as the job's models do."""
     device = job.offload.arithmetic(rounding) if job.offload else None
     return ReferenceLlama(
         asked.config,
