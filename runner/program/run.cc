@@ -17,7 +17,7 @@
 
 #include "input/errors.h"
 #include "input/read_file.h"
-#include "model/model.h"
+#include "model/library.h"
 #include "model/params.h"
 #include "model/roi.h"
 #include "model/thread_pool.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/model.h"
+#include "model/library.h"
 #include "program/arguments.h"
 #include "text/tokenizer.h"
 
