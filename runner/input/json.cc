@@ -140,6 +140,10 @@ int64_t IntegerOf(const Json& value, const std::string& where) {
   return Wanted(WholeNumber(value).has_value(), value, where, "a whole number").get<int64_t>();
 }
 
+double RealOf(const Json& value, const std::string& where) {
+  return Wanted(value.is_number(), value, where, "a number").get<double>();
+}
+
 std::optional<int64_t> WholeNumber(const Json& value) {
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
   if (!value.is_number_integer()) return {};

@@ -30,6 +30,7 @@ const Json& TableOf(const Json& value, const std::string& where);
 const Json& ListOf(const Json& value, const std::string& where);
 const std::string& TextOf(const Json& value, const std::string& where);
 int64_t IntegerOf(const Json& value, const std::string& where);
+double RealOf(const Json& value, const std::string& where);
 
 // The value if it is a whole number that fits the type, else nullopt.
 std::optional<int64_t> WholeNumber(const Json& value);

@@ -37,6 +37,8 @@ constexpr char kBenchUsage[] =
     "  --new-tokens N       tokens to decode; 0: measure no decoding (128)\n"
     "  --threads N,N,...    numbers of threads (1, 2, 4, ... and all physical cores)\n"
     "  --repeat N           measurements of each row (3)\n"
+    "  --board NAME         compare with what MANIFEST.json predicts for this board, such as k1\n"
+    "                       (the one that the device tree names)\n"
     "  --json               print the result as JSON\n"
     "  --help               this text\n";
 
@@ -47,6 +49,7 @@ struct BenchArguments {
   std::optional<int64_t> answer;  // tokens; else 128, or what fits
   int64_t repeat = 3;
   std::vector<int64_t> threads;
+  std::string board;
   std::vector<std::string> rest;  // options of the model
 };
 
@@ -55,6 +58,8 @@ struct Row {
   std::string test;  // as llama-bench writes it: pp512, tg128
   int64_t tokens;
   std::vector<double> seconds;
+  std::optional<double> predicted = {};  // tokens a second
+  std::optional<double> error = {};      // of predictions, relative, in the median
 
   double Mean() const {
     double sum = 0.0;
@@ -90,6 +95,7 @@ BenchArguments Parse(const std::vector<std::string>& words) {
       {"--prompt-tokens", number("--prompt-tokens", 0, kMostTokens, &a.prompt)},
       {"--new-tokens", number("--new-tokens", 0, kMostTokens, &a.answer)},
       {"--repeat", number("--repeat", 1, 1000, &a.repeat)},
+      {"--board", [&a](const std::string& v) { a.board = v; }},
       {"--threads", [&a](const std::string& v) { a.threads = ParseList("--threads", v); }}};
   for (size_t i = 0; i < words.size(); ++i) {
     const auto option = options.find(words[i]);
@@ -181,6 +187,50 @@ std::string CoreName() {
   return "";
 }
 
+// The names of this machine in its device tree, such as "spacemit,k1-x"; the most special first.
+std::vector<std::string> DeviceTreeNames() {
+  std::ifstream stream("/proc/device-tree/compatible");
+  std::vector<std::string> names;
+  for (std::string name; std::getline(stream, name, '\0');) names.push_back(name);
+  return names;
+}
+
+// The predictions for a board that computes with such registers: the one with this name or, if it is
+// empty, this machine. Null if there are none. Throws InputError if they lack a named board.
+Json PredictionsFor(const Weights& weights, const std::string& board, int64_t vlen) {
+  const std::string where = "MANIFEST.json, predictions";
+  std::string known;
+  const std::vector<std::string> names = DeviceTreeNames();
+  for (const Json& one : weights.predictions.is_null() ? Json::array() : weights.predictions) {
+    const std::string& name = TextOf(Field(one, "board", where), where);
+    known += (known.empty() ? "" : ", ") + name;
+    bool here = false;
+    for (const Json& start : ListOf(Field(one, "compatible", where), where)) {
+      const std::string& first = TextOf(start, where);
+      here |= std::ranges::any_of(names, [&](const auto& full) { return full.starts_with(first); });
+    }
+    here = here && IntegerOf(Field(one, "vlen", where), where) == vlen;
+    if (board.empty() ? here : name == board) return one;
+  }
+  if (!board.empty()) {
+    throw InputError("--board " + board + ": MANIFEST.json has no predictions for it" +
+                     (known.empty() ? "" : ", but for " + known));
+  }
+  return nullptr;
+}
+
+// Sets what is predicted for a row.
+void Predict(const Json& predictions, Row* row) {
+  if (predictions.is_null()) return;
+  const std::string where = "MANIFEST.json, predictions";
+  for (const Json& one : ListOf(Field(predictions, "rows", where), where)) {
+    if (Field(one, "test", where) != row->test) continue;
+    if (IntegerOf(Field(one, "threads", where), where) != row->threads) continue;
+    row->predicted = RealOf(Field(one, "tokens_per_second", where), where);
+    if (!Field(one, "error", where).is_null()) row->error = RealOf(Field(one, "error", where), where);
+  }
+}
+
 int64_t BytesOf(const Weights& weights) {
   int64_t bytes = 0;
   for (const auto& param : weights.params) {
@@ -199,6 +249,7 @@ struct About {
   int64_t bytes;       // of the weights
   int64_t huge_bytes;  // of the process, in huge pages
   std::string verdict;
+  std::string board;  // whose speed is predicted; may be empty
 };
 
 std::string Fixed(double value) {
@@ -213,12 +264,23 @@ void PrintHead(const About& about) {
   if (!about.core.empty()) std::cout << ", core " << about.core;
   if (about.vlen > 0) std::cout << ", compiled for vector registers of " << about.vlen << " bits";
   if (!about.verdict.empty()) std::cout << ", its answer when built: " << about.verdict;
-  std::cout << "\n\n| threads | test | tokens/s |\n| ---: | ---: | ---: |\n" << std::flush;
+  const bool predicted = !about.board.empty();
+  if (predicted) std::cout << "; predicted for " << about.board;
+  std::cout << "\n\n| threads | test | tokens/s |" << (predicted ? " predicted |" : "")
+            << "\n| ---: | ---: | ---: |" << (predicted ? " ---: |" : "") << "\n"
+            << std::flush;
 }
 
-void PrintRow(const Row& row) {
+// A prediction with its error: "12.90 ± 0.76".
+std::string Predicted(const Row& row) {
+  if (!row.predicted) return "";
+  return Fixed(*row.predicted) + (row.error ? " ± " + Fixed(*row.error * *row.predicted) : "");
+}
+
+void PrintRow(const About& about, const Row& row) {
   std::cout << "| " << row.threads << " | " << row.test << " | " << Fixed(row.Mean()) << " ± "
-            << Fixed(row.Deviation()) << " |\n"
+            << Fixed(row.Deviation()) << " |"
+            << (about.board.empty() ? "" : " " + Predicted(row) + " |") << "\n"
             << std::flush;
 }
 
@@ -229,6 +291,7 @@ void PrintJson(const About& about, const std::vector<Row>& rows) {
                  {"weights_bytes", about.bytes},
                  {"huge_page_bytes", about.huge_bytes},
                  {"verdict", about.verdict},
+                 {"board", about.board},
                  {"rows", Json::array()}};
   for (const Row& row : rows) {
     result["rows"].push_back({{"threads", row.threads},
@@ -236,7 +299,8 @@ void PrintJson(const About& about, const std::vector<Row>& rows) {
                               {"tokens", row.tokens},
                               {"seconds", row.seconds},
                               {"tokens_per_second", row.Mean()},
-                              {"deviation", row.Deviation()}});
+                              {"deviation", row.Deviation()},
+                              {"predicted", row.predicted ? Json(*row.predicted) : Json()}});
   }
   std::cout << result.dump(2) << "\n";
 }
@@ -260,12 +324,15 @@ int Bench(const std::vector<std::string>& words) {
   const Limits limits = MostOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, nullptr);
   Model model(library, weights.params, Model::RoomFor(1, limits.max_seq, limits.chunk), {});
+  const Json predictions = PredictionsFor(weights, own.board, library.vlen());
   const About about = {ModelName(arguments.params),
                        CoreName(),
                        library.vlen(),
                        BytesOf(weights),
                        HugePageBytes(),
-                       weights.verdict};
+                       weights.verdict,
+                       predictions.is_null() ? "" : TextOf(Field(predictions, "name", "MANIFEST.json"),
+                                                           "MANIFEST.json, name")};
   if (!arguments.json) PrintHead(about);
   const auto prompt = Differing(prompted, weights.vocabulary);
   const auto answer = Differing(decoded, weights.vocabulary);
@@ -286,7 +353,8 @@ int Bench(const std::vector<std::string>& words) {
         if (tokens == 0) continue;
         Row row = {threads, name + std::to_string(tokens), tokens, {}};
         for (int64_t i = 0; i < own.repeat; ++i) row.seconds.push_back(Timed(&model, work));
-        if (!arguments.json) PrintRow(row);
+        Predict(predictions, &row);
+        if (!arguments.json) PrintRow(about, row);
         rows.push_back(std::move(row));
       }
     });

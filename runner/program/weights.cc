@@ -29,40 +29,43 @@ int64_t Vocabulary(const Arguments& arguments, std::optional<int64_t> rows) {
 
 constexpr size_t kLongestManifest = size_t{16} << 20;
 
-// The verdict of the manifest beside `params`, the folder of parameters. Warns if it is not right.
-std::string ReadVerdict(const std::string& params) {
+// Reads the manifest beside `params`, the folder of parameters. Warns if the verdict is not right.
+void ReadManifest(const std::string& params, Weights* weights) {
   const std::string path = params + "/../MANIFEST.json";
   std::error_code none;
-  if (!std::filesystem::exists(path, none)) return "";
+  if (!std::filesystem::exists(path, none)) return;
   const Json manifest = ParseJson(ReadFile(path, kLongestManifest), path);
-  const Json* verdict = Find(TableOf(manifest, path), "verdict");
-  if (verdict == nullptr) return "";
-  const std::string& text = TextOf(*verdict, path + ", verdict");
+  const Json* predictions = Find(TableOf(manifest, path), "predictions");
+  if (predictions != nullptr) weights->predictions = *predictions;
+  const Json* verdict = Find(manifest, "verdict");
+  if (verdict == nullptr) return;
+  const std::string& text = weights->verdict = TextOf(*verdict, path + ", verdict");
   if (text == "unchecked") {
     Log(LogLevel::kWarn, "this model's answers were not compared with a reference (MANIFEST.json)");
   } else if (text != "right") {
     Log(LogLevel::kWarn,
         "do not use this model: when it was built, its answer was wrong (MANIFEST.json)");
   }
-  return text;
 }
 
 }  // namespace
 
 Weights ReadWeights(const Library& library, const Arguments& arguments,
                     const Tokenizer* tokenizer) {
-  std::string verdict = ReadVerdict(arguments.params);
+  Weights weights;
+  ReadManifest(arguments.params, &weights);
   const std::vector<WantedParam> wanted = WantedParams(library.metadata());
-  auto params = LoadParams(arguments.params, wanted, !arguments.unchecked);
-  library.ArrangeWeights(params);
-  const int64_t vocabulary = Vocabulary(arguments, VocabularySize(wanted, params));
+  weights.params = LoadParams(arguments.params, wanted, !arguments.unchecked);
+  library.ArrangeWeights(weights.params);
+  const int64_t vocabulary = weights.vocabulary =
+      Vocabulary(arguments, VocabularySize(wanted, weights.params));
   // Models may round the number of rows up, so more rows than tokens are right; fewer are not.
   if (tokenizer != nullptr && static_cast<int64_t>(tokenizer->size()) > vocabulary) {
     throw InputError("the tokenizer has " + std::to_string(tokenizer->size()) +
                      " tokens, but the model has " + std::to_string(vocabulary) +
                      ": the tokenizer belongs to another model");
   }
-  return {std::move(params), vocabulary, std::move(verdict)};
+  return weights;
 }
 
 ParamFiles FilesOf(const std::string& params) {

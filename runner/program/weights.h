@@ -15,12 +15,13 @@ namespace rvv_runner {
 // The parameters in the order of the library, and what belongs to them.
 struct Weights {
   tvm::ffi::Array<tvm::ffi::Any> params;
-  int64_t vocabulary;   // its size
+  int64_t vocabulary = 0;  // its size
   std::string verdict;  // of the model's answer when it was built, see ReadWeights
+  Json predictions;     // of its speed on boards, from the manifest; null without
 };
 
-// Reads the parameters of --params, and the verdict of MANIFEST.json in the folder around them:
-// right, unchecked, wrong, or empty without it. Warns if it is not right. `tokenizer` may be null.
+// Reads the parameters of --params, and of MANIFEST.json in the folder around them the predictions and
+// the verdict: right, unchecked, wrong, or empty without it. Warns if it is not right. `tokenizer` may be null.
 // Throws InputError when the parameters do not fit the library, or when the tokenizer belongs to
 // another model.
 Weights ReadWeights(const Library& library, const Arguments& arguments, const Tokenizer* tokenizer);

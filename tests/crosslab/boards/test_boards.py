@@ -25,6 +25,7 @@ from crosslab.boards.matrices import (
     programs,
     seconds,
 )
+from crosslab.boards.predictions import predictions
 from crosslab.boards.published import Row, read_rows
 from crosslab.cores.core import CORES, core_option
 from crosslab.errors import UserError
@@ -138,9 +139,10 @@ def test_a_format_gives_each_matrix_the_type_of_its_file() -> None:
 
 def test_more_threads_are_faster_and_longer_prompts_take_longer() -> None:
     config, k1 = shapes()["qwen3-0.6b"], BOARDS["k1"]
-    taken = [seconds(k1, "rvv-repack", config, "Q4_0", Phase(64), t) for t in (1, 2, 4, 8)]
+    weights = matrices(config, "Q4_0")
+    taken = [seconds(k1, "rvv-repack", config, weights, Phase(64), t) for t in (1, 2, 4, 8)]
     assert taken == sorted(taken, reverse=True)
-    longer = [seconds(k1, "rvv-repack", config, "Q4_0", Phase(n), 4) for n in (16, 64, 256)]
+    longer = [seconds(k1, "rvv-repack", config, weights, Phase(n), 4) for n in (16, 64, 256)]
     assert longer == sorted(longer)
 
 
@@ -233,3 +235,22 @@ def test_published_speeds_decide_for_the_pipeline(
     assert "sg2044: fitted to 2 rows" in capsys.readouterr().out
     with pytest.raises(UserError, match="leave out --board and --measure"):
         main(["--measure", measure, "--docs", "x.md"])
+
+
+def test_predictions_of_a_model_are_those_of_the_published_rows_model() -> None:
+    config = shapes()["qwen3-0.6b"]
+    tables = {t["board"]: t for t in predictions(config, matrices(config, "Q4_0"), [256])}
+    assert set(tables) == {"k1", "k3"}
+    rows = {(row["threads"], row["test"]): row for row in tables["k1"]["rows"]}
+    assert set(rows) == {(n, test) for n in (1, 2, 4, 8) for test in ("pp128", "pp512", "tg128")}
+    taken = seconds(BOARDS["k1"], "ours", config, matrices(config, "Q4_0"), Phase(1, 64), 8)
+    assert rows[8, "tg128"]["tokens_per_second"] == pytest.approx(1 / taken, rel=1e-3)
+    assert 0 < rows[8, "tg128"]["error"] < 0.3
+    # Products with this type are not counted: nothing is predicted.
+    assert predictions(config, matrices(config, "Q2_K"), [256]) == []
+    assert predictions(config, matrices(config, "Q4_0"), [512]) == []
+
+
+def test_boards_are_known_by_their_device_trees() -> None:
+    assert all(name.count(",") == 1 for board in BOARDS.values() for name in board.compatible)
+    assert all(board.compatible for board in BOARDS.values())

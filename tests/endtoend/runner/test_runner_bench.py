@@ -62,6 +62,42 @@ def manifest(params: Path) -> Iterator[Path]:
     path.unlink()
 
 
+ROWS = [
+    {"threads": 1, "test": "pp40", "tokens_per_second": 12.9, "error": 0.1},
+    {"threads": 1, "test": "tg5", "tokens_per_second": 2, "error": None},
+]
+PREDICTIONS = [
+    {"board": name, "name": f"Board {name}", "compatible": ["x,y"], "vlen": VLEN, "rows": rows}
+    for name, rows in (("first", []), ("second", ROWS))
+]
+
+
+def test_predictions_stand_beside_the_measurements(
+    program: Path, params: Path, manifest: Path
+) -> None:
+    manifest.write_text(json.dumps({"verdict": "right", "predictions": PREDICTIONS}))
+    asked = ["--threads", "1", "--prompt-tokens", "40", "--new-tokens", "5", "--repeat", "1"]
+    done = bench(program, params, *asked, "--board", "second")
+    assert "; predicted for Board second\n" in done.stdout
+    assert [line.split("|")[-2].strip() for line in done.stdout.splitlines()[2:]] == [
+        *("predicted", "---:"),
+        *("12.90 ± 1.29", "2.00"),
+    ]
+    told = json.loads(bench(program, params, *asked, "--board", "second", "--json").stdout)
+    assert told["board"] == "Board second"
+    assert [row["predicted"] for row in told["rows"]] == [12.9, 2.0]
+    # No test of another board, and none for a machine that no prediction is for.
+    told = json.loads(bench(program, params, *asked, "--board", "first", "--json").stdout)
+    assert [row["predicted"] for row in told["rows"]] == [None, None]
+    told = json.loads(bench(program, params, *asked, "--json").stdout)
+    assert (told["board"], told["rows"][0]["predicted"]) == ("", None)
+    refused = bench(program, params, *asked, "--board", "third")
+    assert refused.returncode == 2
+    assert "--board third: MANIFEST.json has no predictions for it, but for first, second" in (
+        refused.stderr
+    )
+
+
 def test_a_table_for_people(program: Path, params: Path, manifest: Path) -> None:
     manifest.write_text('{"verdict": "unchecked"}')
     done = bench(program, params, "--threads", "1", "--new-tokens", "0", "--repeat", "1")

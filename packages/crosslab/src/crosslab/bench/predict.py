@@ -8,16 +8,15 @@ each other.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gguf.constants import GGML_QUANT_SIZES
 
 from crosslab.boards.board import Board, Work
-from crosslab.boards.fit import left_out
-from crosslab.boards.matrices import Phase, phase_work, programs, seconds, waits
-from crosslab.boards.published import DECODE, PROMPT, read_rows
+from crosslab.boards.fit import error_of
+from crosslab.boards.matrices import Phase, matrices, phase_work, programs, seconds, waits
+from crosslab.boards.published import DECODE, PROMPT
 from crosslab.cores.core import core_option
 from crosslab.models.config import LlamaConfig
 from crosslab.peers.gguf_export import FORMATS, padded
@@ -80,7 +79,8 @@ def predict(
     if peer:
         vlen = core_option(board.core).vlen
         program = next(programs()[name] for name in PEERS if programs()[name].vlen in (0, vlen))
-        works = [*phase_work(board.layout, program, config, format_, phase, threads)]
+        weights = matrices(config, format_)
+        works = [*phase_work(board.layout, program, config, weights, phase, threads)]
         memory = sum(work.memory_lines for work in works)
         l2 = sum(work.l2_lines for work in works)
         huge_pages = 0.0
@@ -112,15 +112,9 @@ def predict_unit(
         phase: tokens of the phase, and before it.
     """
     threads = board.layout.clusters[0].cpus
-    speed = phase.tokens / seconds(board, program, config, format_, phase, threads)
+    weights = matrices(config, format_)
+    speed = phase.tokens / seconds(board, program, config, weights, phase, threads)
     return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
-
-
-def error_of(board: Board, phase: str) -> float | None:
-    """Return the median error of the model for a board's published rows of a phase."""
-    rows = tuple(row for row in read_rows() if row.board == board.key)
-    errors = [abs(error) for row, error in left_out(board, rows).items() if row.phase == phase]
-    return statistics.median(errors) if errors else None
 
 
 def small(config: LlamaConfig, size: Size) -> LlamaConfig:

@@ -85,6 +85,8 @@ class Board:
         units: names of matrix units, and cycles of a multiply-add in a prompt.
         fitted: parameters that were fitted to published rows, as ``memory.page`` or ``scale``.
         source: source of the other parameters.
+        compatible: beginnings of the names by which Linux knows the chip
+            (``/proc/device-tree/compatible``).
     """
 
     key: str
@@ -97,6 +99,7 @@ class Board:
     scale: float = 1.0
     units: Units = ()
     fitted: tuple[str, ...] = ()
+    compatible: tuple[str, ...] = ()
 
     @property
     def core(self) -> str:
@@ -195,7 +198,8 @@ def _read(file: Path) -> Board:
         table["layout"] = Layout(table.pop("core"), table.pop("line"), clusters)
         table["memory"] = Memory(**table["memory"])
         table["units"] = tuple(table.get("units", {}).items())
-        table["fitted"] = tuple(table.get("fitted", ()))
+        for name in ("fitted", "compatible"):
+            table[name] = tuple(table.get(name, ()))
         board = Board(**table, key=file.stem)
         for name in board.fitted:
             board.parameter(name)

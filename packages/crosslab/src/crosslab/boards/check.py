@@ -149,7 +149,8 @@ def predictions_of(
         prompt: tokens of the prompt, and in the cache before the generated token.
     """
     config, phases = shapes()[model], (Phase(prompt), Phase(1, prompt))
-    kinds = {matrix.kind for matrix in matrices(config, format_)[0]}
+    weights = matrices(config, format_)
+    kinds = {matrix.kind for matrix in weights[0]}
     for board in boards:
         first = board.layout.clusters[0].cpus
         for name, program in programs().items():
@@ -161,7 +162,7 @@ def predictions_of(
             for threads in (first,) if units else sorted({first, board.cpus}):
                 try:
                     speeds = [
-                        phase.tokens / seconds(board, name, config, format_, phase, threads)
+                        phase.tokens / seconds(board, name, config, weights, phase, threads)
                         for phase in phases
                     ]
                 except UserError:

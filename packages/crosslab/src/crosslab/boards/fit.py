@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
 
 from crosslab.boards.board import Board
-from crosslab.boards.published import Row
+from crosslab.boards.published import Row, read_rows
 
 # Factors by which a search changes a parameter; each is tried until none is better.
 STEPS = (1.3, 1.1, 1.02, 1.005)
@@ -68,3 +69,10 @@ def _determine(board: Board, others: Sequence[Row], row: Row) -> bool:
         if alone and not math.isclose(row.error(tried), row.error(board), abs_tol=1e-6):
             return False
     return True
+
+
+def error_of(board: Board, phase: str) -> float | None:
+    """Return the median error of the model for a board's published rows of a phase."""
+    rows = tuple(row for row in read_rows() if row.board == board.key)
+    errors = [abs(error) for row, error in left_out(board, rows).items() if row.phase == phase]
+    return statistics.median(errors) if errors else None

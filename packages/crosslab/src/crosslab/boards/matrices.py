@@ -136,8 +136,12 @@ def bytes_of_weight(kind: str) -> float:
     return float(size / block)
 
 
-def matrices(config: LlamaConfig, format_: str) -> tuple[tuple[Matrix, ...], Matrix]:
-    """Return the matrices of all layers, and lm_head.
+# Matrices of all layers, and lm_head.
+Matrices = tuple[tuple[Matrix, ...], Matrix]
+
+
+def matrices(config: LlamaConfig, format_: str) -> Matrices:
+    """Return the matrices of a model whose file has a format.
 
     Args:
         config: the model's sizes.
@@ -259,13 +263,18 @@ class Phase:
 
 
 def phase_work(
-    layout: Layout, program: Program, config: LlamaConfig, format_: str, phase: Phase, threads: int
+    layout: Layout,
+    program: Program,
+    config: LlamaConfig,
+    weights: Matrices,
+    phase: Phase,
+    threads: int,
 ) -> Iterator[Work]:
     """Yield the work of a phase, as parts that run one after the other.
 
     lm_head is computed for one token.
     """
-    layers, head = matrices(config, format_)
+    layers, head = weights
     for matrix in layers:
         yield product(layout, program, matrix, phase.tokens, threads)
     yield product(layout, program, head, 1, threads)
@@ -343,15 +352,19 @@ def _quantization(program: Program, kind: str, tokens: int) -> tuple[str, int]:
 
 @cache
 def _parts(
-    layout: Layout, name: str, config: LlamaConfig, format_: str, phase: Phase, threads: int
+    layout: Layout, name: str, config: LlamaConfig, weights: Matrices, phase: Phase, threads: int
 ) -> tuple[Work, ...]:
-    return tuple(phase_work(layout, programs()[name], config, format_, phase, threads))
+    return tuple(phase_work(layout, programs()[name], config, weights, phase, threads))
 
 
 def seconds(
-    board: Board, name: str, config: LlamaConfig, format_: str, phase: Phase, threads: int
+    board: Board, name: str, config: LlamaConfig, weights: Matrices, phase: Phase, threads: int
 ) -> float:
-    """Return the seconds of a phase of a program on a number of threads."""
-    parts = _parts(board.layout, name, config, format_, phase, threads)
+    """Return the seconds of a phase of a program on a number of threads.
+
+    Raises:
+        UserError: the program has no product with a matrix's type, or a kernel was not counted.
+    """
+    parts = _parts(board.layout, name, config, weights, phase, threads)
     huge = programs()[name].huge_pages
     return sum(board.seconds(work, threads, huge_pages=huge) for work in parts)

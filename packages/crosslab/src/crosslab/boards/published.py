@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.boards.board import BOARDS, Board, read_boards
-from crosslab.boards.matrices import Phase, programs, seconds
+from crosslab.boards.matrices import Phase, matrices, programs, seconds
 from crosslab.errors import UserError
 from crosslab.models.shapes import shapes
 
@@ -51,7 +51,8 @@ class Row:
         """Return the tokens a second that the model predicts on the board."""
         phase = Phase(self.tokens) if self.phase == PROMPT else Phase(1, self.tokens / 2)
         config = shapes()[self.model]
-        taken = seconds(board, self.program, config, self.format, phase, self.threads)
+        weights = matrices(config, self.format)
+        taken = seconds(board, self.program, config, weights, phase, self.threads)
         return phase.tokens / taken
 
     def error(self, board: Board) -> float:

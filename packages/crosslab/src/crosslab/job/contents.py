@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,15 @@ from crosslab.assemble.kernels import IME_FLAGS
 from crosslab.assemble.libraries import licences
 from crosslab.assemble.link import SERVER, LinkRequest, flags_of
 from crosslab.assemble.runner import Runner
+from crosslab.boards.matrices import Matrix
+from crosslab.boards.predictions import predictions
 from crosslab.compile.driver import LIBRARY
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
+from crosslab.models.config import read_family
+from crosslab.models.formats import GGUF
+from crosslab.models.gguf_params import matrix_types
+from crosslab.models.sources.model_folder import CONFIG_FILE as CONFIG_JSON
 from crosslab.models.sources.model_folder import ImportedModel
 from crosslab.tokenizer.chat_config import CONFIG_FILE, chat_config
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
@@ -36,6 +43,7 @@ from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 from groundwork.hashing import sha256_of
 
+EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 HOLDS = {
     README: "what the board must have, how to use this folder, what to type when it fails",
     "run.sh": "the model from a shell: ./run.sh PROMPT, and chat, serve, install, bench or verify",
@@ -107,6 +115,8 @@ def dists_of(
         flags=flags_of(runner.linking, job.cache),
     )
     about = {**_about(job, ChatTokenizer.load(model.folder)), "verdict": verdict}
+    if predicted := _predictions(job, model.folder):
+        about |= {"predictions": predicted}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     about |= {"links_again": bool(again)}
     about |= {"answered": {"sha256": sha256_of(checked.program), "program": ANSWERED}}
@@ -162,6 +172,25 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "stop_ids": list(tokenizer.stop_ids),
         "chat_template": tokenizer.settings.get("chat_template"),
     }
+
+
+def _predictions(job: Job, model: Path) -> list[dict[str, Any]]:
+    """Speeds on boards, of a model whose products are counted: in blocks, with int8 activations."""
+    if job.recipe.quantization != GGUF or not job.int8:
+        return []
+    config = read_family(model / CONFIG_JSON)
+    counted: Counter[tuple[int, int, str]] = Counter()
+    head = ""
+    for name, rows, inputs, type_ in matrix_types(model):
+        kind = type_[0].lower() + type_[1:]
+        if name in (EMBEDDING, LM_HEAD):
+            # The embedding is no product, unless it is lm_head, too.
+            head = kind if name == LM_HEAD or not head else head
+        else:
+            counted[rows, inputs, kind] += 1
+    layers = tuple(Matrix(*key, count) for key, count in sorted(counted.items()))
+    weights = layers, Matrix(config.vocab, config.hidden, head)
+    return predictions(config, weights, job.recipe.vlens)
 
 
 def _held(files: Mapping[str, Path], holds: Mapping[str, str]) -> dict[str, str]:

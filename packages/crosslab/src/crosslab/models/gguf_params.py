@@ -131,6 +131,14 @@ class GgufWeights:
                     yield f"{param.removesuffix(WEIGHT)}.{part}_{i}", values
 
 
+def matrix_types(model: Path) -> Iterator[tuple[str, int, int, str]]:
+    """Yield name, rows, inputs and type of each matrix of an imported model; "F32" of others."""
+    types: Mapping[str, str] = read_table(model / CONFIG_FILE).get(TYPES, {})
+    for name, shape in logical_shapes(model, StoredWeights.of_model(model)).items():
+        if len(shape) == 2:
+            yield name, shape[0], shape[1], types.get(name, "F32")
+
+
 def part_names(layout: Layout) -> list[str]:
     """Return the names of all stored parts of a layout's parameters."""
     return [
