@@ -12,7 +12,7 @@ loops = Library()
 
 @loops.add("mlc_f16_row", 8, 4, 2, 1, needs="__riscv_zvfh")
 def one_row(k: Loop) -> None:
-    """y[lanes] = a row of halves times a tile of halves, summed in float32."""
+    """Emit y[lanes] = a row of halves times a tile of halves, summed in float32."""
     y, x, b = k.pointers(y="float *", x="const _Float16 *", b="const _Float16 *")
     (step,) = k.parameters("step")
     e16, e32 = k.widths("lanes", 16, 32)

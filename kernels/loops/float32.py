@@ -20,14 +20,17 @@ loops = Library()
 
 
 def product(k: Loop, rows: int, fetch: str = "packed", tile: bool = False) -> None:
-    """to[rows, lanes] = c[rows, lanes] + a[rows, depth] * b; ``kept``: lanes, or 0 where c is 0.
+    """Emit to[rows, lanes] = c[rows, lanes] + a[rows, depth] * b[depth, lanes].
+
+    The emitted loop has a parameter ``kept``: ``lanes``, or 0 to take c as zeros.
 
     Args:
-        k: the loop.
-        rows: of a.
-        fetch: "packed": b is a panel of rows ``step`` bytes apart; "strided": its columns are so
-            far apart; "packing": these are written to ``panel``, rows of ``width`` bytes, as well.
-        tile: c is never 0, and there is no ``kept``.
+        k: receives the loop's instructions.
+        rows: number of rows of a.
+        fetch: "packed": rows of b are ``step`` bytes apart; "strided": columns of b are ``step``
+            bytes apart; "packing": the same, and each row of b is also written to ``panel``, whose
+            rows are ``width`` bytes apart.
+        tile: the loop always adds c, and has no parameter ``kept``.
     """
     c, a, b, to = k.pointers(c="const float *", a="const float *", b="const float *", to="float *")
     ld_c, ld_a, step = k.parameters("ld_c", "ld_a", "step")

@@ -29,7 +29,7 @@ def add_span(
     places: Sequence[int],
     block: int,
 ) -> None:
-    """Sums of the products of some inputs of each row, in 16 bits."""
+    """Emit the sums of the products of some inputs of each row, in 16 bits."""
     half = len(sums) // 2
     for first, place in enumerate(places):
         column = e8.load("vle8.v", w, step)
@@ -42,7 +42,7 @@ def add_span(
 
 
 def sums_of_spans(k: Loop, rows: int, span: int, block: int, inputs: int) -> None:
-    """p[spans, rows, lanes] = sums of spans in 16 bits, for ``inputs`` inputs in an iteration.
+    """Emit p[spans, rows, lanes] = sums of spans in 16 bits; an iteration takes ``inputs`` inputs.
 
     Two rows' sums are written as the words that fill their registers.
     """
@@ -61,7 +61,7 @@ def sums_of_spans(k: Loop, rows: int, span: int, block: int, inputs: int) -> Non
 
 
 def sums_of_blocks(k: Loop, rows: int) -> None:
-    """p[blocks, rows, lanes] = sums of blocks of 32 in 32 bits; of two inputs they fit 16."""
+    """Emit p[blocks, rows, lanes] = sums of blocks of 32 inputs; sums of two inputs fit 16 bits."""
     p, x, y, w = k.pointers(p="int32_t *", x=BYTES, y=BYTES, w="const int8_t *")
     ld_x, step, row_step = k.parameters("ld_x", "step", "row_step")
     block, inputs = SMALL
@@ -83,7 +83,7 @@ def sums_of_blocks(k: Loop, rows: int) -> None:
 
 
 def scaled_sums(k: Loop, spans: int) -> None:
-    """t[4, lanes] = sums of groups of ``spans`` spans times the groups' scales, in 32 bits.
+    """Emit t[4, lanes] = sums of groups of ``spans`` spans times the groups' scales, in 32 bits.
 
     ``rest`` is the number of bytes of the rows of a span that are left out.
     """

@@ -45,13 +45,13 @@ def multiply(
 
 
 def take_zero_point(k: Loop, e16: Width, part: Vector, x: Argument, block: int) -> None:
-    """What remains of a sum when weights count from -7 to 8."""
+    """Emit the correction of a sum, as stored weights 0 to 15 mean -7 to 8."""
     e16.put("vadd.vx", part, part, k.scalar("lw", x, block + BIAS))
 
 
 @loops.add("mlc_i8_row", 8, 4, 2, 1)
 def one_row(k: Loop) -> None:
-    """c[lanes] = a row of activations times the weights of a tile."""
+    """Emit c[lanes] = a row of int8 activations times the 4-bit weights of a tile."""
     c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const float *")
     ld_x, step, scale_step = k.parameters("ld_x", "step", "scale_step")
     e8, e16, e32 = k.widths("lanes", 8, 16, 32)
@@ -73,7 +73,7 @@ BASE, PLACES, DIGITS = Constant(256.0), 3, 144
 
 
 def rows_of_digits(k: Loop, rows: int) -> None:
-    """y[rows, lanes] = rows of float32 activations times the weights of a tile.
+    """Emit y[rows, lanes] = rows of float32 activations times the 4-bit weights of a tile.
 
     A group has the digits of each row, one after another.
     """
@@ -107,7 +107,7 @@ loops.add("mlc_q4_row_2", 4, 2, 1)(partial(rows_of_digits, rows=2))
 
 
 def some_rows(k: Loop, rows: int) -> None:
-    """c[rows, lanes], with sums in registers."""
+    """Emit c[rows, lanes] = rows of activations times a tile, with the sums in registers."""
     c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const float *")
     ld_c, ld_x, step, scale_step = k.parameters("ld_c", "ld_x", "step", "scale_step")
     e8, e16, e32 = k.widths("lanes", 8, 16, 32)
@@ -127,7 +127,7 @@ def some_rows(k: Loop, rows: int) -> None:
 
 
 def wide_rows(k: Loop, rows: int) -> None:
-    """c[rows, lanes] += rows of activations times a tile that is wider than four registers.
+    """Emit c[rows, lanes] += rows of activations times a tile that is wider than four registers.
 
     Sums are in memory, and half of the lanes is added to them at a time: ``c`` walks down the rows
     of the first half, ``over`` bytes to the second half, and ``back``.
@@ -160,7 +160,7 @@ def wide_rows(k: Loop, rows: int) -> None:
 
 
 def sums_of_rows(k: Loop, rows: int) -> None:
-    """p[groups, rows, lanes] = sums of groups, for an even number of rows.
+    """Emit p[groups, rows, lanes] = sums of groups, for an even number of rows.
 
     Two rows' sums are written as the words that fill their registers.
     """
@@ -179,7 +179,7 @@ def sums_of_rows(k: Loop, rows: int) -> None:
 
 
 def scaled_rows(k: Loop, rows: int) -> None:
-    """c[rows, lanes] += sums of groups times scales; MAGIC makes floats of sums.
+    """Emit c[rows, lanes] += sums of groups times scales; MAGIC turns sums into floats.
 
     ``row`` is the number of bytes of a row of ``p``, and ``rest`` that of the rows which are left
     out. ``c`` is read and ``to`` is written.

@@ -33,7 +33,7 @@ def refusal() -> str:
 
 
 def command_line(packages: Sequence[str]) -> str:
-    """Return advice for a user who installs the packages by hand."""
+    """Return a sentence with the apt-get command that installs the packages, for a user to type."""
     names = " ".join(packages)
     if shutil.which("apt-get") is None:
         return f"install these packages of Debian: {names}"

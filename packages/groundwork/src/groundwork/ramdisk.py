@@ -22,7 +22,7 @@ class RamDisk:
         self._remount(f"size={size}")
 
     def freeze(self) -> None:
-        """Make the file system read-only."""
+        """Mount the RAM disk again, read-only."""
         self._remount("ro")
 
     def _remount(self, option: str) -> None:

@@ -73,7 +73,7 @@ class Subject:
         )
 
     def params(self, recipe: Recipe) -> Path:
-        """Folder of the parameters, written with the last variant's tree for all variants."""
+        """Store the parameters of all variants by the last one's MLC-LLM; return the folder."""
         last = self.bench.variants[-1]
         if recipe.mlc_tree:
             recipe = replace(recipe, tvm_tree=last.tree, mlc_tree=last.mlc_tree or recipe.mlc_tree)

@@ -150,12 +150,12 @@ class Op:
 
     @property
     def inputs(self) -> list[object]:
-        """Values and memory that the instruction reads; groups by parts."""
+        """Registers and memory that the instruction reads; a register group as its registers."""
         return list(_by_parts(self.reads))
 
     @property
     def outputs(self) -> list[object]:
-        """Values and memory that the instruction writes; groups by parts."""
+        """Registers and memory that the instruction writes; a register group as its registers."""
         return list(_by_parts(self.writes))
 
     def values(self) -> Iterator[Value]:

@@ -197,7 +197,7 @@ def in_float32(body: Any, wide: dict[Any, Any]) -> Any:
 
 
 def _cast(node: Any) -> Any:
-    """A cast whose value has been widened already."""
+    """Replace a cast to a float whose operand is float32 by now; None for other casts."""
     if dtype_of(node) not in (HALF, SINGLE):
         return None
     if dtype_of(node.value) == SINGLE:

@@ -135,10 +135,10 @@ def _value_product(block: str, tile: PrefillTile, d_v: int):
 
 
 def _staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int) -> tuple:
-    """Return stage_q and stage_kv.
+    """Return the macros stage_q and stage_kv, which copy a tile's rows to local buffers.
 
-    stage_q fills Q, stage_kv fills K and V from the keys of a tile and zeroes what is behind the last
-    of them. A table of RoPE is None where rows are never turned.
+    stage_q copies queries. stage_kv copies keys and values, and fills the rows behind the last key
+    with zeros. Both turn rows by a RoPE table, unless their argument for it is None.
     """
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
 
