@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/param_index.h"
 
+#include <filesystem>
+
 #include "input/errors.h"
+#include "input/md5.h"
+#include "input/read_file.h"
 
 namespace rvv_runner {
 namespace {
@@ -153,6 +157,17 @@ StoredAs CheckStored(const ParamRecord& record, const std::string& where) {
                      record.format + ", not " + std::to_string(record.bytes));
   }
   return {count, widen};
+}
+
+ParamFiles FilesOf(const std::string& folder) {
+  constexpr size_t kLongestIndex = size_t{64} << 20;
+  Md5 digest;
+  digest.Add(ReadFile(folder + "/" + kIndexFile, kLongestIndex));
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return {bytes, digest.Finish()};
 }
 
 }  // namespace rvv_runner

@@ -49,6 +49,13 @@ std::vector<WantedParam> WantedParams(const Json& metadata);
 // file directly in the folder, or when a record exceeds its shard.
 ParamIndex ParseIndex(const std::string& text, const std::string& folder);
 
+// Bytes of the files in a folder of parameters, and the MD5 of its index.
+struct ParamFiles {
+  int64_t bytes;
+  std::string digest;
+};
+ParamFiles FilesOf(const std::string& folder);
+
 // Compares a record with what the library needs. `open` collects the values of named sizes. Throws
 // InputError that starts with `where`.
 void CheckShape(const WantedParam& wanted, const ParamRecord& record,

@@ -7,7 +7,6 @@
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/log.h"
-#include "input/md5.h"
 #include "input/read_file.h"
 #include "model/param_index.h"
 #include "model/params.h"
@@ -66,17 +65,6 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
                      ": the tokenizer belongs to another model");
   }
   return weights;
-}
-
-ParamFiles FilesOf(const std::string& params) {
-  constexpr size_t kLongestIndex = size_t{64} << 20;
-  Md5 digest;
-  digest.Add(ReadFile(params + "/" + kIndexFile, kLongestIndex));
-  int64_t bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(params)) {
-    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
-  }
-  return {bytes, digest.Finish()};
 }
 
 std::string ModelName(const std::string& params) {

@@ -26,13 +26,6 @@ struct Weights {
 // another model.
 Weights ReadWeights(const Library& library, const Arguments& arguments, const Tokenizer* tokenizer);
 
-// Bytes of the files in a folder of parameters, and the MD5 of its index.
-struct ParamFiles {
-  int64_t bytes;
-  std::string digest;
-};
-ParamFiles FilesOf(const std::string& params);
-
 // The name of the model whose parameters are in this folder: that of the folder around it.
 std::string ModelName(const std::string& params);
 

@@ -18,8 +18,6 @@
 #include "api/api_error.h"
 #include "input/errors.h"
 #include "input/log.h"
-#include "input/md5.h"
-#include "input/read_file.h"
 #include "model/param_index.h"
 
 namespace rvv_runner {
@@ -29,7 +27,6 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr auto kPatience = 60s;  // for others to end their answers
-constexpr size_t kLongestIndex = size_t{64} << 20;
 
 // Starts a program whose standard output is a pipe, and returns its read end.
 int Spawn(const std::vector<std::string>& words, pid_t* process) {
@@ -267,14 +264,8 @@ std::vector<StoredModel> ModelsIn(const std::string& folder) {
     if (!fs::exists(entry.path() / "run.sh", error) || !fs::exists(params / kIndexFile, error)) {
       continue;
     }
-    StoredModel model{entry.path().filename(), entry.path()};
-    for (const auto& file : fs::directory_iterator(params, error)) {
-      if (file.is_regular_file()) model.bytes += static_cast<int64_t>(file.file_size());
-    }
-    Md5 digest;
-    digest.Add(ReadFile(params / kIndexFile, kLongestIndex));
-    model.digest = digest.Finish();
-    models.push_back(std::move(model));
+    const ParamFiles files = FilesOf(params);
+    models.push_back({entry.path().filename(), entry.path(), files.bytes, files.digest});
   }
   if (models.empty()) {
     throw InputError("--models: there is no folder with run.sh and params in " + folder +
