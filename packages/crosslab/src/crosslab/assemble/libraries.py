@@ -209,9 +209,24 @@ def source_folders(cache: Path) -> dict[str, Path]:
 
 
 def source_variables(cache: Path) -> dict[str, str]:
-    """CMake's variables by which it takes the unpacked archives, and downloads nothing."""
+    """CMake's variables by which it takes finished sources: it downloads and generates nothing."""
     folders = source_folders(cache).items()
-    return {f"FETCHCONTENT_SOURCE_DIR_{name}": str(folder) for name, folder in folders}
+    variables = {f"FETCHCONTENT_SOURCE_DIR_{name}": str(folder) for name, folder in folders}
+    return {**variables, "RUNNER_TABLES": str(unicode_tables(cache))}
+
+
+def unicode_tables(cache: Path) -> Path:
+    """Folder of the runner's Unicode tables, generated once for versions of their packages."""
+
+    def make(out: Path) -> None:
+        from crosslab.tokenizer.unicode_tables import write_tables  # noqa: PLC0415 - slow to load
+
+        write_tables(out)
+
+    versions = (metadata.version(name) for name in ("tokenizers", "wcwidth"))
+    generator = Path(__file__).parents[1] / "tokenizer"
+    sources = (generator / f"{name}.py" for name in ("unicode_tables", "nfc_tables", "code_points"))
+    return cached_build(cache, "unicode-tables", digest(*versions, *sources), make)
 
 
 def configuration_of(

@@ -18,7 +18,7 @@ from crosslab.assemble.libraries import (
     TEMPLATES,
     configuration_of,
     library_objects,
-    source_folders,
+    source_variables,
 )
 from crosslab.assemble.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
@@ -126,7 +126,7 @@ def _runner_objects(request: LinkRequest, cache: Path, *, server: bool) -> Path:
             shlex.join(request.sanitizers),
             project_digest(),
             *(part for path in _sources(server) for part in (str(path), RUNNER / path)),
-            *(folder.name for folder in source_folders(cache).values()),
+            *(Path(folder).name for folder in source_variables(cache).values()),
         )
 
     before = key()

@@ -4,24 +4,24 @@
 The tables are derived from the tokenizers library, not from Python's unicodedata. The runner needs
 the Unicode version that cut the model's words. The library has two (in its regular expressions, and
 in the step that separates digits), both newer than Python 3.11's. Columns in a terminal are
-those of the package wcwidth. ``python -m crosslab.tokenizer.unicode_tables`` writes both headers to
-``runner/text``.
+those of the package wcwidth. ``python -m crosslab.tokenizer.unicode_tables FOLDER`` writes both
+headers to ``FOLDER/text``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import wcwidth
 from tokenizers import Regex, pre_tokenizers
 from wcwidth.table_wide import WIDE_EASTASIAN
 from wcwidth.table_zero import ZERO_WIDTH
 
-from crosslab.project import PROJECT
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 
-FOLDER = PROJECT / "runner" / "text"
 TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096
 _PER_LINE = 4
@@ -89,11 +89,12 @@ def header() -> str:
     return code_points.header(lines)
 
 
-def tables() -> dict[str, str]:
-    """The runner's two generated headers, by their names in ``runner/text``."""
-    return {TABLES_FILE: header(), nfc_tables.FILE: nfc_tables.header()}
+def write_tables(folder: Path) -> None:
+    """Write the runner's two generated headers to ``folder/text``."""
+    (folder / "text").mkdir(parents=True, exist_ok=True)
+    for name, text in ((TABLES_FILE, header()), (nfc_tables.FILE, nfc_tables.header())):
+        (folder / "text" / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for name, text in tables().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    write_tables(Path(sys.argv[1]))
