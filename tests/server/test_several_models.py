@@ -55,8 +55,9 @@ def folder(program: Path, tmp_path: Path) -> Path:
 
 
 Start = Callable[..., Served]
-# Freed memory that is held back to find its later use is no leak.
-NO_QUARANTINE = {"ASAN_OPTIONS": "quarantine_size_mb=0:thread_local_quarantine_size_kb=0"}
+# Freed memory that is held back to find its later use is no leak, nor are stacks of calls.
+_KEPT = ("quarantine_size_mb=0", "thread_local_quarantine_size_kb=0", "malloc_context_size=0")
+NO_QUARANTINE = {"ASAN_OPTIONS": ":".join(_KEPT)}
 
 
 @pytest.fixture
