@@ -21,6 +21,7 @@ from tvm import tirx
 from boardfarm.options import trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
+from boardfarm.tune.watch import watched
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.recipe_options import ONE_VLEN, read_recipe
 from crosslab.assemble.runner import compile_library
@@ -41,10 +42,14 @@ ZOO = "zoo:"
 
 def parser() -> Parser:
     """Return the parser of the command line of ``crosslab farm tune``."""
-    format_ = {"help": f"format of the model's weights ({MODEL_FORMAT})"}
+    changes = {
+        "core": {"help": "core whose cycles the boards count (the core of farm -- up)"},
+        "quantization": {"help": f"format of the model's weights ({MODEL_FORMAT})"},
+        "vlen": ONE_VLEN,
+    }
     options = Parser(
         prog="crosslab farm tune",
-        parents=[trees("quantization", "vlen", quantization=format_, vlen=ONE_VLEN)],
+        parents=[trees("core", "quantization", "vlen", **changes)],
         description="Search faster schedules of TIR functions on the boards. A schedule "
         "is kept in the database if it is faster and gives the right results on new inputs.",
         allow_abbrev=False,
@@ -77,6 +82,11 @@ def main(argv: Sequence[str]) -> int:
     if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
     boards, (measure, core) = _joined(state)
+    if args.core and args.core.key != core:
+        raise UserError(
+            f"--core {args.core.key}: the boards measure for {core}",
+            remedy=f"leave --core out, or: nox -s farm -- up --core {args.core.key}",
+        )
     args.core = read_core(CORES, core) if core in core_names(CORES) else None
     recipe = read_recipe(args, args.quantization or MODEL_FORMAT)
     target = LabTarget("riscv64", recipe.vlens[0], recipe.halves)
@@ -87,21 +97,26 @@ def main(argv: Sequence[str]) -> int:
     report = args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     done, refused, start = list[Tuned](), list[str](), time.monotonic()
-    for name, function in functions.items():
-        farm = (state.tracker, state.key, boards)
-        limits = {"trials": args.trials, "seconds": args.seconds}
-        try:
-            done.append(tune_function(name, function, target.table(), farm, kept, **limits))
-        except NotTunableError as error:
-            refused.append(error.what)
-        tuned = [asdict(result) for result in done]
-        about = {"measure": measure, "database": str(kept), "functions": tuned, "refused": refused}
-        atomic_write_json(report, about)
+    limits = {"trials": args.trials, "seconds": args.seconds}
+    farm = (state.tracker, state.key, boards)
+    with watched(lambda: len(joined_boards(state.tracker, state.key)), _say) as watch:
+        for name, function in functions.items():
+            try:
+                done.append(tune_function(name, function, target.table(), farm, kept, **limits))
+            except NotTunableError as error:
+                refused.append(error.what)
+            tuned = [asdict(result) for result in done]
+            about = {"measure": measure, "database": str(kept)}
+            atomic_write_json(report, {**about, "functions": tuned, "refused": refused})
     minutes = (time.monotonic() - start) / 60
     trials = sum(result.trials for result in done)
-    pace = f"{trials} trials on {boards} boards: {trials / minutes:.1f} a minute, all included"
+    pace = f"{trials} trials on {watch}: {trials / minutes:.1f} a minute, all included"
     print("\n".join([*table(done, measure), *(f"* {why}" for why in refused), pace]))
     return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
