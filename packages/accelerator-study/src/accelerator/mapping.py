@@ -32,11 +32,12 @@ from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps
 from costmodel.estimate.tiling import sizes
 from costmodel.estimate.window import Span
+from costmodel.search.bounded import in_order_of_bounds
 
 BITS = 8
+BESIDE_STORES = 0.8  # part of the loads; the others run while the ALU shifts sums
 Array = npt.NDArray[np.int64]
 _COLUMNS, _ROWS = (1, 0, 2), (0, 1, 2)  # loops over m, n, k, outermost first
-MOST_CANDIDATES = 512  # of a convolution, after the lower bound of their cycles
 
 
 def predict(layer: Layer, mapping: Mapping, device: Device) -> MappingCost:
@@ -76,11 +77,16 @@ def best(layer: Layer, device: Device, weights: tuple[int, int] | None = None) -
         for rows, columns, outputs, inputs in np.stack(grid, axis=1)[places].tolist()
         for outermost in (False, True)
     ]
-    if shape.columns.outputs > 1 and len(mappings) > MOST_CANDIDATES:
-        bounds = _Prediction(layer, mappings, device).bounds()
-        mappings = [mappings[at] for at in np.argsort(bounds, kind="stable")[:MOST_CANDIDATES]]
-    costs = _Prediction(layer, mappings, device).costs()
-    return min(costs, key=lambda p: (p.cycles, p.bytes))
+    costs: dict[int, MappingCost] = {}
+
+    def simulated(chosen: Array) -> list[float]:
+        listed = chosen.tolist()
+        predicted = _Prediction(layer, [mappings[at] for at in listed], device).costs()
+        costs.update(zip(listed, predicted, strict=True))
+        return [cost.cycles for cost in predicted]
+
+    in_order_of_bounds(_Prediction(layer, mappings, device).bounds(), simulated)
+    return min(costs.values(), key=lambda p: (p.cycles, p.bytes))
 
 
 def alu_cycles(layer: Layer, device: Device) -> int:
@@ -229,9 +235,9 @@ class _Prediction:
         weights = self._listed("A", "C")
         dram = Level("dram", None, self.bits, self.bits, latency, 0.0, 0.0, shared=True)
         # A queue begins a transfer when its previous transfer ends: latency counts as bus time.
-        waits = latency * self.bits
-        fetched = values.fetched + weights.fetched + waits * (weights.fetched > 0)
-        following = values.following + weights.following + waits * (weights.following > 0)
+        begins = latency * self.bits
+        fetched = values.fetched + weights.fetched + begins * (weights.fetched > 0)
+        following = values.following + weights.following + begins * (weights.following > 0)
         # The bytes of a tile leave one by one during the steps of the next tile; the last's wait.
         tiled = self.tiles
         size = whole.m * whole.n * device.batch * self.scheme.output
@@ -241,26 +247,36 @@ class _Prediction:
             whole,
             fetched=fetched,
             following=following,
-            stored=whole.stored + waits * stores,
+            stored=whole.stored + begins * stores,
             before=leaving,
         )
-        overlap = self.mappings[0].halves > 1
         core, (idle, operands) = self._core_cycles(whole), self._operand_cycles(whole)
         core = core + whole.new * (idle + operands)
-        if overlap:
-            # Operands share the memory with the loads and stores beside them, and delay both.
-            beside = (following + leaving) / self.bits
-            core = core + whole.new * operands * np.minimum(beside / np.maximum(core, 1), 1)
-            delayed = replace(delayed, following=following + whole.new * operands * self.bits)
-        cycles = duration(delayed, core, dram, overlap, shape.bundles)
-        if overlap:
-            begin, second = (
-                (delayed.first * dram.cycles(moves, 0)).sum(axis=0)
-                for moves in (delayed.fetched, delayed.following)
-            )
-            per_cycle = moved / device.dram_bandwidth
-            cycles = np.maximum(cycles, self._storing(per_cycle, begin, second))
-        return np.asarray(cycles)
+        if self.mappings[0].halves == 1:
+            return np.asarray(duration(delayed, core, dram, False, shape.bundles))
+        # Operands share the memory with the store that just began, and with loads beside them.
+        loading = np.minimum(following / self.bits / np.maximum(core, 1), 1)
+        shared = operands * loading + np.minimum(leaving / self.bits, operands)
+        core = core + whole.new * shared
+        delayed = replace(delayed, following=following + whole.new * operands * self.bits)
+        cycles = duration(delayed, core, dram, True, shape.bundles)
+        # A tile's last multiplication frees its operands: the ALU's time hides a load more, that
+        # of the next tile's second step.
+        ahead = dram.cycles(delayed.following, delayed.before) - core
+        second_step = whole.new & ~whole.done & ~whole.first
+        last_step = whole.done & ~whole.new & ~whole.last
+        waits, slack = (
+            (whole.times * np.maximum(each, 0)).sum(axis=0)
+            for each in (ahead * second_step, -ahead * last_step)
+        )
+        cycles = cycles - shape.bundles * np.minimum(waits, slack)
+        begin, second = (
+            (delayed.first * dram.cycles(fetched, 0)).sum(axis=0)
+            for fetched in (delayed.fetched, following)
+        )
+        each = self._stores(whole).max(axis=0)
+        storing = self._storing(moved / device.dram_bandwidth, begin, second, each)
+        return np.maximum(cycles, storing)
 
     def _stores(self, listed: Steps) -> Array:
         """Return the transfers of a byte of a tile's results."""
@@ -277,34 +293,60 @@ class _Prediction:
         )
         return np.asarray(box.transfers)
 
-    def _storing(self, moving: Any, begin: Any, second: Any) -> Array:
-        """Return each mapping's cycles if only the shifts between a tile's bytes interrupt STORE.
+    def _storing(self, moving: Any, begin: Any, second: Any, stores: Array) -> Array:
+        """Return each mapping's cycles if only COMPUTE and STORE wait, for each other.
 
-        The ALU shifts sums in the buffer that STORE reads, so the two take turns. This bounds
-        layers with few inputs, such as attention's scores. Loads share the memory with the stores.
+        STORE moves a byte of a tile's sums before the ALU shifts the next byte down. A tile's first
+        byte leaves after its requantisation, the others between the steps of the next tile. Three
+        tiles of mean size show the time of a tile; loads share the memory with the stores.
 
         Args:
             moving: cycles in which the memory moves all bytes, for each mapping.
             begin: cycles of the first fetch, for each mapping.
             second: cycles of the second fetch, for each mapping.
+            stores: transfers of a byte of a tile.
         """
-        device, shape, tiles = self.device, self.shape, self.tiles
-        sums, width = shape.bundles * shape.sums, self.form.width
-        stored = sums * device.element(MemoryId.OUTPUT) * width / device.dram_bandwidth
-        shifts = sums * (width - 1) * device.alu_immediate
-        rounding = sums * alu_cycles(self.layer, device) - shifts
-        multiplies = sums * shape.inputs * shape.kernel * device.gemm_interval
-        # Two transfers at once get half the bandwidth each, never less. Loads come evenly, also
-        # while the core multiplies.
-        later = np.maximum(moving - stored - begin, 0)
-        waits = tiles * width * device.dram_latency
-        shared = np.minimum(later * stored / (stored + shifts + waits + multiplies), stored)
-        # The core multiplies the second tile before it shifts the first one's sums.
-        alone = second - stored / (tiles * width) - device.dram_latency
-        ahead = np.where(tiles * shape.inputs > 1, alone, 0)
-        first = begin + (multiplies + rounding) / tiles + (width > 1) * np.maximum(ahead, 0)
-        cycles: Array = stored + waits + shifts + shared + first
+        leaving = self.shape.bundles * self.shape.sums / self.tiles
+        leaving *= self.device.element(MemoryId.OUTPUT) / self.device.dram_bandwidth
+        later = np.maximum(moving - self.tiles * self.form.width * leaving - begin, 0)
+        alone = self._stored(leaving, second, stores)
+        # Two transfers at once get half the bandwidth each, never less.
+        shared = leaving * (1 + BESIDE_STORES * np.minimum(later / alone, 1))
+        cycles: Array = begin + self._stored(shared, second, stores)
         return cycles
+
+    def _stored(self, leaving: Any, second: Any, stores: Array) -> Any:
+        """Return the cycles from the first step to the last store; ``leaving``: of a byte."""
+        device, shape, tiles, width = self.device, self.shape, self.tiles, self.form.width
+        sums = shape.bundles * shape.sums / tiles
+        move = leaving + stores * device.dram_latency
+        shift = sums * device.alu_immediate
+        narrow = sums * alu_cycles(self.layer, device) - (width - 1) * shift
+        # More steps than these leave no more time between the bytes.
+        steps = np.minimum(self.trips[3], 2 * width)
+        work = sums * shape.inputs * shape.kernel * device.gemm_interval
+        work = (work + self.trips[3] * (device.gemm_latency - 1)) / steps
+        ends = []
+        core = store = np.zeros(len(self.mappings))
+        for tile in range(3):
+            core = core + sums * device.gemm_interval
+            due = np.zeros(len(self.mappings))
+            for step in range(1, int(steps.max()) + 1):
+                if (tile, step) in ((0, 2), (1, 1)):
+                    core = np.where(steps >= step, np.maximum(core, second), core)
+                core = core + work * (step <= steps)
+                wanted = np.minimum(width - 1, -(-step * width // steps)) * (tile > 0)
+                for byte in range(1, width):
+                    leaves = (due < byte) & (byte <= wanted)
+                    core = np.where(leaves, np.maximum(core, store) + shift, core)
+                    store = np.where(leaves, np.maximum(core, store) + move, store)
+                due = wanted
+            core = core + narrow
+            store = np.maximum(core, store) + move
+            ends.append(store + (width - 1) * (shift + move))
+        return np.choose(np.minimum(tiles, 3) - 1, ends) + np.maximum(tiles - 3, 0) * (
+            ends[2] - ends[1]
+        )
 
     def _core_cycles(self, listed: Steps) -> Array:
         """Return the cycles of the COMPUTE queue for the tile of each step."""
@@ -317,16 +359,11 @@ class _Prediction:
             work = k * again + device.gemm_latency - 1
         else:
             work = k * shape.kernel * (sums + device.gemm_latency - 1)
-        alu = pixels * outputs * alu_cycles(self.layer, device)
-        # Bytes that leave within one step wait for the store of the byte before.
-        steps = np.arange(1, self.form.width)[:, None]
-        due = np.minimum(-(-steps * self.form.width // self.trips[3]), self.form.width - 1)
-        left = np.diff(due, axis=0, prepend=0) - 1
-        left = np.where(steps <= self.trips[3], np.maximum(left, 0), 0).sum(axis=0)
-        left = left * (self.tiles - 1) / self.tiles  # the last tile's bytes delay no tile
-        store = pixels * outputs * device.element(MemoryId.OUTPUT) / device.dram_bandwidth
-        alu = alu + left * (store + self._stores(listed) * device.dram_latency)
-        cycles: Array = work + listed.new * sums + listed.done * alu
+        # The ALU shifts a byte down for each store but the first, between the next tile's steps.
+        between = (self.form.width - 1) * device.alu_immediate
+        spread = between * (self.tiles - 1) / (self.tiles * self.trips[3])
+        alu = listed.done * (alu_cycles(self.layer, device) - between) + listed.last * between
+        cycles: Array = work + listed.new * sums + pixels * outputs * (spread + alu)
         return cycles
 
     def _operand_cycles(self, listed: Steps) -> tuple[Array, Array]:

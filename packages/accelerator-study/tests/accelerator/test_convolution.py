@@ -183,7 +183,7 @@ def test_networks(network: str, device: Device) -> None:
     layers = NETWORKS[network]()
     assert sum(count for _, count in layers) in {22, 53}
     for layer, _ in layers:
-        _predicted(device, layer, 0.1 if device is DEVICE else 0.12)
+        _predicted(device, layer, 0.1)
 
 
 def _predicted(device: Device, layer: Layer, most: float) -> None:

@@ -32,7 +32,7 @@ from costmodel.options import DEFAULT_PHASES
 from costmodel.search.explore import arrays, designs, dominates
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.page import page
-from costmodel.search.products import NoRoomError, Problem, search_together
+from costmodel.search.products import NoRoomError, Problem, lower_bounds, search_together
 from costmodel.search.systolic import FLOWS, Systolic
 
 DATA = Path(__file__).parent / "data"
@@ -127,7 +127,7 @@ def test_pruning_loses_nothing(problem: Problem) -> None:
     assert best.cycles == pytest.approx(problem.simulate((m, n, k), turned).min())
     assert best.simulated <= best.candidates <= len(mappings)
     assert best.energy >= frugal.energy
-    bounds, _, port, scaled = problem.bounds([m, n, k])
+    bounds, _, port, scaled = problem.bounds((m, n, k))
     for bound, order in zip(bounds, problem.orders(), strict=True):
         turned = np.repeat([[DIMENSIONS.index(d)] for d in order], len(m), axis=1)
         assert (bound <= problem.simulate((m, n, k), turned) + 1e-6).all()
@@ -137,6 +137,36 @@ def test_pruning_loses_nothing(problem: Problem) -> None:
         for at, (tile, order) in enumerate(mappings[:60])
     ]
     assert frugal.energy <= min(energies) * (1 + 1e-9)
+    (least,) = lower_bounds((problem,))
+    assert least.cycles <= best.cycles + 1e-6
+    assert least.energy <= frugal.energy * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("extents", "flow", "scheme", "shape", "size", "rate", "cycles", "excess"),
+    [
+        ((31, 47, 68), FLOWS[2], "float16", (4, 8), 1 << 16, 4.0, 27483, (0.02, 0.0)),
+        ((64, 120, 72), FLOWS[0], "int8-token", (8, 8), 1 << 15, 64.0, 10820, (0.04, 0.005)),
+    ],
+)
+def test_sizes_below_a_pass_are_found_and_the_result_is_near_its_bound(
+    extents: tuple[int, int, int],
+    flow: str,
+    scheme: str,
+    shape: tuple[int, int],
+    size: int,
+    rate: float,
+    cycles: int,
+    excess: tuple[float, float],
+) -> None:
+    """Products of more tiles than are all tried."""
+    hardware = replace(small(size, rate), fabric=replace(EDGE.fabric, shape=shape))
+    problem = Problem(Gemm("g", *extents), SCHEMES[scheme], hardware, Systolic(flow, *shape))
+    best, frugal = search_together([problem])
+    (least,) = lower_bounds((problem,))
+    assert best.cycles <= cycles
+    assert 0 <= best.cycles / least.cycles - 1 <= excess[0]
+    assert -1e-9 <= frugal.energy / least.energy - 1 <= excess[1] + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -197,7 +227,7 @@ def test_tiles_of_an_l2_are_searched(flow: str) -> None:
     problem = Problem(Gemm("a", 12, 16, 20), FLOAT16, hardware, Systolic(flow, 8, 8))
     best, frugal = solve((problem,))
     outer = replace(problem, hardware=replace(hardware, levels=(middle, dram)))
-    tiles = list(zip(*outer.tiles(), strict=True))
+    tiles = list(zip(*outer.tiles().tiles, strict=True))
     coarse = [
         found.cycles
         for order in outer.orders()
@@ -270,7 +300,7 @@ def test_the_command_searches_and_takes_its_mappings_again(
     assert "latency x energy" in capsys.readouterr().out
     fronts = json.loads(out.read_text())["fronts"]
     keys = ("phase", "scheme", "dataflow", "array", "latency_ms", "energy_mj", "area_mm2")
-    assert all(set(row) == {*keys, "perplexity", "mapping"} for row in fronts)
+    assert all(set(row) == {*keys, "perplexity", "excess", "mapping"} for row in fronts)
     assert not any(dominates(a, b) for a in fronts for b in fronts if a["scheme"] == b["scheme"])
     assert html.read_text().count("<title>") == len(fronts) + 1
     assert main([*base, "--mapping", str(out), "--json", str(again), "--quiet"]) == 0

@@ -101,16 +101,16 @@ def outer_traffics(
     m, n, k = extents
     trips = {d: -(-e // t) for d, e, t in zip(DIMENSIONS, extents, tile, strict=True)}
     nothing = 0 * trips["m"]
-    activations = nothing if "A" in on_chip else _activations(m, k, tile, scheme)
-    weights = nothing if "B" in on_chip else _weights(n, k, tile, scheme)
+    values = nothing if "A" in on_chip else activations(m, k, tile, scheme)
+    matrix = nothing if "B" in on_chip else weights(n, k, tile, scheme)
     traffics = []
     for order in orders:
         again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
         spilled = nothing if "C" in on_chip else m * n * (again["C"] - 1) * scheme.accumulator
         traffics.append(
             MovedBits(
-                activation=activations * again["A"],
-                weight=weights * again["B"],
+                activation=values * again["A"],
+                weight=matrix * again["B"],
                 partial=spilled,
                 stored=spilled + (0 if "C" in on_chip else m * n * scheme.output),
             )
@@ -118,22 +118,23 @@ def outer_traffics(
     return traffics
 
 
-def _in_tiles(extent: int, size: Count, bits: Callable[[Count], Count]) -> Count:
+def in_tiles(extent: int, size: Count, bits: Callable[[Count], Count]) -> Count:
     """Return the sum of ``bits`` over full tiles and the ragged tile along a dimension."""
     rest = extent % size
     return (extent // size) * bits(size) + np.where(rest, bits(np.maximum(rest, 1)), 0)
 
 
-def _weights(n: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
+def weights(n: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
     """Return the bits of all weights in tiles; both tiles that share a scale fetch it."""
-    return _in_tiles(
-        k, tile[2], lambda depth: _in_tiles(n, tile[1], lambda w: scheme.weight_bits(depth, w))
+    return in_tiles(
+        k, tile[2], lambda depth: in_tiles(n, tile[1], lambda w: scheme.weight_bits(depth, w))
     )
 
 
-def _activations(m: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
-    return _in_tiles(
-        k, tile[2], lambda depth: _in_tiles(m, tile[0], lambda r: scheme.activation_bits(r, depth))
+def activations(m: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
+    """Return the bits of all activations in tiles; tiles that share a scale each fetch it."""
+    return in_tiles(
+        k, tile[2], lambda depth: in_tiles(m, tile[0], lambda r: scheme.activation_bits(r, depth))
     )
 
 

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import LARGER, Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
-from costmodel.search.products import NoRoomError, Problem, Solution
+from costmodel.search.products import NoRoomError, Problem, Solution, lower_bounds
 from costmodel.search.systolic import FLOWS, Systolic
 
 BUFFERS = (0.125, 0.25, 0.5, 1.0, 2.0)  # in buffers of the base
@@ -192,7 +192,12 @@ def _points(
 
 
 def _mapped(
-    phase: Phase, hardware: Hardware, flow: str, scheme: Scheme, widest: int
+    phase: Phase,
+    hardware: Hardware,
+    flow: str,
+    scheme: Scheme,
+    widest: int = 0,
+    solved: Callable[[tuple[Problem, ...]], Sequence[Solution]] = solve,
 ) -> Iterator[tuple[float, float, Plans]]:
     """Yield the fastest, then the most frugal mappings: cycles, pJ of all arrays, plans."""
     phase = chained(phase, hardware.levels[0], scheme)
@@ -204,14 +209,14 @@ def _mapped(
     plans: list[dict[str, tuple[Holding, ...]]] = [{}, {}]
     for items in groups(phase):
         problems = tuple(_problem(i, items, scheme, hardware, array, widest) for i in items)
-        for index, best in enumerate(solve(problems)):
+        for index, best in enumerate(solved(problems)):
             times = items[0].count
             sums[index][0] += times * (best.cycles + lag * len(items))
             sums[index][1] += times * best.energy
             plans[index] |= _plans(items, best)
     further: Iterable[tuple[float, float, Plans]] = [(0.0, 0.0, {})] * 2
     if phase.beside:
-        further = _mapped(phase.beside, hardware, flow, scheme, widest)
+        further = _mapped(phase.beside, hardware, flow, scheme, widest, solved)
     for (cycles, energy), own, (slower, added, others) in zip(sums, plans, further, strict=True):
         yield max(cycles, slower), energy * phase.arrays + added, {**others, **own}
 
@@ -293,8 +298,9 @@ def search(
 
     Returns:
         Rows ``{phase, scheme, dataflow, array, latency_ms, energy_mj, area_mm2, perplexity,
-        mapping}``, of which no row dominates another row of its phase; perplexity is None if it
-        was not measured.
+        excess, mapping}``, of which no row dominates another row of its phase; perplexity is None
+        if it was not measured. ``excess`` is the proved part by which latency and energy are at
+        most above those of the best tiles on the same design; None with an L2.
 
     Raises:
         CostError: the base cannot be searched, or a product fits no buffer.
@@ -370,6 +376,13 @@ def row(
     """Return a row of a front, estimated by the counting engine with the given mappings."""
     hardware = design.hardware(base)
     estimate = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans)
+    excess = None
+    if len(hardware.levels) == BUFFER_AND_MEMORY:
+        cycles, energy, _ = next(_mapped(phase, hardware, flow, scheme, solved=lower_bounds))
+        excess = {
+            "latency_ms": max(estimate.latency / cycles - 1, 0.0),
+            "energy_mj": max(estimate.energy / energy - 1, 0.0),
+        }
     return {
         "phase": phase.name,
         "scheme": scheme.name,
@@ -379,6 +392,7 @@ def row(
         "energy_mj": estimate.energy / 1e9,
         "area_mm2": area(hardware, scheme) * phase.all_arrays,
         "perplexity": accuracy.get(scheme.name),
+        "excess": excess,
         "mapping": {
             "hardware": base.name,
             "buffer_bytes": design.buffer,

@@ -14,7 +14,7 @@ from costmodel.estimate.pipeline import duration, steps
 from costmodel.estimate.product import Role
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, attention_holding
 from costmodel.estimate.transfer import NOTHING, memory_energy
-from costmodel.search.products import NoRoomError, Problem, Solution, search_together
+from costmodel.search.products import NoRoomError, Problem, Solution, search_together, turned
 
 NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # candidate sizes of an L2's tiles, 0 is the largest
 L2_GAP = 1e-2
@@ -51,8 +51,9 @@ def _search_behind(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     free = replace(level, read=np.inf, write=np.inf)
     outer = replace(lead, hardware=replace(lead.hardware, levels=(free, memory)))
     if lead.gemm.role is Role.PRODUCT:
-        grid, orders = _thinned(outer.tiles(most=0)), outer.orders()
-        flat = outer.bounds(grid)[0].ravel() if len(grid[0]) else np.array([])
+        grid, orders = _thinned(outer.tiles(most=0).tiles), outer.orders()
+        bounds = outer.bounds(turned(grid, True))[0] if len(grid[0]) else [np.array([])]
+        flat = np.concatenate(bounds)
     else:
         g = lead.gemm
         blocks = attention_holding(g.m, g.n, g.k, lead.scheme, level)
@@ -103,7 +104,7 @@ def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator
             gemm, first = problem.gemm, part is parts[0]
             outer = Holding(beside(held.tile, first), held.order)
             tile_in_buffer = replace(inner.holdings[0], tile=beside(inner.holdings[0].tile, first))
-            sides = [np.array([s]) for s in vars(tile_in_buffer.tile).values()]
+            sides = turned([np.array([s]) for s in vars(tile_in_buffer.tile).values()], True)
             order = np.array([[DIMENSIONS.index(d)] for d in tile_in_buffer.order])
             whole = (gemm.m, gemm.n, gemm.k, True, True)
             listed = steps(whole, outer, problem.scheme, gemm.on_chip)

@@ -11,11 +11,12 @@ other candidate is better.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import permutations, product
+from functools import lru_cache, partial, reduce
+from itertools import permutations
 from math import prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,25 @@ from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
     Holding,
+    activations,
     fits,
+    in_tiles,
     outer_traffics,
     room,
     sizes,
+    weights,
 )
 from costmodel.estimate.transfer import NOTHING, MovedBits, memory_energy
-from costmodel.search.systolic import Systolic, in_tiles
+from costmodel.search.bounded import in_order_of_bounds
+from costmodel.search.systolic import Counts, Systolic
 
 ORDERS = tuple(permutations(DIMENSIONS))
 EVERY = 1 << 16  # most tiles of a product whose every tile is a candidate
 ROOMY = 4  # passes along each dimension of a tile; a buffer that holds it needs no finer sizes
 STREAMED = 8  # elements of a streaming dimension that count as a pass
-FIRST_CHUNK, CHUNK = 32, 256  # candidates of a call of simulate
+
+
+Tile = tuple[Count, Count, Count]
 
 
 class NoRoomError(Exception):
@@ -85,7 +92,7 @@ class Problem:
         buffer = replace(buffer, size=size, split=None, read_energy=0.0, write_energy=0.0)
         return replace(self, hardware=replace(self.hardware, levels=(buffer, behind)), widest=0)
 
-    def simulate(self, tiles: Sequence[Count], orders: Count, region: State | None = None) -> Count:
+    def simulate(self, tiles: Tile, orders: Count, region: State | None = None) -> Count:
         """Return the cycles of candidates, without the latencies of memories.
 
         Args:
@@ -116,16 +123,17 @@ class Problem:
         each = self._port(listed) * listed.times
         port = MovedBits(*(int(bits.sum()) for bits in vars(each).values()))
         moved = listed.moved()
-        scaled = int((listed.times * self.rescales(listed.m, listed.n, listed.k)).sum())
+        sides = (listed.m, listed.n, listed.k)
+        rescales = self.rescales(self.array.passes(*sides), *sides)
+        scaled = int((listed.times * rescales).sum())
         memories = memory_energy(buffer, port, moved) + memory_energy(behind, moved, NOTHING)
         return float(memories + scaled * self.rescale_energy)
 
-    def rescales(self, m: Count, n: Count, k: Count) -> Count:
-        """Return the number of a tile's operands that are scaled as they enter the array."""
-        along_m, along_n, _ = self.array.passes(m, n, k)
+    def rescales(self, passes: Counts, m: Count, n: Count, k: Count) -> Count:
+        """Return the number of operands of a part that are scaled as they enter the array."""
         if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
-            return along_m * n * k
-        return along_n * m * k * (self.scheme.activation_grain is Grain.EMBEDDING)
+            return passes[0] * n * k
+        return passes[1] * m * k * (self.scheme.activation_grain is Grain.EMBEDDING)
 
     @property
     def rescale_energy(self) -> float:
@@ -147,34 +155,47 @@ class Problem:
         alone = tuple(d for d in DIMENSIONS if getattr(self.gemm, d) == 1)
         return [o for o in ORDERS if o[: len(alone)] == alone]
 
-    def tiles(self, most: int = EVERY) -> list[Any]:
-        """Return the extents of the candidate tiles that fit, as three arrays.
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        return self.gemm.m, self.gemm.n, self.gemm.k
+
+    def tiles(self, most: int = EVERY) -> Grid:
+        """Return the candidate tiles that fit.
 
         Args:
-            most: if a product has at most this many tiles, every tile is a candidate.
+            most: if a product has at most this many tiles, every tile is a candidate; up to four
+                times as many, every size that changes a number of tiles or of passes.
         """
-        gemm = self.gemm
-        extents = (gemm.m, gemm.n, gemm.k)
+        every = self._grid(lambda extent, _: range(1, extent + 1))
+        if prod(map(len, every)) <= most:
+            return self._fitting(every)
+        finer = self._grid(lambda extent, grain: sorted({*sizes(extent, 1), *sizes(extent, grain)}))
+        if self.tight or prod(map(len, finer)) <= 8 * most:
+            return self._fitting(finer)
+        return self._fitting(self._grid(sizes))
+
+    def smallest(self) -> Grid:
+        """Return the smallest tile that fits for each number of tiles along M, N and K."""
+        return self._fitting(self._grid(lambda extent, _: sizes(extent, 1)))
+
+    def _grid(self, choice: Callable[[int, int], Sequence[int]]) -> list[Sequence[int]]:
+        """Return sizes along M, N and K, chosen by the extent and the array's grain."""
         # Tiles of keys and values have the whole width; queries and sums of the result stay, too.
-        fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(gemm.role)
-        every = prod(e for axis, e in enumerate(extents) if axis != fixed) <= most
-        sides: list[Sequence[int]] = []
-        for axis, (extent, grain) in enumerate(zip(extents, self.array.grains(), strict=True)):
-            finer = sizes(extent, 1) if self.tight else []
-            reduced = sorted({*sizes(extent, grain), *finer})
-            sides.append(range(1, extent + 1) if every else reduced)
-            if axis == fixed:
-                sides[axis] = [extent]
-        grid = [g.ravel() for g in np.meshgrid(*(np.array(s) for s in sides), indexing="ij")]
-        keep = self.fitting(grid)
-        return [g[keep] for g in grid]
+        fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(self.gemm.role)
+        pairs = zip(self.extents, self.array.grains(), strict=True)
+        return [[e] if axis == fixed else choice(e, g) for axis, (e, g) in enumerate(pairs)]
+
+    def _fitting(self, sides: list[Sequence[int]]) -> Grid:
+        sparse = np.meshgrid(*map(np.array, sides), indexing="ij", sparse=True)
+        used = self.fitting(sparse)
+        return Grid(sparse, np.broadcast_to(used, [len(side) for side in sides]))
 
     @property
     def tight(self) -> bool:
         """True if a few passes of the array fill the buffer, so that finer sizes matter."""
-        extents = (self.gemm.m, self.gemm.n, self.gemm.k)
         passes = (STREAMED if grain == 1 else grain for grain in self.array.grains())
-        few = [np.minimum(e, ROOMY * p) for e, p in zip(extents, passes, strict=True)]
+        few = [np.minimum(e, ROOMY * p) for e, p in zip(self.extents, passes, strict=True)]
         return not self.fitting(few)
 
     def fitting(self, grid: Sequence[Any]) -> Any:
@@ -188,48 +209,61 @@ class Problem:
         queries, keys, scores = room(m, context, width, self.scheme, copies)
         return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
 
-    def bounds(self, grid: Sequence[Any]) -> tuple[Any, MovedBits, MovedBits, Any]:
+    def bounds(
+        self, grid: Tile, least: bool = False
+    ) -> tuple[Any, list[MovedBits], MovedBits, Any]:
         """Return lower bounds of the cycles of orders x tiles, and the traffic of each tile.
 
+        Args:
+            grid: extents of the tiles, arrays that broadcast.
+            least: bound all tiles of equal numbers, of which the given tile is the smallest.
+
         Returns:
-            lower bounds of the cycles and bits between buffer and outer memory, of orders x tiles;
-            bits between buffer and array and the number of scaled operands, of each tile.
+            lower bounds of the cycles, and bits between buffer and outer memory, by order; bits
+            between buffer and array, and the number of scaled operands, of each tile.
         """
-        gemm, scheme = self.gemm, self.scheme
+        gemm, array, scheme = self.gemm, self.array, self._widths(least)
         buffer, behind = self.hardware.levels
-        m, n, k = grid
-        extents, batch = (gemm.m, gemm.n, gemm.k), gemm.batch
-        array: Any = 0
-        inward: Any = 0
-        weights: Any = 0
-        visits: Any = 0
-        scaled: Any = 0
-        parts = (in_tiles(e, s) for e, s in zip(extents, (m, n, k), strict=True))
-        for (tm, cm), (tn, cn), (tk, ck) in product(*parts):
-            number = cm * cn * ck
-            a, b, again = self.array.port(tm, tn, tk, scheme)
-            # The port's time is in whole cycles, rounded down.
-            work = np.maximum(self.array.cycles(tm, tn, tk), (a + b) / buffer.read - 1)
-            array = array + number * work
-            inward, weights = inward + number * a, weights + number * b
-            visits = visits + number * again * tm * tn
-            scaled = scaled + number * self.rescales(tm, tn, tk)
-        partial = (visits - gemm.m * gemm.n) * scheme.accumulator
-        outward = partial + gemm.m * gemm.n * scheme.output
-        first = scheme.weight_bits(k, n)
+        tiles = tuple(-(-e // s) for e, s in zip(self.extents, grid, strict=True))
+        if least:
+            passes = tuple(map(np.maximum, array.passes(*self.extents), tiles))
+            depth = np.maximum(-(-gemm.k // array.lanes), tiles[2])
+        else:
+            sides = [
+                in_tiles(e, s, partial(_along, array, axis))
+                for axis, (e, s) in enumerate(zip(self.extents, grid, strict=True))
+            ]
+            passes, depth = tuple(sides), in_tiles(gemm.k, grid[2], lambda s: -(-s // array.lanes))
+        inward = activations(gemm.m, gemm.k, grid, scheme) * passes[1]
+        matrix = weights(gemm.n, gemm.k, grid, scheme) * passes[0]
+        work = array.total_cycles(self.extents, tiles, passes, depth)
+        # The port's time is in whole cycles for each tile, rounded down.
+        work = np.maximum(work, (inward + matrix) / buffer.read - prod(tiles)) * gemm.batch
+        finished = gemm.m * gemm.n
+        spilled = (passes[2] - 1) * finished * scheme.accumulator
+        port = MovedBits(inward, matrix, spilled, spilled + finished * scheme.output)
+        first = scheme.weight_bits(grid[2], grid[1])
         if "A" not in gemm.on_chip:
-            first = first + scheme.activation_bits(m, k)
+            first = first + scheme.activation_bits(grid[0], grid[2])
         # The last tile may be ragged: it stores at least a single element.
         last = 0 if "C" in gemm.on_chip else scheme.output
-        inside = array * batch + first / behind.read + last / behind.write
-        port = MovedBits(inward, weights, partial, outward) * batch
-        bounds = []
-        listed = outer_traffics(extents, (m, n, k), self.orders(), scheme, gemm.on_chip)
-        for moved in listed:
-            bus = behind.cycles(moved.read, moved.write) * batch
-            both = np.maximum(bus, inside) if buffer.double_buffered else bus + array * batch
-            bounds.append(np.asarray(both, dtype=float))
-        return np.stack(bounds), _in_orders(listed) * batch, port, scaled * batch
+        inside = work + first / behind.read + last / behind.write
+        bounds, listed = [], []
+        for each in outer_traffics(self.extents, grid, self.orders(), scheme, gemm.on_chip):
+            moved = each * gemm.batch
+            listed.append(moved)
+            bus = behind.cycles(moved.read, moved.write)
+            bounds.append(np.maximum(bus, inside) if buffer.double_buffered else bus + work)
+        scaled = self.rescales(passes, *self.extents) * gemm.batch
+        return bounds, listed, port * gemm.batch, scaled
+
+    def _widths(self, least: bool) -> Scheme:
+        """Return the scheme; with ``least``, no group is shorter than the others."""
+        scheme = self.scheme
+        if not least or scheme.weight_grain is not Grain.GROUP:
+            return scheme
+        beside: Any = (scheme.scale + scheme.zero_point) / scheme.group
+        return replace(scheme, weight=scheme.weight + beside, weight_grain=Grain.NONE)
 
     def fixed_energy(self) -> float:
         """Return the energy in pJ that is the same for all mappings."""
@@ -243,11 +277,31 @@ class Problem:
         return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * self.rescale_energy
 
 
-def _in_orders(listed: Sequence[MovedBits]) -> MovedBits:
-    """Stack the transfers of several orders to transfers of orders x tiles."""
-    return MovedBits(
-        *(np.stack(bits) for bits in zip(*(vars(t).values() for t in listed), strict=True))
-    )
+def _along(array: Systolic, axis: int, size: Count) -> Count:
+    """Return the passes of a tile along a dimension."""
+    return array.passes(size, size, size)[axis]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles of a product: combinations of sizes along M, N and K, and a mask of those in use."""
+
+    sides: Sequence[Any]
+    used: Any
+
+    @property
+    def tiles(self) -> list[Any]:
+        """The extents along M, N and K of the tiles in use."""
+        return [*map(self.at, self.sides)]
+
+    def at(self, figures: Any) -> Any:
+        """Return figures of all combinations, which broadcast, for the tiles in use."""
+        return np.broadcast_to(figures, self.used.shape)[self.used]
+
+    def bits(self, listed: Sequence[MovedBits]) -> MovedBits:
+        """Return the transfers of several orders as transfers of orders x tiles in use."""
+        each = (vars(moved).values() for moved in listed)
+        return MovedBits(*(np.stack([*map(self.at, bits)]) for bits in zip(*each, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -276,36 +330,58 @@ class Candidates:
     def energies(self, levels: Sequence[Level], inside: Any) -> Any:
         """Return the pJ of the mappings of some tiles in all orders, between two memories."""
         buffer, behind = levels
-        port, outer = self.port.at(inside), self.outer.at((slice(None), inside))
-        moved = memory_energy(buffer, port, outer) + memory_energy(behind, outer, NOTHING)
-        scaled = self.scaled[inside] * self.problems[0].rescale_energy
-        return (moved + scaled + sum(problem.fixed_energy() for problem in self.problems)).ravel()
+        # A bit between the memories has one energy for each operand: few passes over the arrays.
+        each = [
+            memory_energy(buffer, NOTHING, bit) + memory_energy(behind, bit, NOTHING)
+            for bit in (MovedBits(1), MovedBits(0, 1), MovedBits(0, 0, 1), MovedBits(0, 0, 0, 1))
+        ]
+        outer = sum(e * bits for e, bits in zip(each, vars(self.outer).values(), strict=True))
+        fixed = sum(problem.fixed_energy() for problem in self.problems)
+        tile = memory_energy(buffer, self.port.at(inside), NOTHING) + fixed
+        tile = tile + self.scaled[inside] * self.problems[0].rescale_energy
+        return (outer[:, inside] + tile).ravel()
 
-    def simulate(self, places: Count) -> None:
-        """Simulate the mappings at ``places`` that have no times yet."""
-        places = places[np.isnan(self.times[places])]
-        if not len(places):
-            return
-        number = len(self.grid[0])
-        m, n, k = (g[places % number] for g in self.grid)
+    def simulate(self, places: Count) -> Any:
+        """Return the times of the mappings at ``places``, simulated where they are not known."""
+        new = places[np.isnan(self.times[places])]
+        number, lead = len(self.grid[0]), self.problems[0]
+        grid = [g[new % number] for g in self.grid]
         turns = np.array([[DIMENSIONS.index(d) for d in order] for order in self.orders]).T
-        turned = turns[:, places // number]
-        lead = self.problems[0]
-        cycles = [p.simulate((m, n, k) if p is lead else (m, k, n), turned) for p in self.problems]
-        self.times[places] = sum(cycles)
+        order = turns[:, new // number]
+        if len(new):
+            self.times[new] = sum(p.simulate(turned(grid, p is lead), order) for p in self.problems)
+        return self.times[places]
 
 
-@lru_cache(maxsize=24)
-def candidates(problems: tuple[Problem, ...]) -> Candidates:
+def turned(grid: Sequence[Any], lead: bool) -> Tile:
+    """Return the tiles of attention's second product, with N and K exchanged, unless ``lead``."""
+    m, n, k = grid
+    return (m, n, k) if lead else (m, k, n)
+
+
+@lru_cache(maxsize=12)
+def candidates(problems: tuple[Problem, ...], least: bool = False) -> Candidates:
     """Return the candidate mappings of products, cached for further buffers of an array."""
     lead = problems[0]
-    grid = lead.tiles()
-    parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
-    bounds = sum(part[0] for part in parts).ravel()
-    outer, port = (sum((part[n] for part in parts), NOTHING) for n in (1, 2))
-    scaled = sum(part[3] for part in parts) + np.zeros(len(grid[0]))
+    grid = lead.smallest() if least else lead.tiles()
+    parts = [p.bounds(turned(grid.sides, p is lead), least) for p in problems]
+    bounds = reduce(add, (np.stack([*map(grid.at, part[0])]) for part in parts)).ravel()
+    outer = reduce(add, (grid.bits(part[1]) for part in parts))
+    port = reduce(add, (grid.bits([part[2]]).at(0) for part in parts))
+    scaled = reduce(add, (grid.at(part[3]) for part in parts))
     times = np.full(bounds.shape, np.nan)
-    return Candidates(problems, grid, lead.orders(), bounds, outer, port, scaled, times)
+    return Candidates(problems, grid.tiles, lead.orders(), bounds, outer, port, scaled, times)
+
+
+def lower_bounds(problems: tuple[Problem, ...]) -> tuple[Solution]:
+    """Return the cycles and the pJ that no tile in any order falls below, without a mapping.
+
+    All tiles that divide a product into equal numbers move as many bits between the memories, and
+    the array has at least the passes of the whole product, and a pass for each tile.
+    """
+    listed = candidates.__wrapped__(problems, True)
+    energies = listed.energies(problems[0].hardware.levels, np.arange(len(listed.grid[0])))
+    return (Solution((), float(listed.bounds.min()), float(energies.min()), len(energies), 0),)
 
 
 def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
@@ -335,17 +411,7 @@ def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
     bounds = listed.bounds[fitting]
     energies = listed.energies(lead.hardware.levels, inside)
 
-    chunk = np.argpartition(bounds, min(FIRST_CHUNK, len(bounds)) - 1)[:FIRST_CHUNK]
-    ranked: Count = None
-    while len(chunk):
-        listed.simulate(fitting[chunk])
-        times = listed.times[fitting]
-        best = np.nanmin(times)
-        if ranked is None:
-            left = np.setdiff1d(np.flatnonzero(bounds < best), chunk)
-            ranked = left[np.argsort(bounds[left], kind="stable")]
-        ranked = ranked[: np.searchsorted(bounds[ranked], best)]
-        chunk, ranked = ranked[:CHUNK], ranked[CHUNK:]
+    times = in_order_of_bounds(bounds, lambda places: listed.simulate(fitting[places]))
     # Sums of the same bits in another order are equal.
     least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))
     frugal = int(least[np.argmin(bounds[least])])

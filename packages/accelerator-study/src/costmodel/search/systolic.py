@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.transfer import Count
 
+Counts = tuple[Count, ...]
 FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
 
 
@@ -43,18 +42,32 @@ class Systolic:
 
     def cycles(self, m: Count, n: Count, k: Count) -> Count:
         """Return the cycles of a tile: every pass with its skew and its loads."""
+        return self.total_cycles((m, n, k), (1, 1, 1), self.passes(m, n, k), -(-k // self.lanes))
+
+    def total_cycles(self, extents: Counts, tiles: Counts, passes: Counts, depth: Count) -> Count:
+        """Return the cycles of all tiles of a product, one after the other.
+
+        Args:
+            extents: M, N and K.
+            tiles: their number along M, N and K.
+            passes: along M, N and K, each a sum over the tiles of that dimension.
+            depth: cycles along K, a sum over the tiles of K.
+        """
         if self.whole:
-            sides = zip((m, n, k), self.grains(), strict=True)
-            m, n, k = (-(-side // grain) * grain for side, grain in sides)
-        along_m, along_n, along_k = self.passes(m, n, k)
-        depth = -(-k // self.lanes)
-        folds = along_m * along_n * along_k
+            grains = zip(extents, passes, self.grains(), strict=True)
+            extents = tuple(e if grain == 1 else p * grain for e, p, grain in grains)
+            depth = -(-extents[2] // self.lanes) if self.flow != FLOWS[0] else depth
+        (m, n, _), (down, across, deep) = extents, tiles
+        along_m, along_n, along_k = passes
         match self.flow:
             case "output-stationary":
-                return folds * (depth - 2) + along_n * m + along_m * n
+                skewed = along_m * along_n * (depth - 2 * deep)
+                return skewed + deep * (along_n * m + along_m * n)
             case "weight-stationary":
-                return folds * (m - 2 + self.rows) + along_n * depth + along_k * n
-        return folds * (n - 2 + self.rows) + along_k * m + along_m * depth
+                skewed = along_n * along_k * (m + down * (self.rows - 2))
+                return skewed + down * (along_n * depth + along_k * n)
+        skewed = along_m * along_k * (n + across * (self.rows - 2))
+        return skewed + across * (along_k * m + along_m * depth)
 
     def port(self, m: Count, n: Count, k: Count, scheme: Scheme) -> tuple[Count, Count, Count]:
         """Return the bits of A and of B that enter for a tile, and visits of an element of C."""
@@ -73,9 +86,3 @@ class Systolic:
             case "weight-stationary":
                 return 1, self.columns, self.rows * self.lanes
         return self.rows, 1, self.columns * self.lanes
-
-
-def in_tiles(extent: int, size: Count) -> tuple[tuple[Count, Count], tuple[Count, Count]]:
-    """Return the size and number of full tiles along a dimension, then of the ragged tile."""
-    rest = extent % size
-    return (size, extent // size), (np.maximum(rest, 1), np.minimum(rest, 1))

@@ -291,8 +291,9 @@ def show_fronts(
     table = Table(title="the best of the fronts", title_justify="left")
     for column in ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB"):
         table.add_column(column)
-    for column in ("ms", "mJ", "mm2", "perplexity"):
+    for column in ("ms", "mJ", "mm2", "perplexity", "above the best tiles"):
         table.add_column(column, justify="right")
+    of_objective = {"latency": "latency_ms", "energy": "energy_mj"}
     objectives: dict[str, Callable[[Mapping[str, Any]], float]] = {
         "latency": lambda r: float(r["latency_ms"]),
         "energy": lambda r: float(r["energy_mj"]),
@@ -314,6 +315,9 @@ def show_fronts(
                 *("x".join(map(str, best["array"])), buffer(best)),
                 *(short(best[n]) for n in ("latency_ms", "energy_mj", "area_mm2")),
                 "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
+                f"at most {best['excess'][of_objective[name]]:.1%}"
+                if best["excess"] and name in of_objective
+                else "",
             )
     console.print(table)
     for title, row in shown.values():
