@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from accelerator import functional
+from accelerator.checker import check
 from accelerator.device import Device
+from accelerator.errors import AcceleratorError
 from accelerator.extension import functional as extension
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
@@ -108,9 +110,16 @@ def attend(
 
 
 @lru_cache(maxsize=64)
-def _lowered(layer: LinearLayer, device: Device) -> tuple[Program, bytes]:
+def lowered(layer: LinearLayer, device: Device) -> tuple[Program, bytes]:
+    """Return the program of a layer with the best mapping, and its stream."""
     program = lower(layer, best(layer, device).mapping, device)
     return program, program.stream
+
+
+@lru_cache(maxsize=64)
+def _check_once(layer: LinearLayer, device: Device) -> None:
+    program, stream = lowered(layer, device)
+    check(stream, device, program.image())
 
 
 @dataclass(frozen=True)
@@ -121,11 +130,13 @@ class IntegerProduct:
         device: multiplies on its functional simulator; None: numpy multiplies.
         weights: cache of int8 weights and their scales, by name.
         rounded: rounds activations in place of :func:`quantise`.
+        proved: check each stream, and compare its result with numpy.
     """
 
     device: Device | MatrixUnit | None = None
     weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
     rounded: Rounded = quantise
+    proved: bool = False
 
     def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
         """Return values by the named weights, both rounded to int8: tokens x outputs."""
@@ -148,10 +159,16 @@ class IntegerProduct:
             return code.result(memory)
         # Whole blocks of rows: a text that grows by a token mostly reuses its streams.
         rows = -(-count // self.device.batch) * self.device.batch
-        program, stream = _lowered(LinearLayer("", rows, *weights.shape), self.device)
+        layer = LinearLayer("", rows, *weights.shape)
+        program, stream = lowered(layer, self.device)
         memory = program.image(values, weights)
+        if self.proved:
+            _check_once(layer, self.device)
         functional.run(self.device, stream, memory)
-        return program.result(memory)[:count]
+        found = program.result(memory)[:count]
+        if self.proved and (found != replace(layer, rows=count).reference(values, weights)).any():
+            raise AcceleratorError(f"{layer.extents}: results differ from numpy's", exit_code=1)
+        return found
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from accelerator.device import Device, load_device  # noqa: E402
 from accelerator.errors import AcceleratorError  # noqa: E402
-from accelerator.layer import Convolution, Pooling  # noqa: E402
+from accelerator.layer import Convolution, LinearLayer, Pooling  # noqa: E402
 from accelerator.pictures.classifier import Classifier  # noqa: E402
 from accelerator.pictures.partition import HostNode  # noqa: E402
 from accelerator.pictures.quantise import Ranges, rounded  # noqa: E402
@@ -72,12 +72,12 @@ def residual_network() -> Any:
 
 def pictures(count: int) -> list[Any]:
     random = np.random.default_rng(5)
-    return [random.normal(size=SHAPE).astype(np.float32) for _ in range(count)]
+    return [{"x": random.normal(size=SHAPE).astype(np.float32)} for _ in range(count)]
 
 
 def in_float(model: Any, picture: Any) -> Any:
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    return session.run(None, {"x": picture})[0]
+    return session.run(None, picture)[0]
 
 
 @pytest.mark.parametrize("device", [DEVICE, load_device("vta-16x16x16")], ids=lambda d: d.name)
@@ -88,7 +88,7 @@ def test_a_residual_network_is_near_to_float32(device: Device) -> None:
     classifier.proved = True
     for picture in pictures(8)[6:]:
         wanted = in_float(model, picture)
-        assert np.abs(classifier(picture) - wanted).max() < 0.05 * np.abs(wanted).max()
+        assert np.abs(classifier(picture)[0] - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
 def test_activations_additions_and_norms_are_part_of_a_layer() -> None:
@@ -128,7 +128,7 @@ def test_one_scale_for_all_tensors_is_worse(monkeypatch: pytest.MonkeyPatch) -> 
 
     def error() -> float:
         classifier = Classifier.calibrated(model, [picture], DEVICE)
-        return float(np.abs(classifier(picture) - wanted).max())
+        return float(np.abs(classifier(picture)[0] - wanted).max())
 
     own = error()
     monkeypatch.setattr(Ranges, "exponent", lambda *_: 4)
@@ -163,11 +163,68 @@ def test_what_the_device_lacks_stays_on_the_cpu() -> None:
     assert [step.place for step in classifier.steps] == ["CPU"] * 3
     assert classifier.steps[0].macs == 4 * 144 * 27
     (picture,) = pictures(1)
-    np.testing.assert_allclose(classifier(picture), in_float(model, picture), rtol=1e-5)
+    np.testing.assert_allclose(classifier(picture)[0], in_float(model, picture), rtol=1e-5)
 
 
-def test_a_model_of_two_outputs_is_no_classifier() -> None:
-    model = model_of([helper.make_node("Relu", ["x"], ["y"])], {})
-    model.graph.output.append(model.graph.output[0])
-    with pytest.raises(AcceleratorError, match="1 inputs and 2 outputs"):
-        Classifier.calibrated(model, pictures(1), DEVICE)
+def transformer_block() -> Any:
+    """Tokens of a table, a layer of attention of two heads, and a shared weight, as in BERT."""
+    random, make = np.random.default_rng(4), helper.make_node
+    weights = {name: random.normal(0, 0.2, (24, 24)) for name in ("q", "k", "v", "o")}
+    weights |= {"table": random.normal(size=(30, 24)), "bias": random.normal(0, 0.2, 24)}
+    weights |= {"scale": random.uniform(0.5, 1.5, 24), "root": np.array(12**-0.5)}
+    integers = {"heads": [1, 7, 2, 12], "flat": [1, 7, 24], "last": [7, 24]}
+    nodes = [
+        make("Gather", ["table", "x"], ["t"]),
+        make("LayerNormalization", ["t", "scale", "bias"], ["n"]),
+    ]
+    for name, turns in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            make("MatMul", ["n", name], [f"{name}1"], name=f"/{name}/MatMul"),
+            make("Reshape", [f"{name}1", "heads"], [f"{name}2"]),
+            make("Transpose", [f"{name}2"], [f"{name}3"], perm=turns),
+        ]
+    nodes += [
+        make("MatMul", ["q3", "k3"], ["s"], name="/attention/MatMul"),
+        make("Mul", ["s", "root"], ["s1"]),
+        make("Softmax", ["s1"], ["p"], axis=-1),
+        make("MatMul", ["p", "v3"], ["m"], name="/attention/MatMul_1"),
+        make("Transpose", ["m"], ["m1"], perm=[0, 2, 1, 3]),
+        make("Reshape", ["m1", "flat"], ["m2"]),
+        make("Identity", ["o"], ["same"]),
+        make("Reshape", ["m2", "last"], ["m3"]),
+        make("Gemm", ["m3", "same", "bias"], ["y"], name="/out/Gemm", transB=1),
+    ]
+    model = model_of(nodes, weights)
+    tensors = (numpy_helper.from_array(np.array(v), n) for n, v in integers.items())
+    model.graph.initializer.extend(tensors)
+    del model.graph.input[:]
+    model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.INT64, [1, 7]))
+    model.graph.output.append(helper.make_tensor_value_info("p", TensorProto.FLOAT, None))
+    return model
+
+
+@pytest.mark.parametrize("device", [DEVICE, load_device("vta-16x16x16")], ids=lambda d: d.name)
+def test_a_transformers_products_run_on_the_device(device: Device) -> None:
+    """Also those of two computed matrices; two outputs, integers as the input."""
+    random, model = np.random.default_rng(8), transformer_block()
+    feeds = [{"x": random.integers(0, 30, (1, 7))} for _ in range(3)]
+    classifier = Classifier.calibrated(model, feeds[:2], device)
+    classifier.proved = True
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for found, wanted in zip(classifier(feeds[2]), session.run(None, feeds[2]), strict=True):
+        assert found.shape == wanted.shape
+        assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
+    steps = [step for step in classifier.steps if step.macs]
+    assert {step.place for step in steps} == {"device"}
+    assert [step.macs for step in steps] == [7 * 24 * 24] * 3 + [2 * 7 * 7 * 12] * 2 + [7 * 24 * 24]
+    assert all(step.cycles for step in steps)
+
+
+def test_a_product_that_differs_from_numpys_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = {"x": np.arange(7)[None]}
+    classifier = Classifier.calibrated(transformer_block(), [feed], DEVICE)
+    classifier.proved = True
+    reference = LinearLayer.reference
+    monkeypatch.setattr(LinearLayer, "reference", lambda *given: reference(*given) + 1)
+    with pytest.raises(AcceleratorError, match="results differ from numpy's"):
+        classifier(feed)

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file
@@ -39,6 +40,7 @@ from torchroad.program import LENGTH, ONNX, ImportedProgram, TorchModel, import_
 from torchroad.survey import cli as survey
 
 DEFAULT_STEPS = 8
+EXAMPLES = 4  # random inputs that find a device's scales without pictures
 # A word in place of a model, which runs the survey of many models.
 SURVEY = "survey"
 # A word in place of a model, which trains a small classifier of pictures.
@@ -117,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
         remedy = "make it with: nox -s apply_patches"
         raise UserError(f"{args.tvm_tree} is not a TVM tree", remedy=remedy)
     shown = pictures.read_options(args)
-    if shown:
+    if shown and shown.image:
         model = replace(model, picture=str(shown.image.resolve()))
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
@@ -169,7 +171,7 @@ def _judged(
     show(result)
     right = result.right
     if shown:
-        about["pictures"] = classify(model.file, shown, scratch)
+        about["pictures"] = on_device(model.file, shown, scratch)
     if result.answer and not model.factory:
         comparison = compare_with_main_job(
             main_job_recipe(shared.of(model.file), program),
@@ -186,42 +188,59 @@ def _judged(
     return table, right
 
 
-def classify(file: Path, options: pictures.Options, scratch: Path) -> dict[str, Any]:
-    """Print the classes of a picture in the emulator and on a device; return them as a table.
+def on_device(file: Path, options: pictures.Options, scratch: Path) -> dict[str, Any]:
+    """Print a picture's classes, and a device's parts and errors; return them as a table.
 
     Args:
         file: the model in ONNX.
-        options: on pictures.
+        options: on pictures and on the device.
         scratch: folder with the outputs of the emulator.
 
     Raises:
         UserError: the model is not a classifier, or the device cannot compute it.
     """
-    from torchroad.onnx_file import read_onnx  # noqa: PLC0415 - only models in ONNX need onnx
+    from torchroad.onnx_file import inputs_of, read_onnx  # noqa: PLC0415 - needs onnx
 
     model = read_onnx(file)
-    shape = pictures.input_shape(model)
     outputs = load_file(scratch / "0-outputs.safetensors")
-    columns = {"float32 on the CPU": pictures.probabilities(outputs["output_0"])}
+    exact = [outputs[f"output_{number}"] for number in range(len(outputs))]
+    feed, feeds = inputs_of(model), [inputs_of(model, seed) for seed in range(EXAMPLES)]
+    if options.image:
+        shape, source = pictures.input_shape(model), model.graph.input[0].name
+        feed = {source: pictures.read_picture(options.image, shape)}
+        feeds = [{source: each} for each in pictures.pictures_of(options, shape)]
+    columns = {"float32 on the CPU": exact[0]}
     told: dict[str, Any] = {}
     if options.accelerator:
         _progress.print(f"calibrating {options.accelerator}")
-        classifier = pictures.calibrated(file, options, shape)
-        classifier.proved = True
-        found = classifier(pictures.read_picture(options.image, shape))
-        classifier.proved = False
-        columns = {f"int8 on {classifier.device.name}": pictures.probabilities(found), **columns}
-        steps = classifier.steps
-        _answers.print(pictures.parts_table(steps, classifier.device.name))
-        _answers.print(pictures.told_of_parts(steps, classifier.device.clock), soft_wrap=True)
-        told["parts"] = [asdict(step) for step in steps]
+        device_model = pictures.calibrated(file, feeds, options.accelerator)
+        device_model.proved = True
+        found = device_model(feed)
+        device_model.proved = False
+        device, steps = device_model.device, device_model.steps
+        columns = {f"int8 on {device.name}": found[0], **columns}
+        _answers.print(pictures.parts_table(steps, device.name))
+        _answers.print(pictures.told_of_parts(steps, device.clock), soft_wrap=True)
+        errors = [relative_error(*pair) for pair in zip(found, exact, strict=True)]
+        told |= {"parts": [asdict(step) for step in steps], "errors": errors}
+        worst = f"{max(errors):.2%} of an output's largest value"
+        _answers.print(f"the device's outputs differ from float32's by at most {worst}")
         if options.accuracy:
-            accuracy = pictures.judge(model, classifier, options, shape)
+            accuracy = pictures.judge(model, device_model, options, shape)
             _answers.print(accuracy.told, soft_wrap=True)
             told["accuracy"] = asdict(accuracy)
-    _answers.print(pictures.classes_table(columns, options))
-    likeliest = {title: options.name(int(p.argmax())) for title, p in columns.items()}
+    if options.image is None:
+        return told
+    classes = {title: pictures.probabilities(logits) for title, logits in columns.items()}
+    _answers.print(pictures.classes_table(classes, options))
+    likeliest = {title: options.name(int(p.argmax())) for title, p in classes.items()}
     return {**told, "image": str(options.image), "classes": likeliest}
+
+
+def relative_error(found: Any, exact: Any) -> float:
+    """Return the largest difference of an output, relative to its largest value."""
+    largest = max(float(np.abs(exact).max(initial=0.0)), 1e-30)
+    return float(np.abs(found - exact).max(initial=0.0)) / largest
 
 
 def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:

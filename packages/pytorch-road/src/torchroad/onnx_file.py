@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in ONNX, read from its file."""
+"""A model in ONNX, read from its file, and its example inputs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
+from onnx import helper
 
 from crosslab.errors import UserError
+
+Arrays = dict[str, NDArray[Any]]
+REMEDY = "change the model so that it does without these operators"
 
 
 def read_onnx(file: Path) -> Any:
@@ -29,3 +35,24 @@ def read_onnx(file: Path) -> Any:
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     return model
+
+
+def inputs_of(model: Any, seed: int = 0) -> Arrays:
+    """Return random inputs of a model: normal floats, integers and booleans of 0 and 1.
+
+    A size that the model leaves open is 1.
+
+    Raises:
+        UserError: an input is not a tensor.
+    """
+    random = np.random.default_rng(seed)
+    inputs = {}
+    for value in model.graph.input:
+        if value.type.WhichOneof("value") != "tensor_type":
+            raise UserError(f"the input {value.name} is not a tensor", remedy=REMEDY)
+        tensor = value.type.tensor_type
+        shape = [size.dim_value or 1 for size in tensor.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        made = random.normal(size=shape) if dtype.kind == "f" else random.integers(0, 2, shape)
+        inputs[value.name] = np.asarray(made).astype(dtype)
+    return inputs

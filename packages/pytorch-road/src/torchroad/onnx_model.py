@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import helper
 from safetensors.numpy import save_file
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
@@ -22,11 +21,9 @@ from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import UserError
 from torchroad.conversion.convolutions import Window, product
 from torchroad.module import check_lowering, settle_weights, type_of, with_sorts, write_program
-from torchroad.onnx_file import read_onnx
+from torchroad.onnx_file import REMEDY, inputs_of, read_onnx
 from torchroad.pictures import input_shape, read_picture
 
-Arrays = dict[str, NDArray[Any]]
-REMEDY = "change the model so that it does without these operators"
 OWN_DOMAINS = ("", "ai.onnx")
 
 
@@ -56,27 +53,6 @@ def _nodes(graph: Any) -> Iterator[Any]:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 yield from _nodes(inner)
-
-
-def inputs_of(model: Any, seed: int = 0) -> Arrays:
-    """Return random inputs of a model: normal floats, integers and booleans of 0 and 1.
-
-    A size that the model leaves open is 1.
-
-    Raises:
-        UserError: an input is not a tensor.
-    """
-    random = np.random.default_rng(seed)
-    inputs = {}
-    for value in model.graph.input:
-        if value.type.WhichOneof("value") != "tensor_type":
-            raise UserError(f"the input {value.name} is not a tensor", remedy=REMEDY)
-        tensor = value.type.tensor_type
-        shape = [size.dim_value or 1 for size in tensor.shape.dim]
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        made = random.normal(size=shape) if dtype.kind == "f" else random.integers(0, 2, shape)
-        inputs[value.name] = np.asarray(made).astype(dtype)
-    return inputs
 
 
 def onnxruntime_outputs(model: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

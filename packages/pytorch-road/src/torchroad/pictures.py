@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ class Options:
     """The options on pictures.
 
     Attributes:
-        image: to classify; accelerator: name of a device, or None.
+        image: to classify, or None: the model runs on random inputs.
+        accelerator: name of a device, or None.
         calibration: folder of pictures for the scales of activations, or None: the image.
         accuracy: folder with a folder of pictures for each class, or None.
         labels: names of the classes by number; () without names.
     """
 
-    image: Path
+    image: Path | None
     accelerator: str | None
     calibration: Path | None
     accuracy: Path | None
@@ -67,7 +69,7 @@ def add_options(add: Any) -> None:
     add("--image", type=Path, metavar="FILE", help="picture that a classifier in ONNX classifies")
     add(
         "--accelerator", metavar="DEVICE",
-        help="also compute the layers of a classifier on this device; needs --image",
+        help="also compute the layers and products of a model in ONNX on this device",
     )  # fmt: skip
     add(
         "--calibration", type=Path, metavar="FOLDER",
@@ -86,13 +88,14 @@ def read_options(args: argparse.Namespace) -> Options | None:
     Raises:
         UserError: an option needs another option, or a file is missing.
     """
-    if args.image is None:
-        for option in ("accelerator", "calibration", "accuracy", "labels"):
-            if getattr(args, option) is not None:
-                raise UserError(f"--{option} needs --image", remedy="add --image FILE")
+    for option in ("calibration", "accuracy", "labels"):
+        if getattr(args, option) is not None and args.image is None:
+            raise UserError(f"--{option} needs --image", remedy="add --image FILE")
+    if args.image is None and args.accelerator is None:
         return None
     if not args.model.endswith(".onnx"):
-        raise UserError("--image: only a model in ONNX classifies pictures", remedy="FILE.onnx")
+        option = "--image" if args.image else "--accelerator"
+        raise UserError(f"{option}: the model must be in ONNX", remedy="give FILE.onnx")
     for option in ("calibration", "accuracy"):
         if getattr(args, option) is not None and args.accelerator is None:
             raise UserError(f"--{option} needs --accelerator", remedy="add --accelerator DEVICE")
@@ -165,18 +168,22 @@ def files_of(folder: Path, most: int) -> list[Path]:
     return [files[at * len(files) // most] for at in range(most)]
 
 
-def calibrated(model: Path, options: Options, shape: tuple[int, int, int]) -> Any:
-    """Return a classifier on the device of a companion package, calibrated on pictures.
+def pictures_of(options: Options, shape: tuple[int, int, int]) -> list[Picture]:
+    """Return the pictures of the calibration, or the image without a folder of them."""
+    if options.calibration:
+        files = files_of(options.calibration, MOST_CALIBRATED)
+        return [read_picture(file, shape) for file in files]
+    return [read_picture(options.image, shape)] if options.image else []
+
+
+def calibrated(model: Path, feeds: Sequence[Mapping[str, NDArray[Any]]], device: str) -> Any:
+    """Return a model on the device of a companion package, calibrated on inputs by name.
 
     Raises:
         UserError: no companion package has devices, or the model does not fit.
     """
-    files = (
-        files_of(options.calibration, MOST_CALIBRATED) if options.calibration else [options.image]
-    )
-    pictures = [read_picture(file, shape) for file in files]
     for entry in entry_points(group=PLUGINS):
-        return entry.load()(model, pictures, options.accelerator)
+        return entry.load()(model, feeds, device)
     raise UserError(
         "--accelerator: no package for devices is installed", remedy="nox -s torch installs it"
     )
@@ -197,10 +204,16 @@ def parts_table(steps: Sequence[Any], name: str) -> Table:
     table = Table(title=f"parts of the model, on {name} and on the CPU", title_justify="left")
     for title in ("part", "where", "multiply-adds", "share", "cycles of the device"):
         table.add_column(title, justify="left" if title in ("part", "where") else "right")
-    for step in steps:
-        cycles = f"{step.cycles:,.0f}" if step.cycles is not None else "-"
-        share = f"{step.macs / whole:.1%}"
-        table.add_row(step.name, step.place, f"{step.macs:,}", share, cycles)
+    for light, part in groupby(steps, lambda step: step.cycles is None and not step.macs):
+        group = list(part)
+        if light:
+            names = ", ".join(dict.fromkeys(step.name for step in group))
+            many = f" ({len(group)} operators)" if len(group) > 1 else ""
+            table.add_row(f"{names}{many}", group[0].place, "0", "0.0%", "-")
+        for step in [] if light else group:
+            cycles = f"{step.cycles:,.0f}" if step.cycles is not None else "-"
+            share = f"{step.macs / whole:.1%}"
+            table.add_row(step.name, step.place, f"{step.macs:,}", share, cycles)
     return table
 
 
@@ -219,6 +232,7 @@ def told_of_parts(steps: Sequence[Any], clock: float) -> str:
 def classes_table(columns: dict[str, NDArray[np.float64]], options: Options) -> Table:
     """Return the likeliest classes of the first column, with the probabilities of all columns."""
     first = next(iter(columns.values()))
+    assert options.image is not None
     table = Table(title=f"classes of {options.image.name}", title_justify="left")
     table.add_column("class")
     for title in columns:
@@ -267,7 +281,7 @@ def judge(model: Any, classifier: Any, options: Options, shape: tuple[int, int, 
     device = plain = same = count = 0
     for wanted, file in _labelled(options):
         picture = read_picture(file, shape)
-        ours = int(np.argmax(classifier(picture)))
+        ours = int(np.argmax(classifier({name: picture})[0]))
         theirs = int(np.argmax(session.run(None, {name: picture})[0]))
         count, same = count + 1, same + (ours == theirs)
         device, plain = device + (ours == wanted), plain + (theirs == wanted)

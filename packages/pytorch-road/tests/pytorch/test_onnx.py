@@ -21,8 +21,8 @@ from tvm import relax  # noqa: E402
 from crosslab.errors import UserError  # noqa: E402
 from torchroad.example import load_factory, make_example  # noqa: E402
 from torchroad.job import compare  # noqa: E402
-from torchroad.onnx_file import read_onnx  # noqa: E402
-from torchroad.onnx_model import import_onnx, inputs_of, onnxruntime_outputs  # noqa: E402
+from torchroad.onnx_file import inputs_of, read_onnx  # noqa: E402
+from torchroad.onnx_model import import_onnx, onnxruntime_outputs  # noqa: E402
 
 MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "torch_models.py"
 pytestmark = [

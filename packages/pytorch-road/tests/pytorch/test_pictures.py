@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,10 +24,11 @@ def options_of(words: list[str]) -> Options | None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["m.onnx", "--accelerator", "vta-1x16x16"], "--accelerator needs --image"),
+        (["m.onnx", "--accelerator", "vta-1x16x16"], ""),
+        (["m.py:make", "--accelerator", "vta-1x16x16"], "--accelerator: the model must be in ONNX"),
         (["m.onnx", "--accuracy", "."], "--accuracy needs --image"),
         (["m.onnx", "--image", "."], ""),
-        (["m.py:make", "--image", "."], "only a model in ONNX"),
+        (["m.py:make", "--image", "."], "--image: the model must be in ONNX"),
         (["m.onnx", "--image", ".", "--calibration", "."], "--calibration needs --accelerator"),
         (["m.onnx", "--image", "none.png"], "none.png does not exist"),
     ],
@@ -61,6 +63,24 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no pictures"):
         pictures.files_of(tmp_path / "empty", 3)
+
+
+def test_operators_without_products_share_a_row() -> None:
+    step = SimpleNamespace
+    steps = [
+        step(name="Reshape", place="CPU", macs=0, cycles=None),
+        step(name="Add", place="CPU", macs=0, cycles=None),
+        step(name="Reshape", place="CPU", macs=0, cycles=None),
+        step(name="query", place="device", macs=30, cycles=7.0),
+        step(name="Conv", place="CPU", macs=10, cycles=None),
+    ]
+    table = pictures.parts_table(steps, "d")
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert rows == [
+        ("Reshape, Add (3 operators)", "CPU", "0", "0.0%", "-"),
+        ("query", "device", "30", "75.0%", "7"),
+        ("Conv", "CPU", "10", "25.0%", "-"),
+    ]
 
 
 def test_probabilities_are_those_of_the_classes() -> None:
@@ -100,7 +120,8 @@ def test_the_device_is_as_right_as_float32(tmp_path: Path) -> None:
     model = onnx.load(str(file))
     shape = pictures.input_shape(model)
     assert shape == (1, 8, 8)
-    classifier = pictures.calibrated(file, options, shape)
+    feeds = [{model.graph.input[0].name: each} for each in pictures.pictures_of(options, shape)]
+    classifier = pictures.calibrated(file, feeds, "vta-1x16x16")
     found = pictures.judge(model, classifier, options, shape)
     assert found.pictures > 800
     assert found.plain > 0.97 * found.pictures

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in ONNX whose layers a device computes in int8; the CPU computes the rest in float32."""
+"""A model in ONNX whose layers a device computes in int8; the CPU computes the rest in float32.
+
+Layers of pictures have scales from a calibration. Products of several rows, such as those of a
+transformer, get a scale for each row and each output when they run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +22,24 @@ from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
-from accelerator.pictures.partition import DeviceLayer, HostNode, Part, Partition, single_nodes
+from accelerator.layer import Int8, LinearLayer
+from accelerator.model import IntegerProduct, lowered
+from accelerator.model import quantise as quantise_rows
+from accelerator.pictures.partition import (
+    DeviceLayer,
+    DeviceProduct,
+    HostNode,
+    Part,
+    Partition,
+    name_of,
+    single_nodes,
+)
 from accelerator.pictures.quantise import QuantisedLayer, Ranges, quantise, rounded
 from accelerator.timing import simulate
+from costmodel.accuracy.rounding import F32
 
 Array = NDArray[Any]
+Feed = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -47,55 +64,52 @@ class Classifier:
 
     Attributes:
         device: that computes layers.
-        source, result: names of the model's input and output.
+        results: names of the model's outputs.
         parts: in order; a layer of the device is quantised.
         exponents: of the scales of tensors in int8.
         sessions: of the CPU's nodes, by their first output.
         proved: check each stream and compare each result with numpy.
+        weights: of products, in int8 with a scale for each output.
     """
 
     device: Device
-    source: str
-    result: str
-    parts: list[QuantisedLayer | HostNode]
+    results: list[str]
+    parts: list[QuantisedLayer | DeviceProduct | HostNode]
     exponents: dict[str, int]
     sessions: dict[str, Any]
     proved: bool = False
+    weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
 
     @classmethod
-    def calibrated(cls, model: Any, pictures: Sequence[Array], device: Device) -> Classifier:
-        """Divide a model, and find the scales of its tensors on pictures.
+    def calibrated(cls, model: Any, feeds: Sequence[Feed], device: Device) -> Classifier:
+        """Divide a model, and find the scales of its tensors on inputs.
 
         Args:
-            model: in ONNX, with one input of one picture and one output.
-            pictures: of the model's input shape.
+            model: in ONNX.
+            feeds: inputs by name, one for each run.
             device: that computes layers.
 
         Raises:
-            AcceleratorError: the model has another form, or onnxruntime cannot run it.
+            AcceleratorError: onnxruntime cannot run the model.
         """
-        graph = model.graph
-        if len(graph.input) != 1 or len(graph.output) != 1:
-            raise AcceleratorError(
-                f"a model with {len(graph.input)} inputs and {len(graph.output)} outputs",
-                remedy="give a classifier with one input of pictures and one output",
-            )
-        name = graph.input[0].name
-        runs = list(_tensors(model, name, pictures))
+        runs = list(_tensors(model, feeds))
         shapes = {tensor: value.shape for tensor, value in runs[0].items()}
-        parts = Partition(model, shapes).parts()
-        ranges = Ranges.of({key: run[key] for key in _scaled(parts) if key in run} for run in runs)
+        partition = Partition(model, shapes)
+        parts = partition.parts()
+        scaled = _scaled(parts)
+        ranges = Ranges.of({key: run[key] for key in scaled if key in run} for run in runs)
         exponents = {tensor: ranges.exponent(tensor) for tensor in ranges.errors}
-        made = cls(device, name, graph.output[0].name, [], exponents, {})
+        made = cls(device, [value.name for value in model.graph.output], [], exponents, {})
         for part in parts:
             made.parts.append(made._made(part, parts))
         nodes = (part.node for part in made.parts if isinstance(part, HostNode))
-        made.sessions = {n: _session(one) for n, one in single_nodes(model, nodes).items()}
+        alone = single_nodes(model, nodes, partition.constants, runs[0])
+        made.sessions = {name: _session(one) for name, one in alone.items()}
         return made
 
-    def _made(self, part: Part, parts: Sequence[Part]) -> QuantisedLayer | HostNode:
+    def _made(self, part: Part, parts: Sequence[Part]) -> QuantisedLayer | DeviceProduct | HostNode:
         """Return a part for this device; a pooling has the scale of what it reads."""
-        if isinstance(part, HostNode):
+        if not isinstance(part, DeviceLayer):
             return part
         if not part.weights.size:
             self.exponents[part.result] = self.exponents[part.source]
@@ -115,18 +129,25 @@ class Classifier:
             if isinstance(part, HostNode):
                 rows.append(Step(part.node.op_type, "CPU", part.macs))
                 continue
+            if isinstance(part, DeviceProduct):
+                shape = LinearLayer("", part.rows, part.outputs, part.inputs)
+                one = simulate(lowered(shape, self.device)[0].instructions, self.device)
+                name = name_of(part.node)
+                rows.append(Step(name, "device", part.macs, part.count * one.cycles))
+                continue
             layer = part.program.layer
             timing = simulate(part.program.instructions, self.device)
             rows.append(Step(layer.name, "device", layer.macs, timing.cycles))
         return rows
 
-    def __call__(self, picture: Array) -> Array:
-        """Return the model's output for a picture.
+    def __call__(self, feed: Feed) -> list[Array]:
+        """Return the model's outputs for inputs by name.
 
         Raises:
             AcceleratorError: with ``proved``: a stream has a fault, or a result is not numpy's.
         """
-        floats: dict[str, Array] = {self.source: picture}
+        product = IntegerProduct(self.device, self.weights, proved=self.proved)
+        floats: dict[str, Array] = dict(feed)
         whole: dict[str, Array] = {}
 
         def integers(name: str) -> Array:
@@ -144,7 +165,11 @@ class Classifier:
             if isinstance(part, HostNode):
                 session = self.sessions[part.node.output[0]]
                 inputs = {each.name: real(each.name) for each in session.get_inputs()}
-                floats.update(zip(part.node.output, session.run(None, inputs), strict=True))
+                named = [name for name in part.node.output if name]
+                floats.update(zip(named, session.run(None, inputs), strict=True))
+                continue
+            if isinstance(part, DeviceProduct):
+                floats[part.node.output[0]] = _multiplied(part, product, real)
                 continue
             found = self._run(part, integers)
             if part.exponent is None:
@@ -153,7 +178,7 @@ class Classifier:
             tensors = floats if part.exponent is None else whole
             dtype = np.float32 if part.exponent is None else np.int8
             tensors[part.part.result] = _ranked(found.astype(dtype), part.part.flat)
-        return real(self.result)
+        return [real(name) for name in self.results]
 
     def _run(self, part: QuantisedLayer, integers: Callable[[str], Array]) -> Array:
         """Return the device's result of a layer: 1 x channels x rows x columns."""
@@ -179,14 +204,38 @@ def _scaled(parts: Iterable[Part]) -> set[str]:
     return {n for one in layers for n in (one.source, one.result, one.residual) if n}
 
 
-def calibrated(file: Path, pictures: Sequence[Array], device: str) -> Classifier:
+def _multiplied(
+    part: DeviceProduct, product: IntegerProduct, real: Callable[[str], Array]
+) -> Array:
+    """Return a product in float32, of operands rounded to int8: a scale for each row and output."""
+    values = real(part.node.input[0])
+    if part.weights is not None:
+        # The weights are cached by the name of the product's result.
+        name = part.node.output[0]
+        flat = values.reshape(-1, part.inputs)
+        found = product(flat, name, {name: part.weights.astype(np.float32)})
+        return (found + part.bias).reshape(*values.shape[:-1], part.outputs).astype(np.float32)
+    other = real(part.node.input[1])
+    lead = np.broadcast_shapes(values.shape[:-2], other.shape[:-2])
+    pairs = (
+        np.broadcast_to(each, lead + each.shape[-2:]).reshape(-1, *each.shape[-2:])
+        for each in (values, other)
+    )
+    results = []
+    for left, right in zip(*pairs, strict=True):
+        (rows, row_scales), (columns, scales) = quantise_rows(left), quantise_rows(right.T)
+        results.append(product.sums(rows, columns) * row_scales[:, None] * scales)
+    return (np.stack(results) + part.bias).reshape(*lead, part.rows, -1).astype(np.float32)
+
+
+def calibrated(file: Path, feeds: Sequence[Feed], device: str) -> Classifier:
     """Return the classifier of a file in ONNX on a device.
 
     Raises:
         AcceleratorError: no device has that name, or the model does not fit it.
         CostError: the device's description is wrong.
     """
-    return Classifier.calibrated(onnx.load(str(file)), pictures, load_device(device))
+    return Classifier.calibrated(onnx.load(str(file)), feeds, load_device(device))
 
 
 def _ranked(values: Array, flat: bool) -> Array:
@@ -210,8 +259,8 @@ def _session(model: Any) -> Any:
         raise AcceleratorError(f"onnxruntime cannot run the model: {reason}") from error
 
 
-def _tensors(model: Any, name: str, pictures: Sequence[Array]) -> Iterator[dict[str, Array]]:
-    """Yield all tensors of a model for each picture, in float32."""
+def _tensors(model: Any, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
+    """Yield all tensors of a model for each run."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     known = {value.name for value in whole.graph.output}
@@ -221,6 +270,5 @@ def _tensors(model: Any, name: str, pictures: Sequence[Array]) -> Iterator[dict[
                 whole.graph.output.append(helper.make_empty_tensor_value_info(output))
     session = _session(whole)
     names = [value.name for value in session.get_outputs()]
-    for picture in pictures:
-        found = dict(zip(names, session.run(None, {name: picture}), strict=True))
-        yield {name: picture} | found
+    for feed in feeds:
+        yield {**feed, **dict(zip(names, session.run(None, dict(feed)), strict=True))}

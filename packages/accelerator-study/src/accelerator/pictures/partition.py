@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
@@ -55,7 +54,32 @@ class HostNode:
     macs: int = 0
 
 
-Part = DeviceLayer | HostNode
+@dataclass(frozen=True)
+class DeviceProduct:
+    """A product of matrices that the device computes for tensors in float.
+
+    Attributes:
+        node: MatMul, or a Gemm of which the first matrix is not transposed.
+        rows, inputs, outputs: of a product; count: their number, one after the other.
+        weights: outputs x inputs in float; None: the second operand is computed, too.
+        bias: of the outputs.
+    """
+
+    node: Any
+    rows: int
+    inputs: int
+    outputs: int
+    count: int = 1
+    weights: Floats | None = None
+    bias: Floats | float = 0.0
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates."""
+        return self.count * self.rows * self.inputs * self.outputs
+
+
+Part = DeviceLayer | DeviceProduct | HostNode
 
 
 @dataclass
@@ -75,6 +99,8 @@ class Partition:
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self.constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+            if node.op_type == "Identity" and node.input[0] in self.constants:
+                self.constants[node.output[0]] = self.constants[node.input[0]]
         self.readers = Counter(name for node in graph.node for name in node.input)
         self.readers.update(value.name for value in graph.output)
 
@@ -83,11 +109,12 @@ class Partition:
         parts: list[Part] = []
         made = {value.name for value in self.model.graph.input}
         for node in self.model.graph.node:
-            if node.op_type == "Constant" and node.output[0] in self.constants:
+            if node.output[0] in self.constants:
                 continue
             fused = self._fused(node, parts, made)
             if not fused:
-                parts.append(self._layer(node) or HostNode(node, self._macs(node)))
+                part = self._layer(node) or self._product_of(node)
+                parts.append(part or HostNode(node, self._macs(node)))
             made.update(node.output)
         return parts
 
@@ -176,7 +203,7 @@ class Partition:
             bias = self.constants[node.input[2]].astype(float)
         rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
         groups = next((a.i for a in node.attribute if a.name == "group"), 1)
-        layer = Convolution(_name(node), shape[1], len(weights), rows, columns, groups)
+        layer = Convolution(name_of(node), shape[1], len(weights), rows, columns, groups)
         return DeviceLayer(layer, node.input[0], node.output[0], weights, bias)
 
     def _product(self, node: Any) -> DeviceLayer | None:
@@ -193,9 +220,34 @@ class Partition:
         bias = np.zeros(len(weights))
         if len(node.input) > 2:
             bias = bias + self.constants[node.input[2]].astype(float).reshape(-1)
-        layer = Convolution(_name(node), weights.shape[1], len(weights), Axis(1), Axis(1))
+        layer = Convolution(name_of(node), weights.shape[1], len(weights), Axis(1), Axis(1))
         whole = weights[:, :, None, None]
         return DeviceLayer(layer, node.input[0], node.output[0], whole, bias, flat=True)
+
+    def _product_of(self, node: Any) -> DeviceProduct | None:
+        """Return a product of several rows, or of two computed matrices."""
+        attributes = {a.name: a for a in node.attribute}
+        plain = all(attributes[n].f == 1.0 for n in ("alpha", "beta") if n in attributes)
+        turned = [n in attributes and attributes[n].i for n in ("transA", "transB")]
+        bias = self.constants.get(node.input[2]) if len(node.input) > 2 else np.zeros(1)
+        if node.op_type not in ("Gemm", "MatMul") or not plain or turned[0] or bias is None:
+            return None
+        first = self.shapes.get(node.input[0], self._shape(node.input[0]))
+        second = self.shapes.get(node.input[1], self._shape(node.input[1]))
+        if min(len(first), len(second)) < 2 or 0 in (*first, *second):
+            return None
+        weights = self.constants.get(node.input[1])
+        if weights is not None and weights.ndim == 2:
+            weights = weights if turned[1] else weights.T
+            rows = int(np.prod(first[:-1]))
+            return DeviceProduct(node, rows, first[-1], len(weights), 1, weights, bias)
+        if turned[1]:
+            return None
+        count = int(np.prod(np.broadcast_shapes(first[:-2], second[:-2])))
+        return DeviceProduct(node, first[-2], first[-1], second[-1], count, None, bias)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.constants[name].shape) if name in self.constants else ()
 
     def _pooling(self, node: Any) -> DeviceLayer | None:
         shape = self.shapes[node.input[0]]
@@ -205,7 +257,7 @@ class Partition:
             return None
         about = _window(node, kernel)
         rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
-        layer = Pooling(_name(node), shape[1], rows, columns)
+        layer = Pooling(name_of(node), shape[1], rows, columns)
         return DeviceLayer(layer, node.input[0], node.output[0])
 
     def _macs(self, node: Any) -> int:
@@ -219,7 +271,7 @@ class Partition:
         return results * self.shapes[node.input[0]][-1]
 
 
-def _name(node: Any) -> str:
+def name_of(node: Any) -> str:
     """Return a node's name; of torch's paths, such as /layer1/layer1.0/conv1/Conv, the module."""
     path = str(node.name or node.output[0]).strip("/").split("/")
     path = path[:-1] if len(path) > 1 and path[-1].startswith(node.op_type) else path
@@ -244,22 +296,29 @@ def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
     return [(int(kernel[d]), stride[d], pads[d], dilation[d], pads[d + 2]) for d in range(2)]
 
 
-def single_nodes(model: Any, nodes: Iterator[Any]) -> dict[str, Any]:
-    """Return a model for each node, by the name of the node's first output."""
-    types = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
-    types |= {v.name: v for v in (*model.graph.input, *model.graph.output)}
-    weights = {t.name: t for t in model.graph.initializer}
-    constants = {n.output[0]: n for n in model.graph.node if n.op_type == "Constant"}
+def single_nodes(
+    model: Any,
+    nodes: Iterator[Any],
+    constants: Mapping[str, NDArray[Any]],
+    tensors: Mapping[str, NDArray[Any]],
+) -> dict[str, Any]:
+    """Return a model for each node, by the name of the node's first output.
+
+    Args:
+        model: in ONNX.
+        nodes: of the model.
+        constants: of the model.
+        tensors: a run's values, which have the types of the nodes' inputs and outputs.
+    """
     made = {}
     for node in nodes:
         names = [name for name in node.input if name]
-        inputs = [n for n in names if n not in weights and n not in constants]
         graph = helper.make_graph(
-            [*(constants[n] for n in names if n in constants), node],
+            [node],
             "node",
-            [types.get(n) or _open(n) for n in inputs],
-            [types.get(n) or _open(n) for n in node.output],
-            [weights[n] for n in names if n in weights],
+            [_typed(n, tensors) for n in dict.fromkeys(names) if n not in constants],
+            [_typed(n, tensors) for n in node.output if n],
+            [numpy_helper.from_array(constants[n], n) for n in {*names} & constants.keys()],
         )
         opsets = model.opset_import
         made[node.output[0]] = helper.make_model(
@@ -268,5 +327,7 @@ def single_nodes(model: Any, nodes: Iterator[Any]) -> dict[str, Any]:
     return made
 
 
-def _open(name: str) -> Any:
-    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+def _typed(name: str, tensors: Mapping[str, NDArray[Any]]) -> Any:
+    return helper.make_tensor_value_info(
+        name, helper.np_dtype_to_tensor_dtype(tensors[name].dtype), None
+    )
