@@ -17,8 +17,8 @@ from accelerator.device import Device, load_device  # noqa: E402
 from accelerator.errors import AcceleratorError  # noqa: E402
 from accelerator.layer import Convolution, LinearLayer, Pooling  # noqa: E402
 from accelerator.pictures.classifier import Classifier  # noqa: E402
-from accelerator.pictures.partition import HostNode  # noqa: E402
-from accelerator.pictures.quantise import Ranges, rounded  # noqa: E402
+from accelerator.pictures.partition import DeviceProduct  # noqa: E402
+from accelerator.pictures.quantise import QuantisedLayer, Ranges, rounded  # noqa: E402
 
 DEVICE = load_device("vta-1x16x16")
 SHAPE = [1, 3, 12, 12]
@@ -100,15 +100,17 @@ def test_activations_additions_and_norms_are_part_of_a_layer() -> None:
         *(("GlobalAveragePool", "CPU"), ("Flatten", "CPU"), ("head", "device")),
     ]
     assert [step.macs for step in steps][:3] == [16 * 144 * 27, 0, 24 * 36 * 144]
-    layers = {p.program.layer.name: p for p in classifier.parts if not isinstance(p, HostNode)}
+    quantised = (p for p in classifier.parts if isinstance(p, QuantisedLayer))
+    layers = {p.program.layer.name: p for p in quantised}
     second, each = layers["second"], layers["each"]
     assert (second.part.residual, second.part.limits) == ("h", (0.0, None))
     assert each.part.limits == (0.0, 6.0)
     assert isinstance(each.program.layer, Convolution)
     assert each.program.layer.groups == 24
     assert isinstance(layers["d"].program.layer, Pooling)
-    # The CPU alone reads the head's sums, so they leave exactly.
-    assert layers["head"].exponent is None
+    head = classifier.parts[-1]
+    assert isinstance(head, DeviceProduct)
+    assert (head.rows, head.inputs, head.outputs, head.count) == (1, 24, 5, 1)
 
 
 def test_a_scale_has_the_least_error() -> None:

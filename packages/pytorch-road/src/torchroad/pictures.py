@@ -203,7 +203,8 @@ def parts_table(steps: Sequence[Any], name: str) -> Table:
     whole = max(1, sum(step.macs for step in steps))
     table = Table(title=f"parts of the model, on {name} and on the CPU", title_justify="left")
     for title in ("part", "where", "multiply-adds", "share", "cycles of the device"):
-        table.add_column(title, justify="left" if title in ("part", "where") else "right")
+        left = title in ("part", "where")
+        table.add_column(title, justify="left" if left else "right", overflow="fold")
     for light, part in groupby(steps, lambda step: step.cycles is None and not step.macs):
         group = list(part)
         if light:

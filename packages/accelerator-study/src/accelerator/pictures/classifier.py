@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model in ONNX whose layers a device computes in int8; the CPU computes the rest in float32.
 
-Layers of pictures have scales from a calibration. Products of several rows, such as those of a
+Layers of pictures have scales from a calibration. Products of matrices, such as those of a
 transformer, get a scale for each row and each output when they run.
 """
 
@@ -177,16 +177,14 @@ class Classifier:
                 found = found * part.scales.reshape(shape) + part.part.bias.reshape(shape)
             tensors = floats if part.exponent is None else whole
             dtype = np.float32 if part.exponent is None else np.int8
-            tensors[part.part.result] = _ranked(found.astype(dtype), part.part.flat)
+            tensors[part.part.result] = found.astype(dtype)
         return [real(name) for name in self.results]
 
     def _run(self, part: QuantisedLayer, integers: Callable[[str], Array]) -> Array:
         """Return the device's result of a layer: 1 x channels x rows x columns."""
         residual = integers(part.part.residual) if part.part.residual else None
         program, layer = part.program, part.program.layer
-        values = integers(part.part.source)
-        values = values.reshape(1, -1, 1, 1) if part.part.flat else values
-        given = (values, part.weights, part.channels, residual)
+        given = (integers(part.part.source), part.weights, part.channels, residual)
         operands: tuple[Any, ...] = given if part.weights is not None else given[:1]
         memory = program.image(*operands)
         if self.proved:
@@ -236,10 +234,6 @@ def calibrated(file: Path, feeds: Sequence[Feed], device: str) -> Classifier:
         CostError: the device's description is wrong.
     """
     return Classifier.calibrated(onnx.load(str(file)), feeds, load_device(device))
-
-
-def _ranked(values: Array, flat: bool) -> Array:
-    return values[:, :, 0, 0] if flat else values
 
 
 def _session(model: Any) -> Any:

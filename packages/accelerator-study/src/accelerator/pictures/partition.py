@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a model in ONNX: layers for the device, and the nodes that stay on the CPU.
 
-A layer is a convolution or a linear layer with what follows it and reads it alone: a batch norm, an
-addition of another tensor, an activation with limits. Max pooling is a layer, too.
+A layer is a convolution with what follows it and reads it alone: a batch norm, an addition of
+another tensor, an activation with limits. Max pooling is a layer, too, and so is a product of
+matrices.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class DeviceLayer:
         weights: outputs x inputs of a group x kernel, in float; empty for a pooling.
         bias: of the outputs, in float.
         limits: of the activation, in float.
-        flat: the tensors have no rows and columns.
     """
 
     layer: Convolution | Pooling
@@ -43,7 +43,6 @@ class DeviceLayer:
     bias: Floats = field(default_factory=lambda: np.zeros(0))
     residual: str = ""
     limits: tuple[float | None, float | None] = (None, None)
-    flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Partition:
                 continue
             fused = self._fused(node, parts, made)
             if not fused:
-                part = self._layer(node) or self._product_of(node)
+                part = self._layer(node) or self._product(node)
                 parts.append(part or HostNode(node, self._macs(node)))
             made.update(node.output)
         return parts
@@ -184,8 +183,6 @@ class Partition:
             match node.op_type:
                 case "Conv":
                     return self._convolution(node)
-                case "Gemm" | "MatMul":
-                    return self._product(node)
                 case "MaxPool":
                     return self._pooling(node)
         except (AcceleratorError, KeyError):
@@ -206,25 +203,7 @@ class Partition:
         layer = Convolution(name_of(node), shape[1], len(weights), rows, columns, groups)
         return DeviceLayer(layer, node.input[0], node.output[0], weights, bias)
 
-    def _product(self, node: Any) -> DeviceLayer | None:
-        """Return a linear layer, a convolution of a picture of one position."""
-        attributes = {a.name: a for a in node.attribute}
-        plain = all(attributes[n].f == 1.0 for n in ("alpha", "beta") if n in attributes)
-        weights = self.constants[node.input[1]].astype(float)
-        turned = "transA" in attributes and attributes["transA"].i
-        shape = self.shapes[node.input[0]]
-        if not plain or turned or weights.ndim != 2 or shape[:-1] != (1,):
-            return None
-        if "transB" not in attributes or not attributes["transB"].i:
-            weights = weights.T
-        bias = np.zeros(len(weights))
-        if len(node.input) > 2:
-            bias = bias + self.constants[node.input[2]].astype(float).reshape(-1)
-        layer = Convolution(name_of(node), weights.shape[1], len(weights), Axis(1), Axis(1))
-        whole = weights[:, :, None, None]
-        return DeviceLayer(layer, node.input[0], node.output[0], whole, bias, flat=True)
-
-    def _product_of(self, node: Any) -> DeviceProduct | None:
+    def _product(self, node: Any) -> DeviceProduct | None:
         """Return a product of several rows, or of two computed matrices."""
         attributes = {a.name: a for a in node.attribute}
         plain = all(attributes[n].f == 1.0 for n in ("alpha", "beta") if n in attributes)
