@@ -23,7 +23,7 @@ from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, Layer, Requantisation
 from accelerator.study import StudiedLayer
-from accelerator.timing import trace
+from accelerator.timing import timeline
 from accelerator.workload.extraction import NAMED, model_workloads
 from accelerator.workload.networks import NETWORKS
 from costmodel import cli as estimate
@@ -91,7 +91,13 @@ def parser() -> Parser:
     layers.add_argument(
         "--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer"
     )
-    layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
+    layers.add_argument(
+        "--traces",
+        metavar="DIR",
+        type=Path,
+        help="write timelines for Perfetto: of each layer, and of all layers of a phase or network",
+    )
+    layers.add_argument("--timeline", metavar="FILE", type=Path, help="draw all layers' timeline")
     layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
     layers.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
     whole = verbs.add_parser(
@@ -194,7 +200,7 @@ def _described(device: Device | MatrixUnit) -> str:
 
 def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
     """Run each layer on random operands, compare with numpy, and show the counts."""
-    for option in ("traces", "roofline"):
+    for option in ("traces", "roofline", "timeline"):
         if getattr(args, option):
             raise AcceleratorError(
                 f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
@@ -211,7 +217,9 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
         for layer, count in study.products(phase, form, model.on_device(args.attention)):
             program, counts = prove_extension(layer, unit)
             if args.streams:
-                atomic_write(args.streams / f"{_file_stem(phase.name, layer)}.bin", program.stream)
+                atomic_write(
+                    args.streams / f"{_file_stem(phase.name, layer.name)}.bin", program.stream
+                )
             useful = layer.rows * layer.outputs * layer.inputs / counts.products
             loads = f"{counts.loaded_bytes / 1e6:.2f} MB"
             numbers = (f"{counts.instructions:,}", f"{counts.products:,}", f"{useful:.1f}", loads)
@@ -231,7 +239,7 @@ def _console() -> Console:
 
 def _layers(args: argparse.Namespace, device: Device) -> None:
     console = _console()
-    records, drawn = [], {}
+    records, drawn, order = [], {}, list[StudiedLayer]()
     for work in _works(args):
         studied = []
         for layer, count in work.layers:
@@ -249,11 +257,16 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
         ):
             if part:
                 drawn[title] = part
+        order += studied
+        if args.traces:
+            _write_timeline(args.traces / f"{_file_stem(work.name)}.json", studied)
         records.append(_record(work, studied))
         _show(console, records[-1], work, device, args.prove)
+    # matplotlib takes a second to read: import it only for figures.
     if args.roofline:
-        # matplotlib takes a second to read: import it only for --roofline.
-        importlib.import_module("accelerator.roofline").draw_roofline(args.roofline, device, drawn)
+        importlib.import_module("accelerator.figures").draw_roofline(args.roofline, device, drawn)
+    if args.timeline:
+        importlib.import_module("accelerator.figures").draw_timeline(args.timeline, device, order)
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
 
@@ -337,17 +350,21 @@ def _requantisation(text: str) -> Requantisation:
     return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
 
 
-def _file_stem(work: str, layer: Layer) -> str:
-    return f"{work}-{layer.name}".replace(":", "-").replace(" ", "-")
+def _file_stem(*names: str) -> str:
+    return "-".join(names).replace(":", "-").replace(" ", "-")
 
 
 def _write(args: argparse.Namespace, work: str, layer_study: StudiedLayer) -> None:
-    name = _file_stem(work, layer_study.layer)
+    name = _file_stem(work, layer_study.layer.name)
     if args.streams:
         atomic_write(args.streams / f"{name}.bin", layer_study.program.stream)
     if args.traces:
-        events = trace(layer_study.program.instructions, layer_study.timing)
-        atomic_write(args.traces / f"{name}.json", json.dumps(events))
+        _write_timeline(args.traces / f"{name}.json", [layer_study])
+
+
+def _write_timeline(path: Path, studied: Sequence[StudiedLayer]) -> None:
+    parts = ((e.layer.name, e.program.instructions, e.timing) for e in studied)
+    atomic_write(path, json.dumps(timeline(parts)))
 
 
 def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ fetching of instructions and the waiting of a full queue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -250,37 +250,49 @@ def simulate(instructions: Sequence[Instruction], device: Device) -> Timing:
     return _Run(instructions, device).finish()
 
 
-def trace(instructions: Sequence[Instruction], timing: Timing) -> dict[str, object]:
-    """Return the run in Chrome's trace format for Perfetto; a cycle appears as a microsecond.
+def label(instruction: Instruction) -> str:
+    """Return the name of an instruction in a timeline."""
+    match instruction:
+        case Transfer(opcode=opcode, memory=memory):
+            return f"{opcode.name} {memory.name}"
+        case Multiply(reset=reset):
+            return "RESET" if reset else "GEMM"
+        case Arithmetic(op=op):
+            return op.name
+        case Finish():
+            return "FINISH"
+
+
+LAYERS = len(Queue)  # number of the timeline's row with the layers
+
+
+def timeline(parts: Iterable[tuple[str, Sequence[Instruction], Timing]]) -> dict[str, object]:
+    """Return runs one after the other in Chrome's trace format; a cycle appears as a microsecond.
 
     Times are rounded to thousandths, Perfetto's nanoseconds: if Perfetto rounded them, slices could
     overlap, and Perfetto drops overlapping slices.
+
+    Args:
+        parts: name, instructions and timing of each layer.
     """
+    rows = [*((int(queue), queue.name) for queue in Queue), (LAYERS, "layer")]
     events: list[dict[str, object]] = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": int(q), "args": {"name": q.name}}
-        for q in Queue
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": n, "args": {"name": name}}
+        for n, name in rows
     ]
-    for span in timing.spans:
-        instruction = instructions[span.index]
-        match instruction:
-            case Transfer(opcode=opcode, memory=memory):
-                name = f"{opcode.name} {memory.name}"
-            case Multiply(reset=reset):
-                name = "RESET" if reset else "GEMM"
-            case Arithmetic(op=op):
-                name = op.name
-            case Finish():
-                name = "FINISH"
-        begin = round(span.begin, 3)
-        events.append(
-            {
-                "name": name,
-                "ph": "X",
-                "pid": 0,
-                "tid": int(span.queue),
-                "ts": begin,
-                "dur": round(span.end - begin, 3),
-                "args": {"instruction": span.index, "tokens": str(instruction.tokens)},
-            }
-        )
+
+    def add(name: str, row: int, begin: float, end: float, about: dict[str, object]) -> None:
+        begin, end = round(begin, 3), round(end, 3)
+        times = {"ts": begin, "dur": round(end - begin, 3)}
+        events.append({"name": name, "ph": "X", "pid": 0, "tid": row, **times, "args": about})
+
+    start = 0.0
+    for layer, instructions, timing in parts:
+        for span in timing.spans:
+            instruction = instructions[span.index]
+            ends = start + span.begin, start + span.end
+            about = {"instruction": span.index, "tokens": str(instruction.tokens)}
+            add(label(instruction), int(span.queue), *ends, about)
+        add(layer, LAYERS, start, start + timing.cycles, {})
+        start += timing.cycles
     return {"displayTimeUnit": "ms", "traceEvents": events}

@@ -15,8 +15,9 @@ from accelerator import model, study
 from accelerator.cli import main
 from accelerator.device import Device, load_device
 from accelerator.extension.unit import MatrixUnit, load_target
+from accelerator.figures import busy, points
+from accelerator.isa.instructions import Queue
 from accelerator.layer import Int8, Int32, LinearLayer
-from accelerator.roofline import points
 from costmodel.accuracy.llama import FloatLlama
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
@@ -114,6 +115,24 @@ def test_no_layer_is_above_the_roofs() -> None:
     assert found[0][0] < found[1][0] < found[2][0]
 
 
+def test_a_timeline_has_the_time_of_each_queue() -> None:
+    device = DEVICES[1]
+    studied = [study.study(LinearLayer("a", *s), n, device) for s, n in (((40, 50, 60), 3),)]
+    studied.append(study.study(LinearLayer("b", 64, 64, 64), 1, device))
+    work = busy(studied, 50)
+    assert work.shape == (4, 50)
+    assert (work >= -1e-9).all() and (work <= 1 + 1e-9).all()
+    cycles = sum(each.count * each.timing.cycles for each in studied)
+    for row, queue in ((0, Queue.LOAD), (3, Queue.STORE)):
+        spans = [
+            each.count * (span.end - span.begin)
+            for each in studied
+            for span in each.timing.spans
+            if span.queue is queue
+        ]
+        assert work[row].mean() * cycles == pytest.approx(sum(spans))
+
+
 def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     options = ["--gemm", "40,50,60", "--prove", "--json", str(out)]
@@ -125,14 +144,19 @@ def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert first.startswith(b"\x89PNG")
     assert main(["layers", "vta-16x16x16", "--gemm", "40,50,60", *files[-2:]]) == 0
     assert picture.read_bytes() == first
+    drawn = tmp_path / "pictures" / "timeline.png"
+    assert main(["layers", "vta-16x16x16", "--gemm", "40,50,60", "--timeline", str(drawn)]) == 0
+    assert drawn.read_bytes().startswith(b"\x89PNG")
     (phase,) = json.loads(out.read_text(encoding="utf-8"))["phases"]
     (layer,) = phase["layers"]
     assert layer["predicted_bytes"] == layer["bytes"]
     assert "equal to numpy's bit for bit" in capsys.readouterr().out
     (stream,) = (tmp_path / "streams").iterdir()
-    (timeline,) = (tmp_path / "traces").iterdir()
-    events = json.loads(timeline.read_text(encoding="utf-8"))["traceEvents"]
-    assert len(events) == 3 + layer["instructions"]
+    whole, own = sorted((tmp_path / "traces").iterdir(), key=lambda path: len(path.name))
+    assert (whole.name, own.name) == ("gemm.json", "gemm-gemm.json")
+    events = json.loads(own.read_text(encoding="utf-8"))["traceEvents"]
+    assert len(events) == 4 + layer["instructions"] + 1
+    assert whole.read_bytes() == own.read_bytes()
     assert main(["disassemble", "vta-16x16x16", str(stream)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == layer["instructions"]

@@ -32,7 +32,7 @@ from accelerator.lowering import lower
 from accelerator.mapping import best, predict
 from accelerator.program import Mapping
 from accelerator.study import products, prove, study, utilisation
-from accelerator.timing import Cause, simulate, trace
+from accelerator.timing import Cause, simulate, timeline
 from costmodel.estimate.workload import bind_phase, read_workloads
 
 DEVICE = load_device("vta-1x16x16")
@@ -179,8 +179,14 @@ def test_a_trace_is_read_by_the_formats_rules(
 ) -> None:
     program = lower(LinearLayer("some", *extents), Mapping(2, 2, 2), device)
     timing = simulate(program.instructions, device)
-    tracks = read_trace(json.dumps(trace(program.instructions, timing)))
+    once = ("some", program.instructions, timing)
+    twice = read_trace(json.dumps(timeline([once, once])))
+    first, second = twice["layer"]
+    assert (first.name, second.begin) == ("some", first.end)
+    tracks = read_trace(json.dumps(timeline([once])))
+    del tracks["layer"]
     assert tracks.keys() == {queue.name for queue in Queue}
+    assert all(len(twice[name]) == 2 * len(track) for name, track in tracks.items())
     shown = [each for track in tracks.values() for each in track]
     listed = sorted(each.args["instruction"] for each in shown)
     assert listed == list(range(len(program.instructions)))
@@ -205,7 +211,7 @@ def test_a_trace_is_read_by_the_formats_rules(
 def test_the_traces_reader_refuses_what_the_format_does() -> None:
     program = lower(LinearLayer("some", 40, 40, 40), Mapping(2, 2, 2), BATCHED)
     timing = simulate(program.instructions, BATCHED)
-    text = json.dumps(trace(program.instructions, timing))
+    text = json.dumps(timeline([("some", program.instructions, timing)]))
     for old, new in (
         ('"ph": "X"', '"ph": "Z"'),
         ('"ts": 0', '"ts": NaN'),
