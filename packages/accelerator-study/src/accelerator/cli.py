@@ -18,7 +18,8 @@ from rich.table import Table
 from accelerator import model, study
 from accelerator.device import Device, MemoryId, load_device, shipped
 from accelerator.errors import AcceleratorError
-from accelerator.extension.prove import prove_extension
+from accelerator.extension.functional import ExtensionCounts
+from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, Layer, Requantisation
@@ -215,7 +216,9 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
         )
     for phase in _phases(args):
         for layer, count in study.products(phase, form, model.on_device(args.attention)):
-            program, counts = prove_extension(layer, unit)
+            program = lower_extension(layer, unit)
+            counts = study.prove(program)
+            assert isinstance(counts, ExtensionCounts)
             if args.streams:
                 atomic_write(
                     args.streams / f"{_file_stem(phase.name, layer.name)}.bin", program.stream

@@ -12,7 +12,7 @@ import numpy as np
 from accelerator.device import Device
 from accelerator.isa.instructions import Multiply, Queue
 from accelerator.study import StudiedLayer
-from costmodel.studies.plots import COLOURS, MARKERS, plt, save
+from costmodel.studies.plots import COLOURS, MARKERS, plt, roofs, save
 
 Points = Sequence[tuple[float, float]]
 SMALLEST, LARGEST = 20.0, 260.0  # areas of markers, points squared
@@ -53,14 +53,8 @@ def _figure(device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> Any
             linewidths=0,
             label=name,
         )
-    low, high = min(intensities) / 3, max(intensities) * 3
-    xs = np.geomspace(low, high, 200)
-    axis.plot(xs, np.minimum(device.peak, xs * device.dram_bandwidth), color="black", lw=1.2)
-    axis.set(xscale="log", yscale="log", xlim=(low, high), title=device.name)
-    axis.set(xlabel="MACs per byte of DRAM", ylabel="MACs per cycle")
-    text = f"{device.peak:,.0f} MACs/cycle, {device.dram_bandwidth:,.4g} B/cycle"
-    axis.annotate(text, (0.03, 0.985), xycoords="axes fraction", va="top", fontsize=8)
-    axis.margins(y=0.12)
+    roofs(axis, intensities, device.peak, device.dram_bandwidth, "B")
+    axis.set(title=device.name, xlabel="MACs per byte of DRAM", ylabel="MACs per cycle")
     axis.legend(loc="lower right", frameon=False)
     return figure
 

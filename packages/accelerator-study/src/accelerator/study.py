@@ -11,6 +11,10 @@ from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device
 from accelerator.errors import AcceleratorError
+from accelerator.extension import functional as extension
+from accelerator.extension.functional import ExtensionCounts
+from accelerator.extension.lowering import ExtensionProgram
+from accelerator.functional import AcceleratorCounts
 from accelerator.layer import EXACT, Layer, LinearLayer, Pooling, Requantisation
 from accelerator.lowering import lower
 from accelerator.mapping import best
@@ -109,25 +113,36 @@ def study(layer: Layer, count: int, device: Device) -> StudiedLayer:
     )
 
 
-def prove(program: Program, seed: int = 0) -> None:
-    """Check a program's stream, then run it on random operands and compare with integer numpy.
+def prove(
+    program: Program | ExtensionProgram, seed: int = 0
+) -> AcceleratorCounts | ExtensionCounts:
+    """Check a program's stream, run it on random operands, compare with integer numpy.
+
+    Returns:
+        the counts of the run.
 
     Raises:
         AcceleratorError: the stream has a fault, or a result differs; the exit code is 1, since
             the lowering made the stream, not the user.
     """
-    layer = program.layer
+    layer, stream = program.layer, program.stream
     operands: tuple[Any, ...] = layer.operands(seed)
-    memory, stream = program.image(*operands), program.stream
-    where = f"{layer.name} on {program.device.name}"
+    memory = program.image(*operands)
+    unit = program.unit if isinstance(program, ExtensionProgram) else program.device
+    where = f"{layer.name} on {unit.name}"
     try:
-        check(stream, program.device, memory)
-        functional.run(program.device, stream, memory)
+        counts: AcceleratorCounts | ExtensionCounts
+        if isinstance(program, ExtensionProgram):
+            counts = extension.run(program.unit, stream, memory)
+        else:
+            check(stream, program.device, memory)
+            counts = functional.run(program.device, stream, memory)
     except AcceleratorError as error:
         raise AcceleratorError(f"{where}: {error.what}", exit_code=1) from error
     wrong = int((program.result(memory) != layer.reference(*operands)).sum())
     if wrong:
         raise AcceleratorError(f"{where}: {wrong} results differ from numpy's", exit_code=1)
+    return counts
 
 
 def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:

@@ -16,8 +16,7 @@ from pathlib import Path
 from accelerator.device import Device
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
-from accelerator.host.params import int8_params
-from accelerator.host.smooth import CALIBRATION, smoothed_params
+from accelerator.host.params import CALIBRATION, int8_params, smoothed_params
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend
 from crosslab.assemble.offload import LayerSize, Offload, OffloadArithmetic

@@ -6,9 +6,8 @@ from __future__ import annotations
 from mlc_llm.compiler_pass.rvv.hooks import ExtraPass
 
 from accelerator.passes.attend_on_accelerator import AttendOnAccelerator
-from accelerator.passes.call_accelerator import CallAccelerator
+from accelerator.passes.call_accelerator import CallAccelerator, DescribeInt8Weights
 from accelerator.passes.cost.estimate_cost import EstimateCost
-from accelerator.passes.describe_int8_weights import DescribeInt8Weights
 
 ESTIMATE_COST = ExtraPass("fused", EstimateCost)
 ATTEND_ON_ACCELERATOR = ExtraPass("attention", AttendOnAccelerator)

@@ -28,35 +28,23 @@ class BiasedLinear(nn.Module):  # type: ignore[misc]
         return nt_matmul(x, self.weight) + self.bias
 
 
-class Gpt2Attention(nn.Module):  # type: ignore[misc]
-    """Multi-head attention over the paged cache."""
+class Gpt2Layer(nn.Module):  # type: ignore[misc]
+    """A decoder layer: attention over the paged cache and a feed-forward, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads, self.dim = heads, width // heads
-        self.c_attn = BiasedLinear(width, 3 * width)
-        self.c_proj = BiasedLinear(width, width)
-
-    def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """Map x [1, rows, width] to the same shape."""
-        rows = x.shape[1]
-        qkv = op.reshape(self.c_attn(x), (1, rows, 3 * self.heads, self.dim))
-        mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
-        return self.c_proj(op.reshape(mixed, (1, rows, self.heads * self.dim)))
-
-
-class Gpt2Layer(nn.Module):  # type: ignore[misc]
-    """A decoder layer: attention and a feed-forward, each after a norm."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        self.ln_1 = nn.LayerNorm(width)
-        self.attn = Gpt2Attention(width, heads)
-        self.ln_2 = nn.LayerNorm(width)
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn_c_attn = BiasedLinear(width, 3 * width)
+        self.attn_c_proj = BiasedLinear(width, width)
         self.c_fc = BiasedLinear(width, WIDENING * width)
         self.c_proj = BiasedLinear(WIDENING * width, width)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
         """Map x [1, rows, width] to the same shape."""
-        x = x + self.attn(self.ln_1(x), cache, layer)
+        shape = (1, x.shape[1], self.heads * self.dim)
+        qkv = op.reshape(self.attn_c_attn(self.ln_1(x)), (1, shape[1], 3 * self.heads, self.dim))
+        mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
+        x = x + self.attn_c_proj(op.reshape(mixed, shape))
         return x + self.c_proj(op.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
 
 

@@ -11,8 +11,8 @@ from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.counting.affine import Affine, floor_div, variable
 from costmodel.counting.extrapolation import period
-from costmodel.counting.loading import folds
 from costmodel.counting.space import Access, Box, SpaceTime
+from costmodel.counting.stamps import folds
 from costmodel.estimate.pipeline import State
 from costmodel.estimate.transfer import NOTHING, MovedBits
 

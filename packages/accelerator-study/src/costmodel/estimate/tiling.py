@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -58,23 +57,14 @@ def fits(taken: tuple[Count, ...], level: Level) -> Count:
     return inside
 
 
-def pieces(m: int, n: int, k: int, tile: BufferTile) -> list[tuple[BufferTile, int]]:
-    """Return the full tiles and the ragged tiles at the edges, each with its number."""
-    sides = []
-    for extent, size in ((m, tile.m), (n, tile.n), (k, tile.k)):
-        whole, rest = divmod(extent, size)
-        sides.append([(s, c) for s, c in ((size, whole), (rest, 1)) if s and c])
-    return [(BufferTile(a[0], b[0], c[0]), a[1] * b[1] * c[1]) for a, b, c in product(*sides)]
-
-
-def outer_traffic(
+def outer_traffics(
     extents: tuple[int, int, int],
     tile: tuple[Count, Count, Count],
-    order: Sequence[str],
+    orders: Sequence[Sequence[str]],
     scheme: Scheme,
     on_chip: frozenset[str] = frozenset(),
-) -> MovedBits:
-    """Return the bits of a GEMM that cross the outer boundary with tiles in ``order``.
+) -> list[MovedBits]:
+    """Return the bits of a GEMM that cross the outer boundary with tiles, for each order.
 
     A tile stays in the memory if the next step needs the same tile. So a tensor is fetched again
     only for a loop that the tensor does not depend on, if that loop is outside the innermost loop
@@ -83,21 +73,10 @@ def outer_traffic(
     Args:
         extents: M, N, K.
         tile: extents of the tiles.
-        order: ``m``, ``n`` and ``k``, outermost first.
+        orders: each of ``m``, ``n`` and ``k``, outermost first.
         scheme: widths and scales.
         on_chip: operands that a fused neighbour produces or consumes.
     """
-    return outer_traffics(extents, tile, [order], scheme, on_chip)[0]
-
-
-def outer_traffics(
-    extents: tuple[int, int, int],
-    tile: tuple[Count, Count, Count],
-    orders: Sequence[Sequence[str]],
-    scheme: Scheme,
-    on_chip: frozenset[str] = frozenset(),
-) -> list[MovedBits]:
-    """Return the traffic of :func:`outer_traffic` for several orders."""
     m, n, k = extents
     trips = {d: -(-e // t) for d, e, t in zip(DIMENSIONS, extents, tile, strict=True)}
     nothing = 0 * trips["m"]
@@ -209,7 +188,7 @@ def choose(
         m, n, k = _fitting(extents, (1, 1, 1), scheme, level)
     if not len(m):
         return None
-    traffic = outer_traffic(extents, (m, n, k), order, scheme)
+    (traffic,) = outer_traffics(extents, (m, n, k), [order], scheme)
     tiles: Count = prod(-(-e // s) for e, s in zip(extents, (m, n, k), strict=True))
     # No work overlaps the first fetch: of equally good tiles, a smaller tile begins earlier.
     first = (scheme.activation_bits(m, k) + scheme.weight_bits(k, n)) / behind.read

@@ -140,14 +140,6 @@ class Problem:
         """The energy in pJ of a multiplication by a scale."""
         return self.hardware.mac(FLOAT16.activation)
 
-    def search(self) -> tuple[Solution, Solution]:
-        """Return the fastest mapping, and the mapping of the least energy.
-
-        Raises:
-            NoRoomError: no tile fits.
-        """
-        return search_together([self])
-
     def orders(self) -> list[tuple[str, ...]]:
         """Return the loop orders over tiles: loops of a single tile first; attention has one."""
         if self.gemm.role is not Role.PRODUCT:

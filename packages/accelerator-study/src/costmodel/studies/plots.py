@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.accelerator.hardware import Hardware
 from costmodel.estimate.model import PhaseCost
 from groundwork.files import atomic_path
 
@@ -72,7 +71,8 @@ def roofline(results: Sequence[PhaseCost]) -> Any:
         for result in costs:
             group = f"{result.phase.name.split(':')[0]}, {result.scheme}"
             _points(axis, result, groups.index(group), group)
-        _roofs(axis, machine, [i.cost.intensity for r in costs for i in r.items])
+        intensities = [i.cost.intensity for r in costs for i in r.items]
+        roofs(axis, intensities, machine.peak, machine.levels[-1].read, "bit")
         axis.set(title=machine.name, xlabel="MACs per bit of outer traffic (busier direction)")
     axes[0][0].set_ylabel("MACs per cycle")
     handles, labels = axes[0][-1].get_legend_handles_labels()
@@ -94,13 +94,15 @@ def _points(axis: Any, result: PhaseCost, number: int, label: str) -> None:
     )
 
 
-def _roofs(axis: Any, machine: Hardware, intensities: Sequence[float]) -> None:
+def roofs(
+    axis: Any, intensities: Sequence[float], peak: float, bandwidth: float, unit: str
+) -> None:
+    """Draw the roofs of a machine, whose bandwidth is in units a cycle."""
     low, high = min(intensities) / 3, max(intensities) * 3
     xs = np.geomspace(low, high, 200)
-    bandwidth = machine.levels[-1].read
-    axis.plot(xs, np.minimum(machine.peak, xs * bandwidth), color="black", lw=1.2)
+    axis.plot(xs, np.minimum(peak, xs * bandwidth), color="black", lw=1.2)
     axis.set(xscale="log", yscale="log", xlim=(low, high))
-    text = f"{machine.peak:,} MACs/cycle, {bandwidth:,.4g} bit/cycle"
+    text = f"{peak:,.0f} MACs/cycle, {bandwidth:,.4g} {unit}/cycle"
     axis.annotate(text, (0.03, 0.985), xycoords="axes fraction", va="top", fontsize=8)
     axis.margins(y=0.12)
 

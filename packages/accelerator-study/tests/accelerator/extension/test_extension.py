@@ -18,10 +18,11 @@ from accelerator.cli import main
 from accelerator.errors import AcceleratorError
 from accelerator.extension import encoding, functional
 from accelerator.extension.encoding import VectorType
+from accelerator.extension.functional import ExtensionCounts
 from accelerator.extension.lowering import lower_extension
-from accelerator.extension.prove import prove_extension
 from accelerator.extension.unit import REGISTERS, MatrixUnit, load_target
 from accelerator.layer import LinearLayer, Requantisation
+from accelerator.study import prove
 from costmodel.errors import CostError
 from crosslab.host.toolchain import find_clang
 
@@ -83,7 +84,8 @@ def test_immediates_are_what_they_say() -> None:
 def test_random_layers_are_bit_equal(one: MatrixUnit, data: st.DataObject) -> None:
     extents = st.tuples(st.integers(1, 90), st.integers(1, 120), st.integers(1, 150))
     layer = LinearLayer("random", *data.draw(extents))
-    _, counts = prove_extension(layer, one, data.draw(st.integers(0, 99)))
+    counts = prove(lower_extension(layer, one), data.draw(st.integers(0, 99)))
+    assert isinstance(counts, ExtensionCounts)
     rows, outputs = (-(-extent // one.rows) for extent in (layer.rows, layer.outputs))
     assert counts.products == rows * outputs * -(-layer.inputs // one.inputs)
     assert counts.stored_bytes == 4 * rows * outputs * one.rows**2

@@ -18,7 +18,7 @@ from support.rounding_records import CALL, rows_entry
 
 from accelerator.device import load_device
 from accelerator.host.offload import TOLERANCE, offload
-from accelerator.host.smooth import scaled, smoothing
+from accelerator.host.params import scaled, smoothing
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend, quantise
 from crosslab.job.verdict import AnswerVerdict, Asked, judge

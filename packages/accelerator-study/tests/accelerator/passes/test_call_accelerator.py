@@ -58,7 +58,7 @@ def test_a_weight_that_the_cpu_does_not_read_is_a_parameter_in_int8(transform: A
     with builder.function("_metadata", params=[]):
         builder.emit_func_output(relax.utils.convert_to_expr(json.dumps(about)))
     after = transform(builder.finalize())
-    found = importlib.import_module("accelerator.passes.describe_int8_weights")
+    found = importlib.import_module("accelerator.passes.call_accelerator")
     describe = found.DescribeInt8Weights(host(), settings())
     after = describe(after)
     (weight,) = after["prefill"].params[1].ty.fields
