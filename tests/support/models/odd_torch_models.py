@@ -476,6 +476,16 @@ def division_by_nothing() -> Made:
     return _made(lambda x: x / 0, torch.randn(2, 8))
 
 
+def packed_sequence() -> Made:
+    layer = nn.GRU(4, 5, batch_first=True)
+
+    def read(x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(layer(packed)[0], batch_first=True)[0]
+
+    return _made(read, torch.randn(2, 6, 4), torch.tensor([6, 4]))
+
+
 def leaves() -> Made:
     raise SystemExit(3)
 

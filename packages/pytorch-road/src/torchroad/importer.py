@@ -15,7 +15,8 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,7 @@ def export(example: Example, bounds: Bounds) -> Any:
         example.check_size(size, limits)
     try:
         # Sizes that vary may be 1 inside the model, such as that of x[:, 1:].
-        with config.patch(backed_size_oblivious=True):
+        with config.patch(backed_size_oblivious=True), _named_refusals():
             program = torch.export.export(
                 example.model,
                 example.by_place,
@@ -82,6 +83,8 @@ def export(example: Example, bounds: Bounds) -> Any:
                 dynamic_shapes=_shapes(example, bounds) if bounds else None,
             )
         return program.run_decompositions(decompositions())
+    except UserError:
+        raise
     except Exception as error:
         # If the model itself fails on its inputs, say that instead.
         example.outputs()
@@ -92,6 +95,34 @@ def export(example: Example, bounds: Bounds) -> Any:
         raise UserError(
             f"torch.export cannot export the model: {why}", remedy=EXPORTABLE if by_values else ""
         ) from error
+
+
+# Functions of torch whose results have sizes that depend on the inputs' values.
+REFUSED = {
+    "_pack_padded_sequence": (
+        "pack_padded_sequence",
+        "give the padded sequence to the recurrent layer, and ignore the results of the padding",
+    )
+}
+
+
+@contextmanager
+def _named_refusals() -> Iterator[None]:
+    """Refuse the functions in REFUSED by name; torch's export fails on them without a name."""
+
+    def refusal(name: str, remedy: str) -> Callable[..., None]:
+        def refuse(*_: Any) -> None:
+            raise UserError(f"torch.export cannot export {name}", remedy=remedy)
+
+        return refuse
+
+    for function, about in REFUSED.items():
+        setattr(torch._VF, function, refusal(*about))
+    try:
+        yield
+    finally:
+        for function in REFUSED:
+            delattr(torch._VF, function)
 
 
 def _place_in_model(error: Exception) -> str:

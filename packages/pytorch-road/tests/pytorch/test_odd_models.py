@@ -177,6 +177,7 @@ def test_modules_in_training_mode_are_named() -> None:
         ("nested_inputs", {}, "is tuple, not a dense tensor"),
         ("sparse_input", {}, "is torch.sparse_coo, not a dense tensor"),
         ("division_by_nothing", {}, "Divide by zero"),
+        ("packed_sequence", {}, "cannot export pack_padded_sequence"),
     ],
 )
 def test_what_would_be_computed_wrong_is_refused(
