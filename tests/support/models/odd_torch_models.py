@@ -476,6 +476,29 @@ def division_by_nothing() -> Made:
     return _made(lambda x: x / 0, torch.randn(2, 8))
 
 
+def counts() -> Made:
+    one_hot = nn.functional.one_hot
+
+    def count(x: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+        weighted = torch.bincount(places, x[0], minlength=9)
+        histograms = torch.histc(x, 5), torch.histc(x, bins=4, min=-1, max=1)
+        signs = torch.copysign(x, torch.tensor([1.0, -1.0, 0.0, -0.0, 2.0, -2.0]))
+        scaled = torch.ldexp(x, torch.tensor([3]))
+        whole = one_hot(places, 9), torch.bincount(places, minlength=9)
+        return *whole, weighted, *histograms, signs, scaled
+
+    return _made(count, torch.randn(3, 6), torch.tensor([0, 8, 3, 3, 1, 8]))
+
+
+def places_of_classes() -> Made:
+    one_hot = nn.functional.one_hot
+    return _made(lambda places: one_hot(places, 9), torch.tensor([0, 8, 3]))
+
+
+def places_that_are_counted() -> Made:
+    return _made(lambda places: torch.bincount(places, minlength=9), torch.tensor([0, 8, 3]))
+
+
 def packed_sequence() -> Made:
     layer = nn.GRU(4, 5, batch_first=True)
 

@@ -51,6 +51,8 @@ def compiled(module: Any, params: dict[str, Any]) -> Callable[..., Any]:
         ("places_of_rows", 0, 8),
         ("places_of_bags", 0, 8),
         ("places_that_are_written", 0, 8),
+        ("places_of_classes", 0, 8),
+        ("places_that_are_counted", 0, 8),
     ],
 )
 def test_an_index_beyond_its_axis_is_an_error(factory: str, least: int, most: int) -> None:
@@ -84,6 +86,7 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
     "factory",
     [
         "whole_numbers_with_others",
+        "counts",
         "rounded_quotients",
         "clamped_integers",
         "constants_of_another_type",

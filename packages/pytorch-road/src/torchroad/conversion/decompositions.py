@@ -26,13 +26,18 @@ def decompositions() -> Any:
             aten._cdist_forward.default: _cdist,
             aten._pdist_forward.default: _pdist,
             aten.any.default: lambda x: x.flatten().any(0),
+            aten.bincount.default: _bincount,
+            aten.copysign.Tensor: _copysign,
             aten.diagonal.default: _diagonal,
             aten.dist.default: lambda x, y, p=2.0: _length((x - y).flatten(), p),
             aten.exp2.default: lambda x: torch.pow(2.0, x),
+            aten.histc.default: _histc,
             aten.hypot.default: _hypot,
             aten.kthvalue.default: _kthvalue,
+            aten.ldexp.Tensor: lambda x, y: x * torch.pow(2.0, y),
             aten.logcumsumexp.default: _logcumsumexp,
             aten.masked_scatter.default: _masked_scatter,
+            aten.one_hot.default: _one_hot,
             aten.roll.default: _roll,
             aten.searchsorted.Tensor: _searchsorted,
             aten.unfold.default: _unfold,
@@ -65,6 +70,37 @@ def _pdist(x: Any, p: float = 2.0) -> Any:
 
 def _hypot(x: Any, y: Any) -> Any:
     return _length(torch.stack(torch.broadcast_tensors(x, y), -1), 2.0)
+
+
+def _one_hot(x: Any, num_classes: int = -1) -> Any:
+    if num_classes < 0:
+        return NotImplemented
+    # The rows of a table: a class beyond it is an error when the model runs.
+    rows = torch.eye(num_classes, dtype=torch.int64).index_select(0, x.flatten())
+    return rows.reshape(*x.shape, num_classes)
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    if not minlength:
+        return NotImplemented
+    # The result has this length: a larger number is an error when the model runs.
+    rows = _one_hot(x, minlength)
+    return rows.sum(0) if weights is None else (rows * weights.unsqueeze(1)).sum(0)
+
+
+def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    low, high = (x.amin(), x.amax()) if min == max == 0 else (float(min), float(max))
+    inside = (x >= low) & (x <= high)
+    # The last bin has its upper end.
+    bin_of = ((x - low) / (high - low) * bins).floor().clamp(0, bins - 1)
+    hits = (bin_of.flatten().unsqueeze(1) == torch.arange(bins)) & inside.flatten().unsqueeze(1)
+    return hits.sum(0).to(x.dtype)
+
+
+def _copysign(x: Any, y: Any) -> Any:
+    # The quotient has the sign of a zero.
+    negative = (y < 0) | ((y == 0) & (1 / y < 0))
+    return torch.where(negative, -x.abs(), x.abs())
 
 
 def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
