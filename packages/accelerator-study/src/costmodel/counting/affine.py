@@ -68,13 +68,6 @@ class Affine:
             else:
                 yield from atom.inner.variables()
 
-    def renamed(self, names: Mapping[str, Affine]) -> Affine:
-        """Return the expression with variables replaced by expressions."""
-        total = Affine((), self.constant)
-        for atom, coefficient in self.terms:
-            total += _renamed_atom(atom, names).scaled(coefficient)
-        return total
-
     def __str__(self) -> str:
         parts = [_term_text(atom, coefficient) for atom, coefficient in self.terms]
         if self.constant or not parts:
@@ -119,14 +112,6 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, Value]) -> Value:
         return values[atom]
     inner = atom.inner.evaluate(values)
     return inner // atom.divisor if isinstance(atom, Floor) else inner % atom.divisor
-
-
-def _renamed_atom(atom: Atom, names: Mapping[str, Affine]) -> Affine:
-    if isinstance(atom, str):
-        return names.get(atom, variable(atom))
-    inner = atom.inner.renamed(names)
-    combine = floor_div if isinstance(atom, Floor) else modulo
-    return combine(inner, atom.divisor)
 
 
 def _atom_text(atom: Atom) -> str:

@@ -156,7 +156,7 @@ class Problem:
         """Return the candidate tiles that fit.
 
         Args:
-            most: if a product has at most this many tiles, every tile is a candidate; up to four
+            most: if a product has at most this many tiles, every tile is a candidate; up to eight
                 times as many, every size that changes a number of tiles or of passes.
         """
         every = self._grid(lambda extent, _: range(1, extent + 1))
