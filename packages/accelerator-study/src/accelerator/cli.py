@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from accelerator import model, study
 from accelerator.device import Device, MemoryId, load_device, shipped
@@ -39,6 +38,7 @@ from costmodel.estimate.workload import (
     parse_extents,
     parse_phases,
 )
+from costmodel.studies.report import titled
 from crosslab.cached_build import default_cache
 from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
@@ -207,9 +207,8 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
                 f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
             )
     form, records = _requantisation(args.requantise), []
-    table = Table(title=f"{unit.name}: {unit.description}", title_justify="left")
-    for name in ("phase", "layer", "times", "instructions", "products", "MACs each", "loads"):
-        table.add_column(name, justify="left" if name in ("phase", "layer") else "right")
+    counted = ("times", "instructions", "products", "MACs each", "loads")
+    table = titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
     if args.network:
         raise AcceleratorError(
             f"--network: {unit.name} multiplies matrices", remedy="give --gemm or --model"
@@ -411,19 +410,9 @@ def _show(
     console: Console, record: dict[str, Any], work: _Work, device: Device, proved: bool
 ) -> None:
     title = f"{work.name}, {work.size} {work.unit}, on {device.name}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("layer")
-    numbers = (
-        "times",
-        "extents",
-        "tile, blocks",
-        "instructions",
-        "cycles predicted",
-        "simulated",
-    )
+    numbers = ("times", "extents", "tile, blocks", "instructions", "cycles predicted", "simulated")
     further = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
-    for name in (*numbers, *further):
-        table.add_column(name, justify="right")
+    table = titled(title, ("layer",), (*numbers, *further))
     for row in record["layers"]:
         table.add_row(
             row["layer"],

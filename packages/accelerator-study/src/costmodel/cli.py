@@ -318,7 +318,7 @@ def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
         return None
     tile = parse_extents(text, "--tile")
     for gemm in (item.gemm for phase in alone for item in phase.items):
-        most = tuple(map(min, tile, (gemm.m, gemm.n, gemm.k)))
+        most = tuple(map(min, tile, gemm.extents))
         if most != tile:
             raise CostError(
                 f"--tile {text} is larger than the product, {gemm.m},{gemm.n},{gemm.k}",

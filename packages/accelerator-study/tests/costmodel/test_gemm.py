@@ -163,12 +163,12 @@ def test_outer_traffic_is_what_a_walk_over_the_tiles_fetches() -> None:
             BufferTile(10, 9, 8),
             BufferTile(4, 9, 5),
         ):
-            (found,) = outer_traffics((10, 9, 8), (tile.m, tile.n, tile.k), [order], FLOAT16)
+            (found,) = outer_traffics((10, 9, 8), tile, [order], FLOAT16)
             assert (found.activation // 16, found.weight // 16) == walked(10, 9, 8, tile, order)
 
 
 def walked(m: int, n: int, k: int, tile: BufferTile, order: tuple[str, ...]) -> tuple[int, int]:
-    extents, sizes = {"m": m, "n": n, "k": k}, vars(tile)
+    extents, sizes = {"m": m, "n": n, "k": k}, tile._asdict()
     starts = {d: range(0, extents[d], sizes[d]) for d in extents}
     held: dict[str, tuple[int, int]] = {}
     fetched = {"A": 0, "B": 0}
@@ -193,7 +193,7 @@ def test_the_chosen_tile_fits_and_none_is_chosen_in_no_room() -> None:
         found = choose((512, 768, 768), order, FLOAT16, (level, dram), passes)
         assert found is not None
         tile = found.tile
-        assert fits(room(tile.m, tile.n, tile.k, FLOAT16, 2), level)
+        assert fits(room(*tile, FLOAT16, 2), level)
     level = replace(buffer, size=1 << 6)
     assert choose((512, 768, 768), order, FLOAT16, (level, dram), passes) is None
 

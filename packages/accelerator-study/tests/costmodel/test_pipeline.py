@@ -30,7 +30,7 @@ def walk(
     region: State, held: Holding, scheme: Scheme, on_chip: str, level: Level, double: bool, b: int
 ) -> tuple[float, float, float]:
     """Cycles, bits read and written of ``b`` products, tile by tile."""
-    size = dict(zip(DIMENSIONS, vars(held.tile).values(), strict=True))
+    size = dict(zip(DIMENSIONS, held.tile, strict=True))
     extents = dict(zip(DIMENSIONS, region[:3], strict=True))
     loops = [range(0, extents[d], size[d]) for d in held.order]
     listed = [dict(zip(held.order, at, strict=True)) for at in product(*loops)]

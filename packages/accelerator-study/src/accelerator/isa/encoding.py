@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,23 +87,20 @@ def _places(opcode: Opcode, device: Device) -> tuple[tuple[str, int, int], ...]:
     return tuple(places)
 
 
-def _values(instruction: Instruction) -> tuple[Opcode, dict[str, int]]:
-    tokens = {f.name: int(getattr(instruction.tokens, f.name)) for f in fields(Tokens)}
+def _values(instruction: Instruction) -> tuple[Opcode, dict[str, Any]]:
+    """Return the opcode of an instruction, and the values of its fields among others."""
+    loop = vars(getattr(instruction, "loop", instruction))
+    values = {**vars(instruction.tokens), **loop, **vars(instruction)}
     match instruction:
-        case Transfer():
-            operands = {name: int(getattr(instruction, name)) for name, _ in _TRANSFER}
-            return instruction.opcode, tokens | operands
-        case Multiply(loop=loop):
-            operands = {f.name: getattr(loop, f.name) for f in fields(Loop)}
-            operands |= {"wgt_outer": instruction.wgt_outer, "wgt_inner": instruction.wgt_inner}
-            return Opcode.GEMM, tokens | operands | {"reset": int(instruction.reset)}
-        case Arithmetic(loop=loop, immediate=immediate):
-            operands = {f.name: getattr(loop, f.name) for f in fields(Loop)}
-            operands |= {"reset": 0, "op": int(instruction.op)}
-            operands |= {"use_immediate": int(immediate is not None), "immediate": immediate or 0}
-            return Opcode.ALU, tokens | operands
+        case Transfer(opcode=opcode):
+            return opcode, values
+        case Multiply():
+            return Opcode.GEMM, values
+        case Arithmetic(immediate=immediate):
+            used = {"use_immediate": immediate is not None, "immediate": immediate or 0}
+            return Opcode.ALU, {**values, "reset": 0, **used}
         case Finish():
-            return Opcode.FINISH, tokens
+            return Opcode.FINISH, values
 
 
 def encode(instructions: Iterable[Instruction], device: Device) -> bytes:
@@ -116,7 +114,7 @@ def encode(instructions: Iterable[Instruction], device: Device) -> bytes:
         opcode, values = _values(instruction)
         word = int(opcode)
         for name, at, width in _places(opcode, device):
-            value = values[name]
+            value = int(values[name])
             low, high = (
                 (-(1 << (width - 1)), 1 << (width - 1)) if name == "immediate" else (0, 1 << width)
             )

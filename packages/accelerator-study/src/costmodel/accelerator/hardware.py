@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.accelerator import settings
 from costmodel.accelerator.settings import TomlTable, library_file, read_toml
-from costmodel.accelerator.technology import technology
+from costmodel.accelerator.technology import of_width, technology
 from costmodel.counting.relations import Position, Relation, is_number, parse_relations
 from costmodel.counting.space import Fabric
 
@@ -96,8 +96,7 @@ class Hardware:
 
     def mac(self, bits: int) -> float:
         """Return the energy in pJ of a multiply-accumulate of operands of ``bits``."""
-        fitting = [e for width, e in sorted(self.mac_energy) if width >= bits]
-        return fitting[0] if fitting else sorted(self.mac_energy)[-1][1]
+        return of_width(self.mac_energy, bits)
 
 
 def load_hardware(name: str) -> Hardware:

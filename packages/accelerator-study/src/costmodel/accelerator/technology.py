@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 
 from costmodel.accelerator import settings
 from costmodel.accelerator.settings import LIBRARY, read_toml
+
+
+def of_width(figures: Sequence[tuple[int, float]], bits: int) -> float:
+    """Return the figure of the narrowest width of at least ``bits``, or of the widest."""
+    ascending = sorted(figures)
+    return next((figure for width, figure in ascending if width >= bits), ascending[-1][1])
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,7 @@ class Technology:
 
     def area_of_mac(self, bits: int) -> float:
         """Return the square micrometres of a multiply-accumulate of ``bits`` operands."""
-        fitting = [area for width, area in self.mac_area if width >= bits]
-        return fitting[0] if fitting else self.mac_area[-1][1]
+        return of_width(self.mac_area, bits)
 
 
 @cache

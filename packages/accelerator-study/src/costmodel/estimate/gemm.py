@@ -57,19 +57,8 @@ def cost(
     """
     if tile is not None:
         order = _tile_order(dataflow.bind(hardware.fabric))
-        limited = BufferTile(
-            *(min(s, e) for s, e in zip(_sides(tile), _extents(gemm), strict=True))
-        )
-        plan = (Holding(limited, order),)
+        plan = (Holding(BufferTile(*map(min, tile, gemm.extents)), order),)
     return _cost(gemm, hardware, dataflow, effective_scheme(gemm, scheme), scheme.name, plan)
-
-
-def _sides(tile: BufferTile) -> tuple[int, int, int]:
-    return tile.m, tile.n, tile.k
-
-
-def _extents(gemm: Gemm) -> tuple[int, int, int]:
-    return gemm.m, gemm.n, gemm.k
 
 
 @lru_cache(maxsize=8192)
@@ -119,19 +108,19 @@ class _Case:
         """
         holders = self.holders
         plan: dict[str, Holding] = {}
-        inside = list(_extents(self.gemm))
+        inside = self.gemm.extents
         for index in reversed(range(len(holders))):
             level = holders[index]
             if index < len(holdings):
                 plan[level.name] = self._checked(holdings[index], level)
             else:
-                plan[level.name] = self._least(tuple(inside), level)
-            inside = list(_sides(plan[level.name].tile))
+                plan[level.name] = self._least(inside, level)
+            inside = plan[level.name].tile
         return dict(reversed(plan.items()))
 
     def _checked(self, holding: Holding, level: Level) -> Holding:
         copies = 2 if level.double_buffered else 1
-        bits = room(*_sides(holding.tile), self.scheme, copies)
+        bits = room(*holding.tile, self.scheme, copies)
         if not fits(bits, level):
             tile, first = holding.tile, level
             raise CostError(
@@ -142,7 +131,7 @@ class _Case:
             )
         return holding
 
-    def _least(self, extents: tuple[int, ...], level: Level) -> Holding:
+    def _least(self, extents: tuple[int, int, int], level: Level) -> Holding:
         m, n, k = extents
         holding: Holding | None
         if self.gemm.role is Role.PRODUCT:
@@ -168,8 +157,7 @@ class _Case:
             period(d, mapping.time) if p == 1 else 1 for d, p in zip(names, (m, n, k), strict=True)
         ]
         tile = BufferTile(*(s if p == 1 else p for p, s in zip((m, n, k), streamed, strict=True)))
-        sides = _sides(tile)
-        counts = self.array((*sides, True, True), 1).counts
+        counts = self.array((*tile, True, True), 1).counts
         return Passes(
             (m, n, k), (streamed[0], streamed[1], streamed[2]), counts.stamps + counts.loading - 1
         )
@@ -178,7 +166,7 @@ class _Case:
         """Return the GEMM's cost: delays, traffic and energy that follow from the counts."""
         gemm, hardware, scheme = self.gemm, self.hardware, self.scheme
         run = _Run(self, list(plan.values()), {})
-        whole = (*_extents(gemm), True, True)
+        whole = (*gemm.extents, True, True)
         region = run.region(len(plan), whole, gemm.batch)
         counts = region.counts
         first, last = hardware.levels[0], hardware.levels[-1]

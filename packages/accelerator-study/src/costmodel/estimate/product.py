@@ -61,6 +61,11 @@ class Gemm:
         return replace(hardware, levels=(replace(first, size=first.size - self.reserved), *others))
 
     @property
+    def extents(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        return self.m, self.n, self.k
+
+    @property
     def macs(self) -> int:
         """The multiply-accumulates of the batch."""
         return self.batch * self.m * self.n * self.k

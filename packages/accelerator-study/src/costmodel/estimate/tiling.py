@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,7 @@ DIMENSIONS = ("m", "n", "k")
 OPERANDS = {"A": "n", "B": "m", "C": "k"}  # the loop that an operand does not depend on
 
 
-@dataclass(frozen=True)
-class BufferTile:
+class BufferTile(NamedTuple):
     """The extents of a tile."""
 
     m: int

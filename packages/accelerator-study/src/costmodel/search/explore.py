@@ -398,7 +398,7 @@ def row(
             "buffer_bytes": design.buffer,
             "split": list(design.split) if design.split else None,
             "products": {
-                key: [{"tile": list(vars(h.tile).values()), "order": list(h.order)} for h in held]
+                key: [{"tile": list(h.tile), "order": list(h.order)} for h in held]
                 for key, held in plans.items()
             },
         },

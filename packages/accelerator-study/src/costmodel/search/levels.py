@@ -96,7 +96,7 @@ def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator
     parts = []
     for problem in problems:
         tile = beside(held.tile, problem is lead)
-        gemm = replace(problem.gemm, m=tile.m, n=tile.n, k=tile.k, batch=1)
+        gemm = replace(problem.gemm, **tile._asdict(), batch=1)
         parts.append(replace(problem, gemm=gemm, hardware=close, widest=0))
     for inner in solve(tuple(parts)):
         cycles, energy = 0.0, 0.0
@@ -104,7 +104,7 @@ def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator
             gemm, first = problem.gemm, part is parts[0]
             outer = Holding(beside(held.tile, first), held.order)
             tile_in_buffer = replace(inner.holdings[0], tile=beside(inner.holdings[0].tile, first))
-            sides = turned([np.array([s]) for s in vars(tile_in_buffer.tile).values()], True)
+            sides = turned([np.array([s]) for s in tile_in_buffer.tile], True)
             order = np.array([[DIMENSIONS.index(d)] for d in tile_in_buffer.order])
             whole = (gemm.m, gemm.n, gemm.k, True, True)
             listed = steps(whole, outer, problem.scheme, gemm.on_chip)

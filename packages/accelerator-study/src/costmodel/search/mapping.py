@@ -156,7 +156,7 @@ class _Row:
         wanted: dict[str, tuple[int, int, int]] = {}
         part: Phase | None = self.phase
         while part is not None:
-            wanted |= {product_key(i): (i.gemm.m, i.gemm.n, i.gemm.k) for i in part.items}
+            wanted |= {product_key(i): i.gemm.extents for i in part.items}
             part = part.beside
         if missing := [key for key in wanted if key not in listed]:
             problem = f"{self.where} maps no product {missing[0]!r}, which {self.phase.name} has"

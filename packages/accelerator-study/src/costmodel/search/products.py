@@ -147,11 +147,6 @@ class Problem:
         alone = tuple(d for d in DIMENSIONS if getattr(self.gemm, d) == 1)
         return [o for o in ORDERS if o[: len(alone)] == alone]
 
-    @property
-    def extents(self) -> tuple[int, int, int]:
-        """M, N and K."""
-        return self.gemm.m, self.gemm.n, self.gemm.k
-
     def tiles(self, most: int = EVERY) -> Grid:
         """Return the candidate tiles that fit.
 
@@ -175,7 +170,7 @@ class Problem:
         """Return sizes along M, N and K, chosen by the extent and the array's grain."""
         # Tiles of keys and values have the whole width; queries and sums of the result stay, too.
         fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(self.gemm.role)
-        pairs = zip(self.extents, self.array.grains(), strict=True)
+        pairs = zip(self.gemm.extents, self.array.grains(), strict=True)
         return [[e] if axis == fixed else choice(e, g) for axis, (e, g) in enumerate(pairs)]
 
     def _fitting(self, sides: list[Sequence[int]]) -> Grid:
@@ -187,7 +182,7 @@ class Problem:
     def tight(self) -> bool:
         """True if a few passes of the array fill the buffer, so that finer sizes matter."""
         passes = (STREAMED if grain == 1 else grain for grain in self.array.grains())
-        few = [np.minimum(e, ROOMY * p) for e, p in zip(self.extents, passes, strict=True)]
+        few = [np.minimum(e, ROOMY * p) for e, p in zip(self.gemm.extents, passes, strict=True)]
         return not self.fitting(few)
 
     def fitting(self, grid: Sequence[Any]) -> Any:
@@ -216,19 +211,19 @@ class Problem:
         """
         gemm, array, scheme = self.gemm, self.array, self._widths(least)
         buffer, behind = self.hardware.levels
-        tiles = tuple(-(-e // s) for e, s in zip(self.extents, grid, strict=True))
+        tiles = tuple(-(-e // s) for e, s in zip(self.gemm.extents, grid, strict=True))
         if least:
-            passes = tuple(map(np.maximum, array.passes(*self.extents), tiles))
+            passes = tuple(map(np.maximum, array.passes(*self.gemm.extents), tiles))
             depth = np.maximum(-(-gemm.k // array.lanes), tiles[2])
         else:
             sides = [
                 in_tiles(e, s, partial(_along, array, axis))
-                for axis, (e, s) in enumerate(zip(self.extents, grid, strict=True))
+                for axis, (e, s) in enumerate(zip(self.gemm.extents, grid, strict=True))
             ]
             passes, depth = tuple(sides), in_tiles(gemm.k, grid[2], lambda s: -(-s // array.lanes))
         inward = activations(gemm.m, gemm.k, grid, scheme) * passes[1]
         matrix = weights(gemm.n, gemm.k, grid, scheme) * passes[0]
-        work = array.total_cycles(self.extents, tiles, passes, depth)
+        work = array.total_cycles(self.gemm.extents, tiles, passes, depth)
         # The port's time is in whole cycles for each tile, rounded down.
         work = np.maximum(work, (inward + matrix) / buffer.read - prod(tiles)) * gemm.batch
         finished = gemm.m * gemm.n
@@ -241,12 +236,12 @@ class Problem:
         last = 0 if "C" in gemm.on_chip else scheme.output
         inside = work + first / behind.read + last / behind.write
         bounds, listed = [], []
-        for each in outer_traffics(self.extents, grid, self.orders(), scheme, gemm.on_chip):
+        for each in outer_traffics(self.gemm.extents, grid, self.orders(), scheme, gemm.on_chip):
             moved = each * gemm.batch
             listed.append(moved)
             bus = behind.cycles(moved.read, moved.write)
             bounds.append(np.maximum(bus, inside) if buffer.double_buffered else bus + work)
-        scaled = self.rescales(passes, *self.extents) * gemm.batch
+        scaled = self.rescales(passes, *self.gemm.extents) * gemm.batch
         return bounds, listed, port * gemm.batch, scaled
 
     def _widths(self, least: bool) -> Scheme:

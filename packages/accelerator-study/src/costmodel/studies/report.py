@@ -67,7 +67,7 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
         },
         "energy_pj": {**cost.energy, "sum": sum(cost.energy.values())},
         "rescales": cost.rescales,
-        "tile": vars(cost.tile) if cost.tile else None,
+        "tile": cost.tile and cost.tile._asdict(),
         "plan": plan_record(cost.plan),
         "roofline": {"macs_per_bit": cost.intensity, "attainable_macs_per_cycle": cost.attainable},
     }
@@ -75,10 +75,7 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
 
 def plan_record(plan: Mapping[str, Holding]) -> dict[str, Any]:
     """Return a plan as plain data: tile extents and loop order by memory."""
-    return {
-        level: {"tile": list(vars(h.tile).values()), "order": list(h.order)}
-        for level, h in plan.items()
-    }
+    return {level: {"tile": list(h.tile), "order": list(h.order)} for level, h in plan.items()}
 
 
 def phase_record(phase: PhaseCost) -> dict[str, Any]:
@@ -176,14 +173,21 @@ def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return cells
 
 
+def titled(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Return a table with columns of words, then of numbers."""
+    table = Table(title=title, title_justify="left")
+    for column in (*words, *numbers):
+        table.add_column(column, justify="left" if column in words else "right")
+    return table
+
+
 def show_phase(console: Console, phase: PhaseCost) -> None:
     """Print a phase by kind of layer."""
     head = f"{phase.phase.name} on {phase.hardware.name}, {phase.dataflow.name}, {phase.scheme}"
     if phase.phase.all_arrays > 1:
         head += f", the busiest of {phase.phase.all_arrays} arrays"
-    table = Table(title=head, title_justify="left")
-    for name in ("layer kind", "MACs", "array", "compute", "latency", "share", "outer bit", "mJ"):
-        table.add_column(name, justify="left" if name == "layer kind" else "right")
+    numbers = ("MACs", "array", "compute", "latency", "share", "outer bit", "mJ")
+    table = titled(head, ("layer kind",), numbers)
     whole = max(phase.total.latency, 1)
     for kind, totals in [*phase.by_kind().items(), ("total", phase.total)]:
         if kind == "total":
@@ -267,11 +271,8 @@ def token_record(phase: PhaseCost) -> dict[str, float]:
 
 def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
     """Print a table with a line for each phase, accelerator, dataflow and scheme."""
-    table = Table(title="by token", title_justify="left")
-    for column in ("phase", "hardware", "dataflow", "scheme"):
-        table.add_column(column)
-    for column in ("ms", "tokens/s", "mJ/token", "bytes/token"):
-        table.add_column(column, justify="right")
+    words = ("phase", "hardware", "dataflow", "scheme")
+    table = titled("by token", words, ("ms", "tokens/s", "mJ/token", "bytes/token"))
     for p in phases:
         figures = [short(v) for v in token_record(p).values()]
         table.add_row(p.phase.name, p.hardware.name, p.dataflow.name, p.scheme, *figures)
@@ -288,11 +289,9 @@ def show_fronts(
         fronts: rows of a search.
         most: highest perplexity of the printed designs; None: any.
     """
-    table = Table(title="the best of the fronts", title_justify="left")
-    for column in ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB"):
-        table.add_column(column)
-    for column in ("ms", "mJ", "mm2", "perplexity", "above the best tiles"):
-        table.add_column(column, justify="right")
+    words = ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB")
+    numbers = ("ms", "mJ", "mm2", "perplexity", "above the best tiles")
+    table = titled("the best of the fronts", words, numbers)
     of_objective = {"latency": "latency_ms", "energy": "energy_mj"}
     objectives: dict[str, Callable[[Mapping[str, Any]], float]] = {
         "latency": lambda r: float(r["latency_ms"]),
