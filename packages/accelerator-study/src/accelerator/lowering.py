@@ -62,11 +62,7 @@ def lower(layer: Layer, mapping: Mapping, device: Device) -> Program:
         results * (form.residual is not None),
         results * form.width,
     )
-    lowering = Lowering(layer, shape, mapping, device, at)
-    lowering.emit(load_micro_ops(at[0], len(micro_ops), device))
-    lowering.run()
-    instructions = with_tokens(lowering.operations)
-    return Program(device, layer, mapping, instructions, micro_ops, *at)
+    return Lowering(layer, shape, mapping, device, at, micro_ops).program()
 
 
 def addresses(name: str, device: Device, *sizes: int) -> list[int]:
@@ -82,12 +78,6 @@ def addresses(name: str, device: Device, *sizes: int) -> list[int]:
     if at[-1] > device.memory:
         raise AcceleratorError(f"{name} takes {at[-1]} bytes, {device.name} has {device.memory}")
     return at
-
-
-def load_micro_ops(at: int, count: int, device: Device) -> Transfer:
-    """Return the LOAD of a program's micro-ops from a byte address."""
-    address = at // device.element(MemoryId.MICRO_OP)
-    return Transfer(Opcode.LOAD, MemoryId.MICRO_OP, 0, address, 1, count, count)
 
 
 def _micro_ops(
@@ -224,6 +214,7 @@ class Lowering:
     mapping: Mapping
     device: Device
     at: list[int]
+    micro_ops: tuple[MicroOp, ...]
     operations: list[Operation] = field(default_factory=list)
     later: list[_Byte] = field(default_factory=list)
 
@@ -245,6 +236,15 @@ class Lowering:
         """Append an operation that waits for the operations ``after``; return its number."""
         self.operations.append(Operation(instruction, tuple(n for n in after if n >= 0)))
         return len(self.operations) - 1
+
+    def program(self) -> Program:
+        """Return the layer's program."""
+        at, count = self._address(0, MemoryId.MICRO_OP), len(self.micro_ops)
+        self.emit(Transfer(Opcode.LOAD, MemoryId.MICRO_OP, 0, at, 1, count, count))
+        self.run()
+        instructions = with_tokens(self.operations)
+        parts = (self.device, self.layer, self.mapping, instructions, self.micro_ops)
+        return Program(*parts, *self.at)
 
     def run(self) -> None:
         """Emit the operations of all tiles, and FINISH."""

@@ -23,9 +23,8 @@ from accelerator.isa.instructions import (
     Opcode,
     Transfer,
 )
-from accelerator.isa.tokens import with_tokens
 from accelerator.layer import LEAST, Geometry, Pooling
-from accelerator.lowering import Lowering, Tile, addresses, load_micro_ops
+from accelerator.lowering import Lowering, Tile, addresses
 from accelerator.program import HALVES, Mapping, MappingCost, Program, room_of
 from costmodel.estimate.tiling import sizes
 
@@ -56,12 +55,21 @@ def pool(layer: Pooling, device: Device, halves: int = HALVES) -> tuple[Program,
         0,
         result * shape.bundles * device.element(MemoryId.OUTPUT),
     )
-    lowering = _Pooling(layer, shape, cost.mapping, device, at)
-    lowering.emit(load_micro_ops(at[0], len(lowering.micro_ops), device))
-    lowering.run()
-    instructions = with_tokens(lowering.operations)
-    micro_ops = tuple(lowering.micro_ops)
-    return Program(device, layer, cost.mapping, instructions, micro_ops, *at), cost
+    micro_ops = _micro_ops(shape, cost.mapping, device.depth(MemoryId.ACCUMULATOR) // HALVES)
+    return _Pooling(layer, shape, cost.mapping, device, at, micro_ops).program(), cost
+
+
+def _micro_ops(shape: Geometry, mapping: Mapping, room: int) -> tuple[MicroOp, ...]:
+    """Return a micro-op for each half of the accumulators and each position of the kernel."""
+    sums, pitch = mapping.rows * mapping.columns, int(shape.columns.samples(mapping.columns))
+    return tuple(
+        MicroOp(base, base + sums + row * shape.rows.dilation * pitch + column)
+        for base in range(0, mapping.halves * room, room)
+        for row in range(shape.rows.kernel)
+        for column in range(
+            0, shape.columns.kernel * shape.columns.dilation, shape.columns.dilation
+        )
+    )
 
 
 def _taken(shape: Geometry, rows: int, columns: int) -> int:
@@ -95,20 +103,6 @@ def _cost(layer: Pooling, mapping: Mapping, device: Device) -> MappingCost:
 
 @dataclass
 class _Pooling(Lowering):
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sums, pitch = self.mapping.rows * self.mapping.columns, self.pitch
-        self.micro_ops = [
-            MicroOp(base, base + sums + row * self.shape.rows.dilation * pitch + column)
-            for base in (half * self.sums.room for half in range(self.mapping.halves))
-            for row in range(self.shape.rows.kernel)
-            for column in range(
-                0,
-                self.shape.columns.kernel * self.shape.columns.dilation,
-                self.shape.columns.dilation,
-            )
-        ]
-
     @property
     def pitch(self) -> int:
         """The samples of a row of a window in the accumulators."""

@@ -27,6 +27,7 @@ from costmodel.errors import CostError
 
 AXES = ("R", "C", "D")
 GEMM_DIMENSIONS = 3
+KINDS = ("total", "unique")  # of volumes
 
 
 @dataclass(frozen=True)
@@ -211,25 +212,16 @@ def _extrapolated(
     def visit(extents: tuple[int, ...]) -> dict[str, int]:
         box = Box.of(dict(zip(domain.names, extents, strict=True)))
         volumes = _counted(enumerate_all(box, mapping, fabric, accesses), box, accesses)
-        return {
-            **vars(volumes.occupancy),
-            **{f"unique {t}": v for t, v in volumes.unique.items()},
-            **{f"total {t}": v for t, v in volumes.total.items()},
-        }
+        named = {f"{kind} {t}": v for kind in KINDS for t, v in getattr(volumes, kind).items()}
+        return {**vars(volumes.occupancy), **named}
 
     try:
         counts = extrapolate(tuple(high for _, high in domain.bounds), periods, visit)
     except (NoPolynomialError, TooLargeError) as error:
         raise TooLargeError(f"{domain.size} instances are too many to visit") from error
     occupancy = Occupancy(**{f.name: counts[f.name] for f in fields(Occupancy)})
-    by_name = {
-        a.tensor: (counts[f"total {a.tensor}"], counts[f"unique {a.tensor}"]) for a in accesses
-    }
-    return Volumes(
-        occupancy,
-        {t: total for t, (total, _) in by_name.items()},
-        {t: unique for t, (_, unique) in by_name.items()},
-    )
+    total, unique = ({a.tensor: counts[f"{kind} {a.tensor}"] for a in accesses} for kind in KINDS)
+    return Volumes(occupancy, total, unique)
 
 
 def _counted(engine: ClosedForm | Enumerated, domain: Box, accesses: tuple[Access, ...]) -> Volumes:
