@@ -25,9 +25,9 @@ from misplacement import TONGUES, MisplacementCase, generated, named
 
 from forkpatch.git.calls import Git, init_repository, neutral_environment
 from forkpatch.git.objects import Commit, TreeFile, write_commits
-from forkpatch.inspect.newbase import NewBase
 from forkpatch.model.patchfile import Patch, parse_patch
 from forkpatch.rebase.merging import merge_patches
+from forkpatch.rebase.newbase import NewBase
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
@@ -130,14 +130,9 @@ def by_merge(bench: Bench) -> list[Placed]:
         path, patch = bench.path(number), bench.patch(number)
         before, after = {path: case.base.encode()}, {path: case.patched.encode()}
         step = PatchStep(patch, Commit(b""), before, after)
-        now = {path: case.new, bench.other(number): case.elsewhere}
-        was = {path: case.base, bench.other(number): case.elsewhere_before}
-        files = {name: text.encode() for name, text in now.items() if text}
-        known = {name: text.encode() for name, text in was.items() if text}
-        names = tuple(files)
-        base = NewBase(
-            files.get, lambda *_, n=names: n, known.get, having_more=lambda _, n=names: n
-        )
+        base = NewBase(bench.git, bench.new, bench.base)
+        names = path, bench.other(number)  # each case is one by itself
+        base.changed = {name: ids for name, ids in base.changed.items() if name in names}
         moves = merge_patches(bench.git, bench.new, [(step, bench.commits[number])], base).moves
         found.append(judged(case, moves[0].after[path].decode() if moves else None))
     return found

@@ -32,7 +32,7 @@ from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.rebase.merging import merge_patches, merge_tree
-from forkpatch.rebase.workspace import new_base
+from forkpatch.rebase.newbase import NewBase
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
@@ -667,7 +667,7 @@ def _outcome(git: Git, case: PlacementCase, ids: Sequence[str], patch: bytes) ->
     old, patched, new = ids
     after = {**dict.fromkeys(case.old, b""), **case.patched}
     step = PatchStep(parse_patch(patch, "x.patch"), Commit(b""), case.old, after)
-    merges = merge_patches(git, new, [(step, patched)], new_base(git, new, old))
+    merges = merge_patches(git, new, [(step, patched)], NewBase(git, new, old))
     if merges.moves:
         (move,) = merges.moves
         merged = {**case.new, **move.after}

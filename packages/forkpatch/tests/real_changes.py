@@ -41,7 +41,7 @@ from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.output import counted
 from forkpatch.rebase.merging import merge_patches
-from forkpatch.rebase.workspace import new_base
+from forkpatch.rebase.newbase import NewBase
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
@@ -175,7 +175,7 @@ class History:
         after |= {path: after.get(path, b"") for path in before}
         step, new = PatchStep(patch, Commit(b""), before, after), f"{change.commit}^"
         merges = merge_patches(
-            self.git, new, [(step, change.patch)], new_base(self.git, new, change.old)
+            self.git, new, [(step, change.patch)], NewBase(self.git, new, change.old)
         )
         if merges.moves:
             return None

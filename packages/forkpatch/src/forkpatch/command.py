@@ -14,9 +14,6 @@ VARIABLE = "FORKPATCH_COMMAND"
 def typed(words: str) -> str:
     """Return the command that runs a verb, for messages.
 
-    Args:
-        words: the verb and its options, as in ``export calc``.
-
     Returns:
         FORKPATCH_COMMAND if set (``nox -s patches --``), else ``uv run forkpatch`` or
         ``python -m forkpatch`` if typed so, else ``forkpatch``; followed by ``words``.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _WIDE = 1000  # columns
+_quiet = False
 _STYLES = {
     "applied": "green",
     "current": "green",
@@ -41,10 +42,16 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=False, width=width)
 
 
+def be_quiet(quiet: bool) -> None:
+    """Print nothing but the JSON of the report, which a program reads; or everything again."""
+    global _quiet  # noqa: PLW0603 - one verb a process
+    _quiet = quiet
+
+
 def say(*lines: str) -> None:
     """Print plain lines; other people's texts in them cannot control the terminal."""
-    for line in lines:
-        print(printable(line))
+    for line in () if _quiet else lines:
+        print(printable(line), flush=True)
 
 
 def warn(*lines: str) -> None:
@@ -64,6 +71,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415
 
+    if _quiet:
+        return
     table = Table(
         title=title or None,
         title_justify="left",

@@ -59,10 +59,6 @@ def check_object_id(value: str, what: str) -> str:
 def check_path(path: str, where: str) -> str:
     """Return ``path`` if it names a file inside a tree, else raise.
 
-    Args:
-        path: slash-separated path relative to the tree's root.
-        where: the file that contains the path, for messages.
-
     Raises:
         UnsafePathError: the path is absolute, too long, leaves the tree, or reaches into ``.git``.
     """

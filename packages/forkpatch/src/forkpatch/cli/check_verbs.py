@@ -4,69 +4,18 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
-from forkpatch.cli.options import (
-    Registry,
-    add_source_options,
-    known_sources,
-    plans_of_release,
-)
-from forkpatch.cli.test_verbs import add_run_options, noticing
+from forkpatch.cli.options import SOURCES, flag, known_sources, value, verb
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import RECORD
-from forkpatch.output import counted, print_table, say, warn, write_report
-from forkpatch.regression.notice import NothingComparedError
+from forkpatch.output import counted, say, warn, write_report
 from forkpatch.series.recording import record_version
 from forkpatch.series.shared import homes_first
-from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, obtain
+from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.drift import Drift, compare, files_to_compare
-from forkpatch.tree.fork import Fork, TreePlan, plan_tree
-from forkpatch.tree.variants import patch_name
-
-
-def register(verbs: Registry) -> None:
-    """Add the verbs of this module to the command line."""
-    verb = verbs.add("check", run_check)
-    verb.add_argument(
-        "--together",
-        metavar="BRANCH",
-        help="check instead whether the changes of BRANCH and those here apply together",
-    )
-    verb = verbs.add("record", run_record, Claim.WRITE, reads="check")
-    add_source_options(verb)
-    verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
-    verb.add_argument("--version", metavar="V", help="default: every version in the lock")
-    verb.add_argument(
-        "--check",
-        action="store_true",
-        help="write nothing; exit with 1 if a derived.json is out of date",
-    )
-    verb = verbs.add("necessity", run_necessity)
-    add_source_options(verb)
-    verb.add_argument(
-        "patches", nargs="*", metavar="PATCH", help="patches to test (default: all of the release)"
-    )
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--timeout", type=float, default=1800, metavar="S", help="seconds for one run of a test"
-    )
-    verb.add_argument(
-        "--upstream-tests",
-        action="store_true",
-        help="also print which of upstream's tests fail without the patch",
-    )
-    add_run_options(verb)
-
-
-def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
-    """Return the planned tree of an upstream version."""
-    chosen = known_sources(fork, options)
-    return plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+from forkpatch.tree.fork import Fork
 
 
 def run_check(fork: Fork, options: argparse.Namespace) -> int:
@@ -76,12 +25,11 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     if options.together:
         return _check_together(fork, options.together, options.json)
     report = check_fork(fork)
-    if options.json != "-":
-        say(*(str(finding) for finding in report.findings))
-        say(*(f"not checked: {note}" for note in report.notes))
-        count = counted(len(report.findings), "finding") if report.findings else "no findings"
-        unchecked = f" in what was checked; not checked: {', '.join(report.unchecked)}"
-        say(f"{count}{unchecked if report.unchecked else ''}")
+    say(*(str(finding) for finding in report.findings))
+    say(*(f"not checked: {note}" for note in report.notes))
+    count = counted(len(report.findings), "finding") if report.findings else "no findings"
+    unchecked = f" in what was checked; not checked: {', '.join(report.unchecked)}"
+    say(f"{count}{unchecked if report.unchecked else ''}")
     write_report(options.json, report)
     return 1 if report.findings else 0
 
@@ -91,20 +39,19 @@ def _check_together(fork: Fork, branch: str, target: str | None) -> int:
     from forkpatch.inspect.together import check_together  # noqa: PLC0415 - for this option only
 
     report = check_together(fork, branch, SourceOptions())
-    if target != "-":
-        notes = (*report.notes, *report.missing)
-        say(*map(str, report.clashes), *(f"not compared: {note}" for note in notes))
-        if any(not clash.conflict for clash in report.clashes):
-            say(
-                "it merges, but its file has to be written again: merge the branches, take its line"
-                " out of the series, and type:",
-                f"  {typed('apply')}; git -C TREE am -3 FILE; {typed('export')}",
-            )
-        if not report.clashes:
-            none = "" if report.orders or report.missing else "; no series is changed on both sides"
-            compared = ", as far as they were compared" if report.missing else none
-            say(f"{branch} and the changes here apply together{compared}")
-            say(*(f"  {name}: {', '.join(order)}" for name, order in report.orders.items()))
+    notes = (*report.notes, *report.missing)
+    say(*map(str, report.clashes), *(f"not compared: {note}" for note in notes))
+    if any(not clash.conflict for clash in report.clashes):
+        say(
+            "it merges, but its file has to be written again: merge the branches, take its line"
+            " out of the series, and type:",
+            f"  {typed('apply')}; git -C TREE am -3 FILE; {typed('export')}",
+        )
+    if not report.clashes:
+        none = "" if report.orders or report.missing else "; no series is changed on both sides"
+        compared = ", as far as they were compared" if report.missing else none
+        say(f"{branch} and the changes here apply together{compared}")
+        say(*(f"  {name}: {', '.join(order)}" for name, order in report.orders.items()))
     write_report(target, report)
     return 1 if report.clashes or report.missing else 0
 
@@ -131,7 +78,7 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
             done = record_version(
                 fork,
                 upstream,
-                lambda pin: obtain(pin, fork.cache, chosen).pristine,
+                lambda pin: fork.pristine(pin, chosen),
                 check=options.check,
             )
         except MissingUpstreamError as error:
@@ -143,67 +90,33 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         findings = compare(old, new, files_to_compare(done.plan, old, new)) if old else ()
         result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
         drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
-        if options.json != "-":
-            say(*(str(finding) for finding in drifted))
-            state = "up to date" if done.same else "differs" if options.check else "written"
-            places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
-            say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
+        say(*(str(finding) for finding in drifted))
+        state = "up to date" if done.same else "differs" if options.check else "written"
+        places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
+        say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
         wrong |= options.check and not done.same
     write_report(options.json, result)
     return 1 if wrong else 0
 
 
-def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
-    """Run each patch's test without the patch, to find patches that are no longer needed."""
-    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
-
-    notice = noticing(fork, options) if options.upstream_tests else None
-    plans = plans_of_release(fork, options)
-    wanted = _wanted(plans, options.patches)
-    judgements = []
-    incomparable = False
-    with open_trees(fork, plans, options.timeout) as trees:
-        for upstream_name, patch in wanted:
-            judgement = judge(trees, upstream_name, patch)
-            if notice:
-                try:
-                    judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
-                except NothingComparedError as error:
-                    incomparable = True
-                    warn(str(error))
-            judgements.append(judgement)
-            if options.json != "-":
-                print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
-                say(*(f"  upstream's test notices: {test}" for test in judgement.noticed or ()))
-    if options.json != "-":
-        print_table(
-            ("upstream", "patch", "verdict", "left out with it", "noticed by upstream's tests"),
-            [
-                (
-                    item.upstream,
-                    item.patch,
-                    item.verdict,
-                    ", ".join(item.along) or "-",
-                    "-" if item.noticed is None else str(len(item.noticed)),
-                )
-                for item in judgements
-            ],
-        )
-    write_report(options.json, judgements)
-    needed = all(item.verdict is Verdict.NEEDED for item in judgements)
-    # The tests of one patch may need a tool that this machine lacks; the tests of all may not.
-    silent = incomparable and all(item.noticed is None for item in judgements)
-    return 0 if needed and not silent else 1
-
-
-def _wanted(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
-    """Return upstream and patch of each patch to test."""
-    pairs = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
-    if not names:
-        return pairs
-    known = [patch.name for _, patch in pairs]
-    chosen = {patch_name(known, name) for name in names}
-    selected = [pair for pair in pairs if pair[1].name in chosen]
-    if len({patch.name for _, patch in selected}) != len(selected):
-        raise UserError("two upstreams have a patch of that name", remedy="rename one of them")
-    return selected
+VERBS = (
+    verb(
+        "check",
+        run_check,
+        value(
+            "--together",
+            "BRANCH",
+            "check instead whether the changes of BRANCH and those here apply together",
+        ),
+    ),
+    verb(
+        "record",
+        run_record,
+        *SOURCES,
+        value("upstream", "UPSTREAM", "default: all", nargs="?"),
+        value("--version", "V", "default: every version in the lock"),
+        flag("--check", "write nothing; exit with 1 if a derived.json is out of date"),
+        claim=Claim.WRITE,
+        reads="check",
+    ),
+)

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import forkpatch
-from forkpatch.cli.options import Registry, Verb, claim_of
+from forkpatch.cli.options import Verb
 from forkpatch.errors import UserError
 from forkpatch.git.calls import drop_variables
 from forkpatch.git.objects import end_readers
 from forkpatch.machine import require_git
 from forkpatch.model.settings import find_root, load_settings
+from forkpatch.output import be_quiet
 from forkpatch.tree.claim import claimed
 from forkpatch.tree.fork import open_fork
 from groundwork.command_line import Parser
@@ -32,8 +33,8 @@ _OBJECTS = 5_000_000
 _VERBS = {
     "start_verbs": ("init", "adopt"),
     "tree_verbs": ("apply", "status", "lock", "tree"),
-    "check_verbs": ("check", "record", "necessity"),
-    "test_verbs": ("upstream-tests",),
+    "check_verbs": ("check", "record"),
+    "test_verbs": ("upstream-tests", "necessity"),
     "series_verbs": ("edit", "export", "rebase", "submit", "import-series"),
     "rework_verbs": ("range-diff", "absorb", "split", "bisect", "push"),
     "version_verbs": ("probe", "watch"),
@@ -61,13 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Run the verb of parsed options on the fork."""
     require_git()
-    root = options.root or (Path() if options.begins else find_root(Path()))
-    settings = load_settings(root, new=options.begins)
-    _check_report(options.json, settings.root)
     verb: Verb = options.run
-    with claimed(settings, claim_of(options)):
+    root = options.root or (Path() if verb.begins else find_root(Path()))
+    settings = load_settings(root, new=verb.begins)
+    _check_report(options.json, settings.root)
+    be_quiet(options.json == "-")
+    with claimed(settings, verb.claim_of(options)):
         try:
-            return verb(open_fork(settings, new=options.begins), options)
+            return verb.run(open_fork(settings, new=verb.begins), options)
         finally:
             end_readers()
 
@@ -117,9 +119,10 @@ def _parser(modules: tuple[str, ...]) -> Parser:
     parser.add_argument(
         "--root", type=Path, metavar="DIR", help="the fork's root (default: . or a folder above)"
     )
-    verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name in modules:
-        importlib.import_module(f"forkpatch.cli.{name}").register(verbs)
+        for verb in importlib.import_module(f"forkpatch.cli.{name}").VERBS:
+            verb.add_to(verbs)
     return parser
 
 

@@ -4,74 +4,130 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.output import warn
-from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, obtain
+from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
 from forkpatch.sources.repository import local_path
 from forkpatch.tree.claim import Claim
-from forkpatch.tree.fork import Fork, TreePlan, plan_tree
+from forkpatch.tree.fork import Fork, TreePlan
 
-Verb = Callable[[Fork, argparse.Namespace], int]
+Run = Callable[[Fork, argparse.Namespace], int]
 
 
 @dataclass(frozen=True)
-class Registry:
-    """Parser to which each module adds its verbs."""
+class Option:
+    """An option or a word of a verb, with its settings as argparse knows them."""
 
-    parsers: Any
+    name: str
+    settings: Mapping[str, Any]
 
-    def add(
-        self,
-        name: str,
-        run: Verb,
-        claim: Claim = Claim.NONE,
-        *,
-        reads: str = "",
-        begins: bool = False,
-    ) -> argparse.ArgumentParser:
-        """Add a verb; the first line of ``run``'s docstring is its help.
-
-        Args:
-            name: name of the verb.
-            run: function of the verb.
-            claim: claim of the verb to the fork.
-            reads: name of the option that makes a writing verb only read.
-            begins: True for a verb that makes the fork.
-        """
-        line = (run.__doc__ or "").splitlines()[0]
-        verb: argparse.ArgumentParser = self.parsers.add_parser(name, help=line, description=line)
-        verb.set_defaults(run=run, claim=claim, reads=reads, begins=begins)
-        verb.add_argument("--json", metavar="PATH", help="write the result as JSON; - prints it")
-        return verb
+    def add_to(self, parser: Any) -> None:
+        """Add the option to a parser or to a group of options."""
+        parser.add_argument(self.name, **self.settings)
 
 
-def claim_of(options: argparse.Namespace) -> Claim:
-    """Return the claim of a verb to the fork; some options turn WRITE into READ."""
-    claim: Claim = options.claim
-    reads = claim is Claim.WRITE and options.reads and getattr(options, options.reads)
-    return Claim.READ if reads else claim
+@dataclass(frozen=True)
+class OneOf:
+    """Options of which a user types one at the most."""
+
+    options: tuple[Option, ...]
+    required: bool
+
+    def add_to(self, parser: Any) -> None:
+        """Add the options to a parser."""
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for option in self.options:
+            option.add_to(group)
 
 
-def add_source_options(verb: argparse.ArgumentParser) -> None:
-    """Add the options that choose the sources of upstreams."""
-    for option, metavar, text in (
-        (
-            "--mirror",
-            "NAME=PATH_OR_URL",
-            "a git repository that has the upstream; the cache remembers it",
-        ),
-        ("--source", "NAME=wheel|git", "take the upstream from this source only"),
-        ("--require", "NAME", "fail when the optional upstream is missing"),
-    ):
-        verb.add_argument(option, action="append", default=[], metavar=metavar, help=text)
-    verb.add_argument(
-        "--offline", action="store_true", help="contact no package index and no upstream server"
-    )
+def one_of(*options: Option, required: bool = False) -> OneOf:
+    """Return options of which a user types one at the most, or exactly one."""
+    return OneOf(options, required)
+
+
+def value(name: str, metavar: str | None, text: str | None = None, **settings: Any) -> Option:
+    """Return an option with a value, or a word."""
+    return Option(name, {"metavar": metavar, "help": text, **settings})
+
+
+def values(name: str, metavar: str, text: str) -> Option:
+    """Return an option with one or more values."""
+    return value(name, metavar, text, nargs="+", default=[])
+
+
+def repeated(name: str, metavar: str, text: str) -> Option:
+    """Return an option that a user may type several times."""
+    return value(name, metavar, text, action="append", default=[])
+
+
+def flag(name: str, text: str, **settings: Any) -> Option:
+    """Return an option without a value."""
+    return Option(name, {"action": "store_true", "help": text, **settings})
+
+
+UPSTREAM = value("upstream", "UPSTREAM")
+RELEASE = value("--release", "R", "the release (default: the lock's)")
+VERSION = value("--version", "V", "default: the default release's version")
+#: The options that choose the sources of upstreams.
+SOURCES = (
+    repeated(
+        "--mirror",
+        "NAME=PATH_OR_URL",
+        "a git repository that has the upstream; the cache remembers it",
+    ),
+    repeated("--source", "NAME=wheel|git", "take the upstream from this source only"),
+    repeated("--require", "NAME", "fail when the optional upstream is missing"),
+    flag("--offline", "contact no package index and no upstream server"),
+)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the command line; the first line of ``run``'s docstring is its help.
+
+    Attributes:
+        claim: claim of the verb to the fork.
+        reads: name of the option that makes a writing verb only read.
+        begins: True for a verb that makes the fork.
+    """
+
+    name: str
+    run: Run
+    options: tuple[Option | OneOf, ...]
+    claim: Claim
+    reads: str
+    begins: bool
+
+    def add_to(self, verbs: Any) -> None:
+        """Add the verb to argparse's verbs."""
+        line = (self.run.__doc__ or "").splitlines()[0]
+        parser: argparse.ArgumentParser = verbs.add_parser(self.name, help=line, description=line)
+        parser.set_defaults(run=self)
+        value("--json", "PATH", "write the result as JSON; - prints it").add_to(parser)
+        for option in self.options:
+            option.add_to(parser)
+
+    def claim_of(self, options: argparse.Namespace) -> Claim:
+        """Return the claim to the fork; some options turn WRITE into READ."""
+        reads = self.claim is Claim.WRITE and self.reads and getattr(options, self.reads)
+        return Claim.READ if reads else self.claim
+
+
+def verb(
+    name: str,
+    run: Run,
+    *options: Option | OneOf,
+    claim: Claim = Claim.NONE,
+    reads: str = "",
+    begins: bool = False,
+) -> Verb:
+    """Return a verb with its options."""
+    return Verb(name, run, options, claim, reads, begins)
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
@@ -138,11 +194,9 @@ def plans_of_release(fork: Fork, options: argparse.Namespace) -> dict[str, TreeP
     plans: dict[str, TreePlan] = {}
     for upstream in fork.lock.release(options.release)[1]:
         try:
-            pristine = obtain(upstream, fork.cache, chosen).pristine
+            plans[upstream.name] = fork.plan(upstream, chosen)
         except MissingUpstreamError as error:
             if not upstream.optional or upstream.name in options.require:
                 raise
             warn(f"{upstream} was left out: {error.attempts[-1]}")
-            continue
-        plans[upstream.name] = plan_tree(fork, upstream, pristine)
     return plans

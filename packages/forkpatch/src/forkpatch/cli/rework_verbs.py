@@ -9,73 +9,30 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from forkpatch.cli.options import (
-    Registry,
-    add_source_options,
+    RELEASE,
+    SOURCES,
+    UPSTREAM,
+    VERSION,
+    flag,
     known_sources,
+    one_of,
     plans_of_release,
     upstream_of,
+    value,
+    values,
+    verb,
     version_of,
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.output import counted, say, write_report
-from forkpatch.sources.obtain import how_to_supply, obtain
+from forkpatch.sources.obtain import how_to_supply
 from forkpatch.tree.claim import Claim
-from forkpatch.tree.fork import Fork, plan_tree
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import OVERLAYS_REF
 
 if TYPE_CHECKING:
     from forkpatch.regression.bisect import Bisection
-
-
-def register(verbs: Registry) -> None:
-    """Add the verbs of this module to the command line."""
-    verb = verbs.add("range-diff", run_range_diff)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument(
-        "old",
-        metavar="OLD",
-        help="a version; or REV:VERSION, as a commit of the fork's own repository has it",
-    )
-    verb.add_argument("new", metavar="NEW", help="the version, or REV:VERSION, to compare with")
-    verb = verbs.add("absorb", run_absorb, Claim.WRITE)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb = verbs.add("split", run_split, Claim.WRITE)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("patch", metavar="PATCH")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument(
-        "--hunks", action="store_true", help="a patch of each hunk (default: of each file)"
-    )
-    choice.add_argument(
-        "--take",
-        nargs="+",
-        default=[],
-        metavar="PATH[:N]",
-        help="two patches; the second has these files, or the N-th hunk of a file",
-    )
-    verb = verbs.add("bisect", run_bisect)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "command",
-        nargs="+",
-        metavar="COMMAND",
-        help="runs in the tree, after --; exit code 0: passes, 125: cannot tell, else: fails",
-    )
-    verb = verbs.add("push", run_push)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("remote", metavar="REMOTE", help="repository to push to: a URL or a folder")
-    verb.add_argument("branch", metavar="BRANCH")
-    verb.add_argument("--version", metavar="V", help="default: the default release's version")
-    verb.add_argument(
-        "--force", action="store_true", help="replace a branch that has other commits"
-    )
 
 
 def run_range_diff(fork: Fork, options: argparse.Namespace) -> int:
@@ -90,13 +47,12 @@ def run_range_diff(fork: Fork, options: argparse.Namespace) -> int:
             revision, _, version = text.rpartition(":")
             source = stack.enter_context(fork_at(fork, revision)) if revision else fork
             upstream = source.lock.upstream(options.upstream, version)
-            plans.append(plan_tree(source, upstream, obtain(upstream, fork.cache, chosen).pristine))
+            plans.append(source.plan(upstream, chosen))
     pairs = compare_series(*plans)
-    if options.json != "-":
-        for pair in pairs:
-            renamed = pair.old and pair.new and pair.old != pair.new
-            name = f"{pair.old} -> {pair.new}" if renamed else pair.new or pair.old
-            say(f"{name}: {pair.fate}", *(f"    {line}" for line in pair.diff.splitlines()))
+    for pair in pairs:
+        renamed = pair.old and pair.new and pair.old != pair.new
+        name = f"{pair.old} -> {pair.new}" if renamed else pair.new or pair.old
+        say(f"{name}: {pair.fate}", *(f"    {line}" for line in pair.diff.splitlines()))
     write_report(options.json, pairs)
     return 0
 
@@ -109,19 +65,18 @@ def run_absorb(fork: Fork, options: argparse.Namespace) -> int:
     tree = open_work_tree(fork, release, upstream, loose=True)
     changes = absorb(tree)
     left = [change for change in changes if not change.patch]
-    if options.json != "-":
-        for change in changes:
-            place = f"{change.path}:{change.line}" if change.line else change.path
-            say(f"{place}: {f'into {change.patch}' if change.patch else f'left: {change.reason}'}")
-        if not changes:
-            say(f"{tree.folder} has no change that is in no commit")
-        elif left:
-            say(
-                f"{counted(len(left), 'change')} left in {tree.folder}; commit each to a patch:",
-                "  git commit --fixup COMMIT, then git rebase -i --autosquash; or as a new patch",
-            )
-        else:
-            say(f"look at the commits, then type: {typed(f'export {upstream.name}')}")
+    for change in changes:
+        place = f"{change.path}:{change.line}" if change.line else change.path
+        say(f"{place}: {f'into {change.patch}' if change.patch else f'left: {change.reason}'}")
+    if not changes:
+        say(f"{tree.folder} has no change that is in no commit")
+    elif left:
+        say(
+            f"{counted(len(left), 'change')} left in {tree.folder}; commit each to a patch:",
+            "  git commit --fixup COMMIT, then git rebase -i --autosquash; or as a new patch",
+        )
+    else:
+        say(f"look at the commits, then type: {typed(f'export {upstream.name}')}")
     write_report(options.json, changes)
     return 1 if left else 0
 
@@ -133,14 +88,13 @@ def run_split(fork: Fork, options: argparse.Namespace) -> int:
     release, upstream = upstream_of(fork, options.release, options.upstream)
     tree = open_work_tree(fork, release, upstream, loose=True)
     parts = split(fork, tree, options.patch, hunks=options.hunks, take=options.take)
-    if options.json != "-":
-        for part in parts:
-            say(f"{part.patch}: {', '.join(part.changes)}")
-        say(
-            "say in the messages what each part is for:",
-            f"  git -C {shlex.quote(str(tree.folder))} rebase -i {OVERLAYS_REF}",
-            f"then write the series: {typed(f'export {upstream.name}')}",
-        )
+    for part in parts:
+        say(f"{part.patch}: {', '.join(part.changes)}")
+    say(
+        "say in the messages what each part is for:",
+        f"  git -C {shlex.quote(str(tree.folder))} rebase -i {OVERLAYS_REF}",
+        f"then write the series: {typed(f'export {upstream.name}')}",
+    )
     write_report(options.json, parts)
     return 0
 
@@ -158,12 +112,10 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
     def report_trial(trial: Trial) -> None:
         last = f", up to {patches[trial.count - 1]}" if trial.count else ""
         count = f"{trial.count} of {counted(len(patches), 'patch')}{last}"
-        if options.json != "-":
-            print(f"with {count}: the command {trial.outcome}", flush=True)
+        say(f"with {count}: the command {trial.outcome}")
 
     result = bisect(fork, plans, upstream.name, options.command, report_trial)
-    if options.json != "-":
-        say(f"{upstream}: {_in_words(result)}")
+    say(f"{upstream}: {_in_words(result)}")
     write_report(options.json, result)
     return 0 if len(result.suspects) == 1 else 1
 
@@ -185,8 +137,59 @@ def run_push(fork: Fork, options: argparse.Namespace) -> int:
     chosen = known_sources(fork, options)
     upstream = version_of(fork, options)
     done = push(fork, upstream, options.remote, options.branch, chosen, force=options.force)
-    if options.json != "-":
-        count = counted(len(done.patches), "patch")
-        say(f"{upstream}: {count} on {done.base[:12]}, as {done.branch} of {done.remote}")
+    count = counted(len(done.patches), "patch")
+    say(f"{upstream}: {count} on {done.base[:12]}, as {done.branch} of {done.remote}")
     write_report(options.json, done)
     return 0
+
+
+VERBS = (
+    verb(
+        "range-diff",
+        run_range_diff,
+        *SOURCES,
+        UPSTREAM,
+        value("old", "OLD", "a version; or REV:VERSION, of a commit of the fork's repository"),
+        value("new", "NEW", "the version, or REV:VERSION, to compare with"),
+    ),
+    verb("absorb", run_absorb, UPSTREAM, RELEASE, claim=Claim.WRITE),
+    verb(
+        "split",
+        run_split,
+        UPSTREAM,
+        value("patch", "PATCH"),
+        RELEASE,
+        one_of(
+            flag("--hunks", "a patch of each hunk (default: of each file)"),
+            values(
+                "--take",
+                "PATH[:N]",
+                "two patches; the second has these files, or the N-th hunk of a file",
+            ),
+        ),
+        claim=Claim.WRITE,
+    ),
+    verb(
+        "bisect",
+        run_bisect,
+        *SOURCES,
+        UPSTREAM,
+        RELEASE,
+        value(
+            "command",
+            "COMMAND",
+            "runs in the tree, after --; exit code 0: passes, 125: cannot tell, else: fails",
+            nargs="+",
+        ),
+    ),
+    verb(
+        "push",
+        run_push,
+        *SOURCES,
+        UPSTREAM,
+        value("remote", "REMOTE", "repository to push to: a URL or a folder"),
+        value("branch", "BRANCH"),
+        VERSION,
+        flag("--force", "replace a branch that has other commits"),
+    ),
+)

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forkpatch.cli.options import (
-    Registry,
-    add_source_options,
+    RELEASE,
+    SOURCES,
+    UPSTREAM,
+    VERSION,
+    flag,
     known_sources,
+    one_of,
+    repeated,
     source_options,
     upstream_of,
+    value,
+    verb,
     version_of,
 )
 from forkpatch.command import typed
@@ -36,130 +43,6 @@ if TYPE_CHECKING:
 _MOST_LINES = 40  # changed lines of patches that a rebase's report shows
 
 
-def register(verbs: Registry) -> None:
-    """Add the verbs of this module to the command line."""
-    verb = verbs.add("edit", run_edit, Claim.WRITE)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb = verbs.add("export", run_export, Claim.WRITE, reads="check")
-    verb.add_argument(
-        "upstream",
-        nargs="?",
-        metavar="UPSTREAM",
-        help="default: every upstream that has a patched tree",
-    )
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--check", action="store_true", help="write nothing; exit with 1 if a file would change"
-    )
-    verb.add_argument(
-        "--force",
-        action="store_true",
-        help="overwrite patch files that changed since the last apply",
-    )
-    verb.add_argument(
-        "--own",
-        action="store_true",
-        help="write files also for the patches that another version shares with this one",
-    )
-    verb.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        metavar="R",
-        help="add the new patches to the series of this release too, and record them there",
-    )
-    verb.add_argument(
-        "--format",
-        choices=("quilt", "debian", "format-patch"),
-        help="write the series in another tool's format",
-    )
-    verb.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder for --format; it must not exist"
-    )
-    verb.add_argument(
-        "--version", metavar="V", help="version for --format (default: the release's)"
-    )
-    verb = verbs.add("rebase", run_rebase, Claim.WRITE, reads="status")
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="NAME")
-    verb.add_argument("version", nargs="?", metavar="VERSION", help="the version to move to")
-    verb.add_argument(
-        "--from",
-        dest="old",
-        metavar="VERSION",
-        help="version to move from (default: the release's)",
-    )
-    verb.add_argument(
-        "--existing",
-        choices=("keep", "replace"),
-        help="if VERSION has a series: keep it and add the missing patches, or replace it",
-    )
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--tag", default="", metavar="TAG", help="tag of a VERSION to add")
-    choice.add_argument("--commit", default="", metavar="ID", help="commit of a VERSION to add")
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument(
-        "--continue", dest="go_on", action="store_true", help="go on after you resolved a conflict"
-    )
-    choice.add_argument(
-        "--mergetool",
-        action="store_true",
-        help="run your git mergetool on the conflicts, then go on",
-    )
-    choice.add_argument(
-        "--accept", metavar="REASON", help="go on, and leave the change where git put it"
-    )
-    choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped the rebase")
-    choice.add_argument(
-        "--abort", action="store_true", help="give up the rebase, and restore the state before it"
-    )
-    choice.add_argument("--status", action="store_true", help="print the progress of the rebase")
-    verb = verbs.add("submit", run_submit)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--version", metavar="V", help="default: the default release's version")
-    verb.add_argument(
-        "--onto",
-        required=True,
-        metavar="REV",
-        help="upstream commit to rebase onto; a mirror must have it",
-    )
-    choice = verb.add_mutually_exclusive_group(required=True)
-    choice.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder for the patches; it must not exist"
-    )
-    choice.add_argument("--branch", metavar="NAME", help="branch to create; it must not exist")
-    verb.add_argument(
-        "--repository",
-        type=Path,
-        metavar="DIR",
-        help="clone that has REV and in which the branch is created (default: the mirror)",
-    )
-    verb = verbs.add("import-series", run_import, Claim.WRITE)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="folder of patches, or a mailbox file"
-    )
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument(
-        "--guard",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="guard to choose, of a series that has guards",
-    )
-    verb.add_argument(
-        "--nearest",
-        action="store_true",
-        help="if a moved hunk fits several places, take the nearest, as patch(1) does",
-    )
-    choice.add_argument("--no-guards", action="store_true", help="choose none of the guards")
-    verb.add_argument("--version", metavar="V", help="default: the default release's version")
-
-
 def run_edit(fork: Fork, options: argparse.Namespace) -> int:
     """Open a patched tree as a git branch with one commit a patch."""
     from forkpatch.series.export import open_for_edit  # noqa: PLC0415 - for this verb only
@@ -169,20 +52,19 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
     applied = open_for_edit(fork, release, upstream.name, chosen)
     if applied.path is None:
         raise UserError(f"{upstream} is missing: {applied.reason}", remedy=applied.remedy)
-    if options.json != "-":
+    say(
+        f"{applied.path}: {counted(len(applied.patches), 'patch')}, one commit each",
+        "change them with git:",
+        f"  git -C {shlex.quote(str(applied.path))} rebase -i {OVERLAYS_REF}",
+        "or add a commit; then write the series:",
+        f"  {typed(f'export {upstream.name}')}",
+    )
+    if not knows_author(applied.path):
+        config = f"git -C {shlex.quote(str(applied.path))} config"
         say(
-            f"{applied.path}: {counted(len(applied.patches), 'patch')}, one commit each",
-            "change them with git:",
-            f"  git -C {shlex.quote(str(applied.path))} rebase -i {OVERLAYS_REF}",
-            "or add a commit; then write the series:",
-            f"  {typed(f'export {upstream.name}')}",
+            "git has no name and address for your commits; set them first:",
+            f"  {config} user.name NAME && {config} user.email ADDRESS",
         )
-        if not knows_author(applied.path):
-            config = f"git -C {shlex.quote(str(applied.path))} config"
-            say(
-                "git has no name and address for your commits; set them first:",
-                f"  {config} user.name NAME && {config} user.email ADDRESS",
-            )
     write_report(
         options.json,
         {"upstream": upstream.name, "path": applied.path, "patches": applied.patches},
@@ -215,13 +97,12 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
         )
         for item in upstreams
     ]
-    if options.json != "-":
-        for report in reports:
-            say(*(f"{report.upstream}: {line}" for line in (*report.changes, *report.notes)))
-            done = "differs" if options.check else "written"
-            state = done if report.changes else "unchanged"
-            count = counted(len(report.patches), "patch")
-            say(f"{report.upstream} {report.version}: {count}, {state}")
+    for report in reports:
+        say(*(f"{report.upstream}: {line}" for line in (*report.changes, *report.notes)))
+        done = "differs" if options.check else "written"
+        state = done if report.changes else "unchanged"
+        count = counted(len(report.patches), "patch")
+        say(f"{report.upstream} {report.version}: {count}, {state}")
     write_report(options.json, reports)
     return 1 if options.check and any(report.changes for report in reports) else 0
 
@@ -235,8 +116,6 @@ def _also(fork: Fork, upstream: Upstream, releases: Sequence[str]) -> tuple[Upst
 def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
     """Write a series in the format of another tool."""
     from forkpatch.foreign.outlet import ExportFormat, export_foreign  # noqa: PLC0415
-    from forkpatch.sources.obtain import SourceOptions, obtain  # noqa: PLC0415
-    from forkpatch.tree.fork import plan_tree  # noqa: PLC0415
 
     if not (options.format and options.output and options.upstream):
         raise UserError(
@@ -249,17 +128,16 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
         upstream = fork.lock.upstream(options.upstream, options.version)
     else:
         upstream = upstream_of(fork, options.release, options.upstream)[1]
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, SourceOptions()).pristine)
+    plan = fork.plan(upstream)
     report = export_foreign(fork, plan, ExportFormat(options.format), options.output.absolute())
     for patch in plan.patches:
         if patch.condition.options:
             warn(f"{patch.name}: its condition {patch.condition} is not a part of the format")
-    if options.json != "-":
-        count = counted(len(plan.patches), "patch")
-        say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")
-        if report.overlays:
-            files = f"{counted(report.overlays, 'overlay file')} of {fork.overlay_folder(upstream)}"
-            say(f"{upstream}: {report.written[0]} adds the {files}")
+    count = counted(len(plan.patches), "patch")
+    say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")
+    if report.overlays:
+        files = f"{counted(report.overlays, 'overlay file')} of {fork.overlay_folder(upstream)}"
+        say(f"{upstream}: {report.written[0]} adds the {files}")
     write_report(options.json, report)
     return 0
 
@@ -272,10 +150,9 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     upstream = version_of(fork, options)
     guards = frozenset(options.guard) if options.guard or options.no_guards else None
     report = import_series(fork, upstream, options.folder, chosen, guards, nearest=options.nearest)
-    if options.json != "-":
-        say(*(f"left out: {line}" for line in report.left_out))
-        say(*(f"moved: {line}" for line in report.shifted))
-        say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
+    say(*(f"left out: {line}" for line in report.left_out))
+    say(*(f"moved: {line}" for line in report.shifted))
+    say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)
     return 0
 
@@ -294,13 +171,12 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
         else options.output.absolute()
     )
     report = submit(fork, upstream, options.onto, output, chosen)
-    if options.json != "-":
-        say(*(f"left out: {name}: {reason}" for name, reason in report.left_out.items()))
-        say(*(f"{name}: conflict: {reason}" for name, reason in report.conflicts.items()))
-        say(*report.notes)
-        count = counted(len(report.patches), "patch")
-        where = "nothing was written" if report.conflicts else f"{count} in {report.place}"
-        say(f"{upstream} onto {report.commit[:12]}: {where}")
+    say(*(f"left out: {name}: {reason}" for name, reason in report.left_out.items()))
+    say(*(f"{name}: conflict: {reason}" for name, reason in report.conflicts.items()))
+    say(*report.notes)
+    count = counted(len(report.patches), "patch")
+    where = "nothing was written" if report.conflicts else f"{count} in {report.place}"
+    say(f"{upstream} onto {report.commit[:12]}: {where}")
     write_report(options.json, report)
     return 1 if report.conflicts else 0
 
@@ -343,8 +219,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
         existing = Existing(options.existing) if options.existing else None
         current = workspace.start(fork, old, new, chosen, existing)
         workspace.keep_lock(current, lock_before)
-        if options.json != "-":
-            say(_route(fork, old, new, chosen=bool(options.old)))
+        say(_route(fork, old, new, chosen=bool(options.old)))
     with workspace.at_work(current):
         current = execute.execute(current)
     if current.plan.conflicts:
@@ -411,8 +286,7 @@ def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: Sour
 
     fork = pin_version(fork, old, options.version, chosen, tag=options.tag, commit=options.commit)
     new = fork.lock.upstream(old.name, options.version)
-    if options.json != "-":
-        say(f"{fork.settings.lock.name}: {new} added, commit {new.commit[:12]}")
+    say(f"{fork.settings.lock.name}: {new} added, commit {new.commit[:12]}")
     return fork
 
 
@@ -443,16 +317,15 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
     from forkpatch.rebase.workspace import rebase_folder  # noqa: PLC0415
 
     plan = read_plan(rebase_folder(fork, name), name)
-    if target != "-":
-        if plan is None:
-            say(f"no rebase of {name} is under way")
-        else:
-            say(
-                f"{name}: from {plan.old} to {plan.new}:"
-                f" {counted(len(plan.done), 'patch')} done, {len(plan.pending)} to come"
-            )
-            say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in plan.done))
-            say(*(f"  {item.patch}: {item.path}: {item.kind}" for item in plan.conflicts))
+    if plan is None:
+        say(f"no rebase of {name} is under way")
+    else:
+        say(
+            f"{name}: from {plan.old} to {plan.new}:"
+            f" {counted(len(plan.done), 'patch')} done, {len(plan.pending)} to come"
+        )
+        say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in plan.done))
+        say(*(f"  {item.patch}: {item.path}: {item.kind}" for item in plan.conflicts))
     write_report(target, plan)
     return 0
 
@@ -463,43 +336,133 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
 
     again = typed(f"rebase {current.plan.upstream}")
     patch = current.plan.pending[0].patch
-    if target != "-":
-        say(*map(str, current.plan.conflicts))
-        if commit := backported(current, patch):
-            say(f"{patch}: its trailer calls it a backport of {commit}, which {current.new} has")
-        say(
-            f"resolve it in {current.tree}, then: {again} --continue",
-            *(
-                [f"or in your merge tool: {again} --mergetool"]
-                if any(conflict.lines for conflict in current.plan.conflicts)
-                else []
-            ),
-            *(
-                [f"or leave it there:   {again} --accept 'REASON'"]
-                if any(conflict.kind == "misplaced" for conflict in current.plan.conflicts)
-                else []
-            ),
-            f"or drop the patch:   {again} --skip 'REASON'",
-            f"or abandon it:       {again} --abort",
-        )
+    say(*map(str, current.plan.conflicts))
+    if commit := backported(current, patch):
+        say(f"{patch}: its trailer calls it a backport of {commit}, which {current.new} has")
+    say(
+        f"resolve it in {current.tree}, then: {again} --continue",
+        *(
+            [f"or in your merge tool: {again} --mergetool"]
+            if any(conflict.lines for conflict in current.plan.conflicts)
+            else []
+        ),
+        *(
+            [f"or leave it there:   {again} --accept 'REASON'"]
+            if any(conflict.kind == "misplaced" for conflict in current.plan.conflicts)
+            else []
+        ),
+        f"or drop the patch:   {again} --skip 'REASON'",
+        f"or abandon it:       {again} --abort",
+    )
     write_report(target, {"plan": current.plan, "tree": current.tree})
 
 
 def _say_rebased(report: RebaseReport, release: str, target: str | None) -> None:
     """Print the result of a rebase."""
-    if target != "-":
-        items = (*report.existing, *report.patches)
-        whole = sum(len(item.diff.splitlines()) for item in items) <= _MOST_LINES
-        for item in items:
-            lines = f" ({counted(item.by_hand, 'line')})" if item.by_hand else ""
-            say(f"{item.patch}: {item.outcome}{f': {item.reason}' if item.reason else ''}{lines}")
-            say(*(f"    {line}" for line in item.diff.splitlines() if whole))
-        if not whole:
-            words = typed(f"range-diff {report.upstream} {report.old} {report.new}")
-            say(f"what changed in the patches: {words}")
-        say(*(str(finding) for finding in report.symbols), *report.notes)
-        say(
-            f"{report.upstream} {report.new}: the series is in {report.folder}",
-            f"release {release} has it; next: {typed(f'apply --release {release}')}",
-        )
+    items = (*report.existing, *report.patches)
+    whole = sum(len(item.diff.splitlines()) for item in items) <= _MOST_LINES
+    for item in items:
+        lines = f" ({counted(item.by_hand, 'line')})" if item.by_hand else ""
+        say(f"{item.patch}: {item.outcome}{f': {item.reason}' if item.reason else ''}{lines}")
+        say(*(f"    {line}" for line in item.diff.splitlines() if whole))
+    if not whole:
+        words = typed(f"range-diff {report.upstream} {report.old} {report.new}")
+        say(f"what changed in the patches: {words}")
+    say(*(str(finding) for finding in report.symbols), *report.notes)
+    say(
+        f"{report.upstream} {report.new}: the series is in {report.folder}",
+        f"release {release} has it; next: {typed(f'apply --release {release}')}",
+    )
     write_report(target, report)
+
+
+VERBS = (
+    verb("edit", run_edit, *SOURCES, UPSTREAM, RELEASE, claim=Claim.WRITE),
+    verb(
+        "export",
+        run_export,
+        value("upstream", "UPSTREAM", "default: every upstream with a patched tree", nargs="?"),
+        RELEASE,
+        flag("--check", "write nothing; exit with 1 if a file would change"),
+        flag("--force", "overwrite patch files that changed since the last apply"),
+        flag("--own", "write files also for the patches that another version shares"),
+        repeated(
+            "--also",
+            "R",
+            "add the new patches to the series of this release too, and record them there",
+        ),
+        value(
+            "--format",
+            None,
+            "write the series in another tool's format",
+            choices=("quilt", "debian", "format-patch"),
+        ),
+        value("--output", "DIR", "folder for --format; it must not exist", type=Path),
+        value("--version", "V", "version for --format (default: the release's)"),
+        claim=Claim.WRITE,
+        reads="check",
+    ),
+    verb(
+        "rebase",
+        run_rebase,
+        *SOURCES,
+        value("upstream", "NAME"),
+        value("version", "VERSION", "the version to move to", nargs="?"),
+        value("--from", "VERSION", "version to move from (default: the release's)", dest="old"),
+        value(
+            "--existing",
+            None,
+            "if VERSION has a series: keep it and add the missing patches, or replace it",
+            choices=("keep", "replace"),
+        ),
+        one_of(
+            value("--tag", "TAG", "tag of a VERSION to add", default=""),
+            value("--commit", "ID", "commit of a VERSION to add", default=""),
+        ),
+        one_of(
+            flag("--continue", "go on after you resolved a conflict", dest="go_on"),
+            flag("--mergetool", "run your git mergetool on the conflicts, then go on"),
+            value("--accept", "REASON", "go on, and leave the change where git put it"),
+            value("--skip", "REASON", "drop the patch that stopped the rebase"),
+            flag("--abort", "give up the rebase, and restore the state before it"),
+            flag("--status", "print the progress of the rebase"),
+        ),
+        claim=Claim.WRITE,
+        reads="status",
+    ),
+    verb(
+        "submit",
+        run_submit,
+        *SOURCES,
+        UPSTREAM,
+        VERSION,
+        value(
+            "--onto", "REV", "upstream commit to rebase onto; a mirror must have it", required=True
+        ),
+        one_of(
+            value("--output", "DIR", "folder for the patches", type=Path),
+            value("--branch", "NAME", "branch to create; it must not exist"),
+            required=True,
+        ),
+        value(
+            "--repository",
+            "DIR",
+            "clone that has REV and in which the branch is created (default: the mirror)",
+            type=Path,
+        ),
+    ),
+    verb(
+        "import-series",
+        run_import,
+        *SOURCES,
+        UPSTREAM,
+        value("folder", "FOLDER", "folder of patches, or a mailbox file", type=Path),
+        one_of(
+            repeated("--guard", "NAME", "guard to choose, of a series that has guards"),
+            flag("--no-guards", "choose none of the guards"),
+        ),
+        flag("--nearest", "if a moved hunk fits several places, take the nearest"),
+        VERSION,
+        claim=Claim.WRITE,
+    ),
+)

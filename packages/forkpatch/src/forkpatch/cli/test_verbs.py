@@ -6,15 +6,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from forkpatch.cli.options import Registry, add_source_options, known_sources, plans_of_release
+from forkpatch.cli.options import (
+    RELEASE,
+    SOURCES,
+    flag,
+    known_sources,
+    plans_of_release,
+    value,
+    verb,
+)
 from forkpatch.errors import UserError
+from forkpatch.model.patchfile import Patch
 from forkpatch.output import console, counted, print_table, say, warn, write_report
 from forkpatch.regression.comparison import ComparedTest, TestChange, compare_files, counts
-from forkpatch.regression.notice import noticing_tests
+from forkpatch.regression.notice import NothingComparedError, noticing_tests
 from forkpatch.regression.runner import Outcome, TestFile, TestRunner
 from forkpatch.regression.selection import TABLE, Choice, choose, read_table, touched_by_fork
 from forkpatch.regression.suite import (
@@ -27,6 +36,7 @@ from forkpatch.regression.suite import (
 )
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
+from forkpatch.tree.variants import patch_name
 
 RESULTS = "out/upstream-tests"
 _REASON = 110  # characters of a reason in a table
@@ -46,37 +56,6 @@ class TestPlan:
     suites: dict[str, tuple[Suite, Choice]]
 
 
-def register(verbs: Registry) -> None:
-    """Add the verb of this module to the command line."""
-    verb = verbs.add("upstream-tests", run_upstream_tests)
-    add_source_options(verb)
-    add_run_options(verb)
-    verb.add_argument(
-        "files", nargs="*", metavar="FILE", help="run only test files whose path contains this"
-    )
-    verb.add_argument(
-        "--only", default="", metavar="TEXT", help="run only tests whose id contains this"
-    )
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--choose",
-        action="store_true",
-        help="run nothing; list the tests that touch what the fork changes",
-    )
-
-
-def add_run_options(verb: argparse.ArgumentParser) -> None:
-    """Add the options of a run of upstream's tests."""
-    verb.add_argument("--test-timeout", type=float, default=600, metavar="S", help="for one test")
-    verb.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of test files to run at the same time",
-    )
-
-
 def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
     """Run upstream's tests on the pristine tree and on ours; none may get worse."""
     planned = plan_tests(fork, options)
@@ -92,8 +71,7 @@ def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
         write_report(options.json, {name: choice for name, (_, choice) in planned.suites.items()})
     else:
         compared = _compare(fork, options, planned)
-        if options.json != "-":
-            _print(planned, compared)
+        _print(planned, compared)
         write_report(options.json, {"release": planned.release, "tests": compared})
         wrong += [f"worse: {_name(test)}" for test in compared if test.change is TestChange.WORSE]
         if not any(test.before.outcome is Outcome.PASSED for test in compared):
@@ -235,3 +213,85 @@ def _print(planned: TestPlan, compared: tuple[ComparedTest, ...]) -> None:
     columns = ("upstream", "tree", *(str(outcome) for outcome in shown), "worse")
     print_table(columns, rows, title=f"release {planned.release}")
     say(f"{counted(len(compared), 'test')} compared")
+
+
+def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
+    """Run each patch's test without the patch, to find patches that are no longer needed."""
+    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
+
+    notice = noticing(fork, options) if options.upstream_tests else None
+    plans = plans_of_release(fork, options)
+    wanted = _patches(plans, options.patches)
+    judgements = []
+    incomparable = False
+    with open_trees(fork, plans, options.timeout) as trees:
+        for upstream_name, patch in wanted:
+            judgement = judge(trees, upstream_name, patch)
+            if notice:
+                try:
+                    judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
+                except NothingComparedError as error:
+                    incomparable = True
+                    warn(str(error))
+            judgements.append(judgement)
+            say(f"{patch.name}: {judgement.verdict}: {judgement.reason}")
+            say(*(f"  upstream's test notices: {test}" for test in judgement.noticed or ()))
+    print_table(
+        ("upstream", "patch", "verdict", "left out with it", "noticed by upstream's tests"),
+        [
+            (
+                item.upstream,
+                item.patch,
+                item.verdict,
+                ", ".join(item.along) or "-",
+                "-" if item.noticed is None else str(len(item.noticed)),
+            )
+            for item in judgements
+        ],
+    )
+    write_report(options.json, judgements)
+    needed = all(item.verdict is Verdict.NEEDED for item in judgements)
+    # The tests of one patch may need a tool that this machine lacks; the tests of all may not.
+    silent = incomparable and all(item.noticed is None for item in judgements)
+    return 0 if needed and not silent else 1
+
+
+def _patches(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
+    """Return upstream and patch of each patch to test."""
+    pairs = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
+    if not names:
+        return pairs
+    known = [patch.name for _, patch in pairs]
+    chosen = {patch_name(known, name) for name in names}
+    selected = [pair for pair in pairs if pair[1].name in chosen]
+    if len({patch.name for _, patch in selected}) != len(selected):
+        raise UserError("two upstreams have a patch of that name", remedy="rename one of them")
+    return selected
+
+
+_RUN = (
+    value("--test-timeout", "S", "seconds for one test", type=float, default=600),
+    value("--jobs", "N", "number of test files to run at the same time", type=int, default=1),
+)
+VERBS = (
+    verb(
+        "upstream-tests",
+        run_upstream_tests,
+        *SOURCES,
+        *_RUN,
+        value("files", "FILE", "run only test files whose path contains this", nargs="*"),
+        value("--only", "TEXT", "run only tests whose id contains this", default=""),
+        RELEASE,
+        flag("--choose", "run nothing; list the tests that touch what the fork changes"),
+    ),
+    verb(
+        "necessity",
+        run_necessity,
+        *SOURCES,
+        value("patches", "PATCH", "patches to test (default: all)", nargs="*"),
+        RELEASE,
+        value("--timeout", "S", "seconds for one run of a test", type=float, default=1800),
+        flag("--upstream-tests", "also print which of upstream's tests fail without the patch"),
+        *_RUN,
+    ),
+)

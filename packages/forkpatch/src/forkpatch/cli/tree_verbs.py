@@ -8,92 +8,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkpatch.cli.options import (
-    Registry,
-    add_source_options,
+    RELEASE,
+    SOURCES,
+    UPSTREAM,
+    flag,
     known_sources,
+    one_of,
     source_options,
     upstream_of,
+    value,
+    values,
+    verb,
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
 from forkpatch.rebase.plan import under_way
-from forkpatch.sources.obtain import SourceKind, obtain
+from forkpatch.sources.obtain import SourceKind
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
-from forkpatch.tree.fork import Fork, plan_tree
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 from forkpatch.tree.worktree import OTHER_COMMITS
 from groundwork.files import atomic_write
 
 _MOST_NAMES = 3  # patches of a variant that are named
-
-
-def register(verbs: Registry) -> None:
-    """Add the verbs of this module to the command line."""
-    verb = verbs.add("apply", run_apply, Claim.WRITE)
-    add_source_options(verb)
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--discard", action="store_true", help="throw away work done inside a patched tree"
-    )
-    verb.add_argument(
-        "--with",
-        dest="chosen",
-        nargs="+",
-        default=[],
-        metavar="OPTION",
-        help="options that choose among the patches with conditions; all takes every patch"
-        " (default: no option)",
-    )
-    verb = verbs.add("status", run_status, Claim.REPORT)
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb = verbs.add("lock", run_lock, Claim.WRITE, reads="check")
-    add_source_options(verb)
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument(
-        "--check", action="store_true", help="change nothing; print each difference"
-    )
-    choice.add_argument("--add", metavar="NAME=VERSION", help="pin one more version of an upstream")
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
-    choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
-    choice.add_argument(
-        "--wheel-only",
-        action="store_true",
-        help="with --add: pin the wheel only; its commit is not known",
-    )
-    verb.add_argument(
-        "--no-wheel", action="store_true", help="with --add: there is no wheel; take git only"
-    )
-    _add_tree(verbs)
-
-
-def _add_tree(verbs: Registry) -> None:
-    """Add the verb ``tree`` to the command line."""
-    verb = verbs.add("tree", run_tree)
-    add_source_options(verb)
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument(
-        "--without", nargs="+", default=[], metavar="PATCH", help="leave out these patches"
-    )
-    choice.add_argument(
-        "--only", nargs="+", default=[], metavar="PATCH", help="apply these patches only"
-    )
-    choice.add_argument("--upto", metavar="PATCH", help="apply the series up to this patch")
-    choice.add_argument("--pristine", action="store_true", help="apply no patch and no overlay")
-    verb.add_argument("--no-overlays", action="store_true", help="leave the overlays out")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder for the tree; it must not exist",
-    )
 
 
 def run_apply(fork: Fork, options: argparse.Namespace) -> int:
@@ -113,35 +54,30 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
                 f"--mirror {tree.name}: remembered, but not used now:"
                 f" {tree.version} is in the cache"
             )
-    if options.json != "-":
-        for tree in applied:
-            if tree.state is ApplyState.MISSING:
-                _say_missing(tree, fork)
-        print_table(
-            ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
-            [
-                (
-                    tree.name,
-                    tree.version,
-                    tree.source or "-",
-                    str(len(tree.patches)),
-                    str(len(tree.overlays)),
-                    tree.state,
-                    _short(tree.path, fork) if tree.path else "-",
-                )
-                for tree in applied
-            ],
-            title=f"release {release}",
-        )
-        say(
-            *(
-                f"{tree.name}: left out: {', '.join(tree.left_out)}"
-                for tree in applied
-                if tree.left_out
+    for tree in applied:
+        if tree.state is ApplyState.MISSING:
+            _say_missing(tree, fork)
+    print_table(
+        ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
+        [
+            (
+                tree.name,
+                tree.version,
+                tree.source or "-",
+                str(len(tree.patches)),
+                str(len(tree.overlays)),
+                tree.state,
+                _short(tree.path, fork) if tree.path else "-",
             )
-        )
-        if all(tree.state is ApplyState.CURRENT for tree in applied):
-            say("nothing changed, nothing done")
+            for tree in applied
+        ],
+        title=f"release {release}",
+    )
+    say(
+        *(f"{tree.name}: left out: {', '.join(tree.left_out)}" for tree in applied if tree.left_out)
+    )
+    if all(tree.state is ApplyState.CURRENT for tree in applied):
+        say("nothing changed, nothing done")
     write_report(options.json, value)
     return 0
 
@@ -157,36 +93,35 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
     """Print release, sources, bases, patches and overlays, and the state of each tree."""
     release, trees = release_status(fork, options.release)
     value = {"release": release, "root": fork.settings.root, "upstreams": trees}
-    if options.json != "-":
-        print_table(
-            ("upstream", "version", "source", "base", "patches", "overlays", "state"),
-            [
-                (
-                    tree.name,
-                    tree.version,
-                    tree.source or "-",
-                    tree.commit[:12] or "-",
-                    str(len(tree.patches)),
-                    str(len(tree.overlays)),
-                    tree.state,
-                )
-                for tree in trees
-            ],
-            title=f"release {release}",
-        )
-        for tree in trees:
-            say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
-        edited = [tree for tree in trees if tree.state is TreeCondition.EDITED]
-        for tree in edited:
-            open_changes = any(reason != OTHER_COMMITS for reason in tree.reasons)
-            first = "commit the changes, then write" if open_changes else "write"
-            say(f"{first} the commits to the series: {typed(f'export {tree.name}')}")
-        states = (TreeCondition.STALE, TreeCondition.MISSING)
-        if not edited and any(tree.state in states for tree in trees):
-            say(f"bring it up to date: {typed('apply')}")
-        for plan in under_way(fork.settings.work):
-            about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
-            say(f"{about}: {typed(f'rebase {plan.upstream} --status')}")
+    print_table(
+        ("upstream", "version", "source", "base", "patches", "overlays", "state"),
+        [
+            (
+                tree.name,
+                tree.version,
+                tree.source or "-",
+                tree.commit[:12] or "-",
+                str(len(tree.patches)),
+                str(len(tree.overlays)),
+                tree.state,
+            )
+            for tree in trees
+        ],
+        title=f"release {release}",
+    )
+    for tree in trees:
+        say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
+    edited = [tree for tree in trees if tree.state is TreeCondition.EDITED]
+    for tree in edited:
+        open_changes = any(reason != OTHER_COMMITS for reason in tree.reasons)
+        first = "commit the changes, then write" if open_changes else "write"
+        say(f"{first} the commits to the series: {typed(f'export {tree.name}')}")
+    states = (TreeCondition.STALE, TreeCondition.MISSING)
+    if not edited and any(tree.state in states for tree in trees):
+        say(f"bring it up to date: {typed('apply')}")
+    for plan in under_way(fork.settings.work):
+        about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
+        say(f"{about}: {typed(f'rebase {plan.upstream} --status')}")
     write_report(options.json, value)
     return 0
 
@@ -211,11 +146,10 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     result = relock(fork, chosen)
     if not options.check and result.differences:
         atomic_write(path, with_pins(text, result.upstreams))
-    if options.json != "-":
-        say(*(f"not checked: {note}" for note in result.notes))
-        say(*result.differences)
-        done = "differs" if options.check else "rewritten"
-        say(f"{path.name}: {done if result.differences else 'up to date'}")
+    say(*(f"not checked: {note}" for note in result.notes))
+    say(*result.differences)
+    done = "differs" if options.check else "rewritten"
+    say(f"{path.name}: {done if result.differences else 'up to date'}")
     write_report(options.json, {"differences": result.differences, "notes": result.notes})
     return 1 if options.check and result.differences else 0
 
@@ -224,7 +158,7 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> int:
     """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
     release, upstream = upstream_of(fork, options.release, options.upstream)
     chosen = known_sources(fork, options)
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+    plan = fork.plan(upstream, chosen)
     kept = choose_patches(
         plan,
         without=options.without,
@@ -234,9 +168,8 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> int:
     )
     overlays = not (options.no_overlays or options.pristine)
     write_variant(plan, kept, options.output.absolute(), with_overlays=overlays, durable=True)
-    if options.json != "-":
-        names = ", ".join(kept) if len(kept) <= _MOST_NAMES else f"{len(kept)} patches"
-        say(f"{options.output}: {upstream} with {names or 'no patch'}")
+    names = ", ".join(kept) if len(kept) <= _MOST_NAMES else f"{len(kept)} patches"
+    say(f"{options.output}: {upstream} with {names or 'no patch'}")
     write_report(
         options.json,
         {"release": release, "upstream": upstream.name, "patches": kept, "path": options.output},
@@ -248,3 +181,59 @@ def _short(path: Path, fork: Fork) -> str:
     """Return a path relative to the fork's root if possible."""
     root = fork.settings.root
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+VERBS = (
+    verb(
+        "apply",
+        run_apply,
+        *SOURCES,
+        RELEASE,
+        flag("--discard", "throw away work done inside a patched tree"),
+        value(
+            "--with",
+            "OPTION",
+            "options that choose among the patches with conditions; all takes every patch"
+            " (default: no option)",
+            dest="chosen",
+            nargs="+",
+            default=[],
+        ),
+        claim=Claim.WRITE,
+    ),
+    verb("status", run_status, RELEASE, claim=Claim.REPORT),
+    verb(
+        "lock",
+        run_lock,
+        *SOURCES,
+        one_of(
+            flag("--check", "change nothing; print each difference"),
+            value("--add", "NAME=VERSION", "pin one more version of an upstream"),
+        ),
+        one_of(
+            value("--tag", "TAG", "with --add: its tag", default=""),
+            value("--commit", "ID", "with --add: its commit", default=""),
+            flag("--wheel-only", "with --add: pin the wheel; its commit is not known"),
+        ),
+        flag("--no-wheel", "with --add: there is no wheel; take git only"),
+        claim=Claim.WRITE,
+        reads="check",
+    ),
+    verb(
+        "tree",
+        run_tree,
+        *SOURCES,
+        UPSTREAM,
+        one_of(
+            values("--without", "PATCH", "leave out these patches"),
+            values("--only", "PATCH", "apply these patches only"),
+            value("--upto", "PATCH", "apply the series up to this patch"),
+            flag("--pristine", "apply no patch and no overlay"),
+        ),
+        flag("--no-overlays", "leave the overlays out"),
+        RELEASE,
+        value(
+            "--output", "DIR", "folder for the tree; it must not exist", type=Path, required=True
+        ),
+    ),
+)

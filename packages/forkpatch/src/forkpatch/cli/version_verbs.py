@@ -8,12 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from forkpatch.cli.options import (
-    Registry,
-    add_source_options,
-    known_sources,
-    version_of,
-)
+from forkpatch.cli.options import SOURCES, known_sources, value, verb, version_of
 from forkpatch.errors import UserError
 from forkpatch.output import counted, print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of
@@ -24,27 +19,6 @@ if TYPE_CHECKING:
 
 _MOST_COLUMNS = 6  # versions in a table with a column for each
 _MOST_NAMES = 5  # newer versions that are listed
-
-
-def register(verbs: Registry) -> None:
-    """Add the verbs of this module to the command line."""
-    verb = verbs.add("probe", run_probe)
-    add_source_options(verb)
-    verb.add_argument(
-        "upstream",
-        nargs="?",
-        metavar="NAME",
-        help="upstream to probe (default: all series, on the versions of the settings)",
-    )
-    verb.add_argument(
-        "--version", metavar="V", help="version whose series is probed (default: the release's)"
-    )
-    verb.add_argument(
-        "--versions", nargs="+", metavar="V", help="tags, commits or wheel versions to probe"
-    )
-    verb.add_argument("--to", metavar="REF", default="HEAD", help="scan the commits up to this one")
-    verb = verbs.add("watch", run_watch)
-    add_source_options(verb)
 
 
 def run_probe(fork: Fork, options: argparse.Namespace) -> int:
@@ -118,20 +92,33 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> int:
         if not options.offline:
             places.append(upstream.url)
         news.append(news_of(upstream, places, index=not options.offline))
-    if options.json != "-":
-        print_table(
-            ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),
-            [
-                (
-                    item.upstream,
-                    item.version,
-                    _newest(item.tags) or ("-" if item.tags_understood else "tags not understood"),
-                    _newest(item.wheels) or "-",
-                    item.head[:12] or "-",
-                )
-                for item in news
-            ],
-        )
-        say(*(f"{item.upstream}: not asked: {note}" for item in news for note in item.notes))
+    print_table(
+        ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),
+        [
+            (
+                item.upstream,
+                item.version,
+                _newest(item.tags) or ("-" if item.tags_understood else "tags not understood"),
+                _newest(item.wheels) or "-",
+                item.head[:12] or "-",
+            )
+            for item in news
+        ],
+    )
+    say(*(f"{item.upstream}: not asked: {note}" for item in news for note in item.notes))
     write_report(options.json, news)
     return 0
+
+
+VERBS = (
+    verb(
+        "probe",
+        run_probe,
+        *SOURCES,
+        value("upstream", "NAME", "upstream to probe (default: all series)", nargs="?"),
+        value("--version", "V", "version whose series is probed (default: the release's)"),
+        value("--versions", "V", "tags, commits or wheel versions to probe", nargs="+"),
+        value("--to", "REF", "scan the commits up to this one", default="HEAD"),
+    ),
+    verb("watch", run_watch, *SOURCES),
+)

@@ -28,7 +28,7 @@ from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave
 from forkpatch.series.mailbox import Exported, export_new, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
-from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import patch_commit
@@ -83,13 +83,8 @@ def import_series(
 ) -> ImportReport:
     """Import the series at ``source`` as the series of an upstream version.
 
-    Args:
-        fork: the fork.
-        upstream: the upstream version.
-        source: folder or mailbox of the series.
-        options: where the upstream may come from.
-        guards: the chosen guards; None without a choice.
-        nearest: True to choose the place nearest to the stated line, as patch(1) does.
+    ``guards`` are the chosen guards, None without a choice. With ``nearest``, a hunk goes to the
+    place nearest to its stated line, as patch(1) chooses.
 
     Raises:
         UserError: ``source`` has no series or no patch, or the upstream version has a series.
@@ -99,7 +94,7 @@ def import_series(
     if target.exists():
         raise UserError(f"{target} exists", remedy="remove it, or import to another version")
     foreign = read_foreign(source, guards)
-    pristine = obtain(upstream, fork.cache, options).pristine
+    pristine = fork.pristine(upstream, options)
     woven = weave_foreign(foreign, pristine, str(source), nearest=nearest)
     no_line = f"{foreign.list_name} does not list it"
     left_out = {
@@ -115,8 +110,7 @@ def import_series(
     commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
     for (_, patch), changes in zip(woven.patches, woven.steps, strict=True):
         commits.append(patch_commit(patch, changes))
-    assert pristine.git.git_dir is not None
-    exported = export_new(commits, pristine.git.git_dir / "objects")
+    exported = export_new(commits, pristine.git.objects)
     plan = planned(fork, upstream, exported)
     if plan.weave.changes() != woven.changes:
         raise PatchError(f"{source}: the patches as imported do not give the same tree")
@@ -158,11 +152,7 @@ def weave_foreign(
 ) -> Woven:
     """Apply a foreign series to a base, in memory.
 
-    Args:
-        foreign: the foreign series.
-        pristine: tree of the base.
-        where: path of the series, for messages.
-        nearest: True to choose the place nearest to the stated line, as patch(1) does.
+    ``nearest`` is as in :func:`import_series`.
 
     Raises:
         PatchError: a patch cannot be read, or the place of a hunk is not certain.

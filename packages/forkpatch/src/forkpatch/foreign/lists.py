@@ -60,10 +60,7 @@ class ListLine:
 def parse_list(text: str, where: str, *, quilt: bool = True) -> tuple[ListLine, ...]:
     """Return the lines of a list of patches.
 
-    Args:
-        text: text of the list.
-        where: name of the list, for messages.
-        quilt: True for a list with comments, options and guards; False for one name per line.
+    A list of quilt has comments, options and guards; any other has one name a line.
 
     Raises:
         UserError: a line is malformed.

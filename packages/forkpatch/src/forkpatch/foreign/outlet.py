@@ -129,8 +129,7 @@ def _overlay_items(plan: TreePlan) -> list[_Item]:
     """Return a patch that adds the overlay files; nothing for a fork without overlays."""
     if not plan.overlays:
         return []
-    assert plan.pristine.git.git_dir is not None
-    (patch,) = export_new(plan.commits[:2], plan.pristine.git.git_dir / "objects")
+    (patch,) = export_new(plan.commits[:2], plan.pristine.git.objects)
     return [_Item(patch.patch, patch.data, None, b"", unchanged=False, same_head=False)]
 
 

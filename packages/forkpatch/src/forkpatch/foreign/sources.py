@@ -75,9 +75,7 @@ class ForeignSeries:
 def read_foreign(source: Path, guards: Collection[str] | None = None) -> ForeignSeries:
     """Return the series in a folder or a mailbox.
 
-    Args:
-        source: the folder or file; a folder may be a Debian source package.
-        guards: the chosen guards; None without a choice.
+    A folder may be a Debian source package; ``guards`` is None without a choice.
 
     Raises:
         UserError: ``source`` has no series, or the series has guards and no choice was made.

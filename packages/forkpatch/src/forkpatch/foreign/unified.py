@@ -32,11 +32,6 @@ def diff_offset(data: bytes) -> int:
 def read_unified(data: bytes, where: str, strip: int = 1) -> Iterator[FileDiff]:
     """Yield the files of a diff; :func:`settled` chooses the path of an ambiguous file.
 
-    Args:
-        data: content of the patch, with or without a head.
-        where: name of the patch, for messages.
-        strip: number of leading parts to remove from each path.
-
     Raises:
         PatchError: a hunk is incomplete, or the diff is unsupported: a binary file without
             content, a context diff, a submodule.
@@ -59,12 +54,7 @@ def read_unified(data: bytes, where: str, strip: int = 1) -> Iterator[FileDiff]:
 
 
 def settled(diff: FileDiff, exists: Callable[[str], bool]) -> FileDiff:
-    """Return the diff with its path, chosen as patch(1) chooses it.
-
-    Args:
-        diff: the diff of one file.
-        exists: returns True when the tree has a file.
-    """
+    """Return the diff with its path, chosen as patch(1) chooses it."""
     if diff.named:
         return diff
     existing = [path for path in diff.paths if exists(path)]

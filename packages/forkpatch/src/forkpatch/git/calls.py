@@ -122,6 +122,11 @@ class Git:
     work_tree: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def objects(self) -> Path:
+        """Folder of the repository's objects."""
+        return (self.git_dir or Path()) / "objects"
+
     def command(self, *args: str) -> list[str]:
         """The full argument vector of ``git ARGS``."""
         settings = [part for name, value in _CONFIG.items() for part in ("-c", f"{name}={value}")]

@@ -31,11 +31,7 @@ _RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILI
 def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes | None:
     """The three-way merge of one file; None with a conflict, or when a file is not text.
 
-    Args:
-        ours: one side.
-        base: the common ancestor.
-        theirs: the other side.
-        options: of ``git merge-file``: with ``--ours`` a conflict is resolved to that side.
+    ``options`` are those of ``git merge-file``: ``--ours`` resolves a conflict to that side.
     """
     if ours in (base, theirs):
         return theirs

@@ -206,9 +206,7 @@ def read_index(git: Git) -> dict[str, dict[str, tuple[str, str]]]:
 def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
     """Contents of objects by name; None for those that the repository lacks.
 
-    Args:
-        git: the repository.
-        names: object ids, or revisions in ASCII.
+    Names are object ids, or revisions in ASCII.
     """
     wanted = sorted(set(names))
     return dict(zip(wanted, stream_blobs(git, wanted), strict=True)) if wanted else {}

@@ -25,12 +25,12 @@ from forkpatch.output import warn
 from forkpatch.pins.tags import series_of, version_of
 from forkpatch.pins.versions import tags_of
 from forkpatch.sources.history import History, UpstreamCommit
-from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
+from forkpatch.sources.obtain import SourceOptions, mirrors_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.symbols.outline import outline
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.drift import Drift
-from forkpatch.tree.fork import Fork, plan_tree
+from forkpatch.tree.fork import Fork
 
 _SHORT = 12
 
@@ -87,12 +87,8 @@ def map_upstream(
 ) -> ApplicabilityMap:
     """Probe the series of an upstream version on newer versions.
 
-    Args:
-        fork: the fork.
-        upstream: the version whose series is probed.
-        options: sources of the upstream.
-        wanted: tags, commits or versions of the wheel; empty: the tags from the version's own on.
-        tip: the newest commit to scan.
+    ``wanted`` has tags, commits or versions of the wheel; if empty, the tags from the version's own
+    on are probed. The scan ends at the commit ``tip``.
 
     Raises:
         UserError: no mirror has the history, or a version is not available.
@@ -141,7 +137,7 @@ def _commit_of_version(history: History, name: str) -> str | None:
 
 def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
     """Return the series of an upstream version, prepared for probing."""
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
+    plan = fork.plan(upstream, options)
     return ProbedSeries(plan, record_of(fork, plan), tuple(plan.steps()))
 
 

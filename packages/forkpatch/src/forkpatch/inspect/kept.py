@@ -20,11 +20,7 @@ _FILE = "checks.json"
 
 
 class KeptChecks:
-    """The findings and notes about the trees of a fork's upstream versions, by a hash of all input.
-
-    Args:
-        fork: the fork.
-    """
+    """Findings and notes about the trees of a fork's upstream versions, by a hash of all input."""
 
     def __init__(self, fork: Fork) -> None:
         self._fork = fork
@@ -41,9 +37,7 @@ class KeptChecks:
     def key(self, upstream: Upstream, faulty: Collection[str]) -> str:
         """Return the hash of all that the findings about a version depend on.
 
-        Args:
-            upstream: the version.
-            faulty: the files that have findings already.
+        ``faulty`` are the files that have findings already.
         """
         settings = self._fork.settings
         folders = (settings.patches / upstream.name, self._fork.overlay_folder(upstream))

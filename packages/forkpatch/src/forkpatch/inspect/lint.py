@@ -392,9 +392,8 @@ def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintF
     They differ after an edit by hand. The next export would then change files that its user did not
     touch.
     """
-    assert plan.pristine.git.git_dir is not None
-    objects = plan.pristine.git.git_dir / "objects"
-    exported = export_new((plan.commits[0], *plan.patch_commits), objects)
+    commits = (plan.commits[0], *plan.patch_commits)
+    exported = export_new(commits, plan.pristine.git.objects)
     folder = fork.patch_folder(plan.upstream)
     for patch, written in zip(plan.patches, exported, strict=True):
         path = folder / patch.name

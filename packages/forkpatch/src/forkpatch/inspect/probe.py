@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from forkpatch.git.merge import merge_data
-from forkpatch.model.diffs import FileDiff
+from forkpatch.git.objects import Changes, TreeFile
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
+from forkpatch.safety import FILE_MODES
+from forkpatch.series.merge import MergeError, merged_file
 from forkpatch.symbols.outline import outline
-from forkpatch.symbols.placement import misplaced
 from forkpatch.tree.fork import PatchStep, TreePlan
 
 Contents = Mapping[str, bytes | None]
@@ -60,10 +60,7 @@ class ProbedSeries:
 def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
     """Return the fit of each patch on a version, with all earlier fitting patches applied.
 
-    Args:
-        series: the series.
-        contents: the version's files by path; None for a missing file, no entry for a file with
-            unavailable content.
+    ``contents`` has None for a missing file, and no entry for a file whose content is unavailable.
     """
     state = dict(contents)
     fits = []
@@ -82,12 +79,18 @@ def _fit(
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
             return PatchFit(patch.name, Fit.UNKNOWN, path), {}
-    changed: dict[str, bytes | None] = {}
-    for diff in patch.files:
-        fit, detail, files = _fit_file(diff, step, state)
-        if fit is not Fit.APPLIES:
-            return PatchFit(patch.name, fit, detail), {}
-        changed |= files
+
+    def read(path: str) -> TreeFile | None:
+        data = state.get(path)
+        return TreeFile(FILE_MODES[0], data) if data is not None else None
+
+    changes: Changes = {}
+    try:
+        for diff in patch.files:
+            changes |= merged_file(diff, step, read)
+    except MergeError as error:
+        return PatchFit(patch.name, Fit(error.obstacle), error.detail), {}
+    changed = {path: file.data if file else None for path, file in changes.items()}
     if all(state.get(path) == data for path, data in changed.items()):
         return PatchFit(patch.name, Fit.UPSTREAM, "it changes nothing any more"), {}
     return _same_bodies(series, patch, contents), changed
@@ -102,27 +105,3 @@ def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> Patc
         if outline(place.path, data).body(place.symbol) != place.body:
             return PatchFit(patch.name, Fit.CHANGED, f"{place.path}: {place.symbol}")
     return PatchFit(patch.name, Fit.APPLIES)
-
-
-def _fit_file(
-    diff: FileDiff, step: PatchStep, state: Contents
-) -> tuple[Fit, str, dict[str, bytes | None]]:
-    """Merge a patch's change of a file, as a rebase does; return fit, detail and files."""
-    path = diff.new or diff.old or ""
-    patched = step.after.get(diff.new or "", b"")
-    if diff.old is None:
-        if state.get(path) not in (None, patched):
-            return Fit.CONFLICT, f"{path} is there already", {}
-        return Fit.APPLIES, "", {path: patched}
-    data = state.get(diff.old)
-    if data is None:
-        return Fit.MISSING, diff.old, {}
-    before = step.before[diff.old]
-    merged = merge_data(data, before, patched)
-    if merged is None or (diff.new is None and data != before):
-        return Fit.CONFLICT, diff.old, {}
-    wrong = misplaced(diff, (before, patched), (data, merged), diff.old)
-    if wrong and diff.new is not None:
-        return Fit.MISPLACED, f"{diff.old}: {wrong[0].detail}", {}
-    gone = {diff.old: None} if diff.new != diff.old else {}
-    return Fit.APPLIES, "", {**gone, **({diff.new: merged} if diff.new is not None else {})}

@@ -29,10 +29,7 @@ def snapshots(
 ) -> tuple[Snapshot, ...]:
     """Return the blob ids of ``paths`` at many commits, with one call of git.
 
-    Args:
-        git: the repository.
-        versions: label and commit of each version.
-        paths: paths of the files.
+    ``versions`` has label and commit of each version.
     """
     folders = {path: path.rpartition("/")[0] for path in paths}
     keys = [(commit, folder) for _, commit in versions for folder in set(folders.values())]

@@ -20,9 +20,9 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.weave import Weave
-from forkpatch.series.submit import MergeTarget
-from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.fork import Fork, PatchStep, TreePlan, plan_tree
+from forkpatch.series.merge import MergeTarget
+from forkpatch.sources.obtain import SourceOptions
+from forkpatch.tree.fork import Fork, PatchStep, TreePlan
 from forkpatch.tree.revision import fork_at, merge_base
 
 Order = tuple[str, ...]
@@ -131,7 +131,7 @@ def _files(fork: Fork, upstream: Upstream) -> object:
 
 def _side(fork: Fork, whose: str, upstream: Upstream, options: SourceOptions) -> _Side:
     """Return the state of an upstream version's series in a fork."""
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
+    plan = fork.plan(upstream, options)
     return _Side(whose, plan, {step.patch.name: step for step in plan.steps()})
 
 

@@ -40,10 +40,6 @@ class BinaryChange:
     def apply(self, before: bytes | None, where: str) -> bytes:
         """Return the new content.
 
-        Args:
-            before: the old content; None for a new file.
-            where: place in the patch file, for messages.
-
         Raises:
             PatchError: old or new content differs from the patch's blob ids.
         """

@@ -102,10 +102,7 @@ class FileDiff:
 def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
     """The files of a diff in git's own form.
 
-    Args:
-        data: a patch file.
-        start: offset of its first ``diff --git``.
-        where: the patch file, for messages.
+    ``start`` is the offset of the first ``diff --git``.
 
     Raises:
         PatchError: something in it is not understood.
@@ -269,10 +266,7 @@ def _given_lines(
 ) -> Iterator[str]:
     """The lines of a file's hunks for unidiff, one character a byte, until its last hunk is whole.
 
-    Args:
-        reader: stands at the first hunk.
-        patch: has the hunks that are whole already.
-        given: receives the line of each hunk in the patch file, and the hunk's lines.
+    ``given`` receives the line of each hunk in the patch file, and the hunk's lines.
     """
     yield from ("--- a/x\n", "+++ b/x\n")
     while line := reader.line():

@@ -72,15 +72,7 @@ def check_collisions(
     folder: Path,
     upstream: str,
 ) -> None:
-    """Check that no overlay has the path of an upstream file or of a patched file.
-
-    Args:
-        overlays: the overlay files by path.
-        modes: mode of each upstream file, by path.
-        patches: the patches of the series.
-        folder: the overlays' folder, for the message.
-        upstream: name and version, for the message.
-    """
+    """Check that no overlay has the path of an upstream file or of a patched file."""
     if not overlays:
         return
     # Thousands of files have few folders, so parents are computed once per folder.

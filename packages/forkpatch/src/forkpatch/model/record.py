@@ -146,12 +146,6 @@ def _line(value: Any) -> str:
 def place_patch(patch: Patch, record: Record | None, where: Path, version: str) -> Patch:
     """Return a shared patch with its hunks at the lines recorded for this version.
 
-    Args:
-        patch: the patch as in its home version.
-        record: the record of this version's series; None without a record.
-        where: path of the record, for messages.
-        version: upstream and version, as options of the verb ``record``.
-
     Raises:
         PatchError: the record lacks the patch's lines, or the patch changed since.
     """

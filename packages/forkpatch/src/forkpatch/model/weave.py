@@ -73,9 +73,7 @@ class _FileWeave:
 class Weave:
     """A base tree with patches applied in order.
 
-    Args:
-        modes: mode of every file of the base tree, by path.
-        read: function that returns the bytes of a base file.
+    ``read`` returns the bytes of a base file.
     """
 
     def __init__(self, modes: Mapping[str, str], read: Callable[[str], bytes]) -> None:
@@ -133,10 +131,6 @@ class Weave:
         self, kept: Collection[str] | None = None, *, paths: Iterable[str] | None = None
     ) -> dict[str, TreeFile | None]:
         """Return the changes to the base tree by the patches ``kept`` (default: all).
-
-        Args:
-            kept: names of the patches.
-            paths: paths of the files to return; None: all files.
 
         Returns:
             The new content of each file that differs from the base; None for a removed file.
@@ -351,12 +345,8 @@ def _weave_hunk(
 ) -> set[str]:
     """Mark the lines that a checked hunk removes, and note the lines that it inserts.
 
-    Args:
-        file: the file, whose lines keep their indexes.
-        seen: indexes of the lines that are present before the patch.
-        hunk: the hunk.
-        name: name of the patch.
-        inserted: gets each new line, and the index before which the line is inserted.
+    ``seen`` has the indexes of the lines that are present before the patch; ``inserted`` gets each
+    new line, and the index before which it is inserted.
 
     Returns:
         The patches that the patch needs.

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
 
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import blob_id, read_index
-from forkpatch.inspect.newbase import places_of
 from forkpatch.model.diffs import Hunk, split_lines
 from forkpatch.rebase.merging import Move
 from forkpatch.rebase.plan import Conflict, ConflictKind
@@ -64,7 +64,7 @@ def _moved(rebase: Rebase, name: str, path: str) -> str:
         names = outline(path, content).symbols if content is not None else ()
         if any(bare_name(known) == bare_name(place.symbol) for known in names):
             continue
-        for new_path, symbol in places_of(rebase.base, path, place.symbol)[:1]:
+        for new_path, symbol in islice(rebase.base.places_of(path, place.symbol), 1):
             messages.append(f"{place.symbol} is now in {new_path}: {symbol.name}")
     return "; ".join(messages)
 
@@ -121,10 +121,7 @@ def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
 def placed_wrongly(rebase: Rebase, name: str, now: Mapping[str, bytes]) -> tuple[Conflict, ...]:
     """Return the misplaced changes of a patch whose conflicts are open, or were resolved.
 
-    Args:
-        rebase: the rebase.
-        name: name of the patch.
-        now: the patch's files after the merge, by path on the new base.
+    ``now`` has the patch's files after the merge, by path on the new base.
     """
     step = next(step for step in rebase.old.steps() if step.patch.name == name)
     (ours,) = files_at(rebase.git, [rebase.plan.head], _paths(rebase, name))
@@ -139,7 +136,7 @@ def placed_wrongly(rebase: Rebase, name: str, now: Mapping[str, bytes]) -> tuple
             for error in misplaced(
                 *(item.diff, item.old, item.new, item.path),
                 whole=False,
-                elsewhere=rebase.base.elsewhere,
+                elsewhere=rebase.base,
             )
         ),
     )

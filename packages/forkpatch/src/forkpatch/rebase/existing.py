@@ -60,11 +60,6 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
 
     It may also equal the result of the rebase, when a run was killed after writing it.
 
-    Args:
-        fork: the fork.
-        plan: the plan of the rebase.
-        patches: the series that the rebase gives.
-
     Raises:
         UserError: the series changed.
     """
@@ -88,10 +83,8 @@ def steps_of(
 ) -> tuple[RebaseStep, ...]:
     """Return the steps of a rebase.
 
-    Args:
-        kept: commit on the new base of each kept patch of the new version, by name.
-        series: commit on the old base of each patch of the old version, by name.
-        hashes: hash of each patch of the old version, by name.
+    ``kept`` has the commits of kept patches on the new base, ``series`` those of the old version's
+    patches on the old base, ``hashes`` the hashes of their files.
     """
     return (
         *(
@@ -112,12 +105,6 @@ def settled(
     """Return the new series: kept patches with their files, other patches shared if possible.
 
     A patch is not shared with a version whose own series names patches of the new version.
-
-    Args:
-        fork: the fork.
-        plan: the plan of the rebase, all of whose steps are done.
-        exported: the commits of the new series as patch files.
-        series: the patches of the old series.
     """
     new = fork.lock.upstream(plan.upstream, plan.new)
     names = {step.patch for step in plan.steps if step.outcome is RebaseOutcome.KEPT}
@@ -151,13 +138,7 @@ def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
 
 
 def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[RebaseOutcome, str]:
-    """Return the outcome of a patch that the new version had, and the reason.
-
-    Args:
-        name: name of the patch.
-        plan: the plan of the rebase.
-        patches: names of the patches that the new version has now.
-    """
+    """Return the outcome of a patch that the new version had, and the reason."""
     step = next((step for step in plan.steps if step.patch == name), None)
     if plan.existing is Existing.KEEP:
         return RebaseOutcome.KEPT, f"{plan.old}'s was not taken" if step and step.original else ""

@@ -42,11 +42,7 @@ class Forecast:
 class Onto:
     """The tree that patches are merged onto, one after the other.
 
-    Args:
-        git: the repository.
-        tree: the tree.
-        old: the commit that the first patch was made for.
-        steps: the patches.
+    ``old`` is the commit that the first patch was made for.
     """
 
     def __init__(self, git: Git, tree: str, old: str, steps: Sequence[PatchStep]) -> None:

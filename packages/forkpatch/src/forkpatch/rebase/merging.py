@@ -18,9 +18,9 @@ from itertools import takewhile
 
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import Commit, changed_files, list_tree, read_blobs, write_commits
-from forkpatch.inspect.newbase import NewBase
 from forkpatch.model.diffs import FileDiff
 from forkpatch.rebase.forecast import Forecast, Onto
+from forkpatch.rebase.newbase import NewBase
 from forkpatch.symbols.carrying import carry
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
@@ -131,7 +131,7 @@ def _misplacements(move: Move, base: NewBase) -> list[tuple[str, Misplacement]]:
     errors = list(move.file_errors(base))
     for item in move.files(base):
         args = item.diff, item.old, item.new, item.path
-        errors += [(item.path, error) for error in misplaced(*args, elsewhere=base.elsewhere)]
+        errors += [(item.path, error) for error in misplaced(*args, elsewhere=base)]
     return errors
 
 
@@ -151,14 +151,7 @@ class Merges:
 def merge_patches(
     git: Git, head: str, steps: Sequence[tuple[PatchStep, str]], base: NewBase
 ) -> Merges:
-    """Merge patches onto a commit, up to the first that has conflicts or may be misplaced.
-
-    Args:
-        git: the repository.
-        head: the commit.
-        steps: the patches, with their commits on the old base.
-        base: files and renames of the new version.
-    """
+    """Merge patches onto a commit, up to the first that has conflicts or may be misplaced."""
     moves: list[Move] = []
     tree = git.text("rev-parse", f"{head}^{{tree}}")
     while len(moves) < len(steps):
@@ -192,7 +185,7 @@ def _forecasts(
             break
         errors = list(Move(step, "", "", forecast.here, forecast.after).file_errors(base))
         for path, edits in forecast.edits.items():
-            wrong = rivalled(edits, step.after[path], base.elsewhere)
+            wrong = rivalled(edits, step.after[path], base)
             errors += [(path, error) for error in wrong]
         if errors:
             return found, errors
@@ -253,15 +246,12 @@ def _merged(git: Git, tree: str, step: PatchStep, original: str, base: NewBase) 
     files = list_tree(git, tree)
     changed = changed_files(git, tree, merged)
     paths = {*step.patch.paths, *changed}
-    paths |= {base.renames[path] for path in step.patch.paths if _is_renamed(path, files, base)}
+    # Renames are searched for a missing file only.
+    missing = [path for path in step.patch.paths if path not in files]
+    paths |= {base.renames[path] for path in missing if base.is_renamed(path)}
     before = {path: files[path][1] for path in paths if path in files}
     after = before | {path: oid for path, (_, _, _, oid) in changed.items()}
     after = {path: oid for path, oid in after.items() if oid != _NO_FILE}
     blobs = read_blobs(git, {*before.values(), *after.values()})
     sides = ({path: blobs[oid] or b"" for path, oid in side.items()} for side in (before, after))
     return Move(step, tree, merged, *sides)
-
-
-def _is_renamed(path: str, files: Mapping[str, object], base: NewBase) -> bool:
-    """Return True when upstream renamed a file; renames are searched only for a missing file."""
-    return path not in files and base.was(path) is not None and path in base.renames

@@ -106,11 +106,8 @@ def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = No
 def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> None:
     """Keep a resolution with the fork.
 
-    Args:
-        git: repository of the rebase, with the index that git's merge left.
-        kept: folder of the resolutions.
-        patch: name of the patch.
-        trees: the patch's commit on the old base, the commit it was merged onto, the resolved tree.
+    ``trees``: the patch's commit on the old base, the commit it was merged onto, the resolved tree.
+    The repository has the index that git's merge left.
     """
     original, head, resolved = trees
     merged, after = read_index(git), list_tree(git, resolved)
@@ -144,14 +141,7 @@ def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> N
 
 
 def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
-    """Resolve the conflicts in the index as recorded, without changing the working tree.
-
-    Args:
-        git: the repository of the rebase.
-        kept: folder of the resolutions.
-        original: commit of the patch on the old base.
-        head: commit that the patch was merged onto.
-    """
+    """Resolve the conflicts in the index as recorded, without changing the working tree."""
     resolutions, reasons = [], []
     for path in sorted(kept.iterdir()) if kept.is_dir() else ():
         try:

@@ -28,9 +28,8 @@ _DOCUMENTS = (".rst", ".txt", ".md")
 def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     """Complete the step with conflicts from the working tree that a person resolved.
 
-    Args:
-        rebase: the rebase.
-        accepted: reason why the change is right where git put it; None when a person moved it.
+    ``accepted`` is the reason why the change is right where git put it; None when a person moved
+    it.
 
     Raises:
         UserError: conflict markers or a misplacement remain, no change remains, or a file with

@@ -8,23 +8,22 @@ Each commit of the series is merged onto the new base with the old base as commo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
-from forkpatch.git.search import ChangedFiles
-from forkpatch.inspect.newbase import NewBase
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.record import Record
 from forkpatch.rebase.existing import check_choice, series_state, steps_of
+from forkpatch.rebase.newbase import NewBase
 from forkpatch.rebase.plan import (
     REBASES,
     Existing,
@@ -34,8 +33,7 @@ from forkpatch.rebase.plan import (
     write_plan,
 )
 from forkpatch.rebase.recorded import FOLDER
-from forkpatch.safety import SYMLINK_MODE
-from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.derive import known_record
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
@@ -165,12 +163,7 @@ def start(
 ) -> Rebase:
     """Plan a rebase, and write its repository: the series on its old base, and the new base.
 
-    Args:
-        fork: the fork.
-        old: the version whose series is moved.
-        new: the version that the series is moved to.
-        options: where upstreams come from.
-        existing: choice for the series that the new version has already.
+    ``existing`` is the choice for the series that the new version has already.
 
     Raises:
         UserError: a rebase is under way already, or the choice for an existing series is missing.
@@ -185,8 +178,8 @@ def start(
     if old == new:
         raise UserError(f"{old.name} is at {new.version} already")
     check_choice(fork, old, new, existing)
-    new_tree = obtain(new, fork.cache, options).pristine
-    series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
+    new_tree = fork.pristine(new, options)
+    series = fork.plan(old, options)
     modes = {path: mode for path, (mode, _) in list_tree(new_tree.git, new_tree.tree).items()}
     check_collisions(fork.overlays(new), modes, (), fork.overlay_folder(new), str(new))
     scratch = scratch_beside(final)
@@ -238,7 +231,7 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
         )
     old, new = (fork.lock.upstream(name, version) for version in (plan.old, plan.new))
     _check_series(fork, plan, old)
-    series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
+    series = fork.plan(old, options)
     return _opened(fork, plan, series, new)
 
 
@@ -273,7 +266,7 @@ def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Re
     """Return a rebase from its plan and the repository in its folder."""
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
-    base = new_base(git, plan.base, series.upstream.tree)
+    base = NewBase(git, plan.base, series.upstream.tree)
     return Rebase(fork, plan, git, series, new, base)
 
 
@@ -314,38 +307,6 @@ def abort(fork: Fork, name: str) -> str:
             done = f"abandoned; {lock.name} changed since then, and keeps the new version"
     remove_tree(folder)
     return done
-
-
-def new_base(git: Git, base: str, old: str) -> NewBase:
-    """Return the new base of a rebase from the tree ``old``; the repository has both."""
-    changed = ChangedFiles(git, old, base)
-    return NewBase(
-        _reader(git, base),
-        changed.find,
-        _reader(git, old),
-        lambda: _renames(git, old, base),
-        (list_tree(git, old), list_tree(git, base)),
-        changed.having_more,
-    )
-
-
-def _reader(git: Git, tree: str) -> Callable[[str], bytes | None]:
-    """Return a function that reads a file of a tree; it returns None for a missing file or link."""
-    listed = list_tree(git, tree)
-
-    @cache
-    def read(path: str) -> bytes | None:
-        mode, oid = listed.get(path, (SYMLINK_MODE, ""))
-        return None if mode == SYMLINK_MODE else read_blobs(git, [oid])[oid]
-
-    return read
-
-
-def _renames(git: Git, old: str, new: str) -> dict[str, str]:
-    """Return the new path of each renamed file, by old path."""
-    command = ("diff-tree", "-r", "-z", "-M40%", "-l0", "--diff-filter=R", "--name-status")
-    fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return dict(zip(fields[1::3], fields[2::3], strict=True))
 
 
 def files_at(git: Git, commits: Sequence[str], paths: Sequence[str]) -> list[dict[str, bytes]]:

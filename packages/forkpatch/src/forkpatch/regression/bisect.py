@@ -67,12 +67,8 @@ def bisect(
 ) -> Bisection:
     """Find the patch of the upstream ``name`` since which ``command`` fails.
 
-    Args:
-        fork: the fork.
-        plans: the planned tree of each upstream of the release.
-        name: name of the upstream.
-        command: command to run in the tree; exit code 0 passes, 125 cannot tell, any other fails.
-        each: function called after each run.
+    Exit code 0 of the command passes, 125 cannot tell, any other fails; ``each`` is called after
+    each run.
 
     Raises:
         UserError: the command cannot be run.

@@ -45,12 +45,7 @@ def compare_files(
     before: Mapping[TestFile, Mapping[str, TestResult]],
     after: Mapping[TestFile, Mapping[str, TestResult]],
 ) -> tuple[ComparedTest, ...]:
-    """Compare the results of the same files on two sides, test by test.
-
-    Args:
-        before: results by file on the reference side.
-        after: results of the same files on the other side.
-    """
+    """Compare the results of the same files on two sides, test by test."""
     sides_after = {(job.suite.upstream.name, job.path): tests for job, tests in after.items()}
     compared: list[ComparedTest] = []
     for job, results in before.items():

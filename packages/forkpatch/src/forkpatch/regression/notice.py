@@ -30,12 +30,7 @@ def noticing_tests(
 ) -> tuple[str, ...] | None:
     """Return the upstream tests with a worse result without a patch.
 
-    Args:
-        fork: the fork.
-        plans: the planned tree of each upstream.
-        suites: upstream's tests, by upstream.
-        runner: runner of the tests; tests on its record are not run again.
-        patch: the patch's upstream, its name, and the places that it changes.
+    ``patch`` is the patch's upstream, its name, and the places that it changes.
 
     Returns:
         The ids of the tests; None when no listed test touches the patch's changes.

@@ -92,9 +92,7 @@ class TestRunner:
 
         Another run that writes the same records is waited for.
 
-        Args:
-            jobs: the files to run.
-            ended: function called after each file.
+        ``ended`` is called after each file.
 
         Returns:
             Results by test for each file; under ``<file>`` for a file that cannot be collected.

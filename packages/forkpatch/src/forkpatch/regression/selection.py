@@ -149,14 +149,7 @@ def read_table(fork: Fork, upstream: str) -> TestTable | None:
 def touched_by_fork(
     fork: Fork, plan: TreePlan, places: Iterable[SymbolPlace], table: TestTable
 ) -> Touched:
-    """Return the modules and names that series and overlays of a planned tree change.
-
-    Args:
-        fork: the fork.
-        plan: the planned tree.
-        places: places that the patches change.
-        table: table with the folder of the packages.
-    """
+    """Return the modules and names that series and overlays of a planned tree change."""
     shadows = read_shadows(fork.overlay_folder(plan.upstream))
     shadowed = [SymbolPlace(item.path, item.symbol, "") for item in shadows]
     overlays = [SymbolPlace(path, MODULE, "") for path in plan.overlays]
@@ -197,12 +190,8 @@ def imports_of(data: bytes) -> frozenset[str]:
 def reason_to_run(data: bytes, touched: Touched, table: TestTable, *, wide: bool) -> str:
     """Return why a test file touches the changes; empty when it does not.
 
-    Args:
-        data: content of the test file.
-        touched: changed modules and names.
-        table: table with the packages and symbols that count.
-        wide: True: any import of a package of the table is a reason. False: only an import of the
-            smallest package around a changed module.
+    If ``wide``, any import of a package of the table is a reason; else only an import of the
+    smallest package around a changed module.
     """
     packages = table.packages
     if not wide:
@@ -228,13 +217,7 @@ def _package_of(module: str, packages: Iterable[str]) -> str:
 
 
 def choose(table: TestTable, touched: Touched, files: Mapping[str, bytes]) -> Choice:
-    """Return the test files of a version that touch the fork's changes.
-
-    Args:
-        table: the fork's table.
-        touched: modules and names that the fork changes.
-        files: contents of upstream's test files, by path.
-    """
+    """Return the test files of a version that touch the fork's changes."""
     choice = Choice()
     # Parse only files with both words: an import of a.b.c has the words b and c.
     pairs = {tuple(name.encode().split(b".")[-2:]) for name in (*touched.modules, *table.packages)}

@@ -140,11 +140,8 @@ def make_side(
 ) -> Side:
     """Write the trees of a side, unless they exist already.
 
-    Args:
-        fork: the fork.
-        plans: the planned tree of each upstream.
-        name: name of the side; ``pristine`` for trees without patches and overlays.
-        without: patches to leave out, by upstream.
+    The side ``pristine`` has neither patches nor overlays; ``without`` has the patches to leave
+    out, by upstream.
     """
     trees, keys = {}, {}
     for upstream, plan in plans.items():

@@ -32,7 +32,7 @@ from forkpatch.model.mailhead import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
 from forkpatch.series.mailbox import export_commits, neutral_repository, planned, write_series
-from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.sources.obtain import SourceOptions
 from forkpatch.sources.repository import FETCH_TIMEOUT, local_path, open_repository
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork
@@ -112,7 +112,7 @@ def adopt(
         target = fork.patch_folder(upstream)
         if target.exists():
             raise UserError(f"{target} exists", remedy="remove it, or adopt to another version")
-        pristine = obtain(upstream, fork.cache, options).pristine
+        pristine = fork.pristine(upstream, options)
         base = list_tree(pristine.git, pristine.tree)
         whole = _changes(git, upstream.commit, _TIP)
         outside = sorted(path for path in whole if not upstream.selects(path))

@@ -171,11 +171,7 @@ def _series_of(inputs: Inputs) -> tuple[object, object]:
 def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = False) -> list[str]:
     """Return the commits of the patches in a patched tree, in order.
 
-    Args:
-        fork: the fork.
-        release: release of the tree.
-        upstream: version that the tree must hold.
-        loose: True to allow changes that are in no commit.
+    If ``loose``, changes that are in no commit are allowed.
 
     Raises:
         UserError: the folder is not a patched tree of the version, an operation of git is

@@ -34,7 +34,6 @@ from forkpatch.model.patchfile import (
     split_patch,
 )
 from forkpatch.model.record import RECORD
-from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import NAME_TRAILER
@@ -159,14 +158,11 @@ def _write_objects(git: Git, commits: Sequence[bytes]) -> list[str]:
 def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
     """Return the patch files of commits that are not written yet.
 
-    Args:
-        commits: the base commit, then the commits of the patches.
-        objects: folder of the objects that the commits name; None without any.
+    The first commit is the base; ``objects`` is the folder of the objects that the commits name.
     """
     with neutral_repository(*([objects] if objects else [])) as git:
-        assert git.git_dir is not None
         ids = write_commits(git, "refs/heads/new", commits, brief=True)
-        return export_commits(git.git_dir / "objects", ids[1:])
+        return export_commits(git.objects, ids[1:])
 
 
 def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
@@ -286,11 +282,7 @@ def write_series(
 ) -> tuple[str, ...]:
     """Write a series, its files and its record to ``folder``, atomically.
 
-    Args:
-        folder: the folder of the series.
-        patches: the patches of the series.
-        record: the text of the record; empty to write no record.
-        extra: function that writes more files into the new folder; None without any.
+    An empty ``record`` is not written; ``extra`` writes more files into the new folder.
 
     Returns:
         A line for each file that was changed.
@@ -354,5 +346,5 @@ def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, 
 
 def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
     """Return the plan of the tree that these patch files give."""
-    pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
+    pristine = fork.pristine(upstream)
     return plan_tree(fork, upstream, pristine, tuple(item.patch for item in patches))

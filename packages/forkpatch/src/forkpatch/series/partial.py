@@ -14,7 +14,7 @@ from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import read_entries
 from forkpatch.series.mailbox import Exported, export_new, planned
-from forkpatch.series.submit import MergeTarget
+from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.cache import Pristine
 from forkpatch.tree.fork import Fork, PatchStep, plan_tree
 from forkpatch.tree.worktree import PREVIOUS_REF, patch_commit, read_stamp
@@ -81,5 +81,4 @@ def _merged(pristine: Pristine, steps: Sequence[PatchStep]) -> tuple[Exported, .
             raise PatchError(f"{step.patch.name}: {error.what}") from error
         target.files |= changes
         commits.append(patch_commit(step.patch, changes))
-    assert pristine.git.git_dir is not None
-    return export_new(commits, pristine.git.git_dir / "objects")
+    return export_new(commits, pristine.git.objects)

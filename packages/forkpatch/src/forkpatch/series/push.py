@@ -17,8 +17,8 @@ from forkpatch.git.objects import list_tree, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.series.mailbox import neutral_repository
 from forkpatch.series.submit import NewBranch, find_revision
-from forkpatch.sources.obtain import SourceOptions, obtain, places_of
-from forkpatch.tree.fork import Fork, TreePlan, plan_tree
+from forkpatch.sources.obtain import SourceOptions, places_of
+from forkpatch.tree.fork import Fork, TreePlan
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,6 @@ def push(
 ) -> Pushed:
     """Push a series to a branch, with the user's own git configuration.
 
-    Args:
-        fork: the fork.
-        upstream: the version.
-        remote: the repository, a URL or a folder.
-        branch: branch of the remote; made if missing.
-        options: where upstreams come from.
-        force: True to replace a branch with other commits.
-
     Raises:
         UserError: no mirror has upstream's commit, or a name is not valid.
         ForkError: git could not push.
@@ -71,11 +63,10 @@ def push(
         )
     places = places_of(upstream, fork.cache, options)
     mirror, base = find_revision(upstream, upstream.commit, places, None)
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
+    plan = fork.plan(upstream, options)
     _check_new_files(mirror, base, plan)
-    folders = [git.git_dir / "objects" for git in (mirror, plan.pristine.git) if git.git_dir]
     target = NewBranch(branch)
-    with neutral_repository(*folders) as git:
+    with neutral_repository(mirror.objects, plan.pristine.git.objects) as git:
         target.check(git)
         first, *rest = plan.commits[1:] or (None,)
         tip = base

@@ -51,8 +51,7 @@ class PatchPair:
 
 def compare_series(old: TreePlan, new: TreePlan) -> tuple[PatchPair, ...]:
     """Return the pairs of patches of two series, in the order of the new series."""
-    folders = [plan.pristine.git.git_dir for plan in (old, new)]
-    with neutral_repository(*(folder / "objects" for folder in folders if folder)) as git:
+    with neutral_repository(old.pristine.git.objects, new.pristine.git.objects) as git:
         old_side, new_side = _written(git, old), _written(git, new)
         pairs = _compared(git, old_side, new_side)
         gone = {pair.old for pair in pairs if pair.fate is Fate.GONE}

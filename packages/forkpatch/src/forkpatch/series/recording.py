@@ -14,7 +14,6 @@ from forkpatch.model.record import RECORD, Record, format_record, is_recorded, r
 from forkpatch.safety import check_regular
 from forkpatch.series.shared import locate_series
 from forkpatch.sources.cache import Pristine
-from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from groundwork.files import atomic_write
@@ -43,12 +42,6 @@ def record_version(
     fork: Fork, upstream: Upstream, tree_of: TreeOf, *, check: bool = False
 ) -> Recorded:
     """Write the record of an upstream version.
-
-    Args:
-        fork: the fork.
-        upstream: the version.
-        tree_of: function that returns the pristine tree of a version.
-        check: True to write nothing.
 
     Raises:
         PatchError: a patch does not apply, or a shared patch does not fit this version.
@@ -110,12 +103,6 @@ def share_new(
 ) -> tuple[str, ...]:
     """Enter new patches of a version in the series of other versions, and record them there.
 
-    Args:
-        fork: the fork.
-        upstream: the version that has the patches.
-        names: the names of the patches.
-        others: the other versions.
-
     Returns:
         A line for each written file.
 
@@ -123,7 +110,6 @@ def share_new(
         PatchError: a patch does not fit a version; that version's files are as before.
     """
     changes: list[str] = []
-    options = SourceOptions()
     entries = {entry.name: entry for entry in read_entries(fork.patch_folder(upstream))}
     order = list(entries)
     for other in others:
@@ -138,7 +124,7 @@ def share_new(
         series.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(series, text)
         try:
-            record_version(fork, other, lambda base: obtain(base, fork.cache, options).pristine)
+            record_version(fork, other, fork.pristine)
         except BaseException:
             series.unlink() if before is None else atomic_write(series, before)
             raise

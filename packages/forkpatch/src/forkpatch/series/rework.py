@@ -83,11 +83,7 @@ class WorkTree:
 def open_work_tree(fork: Fork, release: str, upstream: Upstream, *, loose: bool) -> WorkTree:
     """Return the patched tree of a release.
 
-    Args:
-        fork: the fork.
-        release: release whose tree is opened.
-        upstream: upstream whose tree is opened.
-        loose: True to allow changes that are in no commit.
+    If ``loose``, changes that are in no commit are allowed.
 
     Raises:
         UserError: the tree is missing or has no patch, or a commit cannot be a patch.
@@ -198,12 +194,8 @@ def split(
 ) -> tuple[Part, ...]:
     """Replace the commit of a patch by several commits, which together make the same change.
 
-    Args:
-        fork: the fork.
-        tree: the fork's patched tree.
-        wanted: name of the patch, with or without suffix.
-        hunks: True to make a patch of each hunk, not of each file.
-        take: files (``path``) and hunks (``path:2``) for a second patch; empty: split every unit.
+    ``take`` has the files (``path``) and hunks (``path:2``) of a second patch; if empty, each file,
+    or each hunk with ``hunks``, becomes a patch.
 
     Raises:
         UserError: the patch has only one change, or lacks a file or hunk of ``take``.

@@ -17,7 +17,6 @@ from itertools import zip_longest
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
-from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
@@ -33,9 +32,10 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD, format_record, read_record
 from forkpatch.model.weave import Weave
+from forkpatch.safety import FILE_MODES
 from forkpatch.series.mailbox import Exported, export_new
+from forkpatch.series.merge import merged_file
 from forkpatch.sources.cache import Pristine
-from forkpatch.symbols.placement import misplaced
 from forkpatch.tree.fork import Fork, PatchStep, plan_tree
 from groundwork.files import atomic_write
 
@@ -84,12 +84,6 @@ def locate_series(
 ) -> tuple[Patch, ...]:
     """Return the series of an upstream version, each patch at its lines in that version.
 
-    Args:
-        fork: the fork.
-        upstream: the version.
-        pristine: pristine tree of the version.
-        obtain_home: function that returns the pristine tree of another version.
-
     Raises:
         PatchError: a patch of another version does not merge cleanly, gives other lines, or
             changes another function of this version.
@@ -135,34 +129,18 @@ def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
         PatchError: the patch does not merge cleanly, gives other hunks, or changes other functions.
     """
     merged: dict[str, bytes] = {}
+    files = {path: TreeFile(FILE_MODES[0], data) for path, data in ours.items()}
     diffs = {diff.old: diff for diff in step.patch.files if diff.old is not None and diff.hunks}
     for path, diff in diffs.items():
-        if path not in ours:
-            raise PatchError(f"{path} is not in its tree")
-        patched = step.after[diff.new] if diff.new is not None else b""
-        merged[path] = merge_file(path, ours[path], step.before[path], patched)
+        file = merged_file(diff, step, files.get)[diff.new or path]
+        merged[path] = file.data if file else b""
     merged_diffs = {diff.old: diff for diff in _diff(ours, merged)}
     for path, diff in diffs.items():
         actual = merged_diffs.get(path)
         lines = tuple(hunk.lines for hunk in diff.hunks)
         if actual is None or tuple(hunk.lines for hunk in actual.hunks) != lines:
             raise PatchError(f"its hunks of {path} have other lines there")
-        both = (step.before[path], step.after.get(diff.new or "", b"")), (ours[path], merged[path])
-        if wrong := misplaced(diff, *both, path):
-            raise PatchError(f"{path}: {wrong[0].detail}")
     return {path: tuple(hunk.old_start for hunk in merged_diffs[path].hunks) for path in diffs}
-
-
-def merge_file(path: str, ours: bytes, base: bytes, patched: bytes) -> bytes:
-    """Return the three-way merge of a file.
-
-    Raises:
-        PatchError: the changes conflict.
-    """
-    merged = merge_data(ours, base, patched)
-    if merged is None:
-        raise PatchError(f"it conflicts with {path}")
-    return merged
 
 
 def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
@@ -180,9 +158,7 @@ def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
 def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple[Exported, ...]:
     """Return the exported patches; a patch equal to another version's patch refers to it.
 
-    Args:
-        exported: patches as the export writes them.
-        known: patches of all versions; the ``home`` of a patch names its version.
+    The ``home`` of a known patch names its version.
     """
     others = {patch.name: patch for patch in known if patch.home}
 

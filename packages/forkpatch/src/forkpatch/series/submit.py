@@ -9,23 +9,21 @@ gets the files that its trailers ``Submit-With`` name. The result is patch files
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
-from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
-from forkpatch.model.diffs import FileDiff
+from forkpatch.git.objects import Changes, Commit, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import export_new
-from forkpatch.series.shared import merge_file
-from forkpatch.sources.obtain import SourceOptions, obtain, places_of
+from forkpatch.series.merge import MergeTarget
+from forkpatch.sources.obtain import SourceOptions, places_of
 from forkpatch.sources.repository import local_path, open_repository
 from forkpatch.symbols.outline import context_notes
-from forkpatch.symbols.placement import misplaced
-from forkpatch.tree.fork import Fork, PatchStep, TreePlan, plan_tree
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import patch_commit
 
@@ -104,7 +102,7 @@ def submit(
     git, commit = find_revision(upstream, revision, places, repository)
     if isinstance(output, NewBranch):
         output.check(git)
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
+    plan = fork.plan(upstream, options)
     target = MergeTarget(git, commit)
     left_out: dict[str, str] = {}
     conflicts: dict[str, str] = {}
@@ -175,74 +173,6 @@ def find_revision(
     )
 
 
-class MergeTarget:
-    """The files of upstream's commit, with the patches merged so far.
-
-    Attributes:
-        files: the files that patches changed; None for a removed file.
-        compared: path and content of each file that got a merged change.
-    """
-
-    def __init__(self, git: Git, commit: str) -> None:
-        self._git = git
-        self._commit = commit
-        self.files: Changes = {}
-        self.compared: list[tuple[str, bytes]] = []
-
-    def merged(self, step: PatchStep) -> Changes:
-        """Return the files that a patch changes, with the patch merged, without unchanged files.
-
-        Raises:
-            PatchError: the patch does not merge cleanly.
-        """
-        changes: Changes = {}
-        for diff in step.patch.files:
-            changes |= self._merged_file(diff, step)
-        return {path: file for path, file in changes.items() if file != self._read(path)}
-
-    def added(self, files: Mapping[str, TreeFile]) -> Changes:
-        """Return the new files that upstream's commit lacks.
-
-        Raises:
-            PatchError: the commit has a file of that path with other content.
-        """
-        for path, file in files.items():
-            if self._read(path) not in (None, file):
-                raise PatchError(f"{path} is there already, with other content")
-        return {path: file for path, file in files.items() if file != self._read(path)}
-
-    def _merged_file(self, diff: FileDiff, step: PatchStep) -> Changes:
-        """Return a file of a patch after the merge, by path."""
-        if diff.old is None and diff.new is not None:
-            return self.added({diff.new: TreeFile(diff.new_mode or "100644", step.after[diff.new])})
-        path = diff.old or ""
-        current = self._read(path)
-        if current is None:
-            raise PatchError(f"{path} is not there")
-        if diff.new is None:
-            if current.data != step.before[path]:
-                raise PatchError(f"{path} is removed by the patch, and changed upstream")
-            return {path: None}
-        contents = step.before[path], step.after[diff.new]
-        data = merge_file(path, current.data, *contents)
-        if diff.hunks:
-            self.compared.append((path, current.data))
-            if wrong := misplaced(diff, contents, (current.data, data), path):
-                raise PatchError(f"{path}: misplaced: {wrong[0].detail}")
-        file = TreeFile(diff.new_mode or current.mode, data)
-        return {diff.new: file} if diff.new == path else {path: None, diff.new: file}
-
-    def _read(self, path: str) -> TreeFile | None:
-        """Return a file of the merged tree; None if it is missing."""
-        if path not in self.files:
-            mode, oid = list_tree(self._git, self._commit, path).get(path, ("", ""))
-            data = read_blobs(self._git, [oid])[oid] if oid else None
-            if oid and data is None:
-                raise PatchError(f"{path} is not in the mirror, which is partial")
-            self.files[path] = TreeFile(mode, data) if data is not None else None
-        return self.files[path]
-
-
 def _write_branch(
     output: NewBranch, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
 ) -> tuple[str, ...]:
@@ -266,10 +196,9 @@ def _write_files(
     output: Path, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
 ) -> tuple[str, ...]:
     """Write the merged patches as numbered files; return their names."""
-    assert git.git_dir is not None
     base = Commit(b"Base\n", tree=git.text("rev-parse", f"{onto}^{{tree}}"))
     commits = [base, *(patch_commit(patch, changes) for patch, changes in moved)]
-    patches = export_new(commits, git.git_dir / "objects")
+    patches = export_new(commits, git.objects)
     names = tuple(f"{number:04}-{patch.name}" for number, patch in enumerate(patches, 1))
     with new_folder(output) as scratch:
         for name, patch in zip(names, patches, strict=True):

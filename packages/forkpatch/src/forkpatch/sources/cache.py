@@ -113,10 +113,7 @@ class Cache:
     def store(self, files: Iterable[tuple[str, TreeFile]], origin: str, expected: str) -> Pristine:
         """Write a tree, check its id, and keep it.
 
-        Args:
-            files: path and content of every file.
-            origin: kind of the files' source.
-            expected: tree id that the files must give; empty if unknown.
+        ``expected`` is the id that the files must give; empty if unknown.
 
         Raises:
             IntegrityError: the files give another tree.

@@ -90,12 +90,7 @@ class History:
 
         Changes are compared by git's patch-id. One that was taken back later does not count.
 
-        Args:
-            old: a commit.
-            new: a later one.
-            paths: the files that ``diff`` changes.
-            diff: output of ``git diff-tree -p``.
-            reverse: the same of the opposite change.
+        ``diff`` and ``reverse``, the opposite change, are outputs of ``git diff-tree -p``.
         """
         show = ("log", "-p", "--no-renames", "--full-index", "--no-ext-diff", "--no-textconv")
         try:

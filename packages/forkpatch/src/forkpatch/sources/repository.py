@@ -134,12 +134,8 @@ def find_tree(
 ) -> GitTree:
     """Return the materialised tree of an upstream in the repository at ``place``.
 
-    Args:
-        stack: stack that removes fetched objects when it closes.
-        upstream: the upstream version, or a submodule.
-        place: path or URL of the repository.
-        cache: cache with the folder to fetch to.
-        places: function that returns the repositories to search for a submodule.
+    ``stack`` removes fetched objects when it closes; ``places`` returns the repositories of a
+    submodule.
 
     Raises:
         SourceError: the repository cannot be reached, or lacks the commit or the included paths;

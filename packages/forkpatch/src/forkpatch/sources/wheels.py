@@ -104,12 +104,7 @@ def download_wheel(
 ) -> Path:
     """Let pip fetch one wheel file into ``folder``, for this machine or for ``platforms``.
 
-    Args:
-        package: name of the package.
-        version: version of the package.
-        folder: folder for the file.
-        platforms: pip's names of the platforms; without any, this machine's.
-        hashes: sha256 hashes that pip accepts; empty: any file.
+    Without ``platforms``, the file is for this machine; without ``hashes``, pip accepts any file.
 
     Raises:
         SourceError: pip finds no wheel.

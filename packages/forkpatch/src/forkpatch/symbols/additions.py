@@ -16,9 +16,7 @@ _FIRST_WORD = re.compile(rb"\W*[\w-]+")
 def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     """Yield row and message for the first thing that the patch and upstream both add.
 
-    Args:
-        edits: the patch's edits in the new version, each of which has a place.
-        patched: the patched file.
+    Each edit has a place in the new version.
     """
     places = [place for place in edits.places if place and place.edit.new and not place.is_done]
     ours = [line for place in places for line in place.edit.new]

@@ -175,12 +175,7 @@ class Carried:
         return self.versions.new.edited(edits, data)
 
     def versions_after(self, patched: bytes, merged: bytes) -> Versions:
-        """Return the versions after the patch, each edit of which has a place.
-
-        Args:
-            patched: the patched file.
-            merged: the new version with all edits.
-        """
+        """Return the versions after the patch, each edit of which has a place."""
         places = [place for place in self.places if place]
         edits = (((p.edit.first, p.edit.last), p.edit.new) for p in places)
         old, new = self.versions.old.edited(edits, patched), self._edited(merged)
@@ -215,14 +210,7 @@ class Carried:
 
 
 def carry(diff: FileDiff, old: bytes, new: bytes, path: str) -> Carried:
-    """Carry a patch's edits of a file to another version of the file.
-
-    Args:
-        diff: the patch's diff of the file.
-        old: the file that the patch was made for.
-        new: the other version.
-        path: path of the other version.
-    """
+    """Carry a patch's edits of a file to another version of the file."""
     (ranges,) = changed_lines([(old, new)])
     return carried(diff, Versions.of(text(diff.old or path, old), text(path, new), ranges))
 

@@ -48,9 +48,7 @@ class Grammar:
     def parse(self, data: bytes, known: Tree | None = None) -> Tree:
         """Return the syntax tree of a file; text that does not parse is an ERROR node.
 
-        Args:
-            data: the file.
-            known: the tree of another version, as :func:`edited` returns it.
+        ``known`` is the tree of another version, as :func:`edited` returns it.
         """
         return (
             Parser(self.language).parse(data, known) if known else Parser(self.language).parse(data)

@@ -138,10 +138,7 @@ def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
 class Outline:
     """Outline of a file's content: its symbols, lines and blocks.
 
-    Args:
-        path: path of the file; its suffix chooses the grammar.
-        data: content of the file.
-        others: outlines of other versions of the file, the last used at the end.
+    ``others`` are outlines of other versions of the file, the last used at the end.
     """
 
     def __init__(

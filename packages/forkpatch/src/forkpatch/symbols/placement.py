@@ -79,13 +79,7 @@ def misplaced(
 def rivalled(
     edits: Carried, patched: bytes, elsewhere: Elsewhere | None
 ) -> tuple[Misplacement, ...]:
-    """Return the edits for which the new version has other places, or has the same already.
-
-    Args:
-        edits: the edits of a file, each of which has a place.
-        patched: the patched file.
-        elsewhere: the other files of the new version; None to search in this file only.
-    """
+    """Return the edits for which the new version has other places, or has the same already."""
     found = _with_rivals(edits, [place for place in edits.places if place], elsewhere)
     new = edits.versions.new
     twice = (

@@ -7,10 +7,10 @@ one place has a line that the other lost, that block decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import count, islice, pairwise
+from typing import Protocol
 
 from forkpatch.symbols.carrying import Carried, Place
 from forkpatch.symbols.outline import MODULE, outline
@@ -30,29 +30,21 @@ _NEAR = (4, 9)  # lines near an edit
 _SLACK = 3  # lines by which a block may have grown
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """The other files of the new version.
+class Elsewhere(Protocol):
+    """The other files of the new version."""
 
-    Attributes:
-        having_more: returns the paths of files that may have a line more often than before.
-        read: returns the content of a file of the new version; None for a missing file.
-        was: returns the content that a file of the new version had in the old one.
-    """
+    def having_more(self, line: bytes) -> Iterable[str]:
+        """Return the paths of files that may have a line more often than before."""
 
-    having_more: Callable[[bytes], Iterable[str]]
-    read: Callable[[str], bytes | None]
-    was: Callable[[str], bytes | None]
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a file of the new version; None for a missing file."""
+
+    def was(self, path: str) -> bytes | None:
+        """Return the content that a file of the new version had in the old one."""
 
 
 class _Spot:
-    """Some rows of a text, with the blocks around them, the innermost first.
-
-    Args:
-        where: the text.
-        rows: the rows.
-        depth: the indent of an edit there.
-    """
+    """Some rows of a text, with the blocks around them, the innermost first."""
 
     def __init__(self, where: Text, rows: Span, depth: float) -> None:
         self.text, self.rows = where, rows
@@ -80,11 +72,7 @@ class _Spot:
 class _Pair:
     """A spot, and the spot of another version that git takes for the same.
 
-    Args:
-        home: the spot.
-        there: git's spot.
-        depth: the indent of the edit.
-        changed: the other rows of the home that the patch changes.
+    ``changed`` are the other rows of the home that the patch changes.
     """
 
     def __init__(self, home: _Spot, there: _Spot, depth: float, changed: Container[int]) -> None:
@@ -219,12 +207,7 @@ class _Pair:
 
 
 class Search:
-    """The search for rivals of a file's edits.
-
-    Args:
-        carried: the edits in the new version.
-        elsewhere: the other files; None without any.
-    """
+    """The search for rivals of a file's edits."""
 
     def __init__(self, carried: Carried, elsewhere: Elsewhere | None) -> None:
         self._versions = carried.versions

@@ -124,13 +124,7 @@ class Text:
         return row
 
     def levels(self, first: int, last: int, depth: float) -> Iterator[Span]:
-        """Yield the blocks around some rows, the innermost first; the last is the whole file.
-
-        Args:
-            first: the first row.
-            last: the row after the last.
-            depth: indent of the rows.
-        """
+        """Yield the blocks around some rows, the innermost first; the last is the whole file."""
         top, bottom, most = first, last, _LEVELS
         if self.lines[first:last] and self.lines[first].startswith(b"- "):  # an item of a list
             yield first, self._widened(last, last, depth + 1)[1]

@@ -89,13 +89,8 @@ def apply_release(
 ) -> tuple[str, tuple[Applied, ...]]:
     """Bring the patched trees of a release up to date.
 
-    Args:
-        fork: the fork.
-        release: name of the release; None: the default release.
-        options: where upstreams may come from.
-        discard: True to throw away work done inside a patched tree.
-        only: name of the only upstream to bring up to date; None: all.
-        chosen: options that choose among the patches with conditions.
+    ``discard`` throws away work done inside a patched tree; ``only`` names the only upstream;
+    ``chosen`` are options that choose among the patches with conditions.
 
     Returns:
         The release's name, and the outcome for each upstream.

@@ -51,10 +51,7 @@ def files_to_compare(
 ) -> dict[str, bytes]:
     """Return the base's files that records name, and files that may have a lost symbol.
 
-    Args:
-        plan: the tree.
-        records: the records.
-        find: function that returns the files with a word; None: search all files.
+    ``find`` returns the files with a word; without it, all files are searched.
     """
     places = [
         place
@@ -84,10 +81,7 @@ def files_to_compare(
 def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftFinding, ...]:
     """Return the drift of each recorded symbol.
 
-    Args:
-        old: the record, perhaps of another base.
-        new: the record of the present base.
-        base: contents of the files of the new base that either record names.
+    ``base`` has the files of the new base that either record names.
 
     Returns:
         A finding for each symbol; MISPLACED when a hunk now changes a symbol that it did not change

@@ -17,6 +17,7 @@ from forkpatch.model.record import RECORD, place_patch, read_record
 from forkpatch.model.settings import Settings
 from forkpatch.model.weave import Weave
 from forkpatch.sources.cache import Cache, Pristine
+from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.worktree import Inputs, make_inputs, patch_commit
 
 #: Folder, below an upstream's patches, of files that are submitted with a patch and are in no tree.
@@ -93,6 +94,18 @@ class Fork:
                 )
         return {path: known[path] for path in paths}
 
+    def plan(self, upstream: Upstream, options: SourceOptions | None = None) -> TreePlan:
+        """Return the plan of the patched tree of an upstream version.
+
+        Raises:
+            ForkError: no source has the version, or its series does not apply.
+        """
+        return plan_tree(self, upstream, self.pristine(upstream, options))
+
+    def pristine(self, upstream: Upstream, options: SourceOptions | None = None) -> Pristine:
+        """Return the pristine tree of an upstream version, from the first source that has it."""
+        return obtain(upstream, self.cache, options or SourceOptions()).pristine
+
     def inputs(self, upstream: Upstream, options: Collection[str] = ()) -> Inputs:
         """Return the present inputs of the patched tree with these options."""
         patches = [patch for patch in self.series(upstream) if patch.condition.holds(options)]
@@ -167,11 +180,7 @@ def plan_tree(
 ) -> TreePlan:
     """Apply the series and the overlays to the base, in memory.
 
-    Args:
-        fork: the fork.
-        upstream: the upstream version.
-        pristine: pristine tree of the version.
-        patches: patches instead of the patches of the series; None: the series.
+    ``patches`` take the place of the series' own.
 
     Raises:
         ForkError: a patch does not apply exactly, an overlay collides, or a path is unsafe.

@@ -85,11 +85,7 @@ def _judge(
 ) -> tuple[TreeCondition, tuple[str, ...]]:
     """Return the state of a tree, and the reasons.
 
-    Args:
-        folder: folder of the tree.
-        stamp: stamp of the tree; None without a stamp.
-        inputs: present inputs of the tree; None when they cannot be read.
-        problems: reasons why the inputs cannot be read.
+    ``inputs`` is None when they cannot be read, for the reasons ``problems``.
     """
     if not folder.exists():
         return TreeCondition.MISSING, ("it was never applied", *problems)

@@ -23,12 +23,7 @@ def write_variant(
 ) -> None:
     """Write the tree with only the patches ``kept`` to the new folder ``output``.
 
-    Args:
-        plan: plan of the whole tree.
-        kept: names of the patches to apply.
-        output: folder that is absent or empty.
-        with_overlays: True to include the overlays.
-        durable: True to return only when the tree is on the disk, which may take long.
+    If ``durable``, the tree is on the disk on return, which may take long.
 
     Raises:
         UserError: ``output`` exists and is not empty.

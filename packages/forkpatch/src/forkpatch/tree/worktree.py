@@ -106,11 +106,8 @@ def build_repository(
 ) -> tuple[Git, list[str]]:
     """Make a git repository in the empty ``folder`` with these commits.
 
-    Args:
-        folder: empty folder; its ``.git`` gets every object and uses no other repository.
-        pristine: the base tree's repository.
-        commits: the chain of commits to write, the base first.
-        checkout: False to write no files of the last commit, in a repository that is gone soon.
+    The repository gets every object and uses no other one. Without ``checkout``, no file is
+    written, and the repository is gone soon.
 
     Returns:
         The repository and the commit ids.
@@ -132,10 +129,9 @@ def write_excludes(folder: Path, patterns: Sequence[str] = ()) -> None:
 
 def add_objects(git: Git, pristine: Pristine) -> None:
     """Copy the objects of a pristine tree into a repository."""
-    assert git.git_dir is not None and pristine.git.git_dir is not None
-    target = git.git_dir / "objects" / "pack"
+    target = git.objects / "pack"
     target.mkdir(parents=True, exist_ok=True)
-    for pack in (pristine.git.git_dir / "objects" / "pack").iterdir():
+    for pack in (pristine.git.objects / "pack").iterdir():
         if not (target / pack.name).exists():
             shutil.copyfile(pack, target / pack.name)
 
