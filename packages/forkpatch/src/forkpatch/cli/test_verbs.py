@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``upstream-tests``: upstream's own tests on the pristine trees and on our trees."""
+"""Verbs that run tests: upstream-tests, necessity."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from forkpatch.cli.options import (
     RELEASE,
@@ -22,19 +22,23 @@ from forkpatch.cli.options import (
 from forkpatch.errors import UserError
 from forkpatch.model.patchfile import Patch
 from forkpatch.output import console, counted, print_table, say, warn, write_report
-from forkpatch.regression.comparison import ComparedTest, TestChange, compare_files, counts
-from forkpatch.regression.notice import NothingComparedError, noticing_tests
-from forkpatch.regression.runner import Outcome, TestFile, TestRunner
-from forkpatch.regression.selection import TABLE, Choice, choose, read_table, touched_by_fork
-from forkpatch.regression.suite import (
-    OURS,
-    PRISTINE,
-    NoSuiteError,
-    Suite,
-    make_side,
-    open_suite,
+from forkpatch.regression.necessity import (
+    NothingComparedError,
+    Verdict,
+    judge,
+    noticing_tests,
+    open_trees,
 )
-from forkpatch.tree.derive import record_of
+from forkpatch.regression.runner import (
+    ComparedTest,
+    Outcome,
+    TestChange,
+    TestFile,
+    TestRunner,
+    compare_files,
+)
+from forkpatch.regression.selection import TABLE, Choice, choose, read_table
+from forkpatch.regression.suite import OURS, PRISTINE, NoSuiteError, Suite, make_side, open_suite
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import patch_name
 
@@ -43,7 +47,7 @@ _REASON = 110  # characters of a reason in a table
 
 
 @dataclass(frozen=True)
-class TestPlan:
+class _Planned:
     """Upstream's tests of a release, ready to run.
 
     Attributes:
@@ -54,11 +58,12 @@ class TestPlan:
     release: str
     plans: dict[str, TreePlan]
     suites: dict[str, tuple[Suite, Choice]]
+    runner: TestRunner
 
 
 def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
     """Run upstream's tests on the pristine tree and on ours; none may get worse."""
-    planned = plan_tests(fork, options)
+    planned = _plan(fork, options, options.only)
     wrong = [
         f"{suite.table.file}: {path} is in neither list, and it {choice.reasons[path]}"
         for suite, choice in planned.suites.values()
@@ -70,7 +75,7 @@ def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
             say(*(f"  {path}: {reason}" for path, reason in choice.reasons.items()))
         write_report(options.json, {name: choice for name, (_, choice) in planned.suites.items()})
     else:
-        compared = _compare(fork, options, planned)
+        compared = _compared(fork, options, planned)
         _print(planned, compared)
         write_report(options.json, {"release": planned.release, "tests": compared})
         wrong += [f"worse: {_name(test)}" for test in compared if test.change is TestChange.WORSE]
@@ -80,7 +85,7 @@ def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
+def _plan(fork: Fork, options: argparse.Namespace, only: str = "") -> _Planned:
     """Plan the trees of a release, and write out the available tests.
 
     Raises:
@@ -102,9 +107,7 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
             warn(f"not run: {error}")
             missing.append(error)
             continue
-        places = [item for group in record_of(fork, plan).patches.values() for item in group]
-        choice = choose(table, touched_by_fork(fork, plan, places, table), suite.files)
-        suites[name] = suite, choice
+        suites[name] = suite, choose(fork, plan, table, suite.files)
     if missing and not suites:
         raise missing[0]
     if not suites:
@@ -112,47 +115,33 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
             "the fork lists no tests of upstream's",
             remedy=f"write {fork.settings.patches / 'UPSTREAM' / TABLE}",
         )
-    return TestPlan(fork.lock.release(options.release)[0], plans, suites)
+    release = fork.lock.release(options.release)[0]
+    folder = fork.settings.root / RESULTS / release
+    runner = TestRunner(folder, options.test_timeout, options.jobs, only)
+    return _Planned(release, plans, suites, runner)
 
 
-def _compare(
-    fork: Fork, options: argparse.Namespace, planned: TestPlan
+def _compared(
+    fork: Fork, options: argparse.Namespace, planned: _Planned
 ) -> tuple[ComparedTest, ...]:
     """Run the chosen test files on both sides, and compare their results."""
     sides = [make_side(fork, planned.plans, name, {}) for name in (PRISTINE, OURS)]
     files = _wanted(planned, options.files)
     jobs = [[TestFile(suite, side, path) for suite, path in files] for side in sides]
-    runner = make_runner(fork, options, planned.release)
-    with progress("upstream's tests", sum(map(len, jobs)), quiet=options.json == "-") as step:
-        results = runner.run([job for both in zip(*jobs, strict=True) for job in both], step)
+    with Progress(console=console(), disable=options.json == "-") as bar:
+        task = bar.add_task("upstream's tests", total=2 * len(files))
+
+        def step(job: TestFile) -> None:
+            bar.update(task, advance=1, description=f"{job.side.name}: {job.path.split('/')[-1]}")
+
+        results = planned.runner.run(
+            [job for both in zip(*jobs, strict=True) for job in both], step
+        )
     before, after = ({job: results[job] for job in side_jobs} for side_jobs in jobs)
     return compare_files(before, after)
 
 
-def noticing(
-    fork: Fork, options: argparse.Namespace
-) -> Callable[[str, str], tuple[str, ...] | None]:
-    """Return a function of upstream and patch that lists the tests worse without the patch."""
-    planned = plan_tests(fork, options)
-    suites = {name: suite for name, (suite, _) in planned.suites.items()}
-    runner = make_runner(fork, options, planned.release)
-    records = {name: record_of(fork, plan) for name, plan in planned.plans.items()}
-
-    def noticed(upstream: str, patch: str) -> tuple[str, ...] | None:
-        places = records[upstream].patches[patch]
-        return noticing_tests(fork, planned.plans, suites, runner, (upstream, patch, places))
-
-    return noticed
-
-
-def make_runner(fork: Fork, options: argparse.Namespace, release: str) -> TestRunner:
-    """Return the runner for a verb's options."""
-    folder = fork.settings.root / RESULTS / release
-    only: str = getattr(options, "only", "")
-    return TestRunner(folder, options.test_timeout, options.jobs, only)
-
-
-def _wanted(planned: TestPlan, names: Sequence[str]) -> list[tuple[Suite, str]]:
+def _wanted(planned: _Planned, names: Sequence[str]) -> list[tuple[Suite, str]]:
     """Return the test files to run that this version has."""
     files = []
     for suite, choice in planned.suites.values():
@@ -169,20 +158,6 @@ def _wanted(planned: TestPlan, names: Sequence[str]) -> list[tuple[Suite, str]]:
     return files
 
 
-@contextmanager
-def progress(text: str, total: int, *, quiet: bool) -> Iterator[Callable[[TestFile], None]]:
-    """Show progress over test files; yield the function to call after each file."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeElapsedColumn(), console=console(), disable=quiet)
-    with bar:
-        task = bar.add_task(text, total=total)
-
-        def step(job: TestFile) -> None:
-            bar.update(task, advance=1, description=f"{job.side.name}: {job.path.split('/')[-1]}")
-
-        yield step
-
-
 def _name(item: ComparedTest) -> str:
     """Return a test and the change of its outcome in words."""
     test = item.test if item.test.startswith(item.path) else f"{item.path}: {item.test}"
@@ -190,49 +165,51 @@ def _name(item: ComparedTest) -> str:
     return f"{test}: {item.before.outcome} -> {item.after.outcome}: {reason}"
 
 
-def _print(planned: TestPlan, compared: tuple[ComparedTest, ...]) -> None:
+def _print(planned: _Planned, compared: tuple[ComparedTest, ...]) -> None:
     """Print the changed tests and a table of outcomes."""
     for change in (TestChange.FAILS_ON_BOTH, TestChange.BETTER, TestChange.WORSE):
         changed = [test for test in compared if test.change is change]
-        if changed:
-            say(f"{change}:", *(f"  {_name(test)}" for test in changed))
-    kinds = {test.before.outcome for test in compared} | {test.after.outcome for test in compared}
-    shown = [outcome for outcome in Outcome if outcome in kinds]
-    rows = []
-    for name, (before, after) in counts(compared).items():
-        changes = [test.change for test in compared if test.upstream == name]
-        for side, numbers in ((PRISTINE, before), (OURS, after)):
-            rows.append(
-                (
-                    str(planned.suites[name][0].upstream),
-                    side,
-                    *(str(numbers[outcome]) for outcome in shown),
-                    str(changes.count(TestChange.WORSE)) if side == OURS else "",
-                )
-            )
-    columns = ("upstream", "tree", *(str(outcome) for outcome in shown), "worse")
-    print_table(columns, rows, title=f"release {planned.release}")
+        say(*([f"{change}:"] if changed else []), *(f"  {_name(test)}" for test in changed))
+    counts = {
+        (name, side): Counter(
+            (test.before if side == PRISTINE else test.after).outcome
+            for test in compared
+            if test.upstream == name
+        )
+        for name in dict.fromkeys(test.upstream for test in compared)
+        for side in (PRISTINE, OURS)
+    }
+    shown = [outcome for outcome in Outcome if any(outcome in one for one in counts.values())]
+    worse = Counter(test.upstream for test in compared if test.change is TestChange.WORSE)
+    rows = [
+        (
+            *(str(planned.suites[name][0].upstream), side),
+            *(str(numbers[outcome]) for outcome in shown),
+            str(worse[name]) if side == OURS else "",
+        )
+        for (name, side), numbers in counts.items()
+    ]
+    print_table(("upstream", "tree", *shown, "worse"), rows, title=f"release {planned.release}")
     say(f"{counted(len(compared), 'test')} compared")
 
 
 def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     """Run each patch's test without the patch, to find patches that are no longer needed."""
-    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
-
-    notice = noticing(fork, options) if options.upstream_tests else None
-    plans = plans_of_release(fork, options)
-    wanted = _patches(plans, options.patches)
+    planned = _plan(fork, options) if options.upstream_tests else None
+    plans = planned.plans if planned else plans_of_release(fork, options)
+    suites = [suite for suite, _ in planned.suites.values()] if planned else []
     judgements = []
     incomparable = False
     with open_trees(fork, plans, options.timeout) as trees:
-        for upstream_name, patch in wanted:
-            judgement = judge(trees, upstream_name, patch)
-            if notice:
-                try:
-                    judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
-                except NothingComparedError as error:
-                    incomparable = True
-                    warn(str(error))
+        for upstream, patch in _patches(plans, options.patches):
+            judgement = judge(trees, upstream, patch)
+            try:
+                if planned:
+                    noticed = noticing_tests(trees, suites, planned.runner, upstream, patch.name)
+                    judgement = replace(judgement, noticed=noticed)
+            except NothingComparedError as error:
+                incomparable = True
+                warn(str(error))
             judgements.append(judgement)
             say(f"{patch.name}: {judgement.verdict}: {judgement.reason}")
             say(*(f"  upstream's test notices: {test}" for test in judgement.noticed or ()))
@@ -240,10 +217,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
         ("upstream", "patch", "verdict", "left out with it", "noticed by upstream's tests"),
         [
             (
-                item.upstream,
-                item.patch,
-                item.verdict,
-                ", ".join(item.along) or "-",
+                *(item.upstream, item.patch, item.verdict, ", ".join(item.along) or "-"),
                 "-" if item.noticed is None else str(len(item.noticed)),
             )
             for item in judgements

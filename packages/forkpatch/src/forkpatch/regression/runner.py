@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of upstream's test files, each in its own process, with a record of each test.
+"""Runs of upstream's test files, each in its own process, and comparisons of their results.
 
 A test that crashes the interpreter, or runs out of time, affects only its own outcome: the file
 continues with the next test. An interrupted file continues in the next run.
@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 #: Rank of each outcome, higher is better; 0 for the other outcomes.
-RANKS = {Outcome.PASSED: 2, Outcome.EXPECTED: 1, Outcome.SKIPPED: 1}
+_RANKS = {Outcome.PASSED: 2, Outcome.EXPECTED: 1, Outcome.SKIPPED: 1}
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,50 @@ class TestFile:
     suite: Suite
     side: Side
     path: str
+
+
+#: Results of a file by test; under FILE for a file that cannot be collected.
+Results = Mapping[str, TestResult]
+
+
+@dataclass
+class _Record:
+    """Record of a test file, which the recorder and the runner write: a line of JSON an event."""
+
+    path: Path
+    results: dict[str, TestResult] = field(default_factory=dict)
+    begun: str = ""  # the test that began but has no outcome
+    ended: bool = False
+
+    def read(self) -> _Record:
+        """Return the record with the present state of its file."""
+        now = _Record(self.path)
+        for line in _lines(self.path):
+            if "begun" in line:
+                now.begun = line["begun"]
+            elif "test" in line:
+                outcome = Outcome(line["outcome"])
+                now.results[line["test"]] = TestResult(outcome, line["reason"], line["seconds"])
+                now.begun = ""
+            elif "uncollected" in line:
+                now.results[FILE] = TestResult(Outcome(line["uncollected"]), line["reason"])
+            now.ended |= "uncollected" in line or "ended" in line
+        return now
+
+    def add(self, **line: object) -> None:
+        """Append a line, after the end of a line that a dead process left."""
+        start = b"" if self.path.read_bytes().endswith(b"\n") else b"\n"
+        with self.path.open("ab") as file:
+            file.write(start + (json.dumps(line).encode() + b"\n" if line else b""))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete lines of a record; a dying process may leave an incomplete line."""
+    for line in path.read_text("utf-8").split("\n")[:-1] if path.is_file() else ():
+        with suppress(ValueError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                yield value
 
 
 @dataclass
@@ -85,17 +129,10 @@ class TestRunner:
 
     def run(
         self, jobs: Sequence[TestFile], ended: Callable[[TestFile], None] = lambda _: None
-    ) -> dict[TestFile, dict[str, TestResult]]:
-        """Run files in parallel, except the tests that are on record.
-
-        If another run writes the same records, this run waits for its end.
-
-        Another run that writes the same records is waited for.
+    ) -> dict[TestFile, Results]:
+        """Run files in parallel, except the tests that are on record; wait for another run.
 
         ``ended`` is called after each file.
-
-        Returns:
-            Results by test for each file; under ``<file>`` for a file that cannot be collected.
         """
         results = {}
         self.results.mkdir(parents=True, exist_ok=True)
@@ -114,52 +151,49 @@ class TestRunner:
                 raise
         return {job: results[job] for job in jobs}
 
-    def record_of(self, job: TestFile) -> Path:
-        """Return the path of the record of a test file."""
-        name = job.path.replace("/", ".").removesuffix(".py")
-        return self.results / job.side.name / job.suite.upstream.name / f"{name}.jsonl"
-
-    def _run_file(self, job: TestFile) -> dict[str, TestResult]:
-        """Run a test file until its end or an interrupt; return the results by test."""
-        record = self.record_of(job)
-        record.parent.mkdir(parents=True, exist_ok=True)
+    def _run_file(self, job: TestFile) -> Results:
+        """Run a test file until its end or an interrupt."""
+        name = f"{job.path.replace('/', '.').removesuffix('.py')}.jsonl"
+        path = self.results / job.side.name / job.suite.upstream.name / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         key = {"key": suite_key(job.suite, job.side, job.path)}
-        if next(_lines(record), None) != key:
-            atomic_write(record, json.dumps(key) + "\n")
-        ended = False
-        while not (ended or self._stop.is_set()):
-            state = read_record(record)
-            if state.ended:
-                break
-            _end_line(record)
+        if next(_lines(path), None) != key:
+            atomic_write(path, json.dumps(key) + "\n")
+        record = _Record(path).read()
+        while not (record.ended or self._stop.is_set()):
+            record.add()
             ended, output = self._run_process(job, record)
-            after = read_record(record)
-            if self._stop.is_set():
-                break  # an interrupt is no outcome of a test
-            if ended and not self.only:
-                _append(record, {"ended": True})
-            elif not (ended or after.ended) and len(after.results) == len(state.results):
-                _append(record, {"uncollected": Outcome.CRASHED, "reason": output})
-        tests = read_record(record).results
+            now = record.read()
+            if ended and self.only:
+                record = now
+                break
+            if ended:
+                record.add(ended=True)
+            elif not (self._stop.is_set() or now.ended) and len(now.results) == len(record.results):
+                record.add(uncollected=Outcome.CRASHED, reason=output)
+            record = record.read()
+        tests = record.results
         return {test: item for test, item in tests.items() if self.only in test or test == FILE}
 
-    def _run_process(self, job: TestFile, record: Path) -> tuple[bool, str]:
+    def _run_process(self, job: TestFile, record: _Record) -> tuple[bool, str]:
         """Run pytest until its end, or until a test's time is up.
 
         Returns:
             True if pytest ended by itself, with every test; and the end of its output.
         """
-        suite = job.suite
-        pythons = [job.side.trees[name] / suite.table.python for name in _order(job)]
+        suite, first = job.suite, job.suite.upstream.name
+        trees = [first, *(name for name in job.side.trees if name != first)]
+        pythons = [job.side.trees[name] / suite.table.python for name in trees]
         environment = {
             **{k: v for k, v in os.environ.items() if k not in ("PYTEST_ADDOPTS", "PYTHONPATH")},
             **suite.table.variables(),
             "PYTHONPATH": os.pathsep.join(map(str, [*pythons, plugin_folder(suite)])),
-            "FORKPATCH_RECORD": str(record),
+            "FORKPATCH_RECORD": str(record.path),
             "FORKPATCH_BEFORE": suite.table.before,
             "FORKPATCH_ONLY": self.only,
         }
-        with (record.with_suffix(".log")).open("wb") as log:
+        log_path = record.path.with_suffix(".log")
+        with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", *pytest_options(suite), job.path],
                 cwd=suite.folder,
@@ -170,18 +204,20 @@ class TestRunner:
                 start_new_session=True,
             )
             try:
-                reason = self._watch(process, record)
+                reason = self._watch(process, record.path)
             finally:
-                _kill(process)
-        output = record.with_suffix(".log").read_bytes().decode("utf-8", "replace").strip()[-_TAIL:]
-        begun = read_record(record).begun
-        if begun:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                code = process.wait()
+        output = log_path.read_bytes().decode("utf-8", "replace").strip()[-_TAIL:]
+        ending = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        begun = record.read().begun
+        if begun and not self._stop.is_set():
             outcome = Outcome.ENDLESS if reason else Outcome.CRASHED
-            why = reason or f"{_ending(process.returncode)}: {output[-300:]}"
-            if not self._stop.is_set():
-                _append(record, {"test": begun, "outcome": outcome, "reason": why, "seconds": 0})
-        ended = not begun and not reason and process.returncode in (0, 1, 5)
-        return ended, reason or f"{_ending(process.returncode)}: {output}"
+            why = reason or f"{ending}: {output[-300:]}"
+            record.add(test=begun, outcome=outcome, reason=why, seconds=0)
+        ended = not begun and not reason and code in (0, 1, 5)
+        return ended, reason or f"{ending}: {output}"
 
     def _watch(self, process: subprocess.Popen[bytes], record: Path) -> str:
         """Wait for a process; return why it must be ended, empty when it ended by itself."""
@@ -197,84 +233,56 @@ class TestRunner:
         return ""
 
 
-@dataclass
-class RecordState:
-    """State of a record.
+class TestChange(StrEnum):
+    """Change of a test's outcome from the first side to the second side."""
+
+    SAME = "same"
+    BETTER = "better"
+    WORSE = "worse"
+    FAILS_ON_BOTH = "fails on both"
+
+
+@dataclass(frozen=True)
+class ComparedTest:
+    """Results of one of upstream's tests on two sides.
 
     Attributes:
-        results: results by test.
-        begun: the test that began but has no outcome.
-        ended: True when no test is left to run.
+        path: path of the test file.
+        test: pytest id of the test; ``<file>`` for a file that cannot be collected.
+        before: result on the first side.
+        after: result on the second side.
     """
 
-    results: dict[str, TestResult] = field(default_factory=dict)
-    begun: str = ""
-    ended: bool = False
+    upstream: str
+    path: str
+    test: str
+    change: TestChange
+    before: TestResult
+    after: TestResult
 
 
-def read_record(record: Path) -> RecordState:
-    """Return the state of a record that a recorder and its runner wrote."""
-    state = RecordState()
-    broken: TestResult | None = None
-    for line in _lines(record):
-        if "begun" in line:
-            state.begun = line["begun"]
-        elif "test" in line:
-            outcome = Outcome(line["outcome"])
-            state.results[line["test"]] = TestResult(outcome, line["reason"], line["seconds"])
-            state.begun = ""
-        elif "uncollected" in line:
-            broken = TestResult(Outcome(line["uncollected"]), line["reason"])
-            state.ended = True
-        elif "ended" in line:
-            state.ended = True
-    if broken is not None:
-        state.results[FILE] = broken
-    return state
+def compare_files(
+    before: Mapping[TestFile, Results], after: Mapping[TestFile, Results]
+) -> tuple[ComparedTest, ...]:
+    """Compare the results of the same files on two sides, test by test.
+
+    A test that a side lacks has the outcome of its file there, else it is absent.
+    """
+    compared: list[ComparedTest] = []
+    absent = TestResult(Outcome.ABSENT, "it is not collected here")
+    for (job, first), second in zip(before.items(), after.values(), strict=True):
+        # A side that collected the file lists each test.
+        both = FILE in first and FILE in second
+        for test in (one for one in dict.fromkeys([*first, *second]) if one != FILE or both):
+            old, new = (side.get(test, side.get(FILE, absent)) for side in (first, second))
+            where = job.suite.upstream.name, job.path, test
+            compared.append(ComparedTest(*where, _change(old, new), old, new))
+    return tuple(compared)
 
 
-def _lines(record: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of a record; a dying process may leave an incomplete line."""
-    if not record.is_file():
-        return
-    for line in record.read_text("utf-8").split("\n")[:-1]:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            yield value
-
-
-def _append(record: Path, line: Mapping[str, Any]) -> None:
-    """Append a line to a record."""
-    _end_line(record)
-    with record.open("ab") as file:
-        file.write(json.dumps(line).encode() + b"\n")
-
-
-def _end_line(record: Path) -> None:
-    """End an incomplete line of a dead process, so that a new line can follow."""
-    if not record.read_bytes().endswith(b"\n"):
-        with record.open("ab") as file:
-            file.write(b"\n")
-
-
-def _order(job: TestFile) -> list[str]:
-    """Return the upstreams' names, with the upstream of the test file first."""
-    first = job.suite.upstream.name
-    return [first, *(name for name in job.side.trees if name != first)]
-
-
-def _ending(code: int | None) -> str:
-    """Return how a process ended, in words."""
-    if code is not None and code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its child processes."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _change(before: TestResult, after: TestResult) -> TestChange:
+    """Return the change of an outcome; a test absent on the first side cannot become worse."""
+    old, new = _RANKS.get(before.outcome, 0), _RANKS.get(after.outcome, 0)
+    if new == old:
+        return TestChange.SAME if old else TestChange.FAILS_ON_BOTH
+    return TestChange.BETTER if new > old else TestChange.WORSE

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.model.overlays import read_shadows
 from forkpatch.model.record import SymbolPlace
 from forkpatch.symbols.outline import MODULE
+from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 
 TABLE = "upstream-tests.toml"
@@ -146,16 +146,6 @@ def read_table(fork: Fork, upstream: str) -> TestTable | None:
     return table
 
 
-def touched_by_fork(
-    fork: Fork, plan: TreePlan, places: Iterable[SymbolPlace], table: TestTable
-) -> Touched:
-    """Return the modules and names that series and overlays of a planned tree change."""
-    shadows = read_shadows(fork.overlay_folder(plan.upstream))
-    shadowed = [SymbolPlace(item.path, item.symbol, "") for item in shadows]
-    overlays = [SymbolPlace(path, MODULE, "") for path in plan.overlays]
-    return touched_by_places([*places, *shadowed, *overlays], table)
-
-
 def touched_by_places(places: Iterable[SymbolPlace], table: TestTable) -> Touched:
     """Return modules and names of places; a package's ``__init__`` counts as no module."""
     modules, names = set(), set()
@@ -195,30 +185,26 @@ def reason_to_run(data: bytes, touched: Touched, table: TestTable, *, wide: bool
     """
     packages = table.packages
     if not wide:
-        packages = tuple({_package_of(item, packages) for item in touched.modules} - {""})
+        parents = (
+            [one for one in packages if item.startswith(f"{one}.")] for item in touched.modules
+        )
+        packages = tuple({max(found, key=len) for found in parents if found})
     imported = sorted(imports_of(data))
-    for name in imported:
-        for module in touched.modules:
-            if name == module or name.startswith(f"{module}."):
-                return f"imports {module}"
-    for name in imported:
-        for package in sorted(packages):
-            if name == package or name.startswith(f"{package}."):
-                return f"imports {package}"
+    for group in (sorted(touched.modules), sorted(packages)):
+        for name in imported:
+            if around := next((one for one in group if f"{name}.".startswith(f"{one}.")), ""):
+                return f"imports {around}"
     words = {word.decode() for word in _IDENTIFIER.findall(data)}
     named = words & (touched.names | (table.symbols if wide else frozenset()))
     return f"names {min(named)}" if named else ""
 
 
-def _package_of(module: str, packages: Iterable[str]) -> str:
-    """Return the smallest package that a module is in; empty without such a package."""
-    around = (package for package in packages if module.startswith(f"{package}."))
-    return max(around, key=len, default="")
-
-
-def choose(table: TestTable, touched: Touched, files: Mapping[str, bytes]) -> Choice:
-    """Return the test files of a version that touch the fork's changes."""
-    choice = Choice()
+def choose(fork: Fork, plan: TreePlan, table: TestTable, files: Mapping[str, bytes]) -> Choice:
+    """Return the test files of a version that touch what patches and overlays change."""
+    record, choice = record_of(fork, plan), Choice()
+    patched = (place for places in record.patches.values() for place in places)
+    overlays = (SymbolPlace(path, MODULE, "") for path in plan.overlays)
+    touched = touched_by_places([*patched, *record.shadows, *overlays], table)
     # Parse only files with both words: an import of a.b.c has the words b and c.
     pairs = {tuple(name.encode().split(b".")[-2:]) for name in (*touched.modules, *table.packages)}
     words = [word.encode() for word in (*touched.names, *table.symbols)]

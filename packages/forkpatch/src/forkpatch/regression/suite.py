@@ -8,8 +8,7 @@ import importlib.metadata
 import json
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,19 +154,8 @@ def make_side(
             tree.parent.mkdir(parents=True, exist_ok=True)
             write_variant(plan, kept, tree, with_overlays=name != PRISTINE)
         trees[upstream], keys[upstream] = tree, key
-    return Side(name, trees, _digest([sorted(keys.items()), _environment_key()]))
-
-
-@contextmanager
-def passing_side(
-    fork: Fork, plans: Mapping[str, TreePlan], upstream: str, patch: str, gone: Sequence[str]
-) -> Iterator[Side]:
-    """Yield the side without the patches ``gone`` of an upstream; remove its tree at the end."""
-    side = make_side(fork, plans, f"without-{patch.removesuffix('.patch')}", {upstream: gone})
-    try:
-        yield side
-    finally:
-        shutil.rmtree(side.trees[upstream], ignore_errors=True)
+    packages = {(package.name, package.version) for package in importlib.metadata.distributions()}
+    return Side(name, trees, _digest([sorted(keys.items()), sys.version, sorted(packages)]))
 
 
 def _tree_key(plan: TreePlan, kept: Sequence[str], *, overlays: bool) -> str:
@@ -177,12 +165,6 @@ def _tree_key(plan: TreePlan, kept: Sequence[str], *, overlays: bool) -> str:
     return _digest(
         [plan.upstream.tree, [(name, hashes[name]) for name in kept], sorted(files.items())]
     )
-
-
-def _environment_key() -> list[object]:
-    """Return the versions of Python and the packages in this environment, which runs the tests."""
-    packages = {(package.name, package.version) for package in importlib.metadata.distributions()}
-    return [sys.version, sorted(packages)]
 
 
 def suite_key(suite: Suite, side: Side, path: str) -> str:
