@@ -15,7 +15,7 @@ from forkpatch.sources.obtain import mirrors_of
 from forkpatch.tree.fork import Fork
 
 if TYPE_CHECKING:
-    from forkpatch.inspect.mapmodel import MapCell, SeriesMap
+    from forkpatch.inspect.applicability import MapCell, SeriesMap
 
 _MOST_COLUMNS = 6  # versions in a table with a column for each
 _MOST_NAMES = 5  # newer versions that are listed

@@ -212,6 +212,17 @@ def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
     return dict(zip(wanted, stream_blobs(git, wanted), strict=True)) if wanted else {}
 
 
+def read_available(git: Git, oids: Iterable[str]) -> dict[str, bytes | None]:
+    """Return contents of blobs; None for a blob that a partial mirror lacks."""
+    ids = set(oids)
+    try:
+        return read_blobs(git, ids)
+    except GitError:
+        listed = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
+        local_ids = ids & set(listed.decode("ascii").split())
+        return dict.fromkeys(ids) | read_blobs(git, local_ids)
+
+
 def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
     """The contents of objects, in order and one at a time; None for one that is lacking.
 

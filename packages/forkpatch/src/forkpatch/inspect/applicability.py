@@ -1,29 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applicability of patches: probes of one series, or of all series, on upstream versions."""
+"""Applicability of patches: probes of one series, or of all series, on upstream versions.
+
+The map of all series is configured in ``pyproject.toml``:
+
+.. code-block:: toml
+
+    [tool.forkpatch.map.upstreams.foo]
+    from = "1.0"                             # the first version
+    until = "<40 hexadecimal digits>"        # the newest commit; tags after it are left out
+    wheels = ["1.1", "1.2"]                  # versions of the wheel
+
+``until`` makes the map repeatable: later commits of the same history do not change it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 from forkpatch.errors import SourceError, UserError
-from forkpatch.inspect.mapmodel import (
-    SHADOW,
-    ApplicabilityMap,
-    MapCell,
-    MapSettings,
-    SeriesMap,
-    TurningPoint,
-    map_settings,
+from forkpatch.inspect.probe import (
+    FITTING,
+    Contents,
+    Fit,
+    PatchFit,
+    ProbedSeries,
+    Prober,
+    Snapshot,
+    probe,
+    snapshots,
 )
-from forkpatch.inspect.probe import FITTING, Fit, PatchFit, ProbedSeries, probe
-from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
-from forkpatch.model.lock import Upstream, Wheel
+from forkpatch.model.lock import Upstream
 from forkpatch.model.record import SymbolPlace
 from forkpatch.output import warn
 from forkpatch.pins.tags import series_of, version_of
 from forkpatch.pins.versions import tags_of
+from forkpatch.safety import check_object_id
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
@@ -32,11 +45,88 @@ from forkpatch.tree.derive import record_of
 from forkpatch.tree.drift import Drift
 from forkpatch.tree.fork import Fork
 
+SHADOW = "overlay"
 _SHORT = 12
 
 
 @dataclass(frozen=True)
-class ProbeScope:
+class MapCell:
+    """Fit of a patch of a series on a version.
+
+    Attributes:
+        version: tag, commit or version of the wheel.
+        commit: commit of the version; empty for a wheel.
+        source: ``git`` or ``wheel``.
+        set: the version of the patch's series.
+        patch: file name of the patch; ``overlay`` for a symbol that an overlay replaces.
+        outcome: a ``probe.Fit``; empty for an overlay.
+        symbol_drift: the worst ``drift.Drift`` of the patch's symbols, against the series' own
+            base; empty when they cannot be read.
+        detail: the file or symbol that decides the outcome.
+        first_bad_commit: for a version newer than the base, the upstream commit since which the
+            patch does not apply; empty when it applies or the history is unknown.
+        first_good_commit: for an older version, the upstream commit since which the patch applies.
+    """
+
+    upstream: str
+    version: str
+    commit: str
+    source: str
+    set: str
+    patch: str = ""
+    outcome: str = ""
+    symbol_drift: str = ""
+    detail: str = ""
+    first_bad_commit: str = ""
+    first_good_commit: str = ""
+
+
+@dataclass(frozen=True)
+class TurningPoint:
+    """An upstream commit at which a patch starts, or stops (``broke``), to apply.
+
+    Attributes:
+        again: True when the patch stops here and applies again at a later commit.
+    """
+
+    patch: str
+    commit: str
+    subject: str
+    fit: str
+    broke: bool
+    again: bool
+
+
+@dataclass(frozen=True)
+class SeriesMap:
+    """A series and the upstream commits that were probed for it.
+
+    Attributes:
+        set: the version of the series.
+        patches: names of the patches, in the order of the series.
+        commits: number of upstream commits that changed the series' files, all probed; 0 when the
+            base is not a commit of the history.
+    """
+
+    upstream: str
+    set: str
+    base: str
+    until: str
+    commits: int
+    patches: tuple[str, ...]
+    turns: tuple[TurningPoint, ...]
+
+
+@dataclass(frozen=True)
+class ApplicabilityMap:
+    """Result of a probe, as ``--json`` writes it."""
+
+    sets: tuple[SeriesMap, ...]
+    rows: tuple[MapCell, ...]
+
+
+@dataclass(frozen=True)
+class _Scope:
     """Versions and commits on which a series is probed.
 
     Attributes:
@@ -49,11 +139,11 @@ class ProbeScope:
     """
 
     history: History | None
-    versions: tuple[tuple[str, str], ...]
-    wheels: tuple[str, ...]
+    versions: Sequence[tuple[str, str]]
+    wheels: Sequence[str]
     since: str
     until: str
-    paths: tuple[str, ...]
+    paths: Sequence[str]
 
 
 def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
@@ -62,20 +152,35 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
     Raises:
         UserError: the history of an upstream, or a wheel, is not available.
     """
+    tables: dict[str, dict[str, Any]] = fork.settings.map.get("upstreams", {})
+    if not tables:
+        raise UserError(
+            "pyproject.toml configures no upstream for the map",
+            remedy="name a patch series to probe, or add [tool.forkpatch.map.upstreams.NAME]",
+        )
     sets: list[SeriesMap] = []
     rows: list[MapCell] = []
-    for name, settings in map_settings(fork.settings.map).items():
-        history = _full_history(fork, name, settings, options)
-        prepared = [
-            _prepared(fork, upstream, options)
-            for upstream in fork.lock.versions(name).values()
-            if fork.series(upstream)
-        ]
-        until = settings.until or history.resolve("HEAD") or ""
-        versions = (*_tags(history, settings), (until[:_SHORT], until))
-        paths = tuple(sorted({path for series in prepared for path in _paths(series)}))
-        scope = ProbeScope(history, versions, settings.wheels, versions[0][1], until, paths)
-        for series in prepared:
+    for name, table in tables.items():
+        where, until = f"[tool.forkpatch.map.upstreams.{name}]", table.get("until", "")
+        if unknown := sorted(set(table) - {"from", "until", "wheels"}):
+            raise UserError(f"{where}: unknown: {', '.join(unknown)}")
+        if until:
+            check_object_id(until, f"{where}: until")
+        versions = fork.lock.versions(name).values()
+        history = _history(fork, next(iter(versions)), options, until)
+        if history is None:
+            newest, url = until or "now", next(iter(versions)).url
+            raise UserError(
+                f"no mirror of {name} with its history up to {newest} is known",
+                remedy=f"name a full clone of {url}: --mirror {name}=PATH",
+            )
+        every = [_prepared(fork, one, options) for one in versions if fork.series(one)]
+        until = until or history.resolve("HEAD") or ""
+        first = f"{table.get('from', '0')}.dev0"  # its pre-releases, too
+        probed = (*_tags(history, first, until), (until[:_SHORT], until))
+        paths = sorted({path for series in every for path in series.paths})
+        scope = _Scope(history, probed, table.get("wheels", ()), probed[0][1], until, paths)
+        for series in every:
             result, cells = _map_series(fork, series, scope, options)
             sets.append(result)
             rows += cells
@@ -94,8 +199,7 @@ def map_upstream(
         UserError: no mirror has the history, or a version is not available.
     """
     series = _prepared(fork, upstream, options)
-    places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
-    history = History.find(places, *([upstream.commit] if upstream.commit else []))
+    history = _history(fork, upstream, options, upstream.commit)
     wanted = wanted or ([] if upstream.commit else [upstream.version])
     if history is None and not wanted:
         raise UserError(
@@ -104,35 +208,48 @@ def map_upstream(
         )
     versions = _versions(upstream, history, wanted) if history else ()
     labels = {label for label, _ in versions}
-    wheels = tuple(name for name in wanted if name not in labels)
+    wheels = [name for name in wanted if name not in labels]
     until = (history.resolve(tip) or "") if history and upstream.commit else ""
-    scope = ProbeScope(history, versions, wheels, "", until, _paths(series))
+    scope = _Scope(history, versions, wheels, "", until, series.paths)
     result, cells = _map_series(fork, series, scope, options)
     return ApplicabilityMap((result,), tuple(cells))
 
 
+def _history(fork: Fork, upstream: Upstream, options: SourceOptions, commit: str) -> History | None:
+    """Return an upstream's history, which has a commit; None if no mirror on this machine does."""
+    places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
+    return History.find(places, *([commit] if commit else []))
+
+
 def _versions(
     upstream: Upstream, history: History, wanted: Sequence[str]
-) -> tuple[tuple[str, str], ...]:
+) -> Sequence[tuple[str, str]]:
     """Return label and commit of the wanted versions that the history has."""
     if not wanted:
-        pinned = version_of(upstream.tag or upstream.version)
-        tags = tags_of(str(history.git.git_dir))
         series = series_of(upstream.tag)
-        newer = [
-            tag
-            for tag in tags
-            if tag.version and pinned and tag.version >= pinned and tag.series == series
-        ]
-        versions = tuple((tag.name, tag.commit) for tag in newer)
-        return versions or ((upstream.version, upstream.commit),)
-    return tuple((name, commit) for name in wanted if (commit := _commit_of_version(history, name)))
+        tags = _tags(history, upstream.tag or upstream.version)
+        newer = [(name, commit) for name, commit in tags if series_of(name) == series]
+        return newer or ((upstream.version, upstream.commit),)
+    named = (
+        (name, (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name))
+        for name in wanted
+    )
+    found = ((name, next(filter(None, map(history.resolve, refs)), "")) for name, refs in named)
+    return [(name, commit) for name, commit in found if commit]
 
 
-def _commit_of_version(history: History, name: str) -> str | None:
-    """Return the commit of a tag, branch or commit name; None for an unknown name."""
-    candidates = (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name)
-    return next(filter(None, map(history.resolve, candidates)), None)
+def _tags(history: History, first: str, until: str = "") -> list[tuple[str, str]]:
+    """Return name and commit of the tags from the version ``first`` on, up to a commit."""
+    least = version_of(first)
+    tags = [
+        tag
+        for tag in tags_of(str(history.git.git_dir))
+        if tag.version and least and tag.version >= least
+    ]
+    if until:
+        dates = history.dates([until, *(tag.commit for tag in tags)])
+        tags = [tag for tag in tags if dates[tag.commit] <= dates[until]]
+    return [(tag.name, tag.commit) for tag in tags]
 
 
 def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
@@ -141,111 +258,70 @@ def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedS
     return ProbedSeries(plan, record_of(fork, plan), tuple(plan.steps()))
 
 
-def _paths(series: ProbedSeries) -> tuple[str, ...]:
-    """Return the upstream files that a series changes or its overlays shadow."""
-    return tuple(sorted({*series.paths, *(place.path for place in series.record.shadows)}))
-
-
 def _map_series(
-    fork: Fork, series: ProbedSeries, scope: ProbeScope, options: SourceOptions
+    fork: Fork, series: ProbedSeries, scope: _Scope, options: SourceOptions
 ) -> tuple[SeriesMap, list[MapCell]]:
     """Return the map of a series, and its cells."""
     upstream = series.plan.upstream
     names = tuple(patch.name for patch in series.plan.patches)
     result = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
-    blank = MapCell(upstream.name, "", "", "git", upstream.version, "", "", "")
     cells: list[MapCell] = []
     if scope.history is not None:
         git = scope.history.git
         probed = snapshots(git, scope.versions, scope.paths)
-        scan = _scan(scope, scope.history, upstream, _paths(series))
-        prober = Prober(series, git, [*probed, *scan.before, *scan.after])
-        turns = tuple(_turning_points(prober, scan, names))
-        result = replace(result, commits=len(scan.commits), turns=turns)
-        for snapshot in probed:
-            cell = replace(blank, version=snapshot.label, commit=snapshot.commit)
-            cells += _cells(cell, series, prober.contents(snapshot), prober.fits(snapshot))
+        before, after, commits = _scan(scope, scope.history, series)
+        prober = Prober(series, git, [*probed, *before, *after])
+        turns = tuple(_turning_points(prober, before, after, commits))
+        result = replace(result, commits=len(commits), turns=turns)
+        for one in probed:
+            cell = MapCell(upstream.name, one.label, one.commit, "git", upstream.version)
+            cells += _cells(cell, series, prober.contents(one), prober.fits(one))
     for version in scope.wheels:
         contents = _wheel_contents(fork, upstream, version, scope.paths, options)
-        cell = replace(blank, version=version, source="wheel")
+        cell = MapCell(upstream.name, version, "", "wheel", upstream.version)
         cells += _cells(cell, series, contents, probe(series, contents))
     return result, [_attributed(cell, result, scope.history) for cell in cells]
 
 
-def _full_history(fork: Fork, name: str, settings: MapSettings, options: SourceOptions) -> History:
-    """Return an upstream's history up to the configured commit."""
-    upstream = next(iter(fork.lock.versions(name).values()))
-    places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
-    history = History.find(places, *([settings.until] if settings.until else []))
-    if history is None:
-        newest = settings.until or "now"
-        raise UserError(
-            f"no mirror of {upstream.name} with its history up to {newest} is known",
-            remedy=f"name a full clone of {upstream.url}: --mirror {upstream.name}=PATH",
-        )
-    return history
+def _scan(
+    scope: _Scope, history: History, series: ProbedSeries
+) -> tuple[Sequence[Snapshot], Sequence[Snapshot], Mapping[str, UpstreamCommit]]:
+    """Return the upstream commits that change a series' files before and after its base.
 
-
-def _tags(history: History, settings: MapSettings) -> list[tuple[str, str]]:
-    """Return name and commit of the tags from the first version on, up to ``until``."""
-    first = version_of(settings.first)
-    tags = [
-        tag
-        for tag in tags_of(str(history.git.git_dir))
-        if tag.version and first and tag.version.release >= first.release
-    ]
-    if settings.until:
-        dates = history.dates([settings.until, *(tag.commit for tag in tags)])
-        tags = [tag for tag in tags if dates[tag.commit] <= dates[settings.until]]
-    return [(tag.name, tag.commit) for tag in tags]
-
-
-@dataclass(frozen=True)
-class _Scan:
-    """Upstream commits that change a series' files, oldest first.
-
-    Attributes:
-        before: commits before the series' base; the commit ``since`` itself comes first.
-        after: commits after the base.
-        commits: all scanned commits, by id.
+    The commit ``since`` itself comes first.
     """
-
-    before: tuple[Snapshot, ...]
-    after: tuple[Snapshot, ...]
-    commits: Mapping[str, UpstreamCommit]
-
-
-def _scan(scope: ProbeScope, history: History, upstream: Upstream, paths: Sequence[str]) -> _Scan:
-    """Return the commits of the scan before and after the series' base."""
-    base = upstream.commit
+    base = series.plan.upstream.commit
     if not base or history.resolve(base) is None:
-        return _Scan((), (), {})
-    before = list(history.commits(scope.since, base, *paths)) if scope.since else []
-    after = list(history.commits(base, scope.until, *paths)) if scope.until else []
+        return (), (), {}
+    before = list(history.commits(scope.since, base, *series.paths)) if scope.since else []
+    after = list(history.commits(base, scope.until, *series.paths)) if scope.until else []
     first = [scope.since] if scope.since else []
-    ids = [*first, *(c.commit for c in (*before, *after))]
+    ids = [*first, *(one.commit for one in (*before, *after))]
     taken = snapshots(history.git, [(oid, oid) for oid in ids], scope.paths)
     split = len(first) + len(before)
-    return _Scan(taken[:split], taken[split:], {c.commit: c for c in (*before, *after)})
+    return taken[:split], taken[split:], {one.commit: one for one in (*before, *after)}
 
 
-def _turning_points(prober: Prober, scan: _Scan, patches: Sequence[str]) -> Iterator[TurningPoint]:
+def _turning_points(
+    prober: Prober,
+    before: Sequence[Snapshot],
+    after: Sequence[Snapshot],
+    commits: Mapping[str, UpstreamCommit],
+) -> Iterator[TurningPoint]:
     """Yield the commits at which each patch starts to apply before the base, or stops after it."""
-    before = [(snapshot.commit, prober.fits(snapshot)) for snapshot in scan.before]
-    after = [(snapshot.commit, prober.fits(snapshot)) for snapshot in scan.after]
-    for index, patch in enumerate(patches):
-        bad = [at for at, (_, fits) in enumerate(before) if fits[index].fit not in FITTING]
+    for index, patch in enumerate(prober.patches):
+        fits = [[prober.fits(one)[index].fit for one in side] for side in (before, after)]
+        bad = [at for at, fit in enumerate(fits[0]) if fit not in FITTING]
         if bad and bad[-1] + 1 < len(before):
-            commit, fits = before[bad[-1] + 1]
-            subject = scan.commits[commit].subject
-            yield TurningPoint(patch, commit, subject, fits[index].fit, broke=False, again=False)
-        later = [(commit, fits[index].fit) for commit, fits in after]
-        for at, (commit, fit) in enumerate(later):
-            if fit not in (*FITTING, Fit.UNKNOWN):
-                again = any(other in FITTING for _, other in later[at:])
-                subject = scan.commits[commit].subject
-                yield TurningPoint(patch, commit, subject, fit, broke=True, again=again)
-                break
+            commit = before[bad[-1] + 1].commit
+            fit, subject = fits[0][bad[-1] + 1], commits[commit].subject
+            yield TurningPoint(patch, commit, subject, fit, broke=False, again=False)
+        broke = (at for at, fit in enumerate(fits[1]) if fit not in (*FITTING, Fit.UNKNOWN))
+        for at in list(broke)[:1]:
+            again = any(fit in FITTING for fit in fits[1][at:])
+            commit = after[at].commit
+            subject = commits[commit].subject
+            yield TurningPoint(patch, commit, subject, fits[1][at], broke=True, again=again)
 
 
 def _attributed(cell: MapCell, series_map: SeriesMap, history: History | None) -> MapCell:
@@ -267,27 +343,18 @@ def _is_newer(cell: MapCell, series_map: SeriesMap, history: History | None) -> 
         return order > base
     if not (series_map.base and cell.commit and history):
         return False
-    ask = ("merge-base", "--is-ancestor", cell.commit, series_map.base)
-    return history.git.run(*ask, ok=(0, 1)).returncode == 1
+    return not history.contains(series_map.base, cell.commit)
 
 
 def _cells(
-    cell: MapCell,
-    series: ProbedSeries,
-    contents: Mapping[str, bytes | None],
-    fits: Sequence[PatchFit],
+    cell: MapCell, series: ProbedSeries, contents: Contents, fits: Sequence[PatchFit]
 ) -> Iterator[MapCell]:
     """Yield a cell for each patch and for each shadowed symbol on a version."""
-    for patch_fit in fits:
-        places = series.record.patches[patch_fit.patch]
+    for fit in fits:
+        places = series.record.patches[fit.patch]
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")
-        yield replace(
-            cell,
-            patch=patch_fit.patch,
-            outcome=str(patch_fit.fit),
-            symbol_drift=drift,
-            detail=patch_fit.detail,
-        )
+        outcome = str(fit.fit)
+        yield replace(cell, patch=fit.patch, outcome=outcome, symbol_drift=drift, detail=fit.detail)
     for place in series.record.shadows:
         detail = f"{place.path}: {place.symbol}"
         yield replace(cell, patch=SHADOW, symbol_drift=_drift(place, contents), detail=detail)
@@ -297,7 +364,7 @@ def _cells(
 _ORDER = ("", Drift.UNCHANGED, Drift.MOVED, Drift.CHANGED, Drift.GONE)
 
 
-def _drift(place: SymbolPlace, contents: Mapping[str, bytes | None]) -> str:
+def _drift(place: SymbolPlace, contents: Contents) -> str:
     """Return the drift of a symbol; a lost symbol is searched in the series' other files."""
     if place.path not in contents:
         return ""
@@ -305,10 +372,9 @@ def _drift(place: SymbolPlace, contents: Mapping[str, bytes | None]) -> str:
     body = outline(place.path, data).body(place.symbol) if data is not None else None
     if body is not None:
         return Drift.UNCHANGED if body == place.body else Drift.CHANGED
-    for path, other in contents.items():
-        if other is not None and outline(path, other).body(place.symbol) is not None:
-            return Drift.MOVED
-    return Drift.GONE
+    known = (outline(path, other) for path, other in contents.items() if other is not None)
+    is_there = any(one.body(place.symbol) is not None for one in known)
+    return Drift.MOVED if is_there else Drift.GONE
 
 
 def _wheel_contents(
@@ -322,25 +388,18 @@ def _wheel_contents(
         raise UserError(
             f"{upstream.name} has no version {version!r}, and the lock pins no wheel of it"
         )
+    name = f"{like.wheel.package}=={version}"
     tree = fork.cache.find(pinned.tree) if pinned and pinned.wheel else None
-    tree = tree or fork.cache.find(fork.cache.seen(f"{like.wheel.package}=={version}"))
+    tree = tree or fork.cache.find(fork.cache.seen(name))
     if tree is None:
-        tree = fork.cache.find(_fetch(fork, like, like.wheel, version, options))
-    assert tree is not None, "it has just been stored"
+        if options.offline:
+            raise UserError(f"the wheel {name} is not in the cache, and this run is offline")
+        warn(f"fetching {name}")
+        with fork.cache.scratch() as scratch:
+            try:
+                path = download_wheel(like.wheel.package, version, scratch)
+            except SourceError as error:
+                raise UserError(f"the wheel {name} is not available: {error.what}") from error
+            tree = fork.cache.store(wheel_files(like, like.wheel, path), "wheel", "")
+        fork.cache.note(name, tree.tree)
     return dict.fromkeys(paths) | tree.read(paths)
-
-
-def _fetch(fork: Fork, like: Upstream, wheel: Wheel, version: str, options: SourceOptions) -> str:
-    """Download a wheel into the cache; return the id of its tree."""
-    name = f"{wheel.package}=={version}"
-    if options.offline:
-        raise UserError(f"the wheel {name} is not in the cache, and this run is offline")
-    warn(f"fetching {name}")
-    with fork.cache.scratch() as scratch:
-        try:
-            path: Path = download_wheel(wheel.package, version, scratch)
-        except SourceError as error:
-            raise UserError(f"the wheel {name} is not available: {error.what}") from error
-        tree = fork.cache.store(wheel_files(like, wheel, path), "wheel", "").tree
-    fork.cache.note(name, tree)
-    return tree

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.calls import Git, GitError
-from forkpatch.git.objects import list_tree
-from forkpatch.inspect.snapshots import read_available
+from forkpatch.git.objects import list_tree, read_available
 from forkpatch.model.lock import Upstream
 from forkpatch.regression import recorder
 from forkpatch.regression.selection import TestTable
