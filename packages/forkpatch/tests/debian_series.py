@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.cli.main import main as forkpatch
-from forkpatch.foreign.lists import parse_list
+from forkpatch.foreign.sources import parse_list
 from forkpatch.git.calls import neutral_environment
 
 PERSON = {"GIT_AUTHOR_NAME": "x", "GIT_AUTHOR_EMAIL": "x@localhost"}

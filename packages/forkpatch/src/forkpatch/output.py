@@ -16,7 +16,6 @@ from groundwork.files import atomic_write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 _WIDE = 1000  # columns
 _quiet = False
@@ -36,7 +35,7 @@ _STYLES = {
 
 def console() -> Console:
     """Return the console for tables; only a terminal limits the width of its lines."""
-    from rich.console import Console  # noqa: PLC0415 - for tables only: it takes 40 ms
+    from rich.console import Console  # noqa: PLC0415 - for this verb only
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
     return Console(highlight=False, soft_wrap=False, width=width)
@@ -68,29 +67,20 @@ def counted(count: int, word: str) -> str:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Print a table; a cell that is the name of a state gets the state's colour."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
-    from rich.table import Table  # noqa: PLC0415
-
     if _quiet:
         return
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title or None, header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.title_justify = "left"
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(cell) for cell in row))
+        styles = (_STYLES.get(cell.split(":", maxsplit=1)[0], "") for cell in row)
+        table.add_row(*map(Text, map(printable, row), styles))
     console().print(table)
-
-
-def _cell(cell: str) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    return Text(printable(cell), style=_STYLES.get(cell.split(":", maxsplit=1)[0], ""))
 
 
 def write_report(target: str | None, value: object) -> None:

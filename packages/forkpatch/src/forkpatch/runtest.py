@@ -32,7 +32,7 @@ class _Outcomes:
 
 def main(arguments: list[str]) -> int:
     """Run the test; return PASSED, FAILED or NOT_RUN."""
-    import pytest  # noqa: PLC0415 - a fork with another test command needs no pytest
+    import pytest  # noqa: PLC0415 - for this verb only
 
     outcomes = _Outcomes()
     code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *arguments], plugins=[outcomes])

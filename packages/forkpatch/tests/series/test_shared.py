@@ -146,7 +146,7 @@ def test_patch_that_lands_in_another_function_cannot_be_shared(lab: ForkLab) -> 
     (folder(lab) / "series").write_text("../1.0/step.patch\n")
     done = lab.run("record")
     assert done.code == 2
-    assert "python/calc/core.py: it changes walk now, and changed run before" in done.err
+    assert "python/calc/core.py: misplaced: it changes walk now, and changed run before" in done.err
 
 
 @pytest.mark.parametrize(

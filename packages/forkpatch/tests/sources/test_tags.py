@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forklab import FILES, ForkLab, Repo, git
 
-from forkpatch.pins.tags import prefix_of, series_of, version_of
+from forkpatch.pins.versions import prefix_of, series_of, version_of
 
 
 @pytest.mark.parametrize(

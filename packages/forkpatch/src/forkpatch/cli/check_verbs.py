@@ -10,8 +10,7 @@ from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.record import RECORD
 from forkpatch.output import counted, say, warn, write_report
-from forkpatch.series.recording import record_version
-from forkpatch.series.shared import homes_first
+from forkpatch.series.shared import homes_first, record_version
 from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.drift import Drift, compare, files_to_compare

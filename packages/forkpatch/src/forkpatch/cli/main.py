@@ -17,9 +17,8 @@ from pathlib import Path
 import forkpatch
 from forkpatch.cli.options import Verb
 from forkpatch.errors import UserError
-from forkpatch.git.calls import drop_variables
+from forkpatch.git.calls import drop_variables, require_git
 from forkpatch.git.objects import end_readers
-from forkpatch.machine import require_git
 from forkpatch.model.settings import find_root, load_settings
 from forkpatch.output import be_quiet
 from forkpatch.tree.claim import claimed
@@ -50,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(_OBJECTS)
     _open_streams()
     words = sys.argv[1:] if argv is None else argv
-    options = _parser(_modules(words)).parse_args(words)
+    # Only the module of the verb in the first word, after --root DIR, is loaded.
+    typed = "".join(words[2 if words[:1] == ["--root"] else 0 :][:1])
+    modules = tuple(name for name, verbs in _VERBS.items() if typed in verbs) or tuple(_VERBS)
+    options = _parser(modules).parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may be invalid text
             stream.reconfigure(errors="backslashreplace")
@@ -97,13 +99,6 @@ def _open_streams() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w"))
-
-
-def _modules(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the module of the verb in the first word, after ``--root DIR``; else all modules."""
-    start = 2 if words[:1] == ["--root"] else 0
-    verb = "".join(words[start : start + 1])
-    return tuple(name for name, verbs in _VERBS.items() if verb in verbs) or tuple(_VERBS)
 
 
 @functools.cache  # a program may run many verbs, and the parser takes a third of a quick verb

@@ -159,7 +159,6 @@ def known_sources(fork: Fork, options: argparse.Namespace) -> SourceOptions:
 
 
 def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
-    """Return the values ``NAME=VALUE`` of an option as a mapping."""
     pairs = {}
     for value in values:
         name, equals, rest = value.partition("=")

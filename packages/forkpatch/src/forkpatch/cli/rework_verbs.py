@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def run_range_diff(fork: Fork, options: argparse.Namespace) -> int:
     """Compare the series of two versions, patch by patch."""
     from forkpatch.series.rangediff import compare_series  # noqa: PLC0415 - for this verb only
-    from forkpatch.tree.revision import fork_at  # noqa: PLC0415
+    from forkpatch.tree.fork import fork_at  # noqa: PLC0415 - for this verb only
 
     chosen = known_sources(fork, options)
     plans = []
@@ -121,7 +121,6 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _in_words(result: Bisection) -> str:
-    """Return the result of a bisection in words."""
     if result.suspects:
         first, *later = result.suspects
         others = f", or one of the {len(later)} after it: {', '.join(later)}" if later else ""
@@ -132,7 +131,7 @@ def _in_words(result: Bisection) -> str:
 
 def run_push(fork: Fork, options: argparse.Namespace) -> int:
     """Push a series as a branch, on upstream's own commit, to a remote repository."""
-    from forkpatch.series.push import push  # noqa: PLC0415 - for this verb only
+    from forkpatch.series.submit import push  # noqa: PLC0415 - for this verb only
 
     chosen = known_sources(fork, options)
     upstream = version_of(fork, options)

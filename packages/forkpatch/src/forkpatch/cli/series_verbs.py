@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +92,7 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
             check=options.check,
             force=options.force,
             own=options.own,
-            also=_also(fork, item, options.also),
+            also=[upstream_of(fork, one, item.name)[1] for one in dict.fromkeys(options.also)],
         )
         for item in upstreams
     ]
@@ -105,12 +104,6 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
         say(f"{report.upstream} {report.version}: {count}, {state}")
     write_report(options.json, reports)
     return 1 if options.check and any(report.changes for report in reports) else 0
-
-
-def _also(fork: Fork, upstream: Upstream, releases: Sequence[str]) -> tuple[Upstream, ...]:
-    """Return the other versions of an upstream in these releases."""
-    upstreams = [upstream_of(fork, release, upstream.name)[1] for release in releases]
-    return tuple({item.version: item for item in upstreams if item != upstream}.values())
 
 
 def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
@@ -183,7 +176,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
-    from forkpatch.rebase import execute, resolution, result, tools, workspace  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase import execute, resolution, result, workspace  # noqa: PLC0415 - for this verb only
     from forkpatch.rebase.plan import Existing  # noqa: PLC0415
 
     name = options.upstream
@@ -198,7 +191,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     if goes_on or options.skip is not None or options.accept is not None:
         current = workspace.resume(fork, name, chosen)
         if options.mergetool:
-            tools.run_merge_tool(current)
+            resolution.run_merge_tool(current)
         with workspace.at_work(current):
             current = (
                 execute.skip(current, options.skip)
@@ -257,7 +250,7 @@ def _check_exported(fork: Fork, old: Upstream) -> None:
 
 def _newest_series(fork: Fork, name: str, new: str) -> Upstream | None:
     """Return the newest version with a series that is older than ``new``; None without one."""
-    from forkpatch.pins.tags import version_of as number_of  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.versions import version_of as number_of  # noqa: PLC0415 - for this verb only
 
     limit = number_of(new)
     older = [
@@ -271,7 +264,6 @@ def _newest_series(fork: Fork, name: str, new: str) -> Upstream | None:
 
 
 def _with_series(fork: Fork, name: str) -> list[Upstream]:
-    """Return the versions of an upstream that have a series."""
     versions = fork.lock.versions(name).values()
     return [pin for pin in versions if (fork.patch_folder(pin) / SERIES).exists()]
 
@@ -358,7 +350,6 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
 
 
 def _say_rebased(report: RebaseReport, release: str, target: str | None) -> None:
-    """Print the result of a rebase."""
     items = (*report.existing, *report.patches)
     whole = sum(len(item.diff.splitlines()) for item in items) <= _MOST_LINES
     for item in items:

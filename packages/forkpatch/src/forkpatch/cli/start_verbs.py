@@ -29,8 +29,11 @@ from groundwork.files import atomic_write
 
 def run_init(fork: Fork, options: argparse.Namespace) -> int:
     """Begin a fork here: pin a version of an upstream in a new lock."""
-    from forkpatch.pins.begin import first_lock, is_new  # noqa: PLC0415 - for this verb only
-    from forkpatch.pins.lockfile import with_pins  # noqa: PLC0415
+    from forkpatch.pins.lockfile import (  # noqa: PLC0415 - for this verb only
+        first_lock,
+        is_new,
+        with_pins,
+    )
     from forkpatch.pins.refresh import relock  # noqa: PLC0415
 
     path = fork.settings.lock

@@ -26,10 +26,9 @@ from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
 from forkpatch.rebase.plan import under_way
 from forkpatch.sources.obtain import SourceKind
-from forkpatch.tree.apply import Applied, ApplyState, apply_release
+from forkpatch.tree.apply import Applied, ApplyState, TreeCondition, apply_release, release_status
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork
-from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 from forkpatch.tree.worktree import OTHER_COMMITS
 from groundwork.files import atomic_write

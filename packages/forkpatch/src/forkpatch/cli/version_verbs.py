@@ -73,7 +73,7 @@ def _ranges(fits: Mapping[str, str]) -> Iterator[str]:
 
 def _newest(names: Sequence[str]) -> str:
     """Return the newest releases of a list in words, or its newest versions without releases."""
-    from forkpatch.pins.tags import version_of as number_of  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.versions import version_of as number_of  # noqa: PLC0415 - for this verb only
 
     releases = [name for name in names if (known := number_of(name)) and not known.is_prerelease]
     shown = (releases or list(names))[-_MOST_NAMES:]

@@ -29,7 +29,7 @@ from forkpatch.model.weave import Weave
 from forkpatch.series.mailbox import Exported, export_new, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions
-from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import patch_commit
 
@@ -132,7 +132,6 @@ def import_series(
 
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:
-    """Return the origin of an imported series."""
     exports = {source.file: item for (source, _), item in zip(woven.patches, exported, strict=True)}
     entries, data = [], {name: kept for name, kept in foreign.unlisted.items() if kept is not None}
     for patch in foreign.patches:
@@ -248,7 +247,6 @@ def _words(data: bytes, stem: str) -> str:
 
 
 def _named(head: Head, name: str) -> Patch:
-    """Return a patch without files from its head and name."""
     return Patch(
         name=name,
         author=head.author,

@@ -17,9 +17,8 @@ from pathlib import Path, PurePosixPath
 from forkpatch.errors import IntegrityError, UserError
 from forkpatch.foreign.heads import dep3_head
 from forkpatch.foreign.intake import weave_foreign
-from forkpatch.foreign.lists import parse_list
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, read_origin
-from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
+from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, parse_list
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
@@ -134,7 +133,6 @@ def _overlay_items(plan: TreePlan) -> list[_Item]:
 
 
 def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _Item:
-    """Return a patch with its file and its origin."""
     data = fork.patch_file(plan.upstream, patch).read_bytes()
     entry = origin.of(patch.name) if origin else None
     if origin is None or entry is None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from forkpatch.errors import PatchError
-from forkpatch.model.diffs import DIFF_GIT, HUNK, FileDiff, Hunk, HunkLine, read_file
-from forkpatch.model.reader import DiffReader
+from forkpatch.model.diffs import DIFF_GIT, HUNK, DiffReader, FileDiff, Hunk, HunkLine, read_file
 
 _START = re.compile(
     rb"^(?:Index: [^\n]*\n|diff [^\n]*\n|--- [^\n]*\n\+\+\+ [^\n]*\n(?:@@ |\Z)"
@@ -59,13 +58,12 @@ def settled(diff: FileDiff, exists: Callable[[str], bool]) -> FileDiff:
         return diff
     existing = [path for path in diff.paths if exists(path)]
     adds = len(diff.hunks) == 1 and diff.hunks[0].old_count == 0
-    path = min(existing or diff.paths, key=_rank)
+    # As patch(1) chooses: fewest parts, then shortest names.
+    path = min(
+        existing or diff.paths,
+        key=lambda one: (one.count("/"), len(one.rpartition("/")[2]), len(one)),
+    )
     return replace(diff, old=None if adds and not existing else path, new=path)
-
-
-def _rank(path: str) -> tuple[int, int, int]:
-    """Return the order of a path in patch(1)'s choice: fewest parts, then shortest names."""
-    return path.count("/"), len(path.rpartition("/")[2]), len(path)
 
 
 def reverse(diff: FileDiff, where: str) -> FileDiff:

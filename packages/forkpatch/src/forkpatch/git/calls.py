@@ -10,8 +10,10 @@ from it; GitPython reads objects and histories.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from forkpatch.errors import ForkError
-from forkpatch.machine import full
-from groundwork.errors import USER_MISTAKE
+from forkpatch.errors import ForkError, UserError
+from groundwork.errors import USER_MISTAKE, remedy_for
 from groundwork.files import naming
 
 if TYPE_CHECKING:
     from git import Repo
+
 
 #: The branch that HEAD of every new repository names.
 BRANCH = "forkpatch"
@@ -73,6 +75,10 @@ NEUTRAL_ATTRIBUTES = "* -text !eol -filter -ident !working-tree-encoding !diff !
 _dropped: dict[str, str] = {}
 NO_NETWORK = {"GIT_ALLOW_PROTOCOL": "none"}
 NETWORK = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
+#: Older versions cannot merge trees that are given on standard input.
+OLDEST_GIT = (2, 39)
+#: Free bytes below which a disk is full; git fails before the last block is used.
+FULL = 64 << 10
 
 
 class GitError(ForkError):
@@ -195,7 +201,7 @@ def knows_author(repository: Path) -> bool:
 
 def git_repo(git: Git) -> Repo:
     """A repository as GitPython's; its process that reads objects lives until ``Repo.close``."""
-    from git import Repo  # noqa: PLC0415 - where there is no git it cannot be imported
+    from git import Repo  # noqa: PLC0415 - for this verb only
 
     repo = Repo(git.git_dir)
     # Without a config file GitPython takes a bare repository for one with a work tree.
@@ -217,3 +223,36 @@ def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
         info.mkdir(exist_ok=True)
         (info / "attributes").write_text(NEUTRAL_ATTRIBUTES, encoding="ascii")
     return Git(git_dir, work_tree)
+
+
+def require_git() -> None:
+    """Check that git is installed and recent enough.
+
+    Raises:
+        UserError: git is missing or too old.
+    """
+    wanted = ".".join(map(str, OLDEST_GIT))
+    remedy = f"install git {wanted} or newer, and put it first on PATH"
+    try:
+        done = subprocess.run(["git", "version"], capture_output=True, check=False)
+    except OSError as error:
+        raise UserError(
+            f"git cannot be run: {os.strerror(error.errno or 0)}", remedy=remedy
+        ) from error
+    version = re.search(rb"(\d+)\.(\d+)[.\d]*", done.stdout)
+    if done.returncode or not version:
+        raise UserError("git does not print its version", remedy=remedy)
+    if (int(version[1]), int(version[2])) < OLDEST_GIT:
+        raise UserError(f"git is version {version[0].decode()}, too old", remedy=remedy)
+
+
+def full(folders: Iterable[Path]) -> str:
+    """Return a remedy that names the first folder without free space; empty without one.
+
+    Git itself does not always report a full disk.
+    """
+    for folder in folders:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if shutil.disk_usage(existing).free < FULL:
+            return f"{existing}: No space left on device; {remedy_for(errno.ENOSPC)}"
+    return ""

@@ -119,17 +119,14 @@ def _commit_command(ref: str, mark: int, commit: Commit) -> Iterator[bytes]:
     yield b"from %s\n" % commit.parent.encode() if commit.parent else b""
     yield b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b""
     # What goes comes first: a folder may take the place of a file, or a file of a folder.
-    for path, file in chain(sorted(commit.changes.items(), key=_goes_first), commit.files):
+    changes = sorted(commit.changes.items(), key=lambda one: (one[1] is not None, one[0]))
+    for path, file in chain(changes, commit.files):
         name = _quoted(path)
         if file is None:
             yield b"D %s\n" % name
         else:
             yield b"M %s inline %s\n" % (file.mode.encode(), name)
             yield from _data(file.data)
-
-
-def _goes_first(change: tuple[str, TreeFile | None]) -> tuple[bool, str]:
-    return change[1] is not None, change[0]
 
 
 def _data(data: bytes) -> Iterator[bytes]:

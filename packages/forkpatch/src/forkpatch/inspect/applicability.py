@@ -34,15 +34,14 @@ from forkpatch.inspect.probe import (
 from forkpatch.model.lock import Upstream
 from forkpatch.model.record import SymbolPlace
 from forkpatch.output import warn
-from forkpatch.pins.tags import series_of, version_of
-from forkpatch.pins.versions import tags_of
+from forkpatch.pins.versions import series_of, tags_of, version_of
 from forkpatch.safety import check_object_id
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.sources.repository import refs_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.symbols.outline import outline
-from forkpatch.tree.derive import record_of
-from forkpatch.tree.drift import Drift
+from forkpatch.tree.drift import Drift, record_of
 from forkpatch.tree.fork import Fork
 
 SHADOW = "overlay"
@@ -243,7 +242,7 @@ def _tags(history: History, first: str, until: str = "") -> list[tuple[str, str]
     least = version_of(first)
     tags = [
         tag
-        for tag in tags_of(str(history.git.git_dir))
+        for tag in tags_of(refs_of(str(history.git.git_dir)))
         if tag.version and least and tag.version >= least
     ]
     if until:
@@ -253,7 +252,6 @@ def _tags(history: History, first: str, until: str = "") -> list[tuple[str, str]
 
 
 def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
-    """Return the series of an upstream version, prepared for probing."""
     plan = fork.plan(upstream, options)
     return ProbedSeries(plan, record_of(fork, plan), tuple(plan.steps()))
 
@@ -261,7 +259,6 @@ def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedS
 def _map_series(
     fork: Fork, series: ProbedSeries, scope: _Scope, options: SourceOptions
 ) -> tuple[SeriesMap, list[MapCell]]:
-    """Return the map of a series, and its cells."""
     upstream = series.plan.upstream
     names = tuple(patch.name for patch in series.plan.patches)
     result = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())

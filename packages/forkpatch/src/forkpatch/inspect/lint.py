@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``check``: mistakes in patches and overlays that are found without a build."""
+"""The verb ``check``: mistakes in patches and overlays that are found without a build.
+
+The findings about a version's tree stay in the work folder while nothing changes that they depend
+on.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
+import forkpatch
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError
 from forkpatch.git.objects import list_tree
-from forkpatch.inspect.kept import KeptChecks
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
@@ -33,10 +41,11 @@ from forkpatch.model.record import RECORD
 from forkpatch.model.settings import Settings
 from forkpatch.safety import alike
 from forkpatch.series.mailbox import export_new
-from forkpatch.series.recording import cached_tree, record_version
-from forkpatch.series.shared import says_same
+from forkpatch.series.shared import cached_tree, record_version, says_same
 from forkpatch.tree.apply import chosen_plan
 from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, TreePlan
+from groundwork.files import atomic_write_json
+from groundwork.hashing import digest
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _FORMS = {
@@ -46,6 +55,8 @@ _FORMS = {
 _STATUS = re.compile(
     r"Pending|Submitted \[https?://\S+\]|Backport \[[0-9a-f]{7,40}\]|Inappropriate \[[^\]]+\]"
 )
+_READ = "correct the file so that it can be read"
+_FILE = "checks.json"
 
 
 @dataclass(frozen=True)
@@ -106,9 +117,6 @@ def check_fork(fork: Fork) -> LintReport:
     kept.write()
     # A mistake in a file that versions share is found once per version.
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
-
-
-_READ = "correct the file so that it can be read"
 
 
 def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:
@@ -187,7 +195,6 @@ def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFindi
 def _check_message(
     where: str, patch: Patch, data: bytes, require: Set[str]
 ) -> Iterator[LintFinding]:
-    """Find mistakes in the message of a patch."""
     subject_line = _line_of(data, "Subject")
     if "subject" in require and len(patch.subject) > 72:
         yield LintFinding(
@@ -275,7 +282,6 @@ def _missing_test(test: str, root: Path) -> str:
 def _check_diff(
     where: str, diff: FileDiff, empty: Set[int], *, in_wheel: bool
 ) -> Iterator[LintFinding]:
-    """Find mistakes in the diff of a file."""
     path = diff.new or diff.old
     if diff.binary and diff.old is None:
         yield LintFinding(
@@ -405,3 +411,50 @@ def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintF
             pairs = zip_longest(data.split(b"\n"), written.data.split(b"\n"))
             line = next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
             yield LintFinding(f"{where}:{line}", "an export would change this line", _export())
+
+
+class KeptChecks:
+    """Findings and notes about the trees of a fork's upstream versions, by a hash of all input."""
+
+    def __init__(self, fork: Fork) -> None:
+        self._fork = fork
+        self._path = fork.settings.work / _FILE
+        self._new: dict[str, Any] = {}
+        self._old: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            self._old = dict(json.loads(self._path.read_text("utf-8")))
+        grammars = find_spec("tree_sitter")  # its folder changes when a package is installed
+        installed = Path(grammars.origin or "").parents[1] if grammars else Path()
+        changed = str(installed.stat().st_mtime_ns)
+        self._program = digest(Path(forkpatch.__file__).parent, str(installed), changed)
+
+    def key(self, upstream: Upstream, faulty: Collection[str]) -> str:
+        """Return the hash of all that the findings about a version depend on.
+
+        ``faulty`` are the files that have findings already.
+        """
+        settings = self._fork.settings
+        folders = (settings.patches / upstream.name, self._fork.overlay_folder(upstream))
+        versions = self._fork.lock.versions(upstream.name).values()  # one may excuse another
+        cached = [self._fork.cache.find(one.tree) is not None for one in versions]
+        facts = (upstream, *versions, cached, settings.combinations, sorted(faulty))
+        words = self._program, *map(repr, facts)
+        return digest(*words, *(folder for folder in folders if folder.is_dir()))
+
+    def get(self, key: str) -> tuple[list[list[str]], list[str]] | None:
+        """Return the findings, each as its texts, and the notes of an earlier check, or None."""
+        if key not in self._old:
+            return None
+        self._new[key] = self._old[key]
+        return self._old[key]["findings"], self._old[key]["notes"]
+
+    def put(self, key: str, findings: Iterable[Iterable[str]], notes: Iterable[str]) -> None:
+        """Keep the findings and the notes of a check."""
+        self._new[key] = {"findings": [list(one) for one in findings], "notes": list(notes)}
+
+    def write(self) -> None:
+        """Write what this run found or used; a fork that cannot be written is checked each time."""
+        if self._new != self._old:
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write_json(self._path, self._new)

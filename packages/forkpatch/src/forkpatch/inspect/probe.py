@@ -75,7 +75,6 @@ def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
 def _fit(
     series: ProbedSeries, step: PatchStep, contents: Contents, state: Contents
 ) -> tuple[PatchFit, dict[str, bytes | None]]:
-    """Return the fit of a patch, and the files that it changes."""
     patch = step.patch
     for path in patch.paths:
         if path in series.plan.base and path not in contents:

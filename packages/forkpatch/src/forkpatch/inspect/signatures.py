@@ -75,7 +75,6 @@ def _of_block(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Signatur
 
 
 def _signature(node: _Function) -> Signature:
-    """Return the signature of a function's node."""
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     last = positional[len(positional) - len(arguments.defaults) :]

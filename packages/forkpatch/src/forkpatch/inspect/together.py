@@ -22,8 +22,7 @@ from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.weave import Weave
 from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.obtain import SourceOptions
-from forkpatch.tree.fork import Fork, PatchStep, TreePlan
-from forkpatch.tree.revision import fork_at, merge_base
+from forkpatch.tree.fork import Fork, PatchStep, TreePlan, fork_at, merge_base
 
 Order = tuple[str, ...]
 

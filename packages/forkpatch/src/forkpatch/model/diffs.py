@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diffs in git's format, read strictly: a line that is not understood is an error, never skipped.
 
-The format is git's ``Documentation/diff-format.txt``.
+The format is git's ``Documentation/diff-format.txt``; ``Documentation/gitformat-pack.txt`` has that
+of binary files: deflated, as a whole file or as a delta. :class:`DiffReader` also reads what other
+tools write.
 """
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from typing import NamedTuple
 
 from unidiff.errors import UnidiffParseError
@@ -17,8 +22,7 @@ from unidiff.patch import PatchSet
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError
-from forkpatch.model.binary import BinaryChange, read_binary
-from forkpatch.model.reader import REMEDY, DiffReader, unquote
+from forkpatch.git.objects import blob_id
 from forkpatch.safety import GITLINK_MODE, TREE_MODES, check_path
 
 DIFF_GIT = b"diff --git "
@@ -30,6 +34,14 @@ _KINDS = (b" ", b"+", b"-", b"\n", b"\\")
 # The blank of an empty line of context may be lost, and the remark be in any language.
 _AS_GIT_WRITES = {b"\n": b" \n", b"\\": b"\\ No newline at end of file\n"}
 _OTHER_LINES = "malformed diff: a hunk has other lines than it states"
+REMEDY = "export the patch again"
+_REFRESH = "refresh the patch (quilt refresh), then import"
+_ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
+_ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_DATE = re.compile(rb" +(?:\d{4}-\d\d-\d\d |[A-Z][a-z]{2} [A-Z][a-z]{2} +\d).*$")
+_BINARY = re.compile(rb"(literal|delta) (\d{1,12})$")
+_FULL_ID = 40
 
 
 class HunkLine(NamedTuple):
@@ -341,3 +353,195 @@ def split_lines(data: bytes) -> list[bytes]:
 
 def _shown(line: bytes) -> str:
     return repr(line.decode("utf-8", "replace"))
+
+
+class DiffReader:
+    """The lines of a patch file from its diff on, without their ends, one after the other.
+
+    Attributes:
+        strip: leading parts of each path to drop, as of ``patch -p``, in a patch that any tool
+            wrote; None for a patch in git's own form, with the prefixes ``a/`` and ``b/``.
+        carriage: the lines of this file's hunks end with CRLF because the patch was mailed as
+            text of another system.
+    """
+
+    def __init__(self, data: bytes, start: int, where: str, strip: int | None = None) -> None:
+        self.data = data
+        self.at = start
+        self.number = data.count(b"\n", 0, start) + 1
+        self.strip = strip
+        self.carriage = False
+        self._where = where
+
+    @property
+    def where(self) -> str:
+        """The place of the next line, for messages."""
+        return f"{self._where}:{self.number}"
+
+    @property
+    def foreign(self) -> bool:
+        """True when any tool may have written the patch."""
+        return self.strip is not None
+
+    def peek(self, ahead: int = 0) -> bytes | None:
+        """The next line, or one of the lines after it; None at the end."""
+        start = self.at
+        for _ in range(ahead):
+            start = self.data.find(b"\n", start) + 1 or len(self.data)
+        if start >= len(self.data):
+            return None
+        end = self.data.find(b"\n", start)
+        line = self.data[start : end if end >= 0 else len(self.data)]
+        return line.removesuffix(b"\r") if self.foreign else line
+
+    def line(self) -> bytes:
+        """The next line with its end as it is; empty at the end."""
+        return self.data[self.at : self.data.find(b"\n", self.at) + 1 or len(self.data)]
+
+    def take(self) -> bytes:
+        """The next line, which is passed; empty at the end."""
+        line = self.peek() or b""
+        self.at = self.data.find(b"\n", self.at) + 1 or len(self.data) + 1
+        self.number += 1
+        return line
+
+    def error(self, what: str) -> PatchError:
+        """The error that the next line is ``what``."""
+        return PatchError(f"{self.where}: {what}", remedy=_REFRESH if self.foreign else REMEDY)
+
+    def takes_carriage(self, lines: int) -> bool:
+        """True when each of the next lines ends with CRLF."""
+        end = self.at
+        for _ in range(lines):
+            end = self.data.find(b"\n", end) + 1
+            if not end or self.data[end - 2 : end - 1] != b"\r":
+                return False
+        return True
+
+    def path(self, name: bytes, prefix: str, where: str) -> str:
+        """The path in the tree of a name in the patch, checked."""
+        path = unquote(name)
+        if self.strip is None:
+            if not path.startswith(prefix):
+                raise PatchError(f"{where}: {path} lacks the prefix {prefix}")
+            return check_path(path.removeprefix(prefix), where)
+        parts = re.sub("/+", "/", path).split("/")
+        if len(parts) <= self.strip:
+            raise PatchError(f"{where}: {path} has no {self.strip + 1} parts, which -p needs")
+        return check_path("/".join(parts[self.strip :]), where)
+
+    def side(self, start: bytes, prefix: str, where: str) -> str | None:
+        """The path of the next line, which begins with ``---`` or ``+++``; None for /dev/null."""
+        line = self.take()
+        if not line.startswith(start):
+            raise PatchError(f"{where}: a file's diff could not be read whole", remedy=REMEDY)
+        # Git puts a tab after a name with blanks; one in the name itself is escaped.
+        name = line.removeprefix(start).partition(b"\t")[0]
+        if self.foreign:  # other tools put a date there
+            quoted = _QUOTED.match(name)
+            name = quoted[0] if quoted else _DATE.sub(b"", name).rstrip()
+        return None if unquote(name) == "/dev/null" else self.path(name, prefix, where)
+
+
+def unquote(raw: bytes) -> str:
+    """A path as it is: git writes unusual characters as C-style escapes in quotes."""
+    if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
+        raw = _ESCAPE.sub(_unescape, raw[1:-1])
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match.group(1)
+    if code in _ESCAPED:
+        return bytes([_ESCAPED[code]])
+    return code if code in b'"\\' else bytes([int(code, 8) & 255])
+
+
+@dataclass(frozen=True)
+class BinaryChange:
+    """New content of a binary file, as a whole or as a delta to the old content.
+
+    Attributes:
+        old: blob id of the old content; zeros for a new file.
+        new: blob id of the new content; zeros for a removed file.
+        delta: True when ``data`` is a delta.
+        data: the inflated data.
+    """
+
+    old: str
+    new: str
+    delta: bool
+    data: bytes
+
+    def apply(self, before: bytes | None, where: str) -> bytes:
+        """Return the new content.
+
+        Raises:
+            PatchError: old or new content differs from the patch's blob ids.
+        """
+        if before is not None and blob_id(before) != self.old:
+            raise PatchError(
+                f"{where}: the binary file is {blob_id(before)}, the patch was made for {self.old}",
+                remedy=f"to move it to another base: {typed('rebase')}",
+            )
+        after = _patched(before or b"", self.data, where) if self.delta else self.data
+        if set(self.new) != {"0"} and blob_id(after) != self.new:
+            raise PatchError(f"{where}: the binary change does not give {self.new}", remedy=REMEDY)
+        return after
+
+
+def read_binary(reader: DiffReader, ids: re.Match[bytes] | None) -> BinaryChange:
+    """Return the change of a ``GIT binary patch``; the reverse change is skipped."""
+    if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
+        raise reader.error("a binary change without full object ids: use --full-index")
+    reader.take()
+    delta, data = _read_deflated(reader)
+    if _BINARY.match(reader.peek() or b""):
+        _read_deflated(reader)
+    return BinaryChange(ids[1].decode(), ids[2].decode(), delta, data)
+
+
+def _read_deflated(reader: DiffReader) -> tuple[bool, bytes]:
+    """Read a deflated block; return True for a delta, and the inflated data."""
+    match = _BINARY.match(reader.peek() or b"")
+    if match is None:
+        raise reader.error("malformed diff: a binary change is neither literal nor delta")
+    reader.take()
+    parts = []
+    while line := reader.peek():
+        length = line[0] - 64 if line[0] <= 90 else line[0] - 70  # A-Z: 1-26, a-z: 27-52
+        try:
+            part = base64.b85decode(line[1:])
+        except ValueError as error:
+            raise reader.error(f"malformed diff: {error}") from error
+        if not 0 < length <= len(part) < length + 4:
+            raise reader.error("malformed diff: a line of a binary change has another length")
+        parts.append(part[:length])
+        reader.take()
+    reader.take()
+    size = int(match[2])
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(b"".join(parts), size + 1)
+    except zlib.error as error:
+        raise reader.error(f"malformed diff: {error}") from error
+    if len(data) != size or inflate.unconsumed_tail:
+        raise reader.error("malformed diff: a binary change has another size than it states")
+    return match[1] == b"delta", data
+
+
+def _patched(base: bytes, delta: bytes, where: str) -> bytes:
+    """Return the result of a delta, which consists of copies from the base and new bytes."""
+    from gitdb.fun import apply_delta_data, msb_size  # noqa: PLC0415 - for this verb only
+
+    result = BytesIO()
+    try:
+        at, size = msb_size(delta)
+        at, result_size = msb_size(delta, at)
+        apply_delta_data(base, len(base), delta[at:], len(delta) - at, result.write)
+    except (AssertionError, IndexError, ValueError):
+        size = result_size = -1
+    # At a copy from beyond the base, gitdb stops and returns the result so far.
+    if size != len(base) or len(result.getvalue()) != result_size:
+        raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=REMEDY)
+    return result.getvalue()

@@ -207,7 +207,6 @@ def parse_lock(text: str, path: Path) -> Lock:
 
 
 def _parse(document: Mapping[str, Any], path: Path) -> Lock:
-    """Return the lock of a parsed TOML document."""
     _check_kinds(document, path.name)
     upstreams: dict[str, dict[str, Upstream]] = {}
     for name, table in _tables(document["upstreams"], f"{path.name}: upstreams"):
@@ -228,7 +227,6 @@ def _parse(document: Mapping[str, Any], path: Path) -> Lock:
 
 
 def _tables(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tables of a table, with their names."""
     for name, entry in table.items():
         if not isinstance(entry, dict):
             raise UserError(f"{where}: {name} = {entry!r}: it must be a table", remedy=_RESTORE)
@@ -258,7 +256,6 @@ def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
 def _upstream(
     name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any], where: str
 ) -> Upstream:
-    """Return an upstream version from its tables."""
     _check_kinds(entry, where)
     include = entry.get("include", [WHOLE])
     if not include:
@@ -267,13 +264,16 @@ def _upstream(
             remedy='name what the fork needs: include = ["src", "LICENSE"]; without the key it'
             " is the whole tree",
         )
+    url = table["url"]
+    if url.startswith("-") or "::" in url:  # git would take it for an option or a remote helper
+        raise UserError(f"{where}: url = {url!r} is not a plain URL", remedy=_RESTORE)
     wheel = _wheel(entry["wheel"], f"{where}: wheel") if "wheel" in entry else None
     wheel_only = wheel is not None and not {"commit", "tag"} & entry.keys()
     later = bool(entry.get("tag")) and not entry.get("commit")
     return Upstream(
         name=name,
         version=version,
-        url=_check_url(table["url"], where),
+        url=url,
         optional=bool(table.get("optional", False)),
         tag=entry.get("tag", ""),
         commit="" if later or wheel_only else check_object_id(entry["commit"], f"{where}: commit"),
@@ -288,15 +288,7 @@ def _upstream(
     )
 
 
-def _check_url(url: str, where: str) -> str:
-    """Return a URL unless git could take it for an option or a remote helper."""
-    if url.startswith("-") or "::" in url:
-        raise UserError(f"{where}: url = {url!r} is not a plain URL", remedy=_RESTORE)
-    return url
-
-
 def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
-    """Return a wheel from its table."""
     _check_kinds(entry, where)
     for item in entry["files"]:
         if not isinstance(item, dict):
@@ -312,5 +304,4 @@ def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
 
 
 def _matches(path: str, globs: tuple[str, ...]) -> bool:
-    """Return True when a path matches a glob."""
     return any(fnmatchcase(path, glob) for glob in globs)

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patch files in git's mailbox format, and the series that orders them."""
+"""Patch files in git's mailbox format, and the series that orders them.
+
+``NAME.patch [linux bsd]`` in a series is applied with at least one of these options,
+``NAME.patch [!windows]`` without any of them, as in the architectures of Debian's control files.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
-from forkpatch.model.condition import ALWAYS, Condition, parse_condition
 from forkpatch.model.diffs import FileDiff, parse_diff
 from forkpatch.model.mailhead import parse_head, parse_trailers
 from forkpatch.safety import check_name, check_regular
@@ -25,6 +28,57 @@ Positions = Mapping[str, tuple[int, ...]]
 
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _CRLF = re.compile(rb"^(?:diff --git |--- |\+\+\+ |@@ )[^\n]*\r$", re.MULTILINE)
+
+
+#: The option with which every patch is applied, regardless of conditions.
+EVERY = "all"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the chosen options; without options it always holds.
+
+    Attributes:
+        options: the options in the condition.
+        negated: True if the condition holds without these options, False if it holds with one of
+            them.
+    """
+
+    options: tuple[str, ...] = ()
+    negated: bool = False
+
+    def __str__(self) -> str:
+        sign = "!" if self.negated else ""
+        return f"[{' '.join(f'{sign}{option}' for option in self.options)}]" if self.options else ""
+
+    def holds(self, chosen: Collection[str]) -> bool:
+        """Return True if the condition holds with the chosen options."""
+        if not self.options or EVERY in chosen:
+            return True
+        return self.negated is not any(option in chosen for option in self.options)
+
+
+ALWAYS = Condition()
+
+
+def parse_condition(text: str, where: str) -> Condition:
+    """Return the condition of a text ``[linux bsd]`` or ``[!windows]``.
+
+    Raises:
+        PatchError: the text is not a condition.
+    """
+    words = text[1:-1].split() if text.startswith("[") and text.endswith("]") else []
+    negated = [word.startswith("!") for word in words]
+    if not words or len(set(negated)) > 1:
+        raise PatchError(
+            f"{where}: {text} is not a condition",
+            remedy="write [ONE OTHER] for a patch that is applied with one of these options, or"
+            " [!ONE !OTHER] for one that is applied with none of them",
+        )
+    names = tuple(check_name(word.removeprefix("!"), f"{where}: option") for word in words)
+    if EVERY in names:
+        raise PatchError(f"{where}: {EVERY} is not an option", remedy="it chooses every patch")
+    return Condition(names, negated[0])
 
 
 @dataclass(frozen=True)
@@ -274,7 +328,6 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
 
 
 def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
-    """Return the patch of a file's bytes."""
     start = diff_start(data, where)
     author, date, message = parse_head(data[:start], where)
     return Patch(

@@ -116,7 +116,6 @@ def format_record(record: Record) -> str:
 
 
 def _place(hunks: list[int] | None = None, **rest: str) -> SymbolPlace:
-    """Return a place from its JSON values."""
     return SymbolPlace(**rest, hunks=tuple(map(int, hunks or ())))
 
 

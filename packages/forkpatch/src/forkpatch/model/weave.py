@@ -280,7 +280,6 @@ class Weave:
             self._needs[name] |= self._removers(inside, name)
 
     def _file_in_folders(self, path: str) -> None:
-        """Add a file to each folder above its path."""
         assert self._folders is not None
         folder = path
         while folder:
@@ -319,7 +318,6 @@ class Weave:
         return versions[-1]
 
     def _patch_lines(self, file: _FileWeave, diff: FileDiff, name: str) -> None:
-        """Apply all hunks of a file."""
         if not diff.hunks:
             return
         visible = file.visible()
@@ -366,23 +364,15 @@ def _weave_hunk(
             inserted.append((seen[at - 1] + 1 if at else 0, _Line(data, name)))
             if gap != at:
                 gap = at
-                needs |= _neighbours(file, seen, at, name)
+                # The place of an inserted line is certain only while both neighbours are present
+                # and no line comes back between them.
+                low = seen[at - 1] if at else 0
+                high = seen[at] + 1 if at < len(seen) else len(file.lines)
+                needs |= _patches_of(file.lines[low:high]) - {name}
     return needs
 
 
-def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[str]:
-    """Return the patches that added or removed lines beside the gap before ``seen[at]``.
-
-    The place of an inserted line is certain only while both neighbours are present and no line
-    comes back between them.
-    """
-    low = seen[at - 1] if at else 0
-    high = seen[at] + 1 if at < len(seen) else len(file.lines)
-    return _patches_of(file.lines[low:high]) - {name}
-
-
 def _patches_of(lines: Iterable[_Line]) -> set[str]:
-    """Return the patches that added or removed lines."""
     return {by for line in lines for by in (line.added, line.removed) if by} - {BASE}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to the lock's text: renewed pins, an added version; the rest is unchanged.
+"""The lock's text: of a new fork, with an added version, with renewed pins.
 
 These functions write no file: the lock is written once, when every pin is known.
 """
@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tomlkit
 
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
-from forkpatch.model.lock import Lock, Upstream
-from forkpatch.pins.tags import name_of_version, prefix_of, series_of, version_of
-from forkpatch.pins.versions import tags_of
+from forkpatch.git.calls import Git
+from forkpatch.model.lock import WHOLE, Lock, Upstream
+from forkpatch.pins.versions import (
+    name_of_version,
+    prefix_of,
+    series_of,
+    tags_of,
+    usual_series,
+    version_of,
+)
 from forkpatch.safety import check_name, check_object_id
+from forkpatch.sources.repository import local_path, refs_of
+
+#: Number of tags in a message about a missing tag.
+_NAMED = 5
+#: Names of folders that do not tell what is in them.
+_COMMON = {"repo", "repository", "clone", "mirror", "checkout", "src", "source", "upstream", "git"}
 
 
 def add_version(
@@ -38,7 +52,7 @@ def add_version(
         lock: present content of the lock.
         like: version whose paths, globs and wheel layout are copied.
         version: the new version's name. A whole tag of the other version's scheme is shortened to
-            its version, as :func:`forkpatch.pins.begin.first_lock` does.
+            its version, as :func:`forkpatch.pins.lockfile.first_lock` does.
         tag: tag of the new version; empty: found by the version and the other version's prefix.
         commit: commit of the new version, if it has no tag.
         wheel_only: True when the commit of the wheel is unknown.
@@ -95,7 +109,7 @@ def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) ->
     errors = []
     for place in places:
         try:
-            known = {item.name: item for item in tags_of(place)}
+            known = {item.name: item for item in tags_of(refs_of(place))}
         except SourceError as error:
             errors.append(error.what)
             continue
@@ -117,7 +131,6 @@ def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) ->
 
 
 def _key(name: str) -> str:
-    """Return a name as a key of TOML."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
@@ -130,7 +143,9 @@ def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
         if upstream.commit:
             entry["commit"] = upstream.commit
         entry["tree"] = upstream.tree
-        _set(entry, "executable", _array(sorted(upstream.executable)))
+        runs = tomlkit.array().multiline(len(upstream.executable) > 1)
+        runs.extend(sorted(upstream.executable))
+        _set(entry, "executable", runs)
         if upstream.wheel:
             files = tomlkit.array().multiline(True)
             for file in upstream.wheel.files:
@@ -168,8 +183,109 @@ def _set(entry: Any, key: str, value: Any) -> None:
         entry[key] = value
 
 
-def _array(values: list[str]) -> Any:
-    """Return an array of TOML."""
-    array = tomlkit.array().multiline(len(values) > 1)
-    array.extend(values)
-    return array
+def first_lock(
+    url: str,
+    *,
+    name: str,
+    tag: str,
+    commit: str,
+    include: Sequence[str],
+    submodules: Sequence[str],
+    places: Sequence[str],
+) -> str:
+    """Return the text of a new fork's lock, whose tree is not looked up yet.
+
+    Args:
+        url: the upstream's repository, a URL or a folder.
+        name: the upstream's name; empty: that of a clone's origin, or the end of the URL.
+        tag: tag to pin; empty: the newest version, unless ``commit`` is given.
+        commit: commit to pin; empty: the tag's.
+        include: files and folders to include; empty for the whole tree.
+        submodules: submodules to include.
+        places: repositories that are searched for tags.
+
+    Raises:
+        UserError: the upstream has no valid name, or no version or tag was found.
+    """
+    path = local_path(url)
+    if path is not None:
+        url = str(path.resolve())
+    name = name or _name_of(url, path)
+    check_name(name, "upstream")
+    version = ""
+    if commit:
+        version = check_object_id(commit, "--commit")[:12]
+    else:
+        tag = _tag(places, name, tag)
+        version = name_of_version(tag)
+    check_name(version, "version")
+    entry: dict[str, Any] = {"tag": tag} if tag else {"commit": commit}
+    if tuple(include) not in ((), (WHOLE,)):
+        entry["include"] = list(include)
+    if submodules:
+        entry["submodules"] = list(submodules)
+    document: dict[str, Any] = {
+        "default-release": version,
+        "releases": {version: {name: version}},
+        "upstreams": {name: {"url": url, "versions": {version: {**entry, "tree": ""}}}},
+    }
+    return tomlkit.dumps(document)
+
+
+def _name_of(url: str, path: Path | None) -> str:
+    """Return the name of a repository: that of a clone's origin, else the end of its URL."""
+    if path is not None:
+        origin = Git().run("-C", str(path), "config", "remote.origin.url", ok=range(129)).stdout
+        url = origin.decode("utf-8", "replace").strip() or url
+    parts = [re.sub(r"\.git$", "", part) for part in re.split("[/:]", url)]
+    named = [part for part in parts if part and part.lower() not in _COMMON]
+    return (named or parts)[-1]
+
+
+def _tag(places: Sequence[str], name: str, wanted: str) -> str:
+    """Return the tag ``wanted``, or the tag of the newest version, preferably not a pre-release."""
+    reasons, newest = list[str](), list[str]()
+    for place in places:
+        try:
+            refs = refs_of(place)
+            known = tags_of(refs)
+            series = usual_series(known)
+            tags = [tag for tag in known if tag.version and tag.series == series]
+        except SourceError as error:
+            reasons.append(error.what)
+            continue
+        if wanted in [tag.name for tag in known]:
+            return wanted
+        if wanted:
+            reasons.append(f"{place} has no tag {wanted}")
+            newest += [tag.name for tag in reversed(tags or known)][:_NAMED]
+            continue
+        final = [tag for tag in tags if tag.version and not tag.version.is_prerelease]
+        if tags:
+            return (final or tags)[-1].name
+        raise UserError(
+            f"{place} has no tag that names a version",
+            remedy=f"name a tag: --tag TAG; or a commit: --commit {refs.get('HEAD', 'ID')}",
+        )
+    if newest:
+        raise UserError(
+            "; ".join(reasons), remedy=f"choose an existing tag: --tag {' | '.join(newest)}"
+        )
+    raise UserError(
+        f"no repository of {name} could be asked: {'; '.join(reasons)}",
+        remedy=f"give a URL or folder that git can read, or a clone of it: --mirror {name}=PATH",
+    )
+
+
+def is_new(lock: Path) -> None:
+    """Check that the folder is not a fork yet.
+
+    Raises:
+        UserError: the lock exists.
+    """
+    if lock.exists():
+        raise UserError(
+            f"{lock} exists: this folder is a fork already",
+            remedy=f"pin one more version: {typed('lock --add NAME=VERSION')};"
+            " or one more upstream: add its table to the lock",
+        )

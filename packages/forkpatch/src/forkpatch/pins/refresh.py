@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -18,29 +18,11 @@ from forkpatch.pins.lockfile import add_version, with_pins
 from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
-from forkpatch.sources.repository import commit_of_tag, find_tree, local_path, open_repository
+from forkpatch.sources.repository import find_tree, local_path, open_repository, refs_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.tree.fork import Fork
 from groundwork.files import atomic_write
 from groundwork.hashing import digest, sha256_of
-
-
-@dataclass
-class _Notes:
-    """Notes on pins that could not be looked up."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, upstream: Upstream, what: str, error: ForkError) -> None:
-        """Note why a pin of an upstream could not be looked up."""
-        self.lines.append(f"{upstream}: {what}: {error.what}")
-
-    def left_out(self, upstream: Upstream, paths: Sequence[str]) -> None:
-        """Warn of submodules that are not part of an upstream's tree."""
-        for path in paths:
-            warn(
-                f'{upstream}: left out: the submodule {path}: submodules = ["{path}"] brings it in'
-            )
 
 
 @dataclass(frozen=True)
@@ -114,16 +96,15 @@ def relock(fork: Fork, options: SourceOptions, only: Sequence[Upstream] = ()) ->
         IntegrityError: wheel and git give different trees.
         UserError: an overlay has the path of a file in the upstream's whole git tree.
     """
-    notes = _Notes()
+    notes: list[str] = []
     entries = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
     old = list(only) or entries
     new = [_look_up(fork, upstream, options, notes) for upstream in old]
     differences = [line for pair in zip(old, new, strict=True) for line in _differences(*pair)]
-    return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
+    return Relocked(tuple(new), tuple(differences), tuple(notes))
 
 
-def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
-    """Return an upstream version with its pins looked up."""
+def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: list[str]) -> Upstream:
     places = list(places_of(pinned, fork.cache, options))
     upstream = replace(pinned, commit=_commit(pinned, places, notes))
     from_git = _from_git(fork, upstream, options, notes) if upstream.commit else None
@@ -148,7 +129,7 @@ def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes
     if pristine is None:
         if upstream.unpinned:
             raise SourceError(
-                f"{upstream} could not be pinned: {'; '.join(notes.lines)}",
+                f"{upstream} could not be pinned: {'; '.join(notes)}",
                 remedy=f"name a repository that has it: --mirror {upstream.name}=PATH_OR_URL",
             )
         return upstream
@@ -160,26 +141,27 @@ def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes
     return replace(upstream, tree=pristine.tree)
 
 
-def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
+def _commit(upstream: Upstream, places: list[str], notes: list[str]) -> str:
     """Return the commit of an upstream's tag, or the pinned commit if no place has the tag."""
     if not upstream.tag:
         return upstream.commit
-    errors = []
+    reason = "no mirror is known, and this run is offline"
     for place in places:
         try:
-            return commit_of_tag(place, upstream.tag)
+            if commit := refs_of(place).get(f"refs/tags/{upstream.tag}"):
+                return commit
+            reason = f"{place}: no tag {upstream.tag}"
         except SourceError as error:
-            errors.append(error)
-    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
-    notes.add(upstream, f"the tag {upstream.tag} was not looked up", reason)
+            reason = error.what
+    notes.append(f"{upstream}: the tag {upstream.tag} was not looked up: {reason}")
     return upstream.commit
 
 
 def _from_git(
-    fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes
+    fork: Fork, upstream: Upstream, options: SourceOptions, notes: list[str]
 ) -> Pristine | None:
     """Return the tree of the pinned commit, from the cache if possible; None if unavailable."""
-    errors = []
+    reason = "no mirror is known, and this run is offline"
     selection = (upstream.include, upstream.exclude, upstream.submodules)
     name = f"commit {upstream.commit} {digest(repr(selection))}"
     if (cached := fork.cache.known(fork.cache.seen(name))) is not None:
@@ -195,21 +177,22 @@ def _from_git(
                     fork.cache,
                     lambda inner: places_of(inner, fork.cache, options),
                 )
-                notes.left_out(upstream, found_tree.left_out)
+                for path in found_tree.left_out:
+                    how = f'submodules = ["{path}"] brings it in'
+                    warn(f"{upstream}: left out: the submodule {path}: {how}")
                 tree = found_tree.tree_id(fork.cache)
                 pristine = fork.cache.store(found_tree.files(), source, tree)
         except SourceError as error:
-            errors.append(error)
+            reason = error.what
             continue
         fork.cache.note(name, tree)
         return pristine
-    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
-    notes.add(upstream, "its git tree was not looked up", reason)
+    notes.append(f"{upstream}: its git tree was not looked up: {reason}")
     return None
 
 
 def _from_wheels(
-    fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: _Notes
+    fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: list[str]
 ) -> tuple[Wheel, Pristine | None]:
     """Return the wheel with the hashes of its files, and the tree of the last file looked up."""
     files: list[WheelFile] = []
@@ -220,7 +203,7 @@ def _from_wheels(
                 path = _wheel_file(fork, wheel, pinned, platforms, options, scratch)
             except SourceError as error:
                 what = pinned.name or f"for {', '.join(platforms) or 'this machine'}"
-                notes.add(upstream, f"the wheel {what} was not looked up", error)
+                notes.append(f"{upstream}: the wheel {what} was not looked up: {error.what}")
                 files += [pinned] if pinned.name else []
                 continue
             sha256 = sha256_of(path)

@@ -1,65 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of an upstream: its tags, and its wheels in the package index."""
+"""Versions of an upstream: its tags, and its wheels in the package index.
+
+A tag is a prefix and a version: numbers, joined by any of ``. _ -``, and perhaps a word for a
+pre-release, as in ``v1.2.3``, ``curl-8_16_0``, ``REL_16_1``, ``jdk-21+35``. A repository may have
+several series of tags, for a program and its parts: tags with the same prefix.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from forkpatch.errors import SourceError
-from forkpatch.git.calls import NETWORK, Git, GitError
 from forkpatch.model.lock import Upstream
-from forkpatch.pins.tags import Tag, series_of, usual_series, version_of
-from forkpatch.sources.repository import PROBE_TIMEOUT, local_path, open_repository
+from forkpatch.sources.repository import refs_of
 from forkpatch.sources.wheels import pip_command
 
 _PIP_TIMEOUT = 60.0
+# A prefix with a digit ends in a separator, as in log4j-2.17.1.
+_PREFIX = re.compile(r"(?:\D*|.*[-_/.])v?", re.IGNORECASE)
+_WORDS = {
+    **dict.fromkeys(("a", "alpha", "m", "milestone", "ea"), "a"),
+    **dict.fromkeys(("b", "beta"), "b"),
+    **dict.fromkeys(("rc", "c", "cr", "pre", "preview"), "rc"),
+    **dict.fromkeys(("p", "post", "patch"), ".post"),
+    "dev": ".dev",
+}
+_VERSION = re.compile(
+    r"(?P<numbers>\d+(?:[._-]\d+)*)"
+    rf"(?:[._-]?(?P<word>{'|'.join(_WORDS)})[._-]?(?P<count>\d*))?"
+    r"(?P<letter>[a-z])?"
+    r"(?:[._-](?:final|ga|release))?"
+    r"(?:\+(?P<build>\d+(?:\.\d+)*))?",
+    re.IGNORECASE,
+)
 
 
-def tags_of(place: str) -> tuple[Tag, ...]:
-    """Return all tags of the repository at ``place``, a folder or a URL, oldest version first.
-
-    Raises:
-        SourceError: it cannot be asked.
-    """
-    path = local_path(place)
-    try:
-        if path is not None:
-            git = open_repository(path)
-            command = ("for-each-ref", "--format=%(objectname) %(*objectname) %(refname)")
-            out = git.text(*command, "refs/tags/")
-            rows = [line.split(" ") for line in out.splitlines()]
-            tags = {ref: peeled or oid for oid, peeled, ref in rows}
-        else:
-            call = ("ls-remote", "--tags", "--", place)
-            out = Git().run(*call, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
-            pairs = [line.split("\t") for line in out.splitlines()]
-            tags = {ref.removesuffix("^{}"): oid for oid, ref in pairs}  # ^{} lines come second
-    except GitError as error:
-        raise SourceError(f"{place}: {error}") from error
-    tag_list = [Tag(ref.removeprefix("refs/tags/"), oid) for ref, oid in tags.items()]
-    return tuple(sorted(tag_list, key=lambda tag: (tag.version or Version("0"), tag.name)))
-
-
-def head_of(place: str) -> str:
-    """Return the commit of HEAD of the repository at ``place``.
-
-    Raises:
-        SourceError: it cannot be asked.
-    """
-    path = local_path(place)
-    try:
-        if path is not None:
-            return open_repository(path).text("rev-parse", "--verify", "HEAD^{commit}")
-        command = ("ls-remote", "--", place, "HEAD")
-        out = Git().run(*command, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
-        return out.split("\t")[0]
-    except GitError as error:
-        raise SourceError(f"{place}: {error}") from error
+def tags_of(refs: Mapping[str, str]) -> tuple[Tag, ...]:
+    """Return the tags among the references of a repository, oldest version first."""
+    start = "refs/tags/"
+    tags = [Tag(ref.removeprefix(start), oid) for ref, oid in refs.items() if ref.startswith(start)]
+    return tuple(sorted(tags, key=lambda tag: (tag.version or Version("0"), tag.name)))
 
 
 def index_versions(package: str) -> tuple[Version, ...]:
@@ -118,14 +104,14 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
     head = ""
     for place in places:
         try:
-            known = tags_of(place)
+            refs = refs_of(place)
+            known, newest = tags_of(refs), refs.get("HEAD", "")
             series = series_of(tag) if tag else usual_series(known)
             tags |= {
                 item.name: item.version
                 for item in known
                 if item.version and pinned and item.version > pinned and item.series == series
             }
-            newest = head_of(place)
         except SourceError as error:
             notes.append(error.what)
             continue
@@ -141,3 +127,71 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
     names = tuple(sorted(tags, key=lambda name: tags[name]))
     is_known = pinned is not None or not upstream.tag
     return News(upstream.name, upstream.version, names, wheels, head, tuple(notes), is_known)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A tag of the upstream: name and commit."""
+
+    name: str
+    commit: str
+
+    @property
+    def version(self) -> Version | None:
+        """The version in the tag's name; None without a version."""
+        return version_of(self.name)
+
+    @property
+    def series(self) -> str:
+        """The series of the tag: its prefix before the version."""
+        return series_of(self.name)
+
+
+def prefix_of(name: str) -> str:
+    """Return the part of a tag's name before the version; empty without such a part."""
+    return next((name[:end] for end in _starts(name) if _version(name[end:])), "")
+
+
+def name_of_version(tag: str) -> str:
+    """Return the name of a tag's version in a lock: ``8_16_0`` for ``curl-8_16_0``."""
+    return tag.removeprefix(prefix_of(tag)).replace("/", "-")
+
+
+def series_of(name: str) -> str:
+    """Return the prefix of a tag without a final ``v``, which may come and go."""
+    return re.sub(r"(?<![a-z])v$", "", prefix_of(name).lower())
+
+
+def version_of(name: str) -> Version | None:
+    """Return the version in a tag's name or a version's name; None without a version."""
+    return next(filter(None, (_version(name[end:]) for end in _starts(name))), None)
+
+
+def usual_series(tags: Iterable[Tag]) -> str:
+    """Return the series of most tags that name a version."""
+    counts = Counter(tag.series for tag in tags if tag.version)
+    return max(counts, key=counts.__getitem__, default="")
+
+
+def _starts(name: str) -> Iterable[int]:
+    """Return the offsets at which a version may begin in a name, in order."""
+    offsets = (match.start() for match in re.finditer(r"(?<!\d)\d", name))
+    return (offset for offset in offsets if _PREFIX.fullmatch(name[:offset]))
+
+
+def _version(text: str) -> Version | None:
+    """Return the version that a text names; None if it names no version."""
+    match = _VERSION.fullmatch(text)
+    try:
+        if match is None:
+            return Version(text)
+        version = ".".join(re.split(r"[._-]", match["numbers"]))
+        word = (match["word"] or "").lower()
+        letter = match["letter"] or (word if len(word) == 1 and not match["count"] else "")
+        if letter:  # 1.1.1b follows 1.1.1a, which follows 1.1.1
+            version += f".post{ord(letter.lower()) - ord('a') + 1}"
+        elif word:
+            version += f"{_WORDS[word]}{match['count'] or 0}"
+        return Version(version + (f"+{match['build']}" if match["build"] else ""))
+    except InvalidVersion:
+        return None

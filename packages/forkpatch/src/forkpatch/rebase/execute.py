@@ -25,8 +25,7 @@ from forkpatch.rebase.conflicts import (
 from forkpatch.rebase.merging import Move, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember, replay
-from forkpatch.rebase.resolution import complete
-from forkpatch.rebase.tools import merge_by_syntax
+from forkpatch.rebase.resolution import complete, merge_by_syntax
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.sources.history import UpstreamCommit
 from forkpatch.symbols.placement import Misplacement

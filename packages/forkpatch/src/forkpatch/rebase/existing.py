@@ -116,17 +116,15 @@ def settled(
         for patch in series
         if patch.name not in kept and (home := patch.home or plan.old) in lenders
     ]
+    shared = share_patches(exported, others)
     return tuple(
-        _as_kept(fork, new, item, kept[item.name]) if item.name in kept else item
-        for item in share_patches(exported, others)
+        item
+        if (patch := kept.get(item.name)) is None
+        else replace(item, shared=patch)
+        if patch.home
+        else replace(item, data=fork.patch_file(new, patch).read_bytes())
+        for item in shared
     )
-
-
-def _as_kept(fork: Fork, new: Upstream, item: Exported, patch: Patch) -> Exported:
-    """Return an exported patch with the file of the kept patch."""
-    if patch.home:
-        return replace(item, shared=patch)
-    return replace(item, data=fork.patch_file(new, patch).read_bytes())
 
 
 def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:

@@ -5,9 +5,10 @@ Git's ``ort`` merges the trees: by its histogram diff, with renames of files and
 each hunk is carried along git's Myers diff between the old and the new file, and must find the same
 place (:mod:`forkpatch.symbols.placement`). Nothing is checked out.
 
-The carried hunks forecast the trees of a whole series (:mod:`forkpatch.rebase.forecast`); one call
-of git then merges all patches, each onto its forecast. Only where a merge is not as forecast, or a
-file is not edited by hunks, the patch is merged by itself.
+The carried hunks forecast the trees of a whole series; one call of git then merges all patches,
+each onto its forecast. A forecast is made for patches that edit, add or remove files by hunks, at a
+path that the new version has, too. Any other patch is merged by itself, and so is one whose merge
+is not as forecast.
 """
 
 from __future__ import annotations
@@ -17,13 +18,23 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from forkpatch.git.calls import Git
-from forkpatch.git.objects import Commit, changed_files, list_tree, read_blobs, write_commits
+from forkpatch.git.merge import changed_lines, lines_between
+from forkpatch.git.objects import (
+    Changes,
+    Commit,
+    TreeFile,
+    changed_files,
+    list_tree,
+    read_blobs,
+    write_commits,
+)
 from forkpatch.model.diffs import FileDiff
-from forkpatch.rebase.forecast import Forecast, Onto
 from forkpatch.rebase.newbase import NewBase
-from forkpatch.symbols.carrying import carry
+from forkpatch.safety import FILE_MODES
+from forkpatch.symbols.carrying import Carried, Versions, carried, carry
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
+from forkpatch.symbols.text import text
 from forkpatch.tree.fork import PatchStep
 
 # Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
@@ -109,7 +120,6 @@ class Move:
                 yield path, Misplacement(MODULE, "the merge changes it, and the patch does not")
 
     def _changed(self) -> list[str]:
-        """Return the paths that the merge changes."""
         paths = sorted({*self.here, *self.after})
         return [path for path in paths if self.here.get(path) != self.after.get(path)]
 
@@ -255,3 +265,94 @@ def _merged(git: Git, tree: str, step: PatchStep, original: str, base: NewBase) 
     blobs = read_blobs(git, {*before.values(), *after.values()})
     sides = ({path: blobs[oid] or b"" for path, oid in side.items()} for side in (before, after))
     return Move(step, tree, merged, *sides)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The merge of a patch.
+
+    Attributes:
+        here: the files that the patch names, before the merge.
+        after: the same files after the merge; without removed files.
+        changes: the files that change.
+        edits: the edits of the files that differ between both versions.
+        versions: both versions of each edited file after the patch.
+    """
+
+    here: Mapping[str, bytes]
+    after: Mapping[str, bytes]
+    changes: Changes
+    edits: Mapping[str, Carried]
+    versions: Mapping[str, Versions]
+
+
+class Onto:
+    """The tree that patches are merged onto, one after the other.
+
+    ``old`` is the commit that the first patch was made for.
+    """
+
+    def __init__(self, git: Git, tree: str, old: str, steps: Sequence[PatchStep]) -> None:
+        listed = list_tree(git, tree)
+        self._modes = {path: mode for path, (mode, _) in listed.items()}
+        first = {path: step for step in reversed(steps) for path in step.patch.paths}
+        ids = {path: listed[path][1] for path in first if self._modes.get(path) in FILE_MODES}
+        blobs = read_blobs(git, ids.values())
+        self._data = {path: blobs[oid] or b"" for path, oid in ids.items()}
+        edited = [path for path in self._data if path in first[path].before]
+        self._versions = {
+            path: Versions.of(
+                text(path, first[path].before[path]), text(path, self._data[path]), ranges
+            )
+            for path, ranges in lines_between(git, old, tree, edited).items()
+        }
+
+    def forecast(self, step: PatchStep) -> Forecast | None:
+        """Return the merge of a patch; None when only git can merge it."""
+        here = {path: self._data[path] for path in step.patch.paths if path in self._data}
+        changes: Changes = {}
+        edits, versions = dict[str, Carried](), dict[str, Versions]()
+        for diff in step.patch.files:
+            path, now = diff.new or diff.old or "", here.get(diff.old or "")
+            if not _is_plain(diff) or (diff.old is None and path in self._modes):
+                return None
+            if diff.old is None:
+                changes[path] = TreeFile(diff.new_mode or "100644", step.after[path])
+            elif now is None or (diff.new is None and now != step.before[path]):
+                return None
+            elif diff.new is None:
+                changes[path] = None
+            else:
+                edit = carried(diff, self._versions_of(path, step.before[path], now))
+                data = edit.merged()
+                if data is None:
+                    return None
+                versions[path] = edit.versions_after(step.after[path], data)
+                if now != step.before[path]:
+                    edits[path] = edit
+                if data != now:
+                    changes[path] = TreeFile(self._modes[path], data)
+        after = here | {path: file.data for path, file in changes.items() if file}
+        after = {path: data for path, data in after.items() if changes.get(path, path) is not None}
+        return Forecast(here, after, changes, edits, versions)
+
+    def _versions_of(self, path: str, old: bytes, new: bytes) -> Versions:
+        known = self._versions.get(path)
+        if known is None or (known.old.data, known.new.data) != (old, new):
+            return Versions.of(text(path, old), text(path, new), changed_lines([(old, new)])[0])
+        return known
+
+    def apply(self, forecast: Forecast) -> None:
+        """Merge a patch as forecast."""
+        self._versions |= forecast.versions
+        for path, file in forecast.changes.items():
+            if file is None:
+                del self._modes[path], self._data[path]
+            else:
+                self._modes[path], self._data[path] = file.mode, file.data
+
+
+def _is_plain(diff: FileDiff) -> bool:
+    """Return True when a patch edits, adds or removes a text file, and does no more."""
+    stays = diff.old == diff.new and diff.old_mode == diff.new_mode
+    return not diff.copied and not diff.binary and (stays or None in (diff.old, diff.new))

@@ -184,11 +184,9 @@ def under_way(work: Path) -> Iterator[RebasePlan]:
 
 
 def _step(outcome: str | None, **rest: Any) -> RebaseStep:
-    """Return a step from its JSON values."""
     return RebaseStep(outcome=RebaseOutcome(outcome) if outcome else None, **rest)
 
 
 def _conflict(kind: str, lines: list[list[int]], **rest: Any) -> Conflict:
-    """Return a conflict from its JSON values."""
     spans = tuple((first, last) for first, last in lines)
     return Conflict(kind=ConflictKind(kind), lines=spans, **rest)

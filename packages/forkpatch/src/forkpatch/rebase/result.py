@@ -20,11 +20,9 @@ from forkpatch.series.mailbox import (
     series_changes,
     write_series,
 )
-from forkpatch.series.recording import record_borrowers
-from forkpatch.series.shared import check_borrowers
+from forkpatch.series.shared import check_borrowers, record_borrowers
 from forkpatch.symbols.outline import context_notes
-from forkpatch.tree.derive import record_of
-from forkpatch.tree.drift import Drift, DriftFinding, compare, files_to_compare
+from forkpatch.tree.drift import Drift, DriftFinding, compare, files_to_compare, record_of
 from forkpatch.tree.fork import TreePlan
 from forkpatch.tree.swap import remove_tree
 
@@ -149,7 +147,6 @@ def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
 
 
 def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported]) -> PatchResult:
-    """Return the result for the patch of a step."""
     assert step.outcome is not None
     if step.outcome is RebaseOutcome.DROPPED:
         return PatchResult(step.patch, step.outcome, step.reason)
@@ -170,7 +167,14 @@ def diff_of_diffs(old: bytes, new: bytes) -> str:
 
 def _text_diff(old: bytes, new: bytes, names: tuple[str, str]) -> str:
     """Return a unified diff of two patches; empty when only ids and line numbers differ."""
-    before, after = (_comparable(data) for data in (old, new))
+    before, after = (
+        [
+            re.sub(rb"^@@ -[0-9,]+ \+[0-9,]+ @@", b"@@", line).decode("utf-8", "replace")
+            for line in data.split(b"\n")
+            if not _NOISE.match(line)
+        ]
+        for data in (old, new)
+    )
     lines = difflib.unified_diff(before, after, *names, n=3, lineterm="")
     return "".join(f"{line}\n" for line in lines)
 
@@ -178,10 +182,3 @@ def _text_diff(old: bytes, new: bytes, names: tuple[str, str]) -> str:
 def _changed_lines(data: bytes) -> list[bytes]:
     """Return the lines of a patch that begin with ``+`` or ``-``."""
     return [line for line in data.split(b"\n") if line[:1] in (b"+", b"-")]
-
-
-def _comparable(data: bytes) -> list[str]:
-    """Return the lines of a patch without ids and line numbers."""
-    lines = [line for line in data.split(b"\n") if not _NOISE.match(line)]
-    bare = (re.sub(rb"^@@ -[0-9,]+ \+[0-9,]+ @@", b"@@", line) for line in lines)
-    return [line.decode("utf-8", "replace") for line in bare]

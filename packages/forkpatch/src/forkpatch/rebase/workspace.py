@@ -34,7 +34,7 @@ from forkpatch.rebase.plan import (
 )
 from forkpatch.rebase.recorded import FOLDER
 from forkpatch.sources.obtain import SourceOptions
-from forkpatch.tree.derive import known_record
+from forkpatch.tree.drift import known_record
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository
@@ -263,7 +263,6 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
 
 
 def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:
-    """Return a rebase from its plan and the repository in its folder."""
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
     base = NewBase(git, plan.base, series.upstream.tree)

@@ -29,7 +29,7 @@ from forkpatch.regression.selection import reason_to_run, touched_by_places
 from forkpatch.regression.suite import OURS, Suite, make_side
 from forkpatch.runtest import NOT_RUN, PASSED
 from forkpatch.symbols.outline import MODULE, outline
-from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 

@@ -20,7 +20,7 @@ from typing import Any
 from forkpatch.errors import UserError
 from forkpatch.model.record import SymbolPlace
 from forkpatch.symbols.outline import MODULE
-from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 
 TABLE = "upstream-tests.toml"

@@ -34,7 +34,7 @@ from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
 from forkpatch.series.mailbox import export_commits, neutral_repository, planned, write_series
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.sources.repository import FETCH_TIMEOUT, local_path, open_repository
-from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.swap import scratch_beside
 from forkpatch.tree.worktree import build_repository
@@ -151,7 +151,11 @@ def adopt(
         plan = planned(fork, upstream, patches)
         files = {**plan.weave.changes(), **overlays}
         _compare(files, {path: file for path, file in whole.items() if upstream.selects(path)})
-        _write_overlays(fork.overlay_folder(upstream), overlays)
+        for path, file in overlays.items():
+            target_file = fork.overlay_folder(upstream) / path
+            with atomic_path(target_file) as new:
+                new.write_bytes(file.data)
+            target_file.chmod(0o755 if file.mode == FILE_MODES[1] else 0o644)
         plan = replace(plan, overlays=fork.overlays(upstream))
         write_series(target, patches, format_record(record_of(fork, plan)))
     names = tuple(patch.name for patch in patches)
@@ -326,7 +330,6 @@ def _file(git: Git, entry: tuple[str, str]) -> TreeFile:
 
 
 def _commit(git: Git, step: _Step, changes: Mapping[str, tuple[str, str]]) -> Commit:
-    """Return a step as a commit with only the given changes."""
     files = {
         path: None if entry[0] == _GONE else _file(git, entry) for path, entry in changes.items()
     }
@@ -352,14 +355,6 @@ def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile
                 f"overlay {fork.overlay_folder(upstream) / path} differs from the branch's file",
                 remedy="make them alike, or keep new files in patches: --no-overlays",
             )
-
-
-def _write_overlays(folder: Path, files: Mapping[str, TreeFile]) -> None:
-    """Write overlay files with their modes."""
-    for path, file in files.items():
-        with atomic_path(folder / path) as scratch:
-            scratch.write_bytes(file.data)
-        (folder / path).chmod(0o755 if file.mode == FILE_MODES[1] else 0o644)
 
 
 def _compare(files: Mapping[str, TreeFile | None], wanted: Mapping[str, tuple[str, str]]) -> None:

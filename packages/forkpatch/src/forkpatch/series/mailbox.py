@@ -20,12 +20,13 @@ from pathlib import Path
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Commit, object_id, read_blobs, write_commits
-from forkpatch.model.condition import ALWAYS, Condition
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line, parse_head
 from forkpatch.model.patchfile import (
+    ALWAYS,
     SERIES,
     SUFFIX,
+    Condition,
     Patch,
     SeriesEntry,
     parse_entry,
@@ -114,7 +115,10 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
             if _tree_of(head) == tree:
                 raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
             tree = _tree_of(head)
-        clean = [(head, _without_name(message.decode())) for head, message in raw.values()]
+        clean = [
+            (head, _NAME_LINE.sub("", message.decode()).rstrip("\n") + "\n")
+            for head, message in raw.values()
+        ]
         exported = tuple(
             Exported(name, data, condition=entry.condition)
             for (name, entry), data in zip(entries.items(), _formatted(git, clean), strict=True)
@@ -244,11 +248,6 @@ def new_name(subject: str, taken: Iterable[str]) -> str:
         count += 1
         name = f"{stem}-{count}{SUFFIX}"
     return name
-
-
-def _without_name(message: str) -> str:
-    """Return a message without its file name trailers."""
-    return _NAME_LINE.sub("", message).rstrip("\n") + "\n"
 
 
 def format_series(entries: Sequence[SeriesEntry], old: str) -> str:

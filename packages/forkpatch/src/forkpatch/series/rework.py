@@ -168,17 +168,14 @@ def _amended_commits(plan: TreePlan) -> Sequence[Commit]:
     """
     amended = plan.with_patches([patch.name for patch in plan.patches])
     for step in amended.steps():
-        if step.before == step.after and not _changes_mode(step.patch):
+        if step.before == step.after and all(
+            one.old_mode == one.new_mode for one in step.patch.files
+        ):
             raise UserError(
                 f"{step.patch.name} would change nothing any more",
                 remedy=f"drop the patch (git rebase -i {OVERLAYS_REF}), or undo the change",
             )
     return amended.patch_commits
-
-
-def _changes_mode(patch: Patch) -> bool:
-    """Return True when a patch changes the mode of a file."""
-    return any(diff.old_mode != diff.new_mode for diff in patch.files)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``submit``: the patches for upstream, rebased onto a commit of upstream.
+"""The verbs ``submit`` and ``push``: a series on a commit of upstream.
 
-Each patch is merged file by file onto the commit's tree, with the series' own base as common
-ancestor. Each change must land where the patch makes it, as in a rebase. The patch's commit also
-gets the files that its trailers ``Submit-With`` name. The result is patch files for ``git am`` or
-``git send-email``, or a branch with one commit per patch. Either all patches are written or none.
+``submit`` rebases the patches for upstream onto a commit: each is merged file by file, with the
+series' own base as common ancestor, and each change must land where the patch makes it. The patch's
+commit also gets the files that its trailers ``Submit-With`` name. The result is patch files for
+``git am`` or ``git send-email``, or a branch. Either all patches are written or none.
+
+``push`` puts overlays and patches on a branch of a remote repository, on the pinned commit. The
+commit ids depend only on the series: an unchanged series pushes nothing, and ``adopt`` reads the
+branch back.
 """
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forkpatch.errors import PatchError, SourceError, UserError
+from forkpatch.errors import ForkError, PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
-from forkpatch.git.objects import Changes, Commit, write_commits
+from forkpatch.git.objects import Changes, Commit, list_tree, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
-from forkpatch.series.mailbox import export_new
+from forkpatch.series.mailbox import export_new, neutral_repository
 from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.obtain import SourceOptions, places_of
 from forkpatch.sources.repository import local_path, open_repository
@@ -204,3 +209,80 @@ def _write_files(
         for name, patch in zip(names, patches, strict=True):
             (scratch / name).write_bytes(patch.data)
     return names
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A series that was pushed to a branch.
+
+    Attributes:
+        base: upstream's commit.
+        tip: the commit of the last patch.
+    """
+
+    upstream: str
+    version: str
+    remote: str
+    branch: str
+    base: str
+    tip: str
+    patches: tuple[str, ...]
+
+
+def push(
+    fork: Fork,
+    upstream: Upstream,
+    remote: str,
+    branch: str,
+    options: SourceOptions,
+    *,
+    force: bool = False,
+) -> Pushed:
+    """Push a series to a branch, with the user's own git configuration.
+
+    Raises:
+        UserError: no mirror has upstream's commit, or a name is not valid.
+        ForkError: git could not push.
+    """
+    if remote.startswith("-") or "::" in remote:
+        raise UserError(f"{remote} is neither a folder nor a plain URL")
+    if not upstream.commit:
+        raise UserError(
+            f"{upstream} is pinned by its wheel, and has no commit to push onto",
+            remedy="push a version that is pinned by a commit",
+        )
+    places = places_of(upstream, fork.cache, options)
+    mirror, base = find_revision(upstream, upstream.commit, places, None)
+    plan = fork.plan(upstream, options)
+    _check_new_files(mirror, base, plan)
+    target = NewBranch(branch)
+    with neutral_repository(mirror.objects, plan.pristine.git.objects) as git:
+        target.check(git)
+        first, *rest = plan.commits[1:] or (None,)
+        tip = base
+        if first is not None:
+            tip = write_commits(git, target.ref, [replace(first, parent=base), *rest])[-1]
+        _push(git, [*(["--force"] if force else []), "--", remote, f"{tip}:{target.ref}"])
+    names = tuple(patch.name for patch in plan.patches)
+    return Pushed(upstream.name, upstream.version, remote, branch, base, tip, names)
+
+
+def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
+    """Raise if upstream has a file, which the fork does not include, at a new file's path."""
+    listed = list_tree(plan.pristine.git, plan.pristine.tree)
+    new = [path for commit in plan.commits[1:] for path in commit.changes if path not in listed]
+    if clash := sorted(list_tree(mirror, base, *new)) if new else []:
+        raise UserError(
+            f"{clash[0]} is a new file of the fork, and upstream has one that the fork leaves out",
+            remedy=f"include it in the lock, or give the fork's file another name: {plan.upstream}",
+        )
+
+
+def _push(git: Git, words: Sequence[str]) -> None:
+    """Run ``git push`` with the user's git configuration."""
+    done = subprocess.run(["git", f"--git-dir={git.git_dir}", "push", *words], check=False)
+    if done.returncode:
+        raise ForkError(
+            "git push failed; its own message is above",
+            remedy="if the branch has another series, and this one is to replace it: --force",
+        )

@@ -165,7 +165,6 @@ class Cache:
 
     @property
     def _notes_file(self) -> Path:
-        """File with the noted tree ids."""
         return self.root / "seen.json"
 
     def _notes(self) -> dict[str, str]:
@@ -212,7 +211,6 @@ class Cache:
         return folder / path.name
 
     def _folder(self, tree: str) -> Path:
-        """Return the folder of a pristine tree."""
         return self.root / "trees" / f"{tree}.git"
 
     def _origins(self, tree: str) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class History:
 
     def read(self, commit: str, path: str) -> bytes | None:
         """A file's content at a commit; None when it is not there, or not in this mirror."""
-        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as in git_repo
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - for this verb only
 
         try:
             blob = self._repo.commit(commit).tree / path
@@ -113,18 +113,15 @@ class History:
 
     def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
         """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
-        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as in git_repo
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - for this verb only
 
         try:
             for commit in self.commits(old, new, path):
                 data = self.read(commit.commit, path)
-                if data is None or not _holds(split_lines(data), list(block)):
+                lines, size = split_lines(data or b""), len(block)
+                starts = range(len(lines) - size + 1)
+                if not any(lines[at : at + size] == list(block) for at in starts):
                     return commit
         except HistoryError:
             return None
         return None
-
-
-def _holds(lines: list[bytes], block: list[bytes]) -> bool:
-    span = len(block)
-    return any(lines[at : at + span] == block for at in range(len(lines) - span + 1))

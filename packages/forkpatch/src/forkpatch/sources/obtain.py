@@ -74,18 +74,13 @@ class SourceOptions:
 
 def _check_folder(option: str, path: Path) -> None:
     """Raise when a mirror on this machine is not a git repository."""
-    what = ""
-    if not path.is_dir():
-        what = "there is no such folder"
-    else:
-        try:
-            open_repository(path)
-        except SourceError:
-            what = "it is not a git repository"
-    if what:
+    try:
+        open_repository(path)
+    except SourceError as error:
+        what = "it is not a git repository" if path.is_dir() else "there is no such folder"
         raise UserError(
             f"{option}: {what}", remedy="give a folder that holds a git repository, or a URL"
-        )
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -156,6 +151,9 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
     for source, place, files in _candidates(upstream, cache, options):
         if source not in allowed:
             continue
+        if isinstance(files, str):
+            attempts.append(Attempt(source, place, f"not asked: {files}"))
+            continue
         try:
             pristine = cache.store(files(), source, upstream.tree)
         except SourceError as error:
@@ -209,8 +207,8 @@ def rewritten_url(url: str) -> str:
 
 def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
-) -> Iterator[tuple[SourceKind, str, Callable[[], Files]]]:
-    """Yield each source with its place and a function that returns the files."""
+) -> Iterator[tuple[SourceKind, str, Callable[[], Files] | str]]:
+    """Yield each source with its place and a function of its files, or why it is not asked."""
     for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
         yield SourceKind.MIRROR, place, _from_git(upstream, place, cache, options)
     wheel = upstream.wheel
@@ -223,9 +221,10 @@ def _candidates(
 
         yield SourceKind.WHEEL, f"{wheel.package} {wheel.version}", from_wheel
     if not upstream.commit:
-        yield SourceKind.GIT, upstream.url, _wheel_only
+        reason = "the lock pins a wheel, and no commit that it was made from"
+        yield SourceKind.GIT, upstream.url, reason
     elif options.offline:
-        yield SourceKind.GIT, upstream.url, _offline
+        yield SourceKind.GIT, upstream.url, "this run is offline"
     else:
         yield SourceKind.GIT, upstream.url, _from_git(upstream, upstream.url, cache, options)
 
@@ -235,13 +234,3 @@ def _from_git(
 ) -> Callable[[], Files]:
     """Return a function that yields the files of an upstream from the repository at ``place``."""
     return lambda: git_files(upstream, place, cache, lambda inner: places_of(inner, cache, options))
-
-
-def _wheel_only() -> Files:
-    """Raise because the lock pins only a wheel."""
-    raise SourceError("not asked: the lock pins a wheel, and no commit that it was made from")
-
-
-def _offline() -> Files:
-    """Raise because this run is offline."""
-    raise SourceError("not asked: this run is offline")

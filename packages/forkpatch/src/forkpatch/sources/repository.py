@@ -31,7 +31,7 @@ FETCH_TIMEOUT = 1800.0
 def local_path(place: str) -> Path | None:
     """Return the folder that ``place`` names; None for a URL of another machine."""
     if place.startswith("file://"):
-        from urllib.parse import unquote, urlsplit  # noqa: PLC0415 - few places are URLs of files
+        from urllib.parse import unquote, urlsplit  # noqa: PLC0415 - for this verb only
 
         return Path(unquote(urlsplit(place).path))
     return None if "://" in place or _is_scp(place) else Path(place).expanduser()
@@ -56,21 +56,25 @@ def open_repository(path: Path) -> Git:
     raise SourceError(f"{path} is not a git repository")
 
 
-def commit_of_tag(place: str, tag: str) -> str:
-    """Return the commit that ``tag`` names in the repository at ``place``."""
+def refs_of(place: str) -> dict[str, str]:
+    """Return the commits of HEAD and of all tags of the repository at ``place``, by reference.
+
+    Raises:
+        SourceError: the repository cannot be asked.
+    """
     path = local_path(place)
     try:
         if path is not None:
-            return open_repository(path).text(
-                "rev-parse", "--verify", f"refs/tags/{tag}^{{commit}}"
-            )
-        refs = (f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}")
-        command = ("ls-remote", "--exit-code", "--", place, *refs)
-        out = Git().run(*command, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
+            show = ("show-ref", "--head", "--tags", "--dereference")
+            out = open_repository(path).run(*show, ok=(0, 1)).stdout  # 1: there is none
+        else:
+            ask = ("ls-remote", "--", place, "HEAD", "refs/tags/*")
+            out = Git().run(*ask, env=NETWORK, timeout=PROBE_TIMEOUT).stdout
     except GitError as error:
-        raise SourceError(f"{place}: no tag {tag}: {error}") from error
-    # The peeled line, ^{}, comes last when the tag is an object of its own.
-    return out.splitlines()[-1].split("\t")[0]
+        raise SourceError(f"{place}: {error}") from error
+    pairs = (line.split() for line in out.decode("utf-8", "surrogateescape").splitlines())
+    # The commit of a tag that is an object of its own comes after it, with ^{}.
+    return {ref.removesuffix("^{}"): commit for commit, ref in pairs}
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,8 @@ def pip_command() -> list[str]:
 
 def _runs_here(filename: str) -> bool:
     """Return True when a wheel's file name fits this machine's platform."""
-    from packaging.tags import sys_tags  # noqa: PLC0415 - a version without a wheel needs neither
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
+    from packaging.tags import sys_tags  # noqa: PLC0415 - for this verb only
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 - for this verb only
 
     try:
         tags = parse_wheel_filename(filename)[3]

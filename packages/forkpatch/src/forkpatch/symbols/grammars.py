@@ -193,7 +193,6 @@ def grammar_of(path: str) -> Grammar | None:
 
 @cache
 def _loaded(package: str, function: str) -> Language:
-    """Return the grammar of a package, loaded."""
     return Language(getattr(import_module(package), function)())
 
 
@@ -264,7 +263,6 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
 
 
 def _negated(text: str) -> str:
-    """Return the negation of a condition of the preprocessor."""
     if not text:
         return ""
     return text[1:] if text.startswith("!") and text[1:].isidentifier() else f"!{text}"

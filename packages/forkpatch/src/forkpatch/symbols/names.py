@@ -72,17 +72,13 @@ def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described |
     if grammar.preprocessed and node.type in ("declaration", "preproc_def", "preproc_function_def"):
         signature += ";" if node.type == "declaration" and declarator else ""
         name = name if node.type == "declaration" else f"#define {name}"
-    if is_macro and _makes_name(node, name):
+    in_class = node.parent is not None and node.parent.type == "field_declaration_list"
+    is_function_body = node.type == "function_definition" and not in_class
+    if is_macro and is_function_body and "::" not in name:  # it has no type, and is no constructor
         name, signature = name + signature, ""
     is_function = bool(_FUNCTION_TYPES.search(node.type)) or holds_function
     first, conditions = _beginning(node)
     return Described(name, signature, conditions, first, last, is_function)
-
-
-def _makes_name(node: Node, name: str) -> bool:
-    """True when a macro makes the function's name: it has no type and is not a constructor."""
-    in_class = node.parent is not None and node.parent.type == "field_declaration_list"
-    return node.type == "function_definition" and not in_class and "::" not in name
 
 
 def _is_part(node: Node) -> bool:
@@ -98,7 +94,6 @@ def _is_part(node: Node) -> bool:
 
 
 def _holds_function(node: Node) -> bool:
-    """Return True when the value of a node is a function."""
     value = node.child_by_field_name("value") or node.child_by_field_name("right")
     return value is not None and value.type in _FUNCTION_VALUES
 
@@ -114,7 +109,6 @@ def _after_macro(node: Node, last: int) -> Described | None:
 
 
 def _name(node: Node, declarator: Node | None) -> str:
-    """Return the name of a definition."""
     match node.type:
         case "impl_item":
             parts = (_field(node, key) for key in ("trait", "type"))

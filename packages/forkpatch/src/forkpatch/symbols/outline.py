@@ -82,7 +82,8 @@ class Symbol:
     @cached_property
     def body(self) -> str:
         """Hash of the symbol's normalised text."""
-        return _digest(self.text())
+        text = self.text().encode("utf-8", "surrogateescape")
+        return hashlib.sha256(text).hexdigest()[:_HASH_LENGTH]
 
 
 class _Outlines:
@@ -262,7 +263,6 @@ def _parts_of(root: Node) -> Iterator[list[Node]]:
 
 
 def _outside(symbols: Iterable[Symbol], lines: Sequence[bytes], suffix: str) -> str:
-    """Return the tokens outside of all symbols."""
     inside = {row for symbol in symbols for row in range(symbol.first - 1, symbol.last)}
     return tokens(b"\n".join(line for row, line in enumerate(lines) if row not in inside), suffix)
 
@@ -406,8 +406,3 @@ def tokens(data: bytes, suffix: str) -> str:
     if any(sign in data for sign in ((b"#",) if comments is _HASH_COMMENT else (b"//", b"/*"))):
         bare = comments.sub(lambda match: match.group(1) or b" ", data)
     return b"\0".join(_TOKEN.findall(bare)).decode("latin-1")
-
-
-def _digest(text: str) -> str:
-    """Return a short hash of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH_LENGTH]

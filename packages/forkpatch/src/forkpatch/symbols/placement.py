@@ -110,7 +110,6 @@ def _is_changed(rows: Span, merge: Versions) -> bool:
 
 
 def _symbol(where: Text, rows: Span) -> str:
-    """Return the symbol at some rows."""
     return outline(where.path, where.data).at(rows[0] + 1).name
 
 
@@ -124,7 +123,6 @@ def _where(edits: Carried, place: Place) -> str:
 
 
 def _differing(edits: Carried, merged: bytes) -> str:
-    """Return the message for merges that differ."""
     ours = edits.merged()
     if ours is None:
         return "git's two ways to compare files differ: by one of them, upstream changed the lines"

@@ -316,5 +316,4 @@ def _near(spot: _Spot, size: int) -> Span:
 
 
 def _message(path: str, row: int, line: bytes) -> str:
-    """Return the message for a rival."""
     return f"line {row + 1} of {path} fits as well, for {line.decode('utf-8', 'replace')!r}"

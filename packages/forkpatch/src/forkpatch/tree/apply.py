@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``apply``: bring patched trees up to date, each atomically."""
+"""The verbs ``apply`` and ``status``: patched trees brought up to date, and their states."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from forkpatch.command import typed
-from forkpatch.errors import PatchError, UserError
+from forkpatch.errors import ForkError, PatchError, UserError
 from forkpatch.git.calls import GitError
-from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import read_entries
+from forkpatch.model.patchfile import EVERY, read_entries
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
     SourceKind,
@@ -152,7 +151,8 @@ def _apply_upstream(
         if not patch.condition.holds(chosen)
     )
     inputs = fork.inputs(upstream, chosen)
-    if stamp and not changes and not forced and _is_current(stamp, inputs):
+    is_current = stamp is not None and (stamp.format, stamp.inputs) == (FORMAT, inputs)
+    if stamp and is_current and not changes and not forced:
         return replace(_outcome(stamp, folder, ApplyState.CURRENT), left_out=left_out)
     try:
         obtained = obtain(upstream, fork.cache, options)
@@ -188,11 +188,6 @@ def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
                 f" {needed.name} does",
             )
     return plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
-
-
-def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
-    """Return True when a tree has these inputs and this version's format."""
-    return stamp.format == FORMAT and stamp.inputs == inputs
 
 
 def write_tree(
@@ -237,7 +232,6 @@ def write_tree(
 
 
 def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
-    """Return the outcome for a tree that is in place."""
     return Applied(
         name=stamp.upstream,
         version=stamp.version,
@@ -252,7 +246,6 @@ def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
 
 
 def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
-    """Return the outcome for an upstream without a source."""
     reason = "\n".join(str(attempt) for attempt in error.attempts)
     return Applied(
         name=upstream.name,
@@ -266,3 +259,91 @@ def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
         reason=reason,
         remedy=how_to_supply(upstream),
     )
+
+
+class TreeCondition(StrEnum):
+    """State of a patched tree."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+    MISSING = "missing"
+    EDITED = "edited"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class TreeStatus:
+    """State of the patched tree of an upstream of a release.
+
+    Attributes:
+        source: the source of the pristine tree; empty while the patched tree is missing.
+        base: tree id of the pristine upstream.
+        commit: the pinned upstream commit.
+        patches: names of the patches in the series now.
+        overlays: paths of the present overlays.
+        reasons: reasons why the state is not simply APPLIED.
+    """
+
+    name: str
+    version: str
+    source: str
+    base: str
+    commit: str
+    path: Path
+    patches: tuple[str, ...]
+    overlays: tuple[str, ...]
+    state: TreeCondition
+    reasons: tuple[str, ...]
+
+
+def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStatus, ...]]:
+    """Return the name of a release and the state of every tree."""
+    name, upstreams = fork.lock.release(release)
+    return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
+
+
+def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
+    folder = fork.tree_folder(release, upstream)
+    stamp = read_stamp(folder)
+    try:
+        inputs = fork.inputs(upstream, stamp.options if stamp else ())
+        problems: tuple[str, ...] = ()
+    except ForkError as error:
+        inputs = None
+        problems = (error.what,)
+    state, reasons = _judge(folder, stamp, inputs, problems)
+    return TreeStatus(
+        name=upstream.name,
+        version=upstream.version,
+        source=stamp.source if stamp else "",
+        base=upstream.tree,
+        commit=upstream.commit,
+        path=folder,
+        patches=tuple(name for name, _ in inputs.patches) if inputs else (),
+        overlays=tuple(path for path, _, _ in inputs.overlays) if inputs else (),
+        state=state,
+        reasons=reasons,
+    )
+
+
+def _judge(
+    folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
+) -> tuple[TreeCondition, tuple[str, ...]]:
+    """Return the state of a tree, and the reasons.
+
+    ``inputs`` is None when they cannot be read, for the reasons ``problems``.
+    """
+    if not folder.exists():
+        return TreeCondition.MISSING, ("it was never applied", *problems)
+    if stamp is None:
+        return TreeCondition.BROKEN, ("it carries no stamp that can be read",)
+    try:
+        changes = local_changes(folder, stamp)
+    except GitError as error:
+        return TreeCondition.BROKEN, (f"its repository cannot be read: {error.what}",)
+    if changes:
+        return TreeCondition.EDITED, changes
+    reasons = problems if inputs is None else inputs.differences(stamp.inputs)
+    if stamp.format != FORMAT:
+        reasons = ("it was built by another version of forkpatch",)
+    return (TreeCondition.STALE if reasons else TreeCondition.APPLIED), reasons

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.model.settings import Settings
@@ -47,9 +46,6 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
     The git processes started by a verb inherit the lock: they may write for a moment after the verb
     was killed.
 
-    The git processes of this one inherit the lock: one of them may go on writing for a moment
-    after this process was killed.
-
     Raises:
         OSError: a verb that writes cannot lock the fork.
         UserError: the work folder is a file.
@@ -67,7 +63,8 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
                 )
                 if stack.enter_context(lock):
                     _recover(settings)
-                    _ignore(settings.work)
+                    if not (settings.work / ".gitignore").exists():  # for the fork's repository
+                        atomic_write(settings.work / ".gitignore", "*\n")
         except OSError as error:
             if claim is Claim.WRITE or error.errno not in _READ_ONLY:
                 raise
@@ -89,12 +86,6 @@ def _begun(settings: Settings) -> Iterator[None]:
     finally:
         if missing and not settings.lock.exists():
             shutil.rmtree(missing[-1], ignore_errors=True)
-
-
-def _ignore(work: Path) -> None:
-    """Write a ``.gitignore`` into the work folder, so that the fork's repository ignores it."""
-    if not (work / ".gitignore").exists():
-        atomic_write(work / ".gitignore", "*\n")
 
 
 def _recover(settings: Settings) -> None:

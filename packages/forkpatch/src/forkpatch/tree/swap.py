@@ -14,6 +14,7 @@ import errno
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -137,42 +138,15 @@ def remove_tree(folder: Path) -> None:
         folder.rename(doomed)
     try:
         shutil.rmtree(doomed)
-    except (OSError, RecursionError):
-        _remove_deep(doomed)
+    except (OSError, RecursionError) as error:  # Python calls itself for each level of folders
+        if subprocess.run(["rm", "-rf", "--", str(doomed)], check=False).returncode:
+            raise OSError(f"{doomed} cannot be removed") from error
 
 
 def discard(folder: Path) -> None:
     """Remove a scratch folder after a failure; ignore errors, which :func:`recover` handles."""
     with contextlib.suppress(OSError):
         remove_tree(folder)
-
-
-def _remove_deep(folder: Path) -> None:
-    """Remove a folder of any depth: each inner folder is moved to the top, then removed.
-
-    ``shutil.rmtree`` recurses at each level, and the system limits the length of a path.
-
-    ``shutil.rmtree`` needs a call of itself for each level, and a path that the system takes.
-
-    Raises:
-        OSError: a file or folder cannot be removed.
-    """
-    first = Path(tempfile.mkdtemp(dir=folder))
-    for entry in list(os.scandir(folder)):
-        if entry.name != first.name:
-            os.rename(entry.path, first / entry.name)  # noqa: PTH104 - for shorter paths
-    pending, count = [first], 0
-    while pending:
-        current = pending.pop()
-        for entry in list(os.scandir(current)):
-            if entry.is_dir(follow_symlinks=False):
-                count += 1
-                pending.append(folder / f"{first.name}-{count}")
-                os.rename(entry.path, pending[-1])  # noqa: PTH104
-            else:
-                os.unlink(entry.path)  # noqa: PTH108
-        current.rmdir()
-    folder.rmdir()
 
 
 def _exchange(first: Path, second: Path) -> bool:

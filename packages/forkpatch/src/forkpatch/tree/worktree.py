@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ APPLIED_REF = "refs/forkpatch/applied"
 PREVIOUS_REF = "refs/forkpatch/previous"
 NAME_TRAILER = "Forkpatch-Name"
 _STAMP = "forkpatch.json"
+# Caches of Python, which writes them again when needed.
+_TRACE = re.compile(r"(?:^|/)(?:__pycache__|\.(?:pytest|mypy|ruff)_cache)/|\.pyc$")
 _EXCLUDES = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n"
 
 
@@ -170,7 +173,7 @@ def keep_builds(old: Path, new: Path) -> None:
     with contextlib.suppress(GitError, OSError):  # a damaged tree keeps nothing
         command = ("ls-files", "-z", "--others", "--ignored", "--directory", "--exclude-standard")
         ignored = os.fsdecode(git.run(*command).stdout).split("\0")[:-1]
-        built = [name.rstrip("/") for name in ignored if not _is_trace(name)]
+        built = [name.rstrip("/") for name in ignored if not _TRACE.search(name)]
         if not built:
             return
         before, current = (list_tree(repository, "HEAD") for repository in (git, after))
@@ -183,12 +186,6 @@ def keep_builds(old: Path, new: Path) -> None:
         for name in built:
             if not os.path.lexists(new / name) and (new / name).parent.is_dir():
                 (old / name).rename(new / name)
-
-
-def _is_trace(name: str) -> bool:
-    """Return True for a cache file of Python, which Python writes again when needed."""
-    parts = name.rstrip("/").split("/")
-    return name.endswith(".pyc") or any(f"{part}/\n" in _EXCLUDES for part in parts)
 
 
 def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit:
