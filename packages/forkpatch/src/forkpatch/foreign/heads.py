@@ -12,12 +12,10 @@ from __future__ import annotations
 import email.errors
 import email.header
 import email.parser
-import email.policy
 import email.utils
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,15 +57,6 @@ _ENCODED = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Head:
-    """A head's content, as :class:`forkpatch.model.patchfile.Patch` has it."""
-
-    author: str
-    date: str
-    message: str
-
-
 def decoded(data: bytes) -> bytes:
     """A mailed patch without the encoding of its transport.
 
@@ -94,8 +83,8 @@ def decoded(data: bytes) -> bytes:
     return b"\n".join(lines) + b"\n\n" + message + b"---\n" + patch
 
 
-def read_head(data: bytes, stem: str) -> Head:
-    """Author, date and message of a patch.
+def read_head(data: bytes, stem: str) -> Patch:
+    """A patch with the author, date and message of a head, without name and files.
 
     Args:
         data: the patch.
@@ -138,7 +127,8 @@ def read_head(data: bytes, stem: str) -> Head:
         trailers.append(f"{STATUS}: {status}")
     joint = "\n" if known else "\n\n"
     parts = [part for part in (body, "\n".join(trailers)) if part]
-    return Head(author, date, f"{subject}\n\n{joint.join(parts)}".rstrip("\n") + "\n")
+    message = f"{subject}\n\n{joint.join(parts)}".rstrip("\n") + "\n"
+    return Patch("", author, date, message, parse_trailers(message), (), "")
 
 
 def _fields(text: str) -> tuple[list[tuple[str, str]], str]:
@@ -148,7 +138,7 @@ def _fields(text: str) -> tuple[list[tuple[str, str]], str]:
     known = _FIELD.match(text) and (name in _KNOWN or name.startswith("bug-"))
     if not known and not _MAIL.match(text):
         return [], text
-    mail = email.parser.Parser(policy=email.policy.compat32).parsestr(text)
+    mail = email.parser.Parser().parsestr(text)
     payload = mail.get_payload()
     return [(key, str(value)) for key, value in mail.items()], str(payload)
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import PatchError, UserError
-from forkpatch.foreign.heads import Head, decoded, read_head
+from forkpatch.foreign.heads import decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
 from forkpatch.foreign.unified import read_unified, reverse, settled
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
 from forkpatch.model.lock import Upstream
-from forkpatch.model.mailhead import parse_trailers
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave
@@ -190,7 +189,10 @@ def weave_foreign(
             continue
         stem = _stem(item.file)
         with _naming(source):
-            patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
+            patch = read_head(data, stem)
+        # A file's own name is kept, unless it is a number.
+        words = patch.subject if stem.isdecimal() else stem
+        patch = replace(patch, name=new_name(words, weave.patches))
         files: list[FileDiff] = []
         weave.begin(patch.name)
         for file_diff in diffs:
@@ -237,25 +239,6 @@ def _stem(file: str) -> str:
     path = PurePosixPath(file)
     stem = path.stem if path.suffix in (".patch", ".diff") else path.name
     return _NUMBER.sub("", stem) or stem
-
-
-def _words(data: bytes, stem: str) -> str:
-    """Return the words for a file name: the foreign name, or the subject of a numbered mail."""
-    if re.fullmatch(r"\d+", stem):
-        return read_head(data, stem).message.partition("\n")[0]
-    return stem
-
-
-def _named(head: Head, name: str) -> Patch:
-    return Patch(
-        name=name,
-        author=head.author,
-        date=head.date,
-        message=head.message,
-        trailers=parse_trailers(head.message),
-        files=(),
-        sha256="",
-    )
 
 
 @dataclass(frozen=True)

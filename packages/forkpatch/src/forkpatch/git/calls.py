@@ -140,6 +140,26 @@ class Git:
         where += [f"--work-tree={self.work_tree}"] if self.work_tree else []
         return ["git", *settings, *where, *args]
 
+    def start(
+        self,
+        *args: str,
+        stdin: int | IO[bytes] = subprocess.PIPE,
+        env: Mapping[str, str] | None = None,
+        new_session: bool = False,
+    ) -> subprocess.Popen[bytes]:
+        """Start ``git ARGS``, whose output and errors are read through pipes."""
+        return subprocess.Popen(
+            self.command(*args),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=neutral_environment({**self.environment, **(env or {})}),
+            cwd=self.work_tree or self.git_dir or "/",
+            # What is inheritable is the lock of a work folder (swap.locked), and nothing else.
+            close_fds=False,
+            start_new_session=new_session,
+        )
+
     def run(
         self,
         *args: str,
@@ -153,18 +173,8 @@ class Git:
         Raises:
             GitError: the exit code is not among ``ok``, or ``timeout`` seconds have passed.
         """
-        environment = neutral_environment({**self.environment, **(env or {})})
-        process = subprocess.Popen(
-            self.command(*args),
-            stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd=self.work_tree or self.git_dir or "/",
-            # What is inheritable is the lock of a work folder (swap.locked), and nothing else.
-            close_fds=False,
-            start_new_session=timeout is not None,
-        )
+        pipe = subprocess.PIPE if isinstance(stdin, bytes) else stdin
+        process = self.start(*args, stdin=pipe, env=env, new_session=timeout is not None)
         try:
             out, err = process.communicate(
                 stdin if isinstance(stdin, bytes) else None, timeout=timeout

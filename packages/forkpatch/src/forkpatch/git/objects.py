@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from forkpatch.git.calls import Git, GitError, git_repo
+from forkpatch.git.calls import Git, GitError
 from groundwork.files import naming
-
-if TYPE_CHECKING:
-    from git import Repo
 
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
 # Fast compression: a tree grows by a tenth. A repository that is gone soon needs none, nor deltas.
 _KEPT = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=1", "fast-import")
 _BRIEF = ("-c", "core.bigFileThreshold=16m", "-c", "core.compression=0", "fast-import", "--depth=0")
 _MOST_READERS = 4
+_AT_ONCE = 256  # names that a pipe holds, so that git never waits for us while we wait for it
 IDENTITY = b"forkpatch <forkpatch@localhost>"
 #: The same for git's environment.
 COMMITTER = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
@@ -226,37 +224,47 @@ def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
     Raises:
         GitError: git ended before it gave all of them.
     """
-    repo = _reader(git.git_dir)
-    for name in names:
-        try:
-            *_, size, data = repo.git.get_object_data(name)
-        except (ValueError, OSError) as error:
-            if not str(error).endswith(" missing'"):
-                end_readers()
-                raise GitError(["cat-file"], -1, f"fatal: {error}") from error
-            yield None
-            continue
-        if len(data) != size:  # GitPython does not compare them
+    process = _reader(git.git_dir)
+    assert process.stdin is not None and process.stdout is not None
+    left = len(names)
+    try:
+        for start in range(0, len(names), _AT_ONCE):
+            asked = names[start : start + _AT_ONCE]
+            process.stdin.write("".join(f"{name}\n" for name in asked).encode("ascii"))
+            process.stdin.flush()
+            for name in asked:
+                head = process.stdout.readline().split()
+                size = int(head[2]) if len(head) == 3 else -1
+                data = process.stdout.read(size + 1) if size >= 0 else b""
+                if not head or len(data) != size + 1:
+                    said = process.communicate()[1].decode("utf-8", "replace")
+                    raise GitError(["cat-file"], -1, f"fatal: {name} is cut off; {said.strip()}")
+                left -= 1
+                yield data[:size] if size >= 0 else None
+    except OSError as error:
+        raise GitError(["cat-file"], -1, f"fatal: {error}") from error
+    finally:
+        if left:  # answers that nobody reads
             end_readers()
-            raise GitError(["cat-file"], -1, f"fatal: {name} is cut off")
-        yield data
 
 
-# Repositories whose processes read objects, by path and inode: another one may come to a path.
-_READERS: dict[tuple[Path | None, int], Repo] = {}
+#: Processes that read objects, by path and inode of the repository: another one may come to a path.
+_READERS: dict[tuple[Path | None, int], subprocess.Popen[bytes]] = {}
 
 
-def _reader(git_dir: Path | None) -> Repo:
-    """Return a repository whose process reads objects until :func:`end_readers`."""
+def _reader(git_dir: Path | None) -> subprocess.Popen[bytes]:
+    """Return a process that reads a repository's objects until :func:`end_readers`."""
     key = git_dir, (git_dir or Path()).stat().st_ino
     if key not in _READERS:
         if len(_READERS) == _MOST_READERS:
             end_readers()
-        _READERS[key] = git_repo(Git(git_dir))
+        _READERS[key] = Git(git_dir).start("cat-file", "--batch")
     return _READERS[key]
 
 
 def end_readers() -> None:
     """End the processes that read objects; a later reading starts them again."""
     while _READERS:
-        _READERS.popitem()[1].close()
+        process = _READERS.popitem()[1]
+        process.kill()
+        process.communicate()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import email.errors
 import email.header
 import email.parser
-import email.policy
 import email.utils
 import re
 from datetime import UTC
@@ -29,7 +28,7 @@ def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
     """
     if head.startswith(b"From "):
         head = head.partition(b"\n")[2]
-    mail = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(head)
+    mail = email.parser.BytesParser().parsebytes(head)
     headers = dict(reversed([(key.title(), value) for key, value in mail.raw_items()]))
     missing = [key for key in ("From", "Date", "Subject") if key not in headers]
     if missing:

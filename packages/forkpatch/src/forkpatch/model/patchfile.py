@@ -159,7 +159,7 @@ class Patch:
         return tuple(value for name, value in self.trailers if name.lower() == key.lower())
 
 
-_KEPT = 64
+_KEPT = 512
 _parsed: dict[tuple[str, str, str], Patch] = {}
 
 

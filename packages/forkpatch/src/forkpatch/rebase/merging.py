@@ -38,7 +38,7 @@ from forkpatch.symbols.text import text
 from forkpatch.tree.fork import PatchStep
 
 # Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
-_TOGETHER = 64
+_TOGETHER = 128
 # Later than every commit: git then finds the merge base without a walk through the history.
 _LATE = b"4102444800 +0000"
 _REF = "refs/forkpatch/merging"

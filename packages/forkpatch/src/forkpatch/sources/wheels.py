@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -41,6 +40,8 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
         SourceError: the wheel is not a zip file, or a member is a symbolic link, is absolute, or
             leaves its folder.
     """
+    import zipfile  # noqa: PLC0415 - a version without a wheel needs it not
+
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir()]

@@ -8,6 +8,7 @@ define symbols. Other languages have no grammar; git's function context names th
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -233,7 +234,10 @@ def _is_head(node: Node) -> bool:
     return not plain or (node.child_count > 0 and node.children[0].type == "{")
 
 
-def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
+_SIGN = re.compile(rb"^[ \t\r\f\v]*#", re.MULTILINE)
+
+
+def conditions(data: bytes, lines: list[bytes]) -> list[tuple[str, ...]]:
     """Return the preprocessor conditions around each line of a file, outermost first.
 
     The preprocessor lines are read without a parser, because the code may not parse. The guard
@@ -243,8 +247,9 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
     result: list[tuple[str, ...]] = []
     guard = _guard(lines)
     current: tuple[str, ...] = ()
-    signs = (row for row, line in enumerate(lines) if b"#" in line)  # few lines have a sign
-    for row in (row for row in signs if lines[row].lstrip().startswith(b"#")):
+    row = at = 0
+    for sign in _SIGN.finditer(data):
+        row, at = row + data.count(b"\n", at, sign.start()), sign.start()
         result += [current] * (row - len(result))
         line = lines[row]
         word, _, rest = line.strip().lstrip(b"#").strip().partition(b" ")

@@ -17,17 +17,18 @@ import ast
 import hashlib
 import re
 import warnings
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
 from pathlib import PurePosixPath
 
 from tree_sitter import Node, Tree
 
 from forkpatch.symbols.grammars import Grammar, conditions, edited, grammar_of, labels
 from forkpatch.symbols.names import described
+from forkpatch.symbols.text import indent
 
 MODULE = "<file>"
 _HASH_LENGTH = 16
@@ -67,7 +68,6 @@ class Symbol:
         first: first line, from 1, decorators included.
         last: last line, from 1.
         text: function that returns the normalised text or tree; called only for the hash.
-        family: name without signature and conditions, which overloads share.
         node: node in a syntax tree, maybe of another version of the file with the same text of the
             symbol; None in a file without a grammar.
     """
@@ -76,8 +76,11 @@ class Symbol:
     first: int
     last: int
     text: Callable[[], str] = field(compare=False, repr=False)
-    family: str = ""
     node: Node | None = field(default=None, compare=False, repr=False)
+
+    def moved(self, rows: int) -> Symbol:
+        """Return the symbol some rows below."""
+        return Symbol(self.name, self.first + rows, self.last + rows, self.text, self.node)
 
     @cached_property
     def body(self) -> str:
@@ -173,16 +176,48 @@ class Outline:
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer symbols before inner symbols, MODULE first."""
         if self._grammar is None:
-            return _unique(_line_symbols(self.data, self.lines, self._suffix))
+            found = map(self._line_symbol, range(len(self._line_names[1])))
+            return {symbol.name: symbol for symbol in found}
         parsed = [
-            replace(symbol, first=symbol.first + row, last=symbol.last + row)
-            for row, key in self._parts
-            for symbol in self._symbols_of_parts[key]
+            symbol.moved(row) for row, key in self._parts for symbol in self._symbols_of_parts[key]
         ]
         if self._suffix in (".py", ".pyi") and len(self.data) <= _LARGE_PYTHON:
             parsed = list(_with_trees(parsed, _PythonTrees(self.data)))
         rest = partial(_outside, parsed, self.lines, self._suffix)
-        return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *parsed])
+        return _unique([Symbol(MODULE, 1, len(self.lines), rest), *parsed])
+
+    @property
+    def names(self) -> Container[str]:
+        """The names of all symbols."""
+        return self.symbols if self.is_parsed else self._line_names[2]
+
+    @cached_property
+    def _line_names(self) -> tuple[list[int], list[str], set[str]]:
+        """First line and name of each symbol that git's function context finds; and the names.
+
+        A text may have thousands, few of which are asked for.
+        """
+        rows, names, number, offset = [1], [MODULE], 1, 0
+        known, counts = {MODULE}, Counter[str]()
+        for match in _FUNCTION_LINE.finditer(self.data):
+            number, offset = number + self.data.count(b"\n", offset, match.start()), match.start()
+            if _LABEL.match(match[0]):
+                continue
+            plain = name = _line_name(match[0])
+            while name in known:
+                counts[plain] += 1
+                name = f"{plain}#{counts[plain] + 1}"
+            known.add(name)
+            rows.append(number)
+            names.append(name)
+        return rows, names, known
+
+    def _line_symbol(self, index: int) -> Symbol:
+        """Return a symbol that git's function context finds, by its number; MODULE for 0."""
+        rows, names, _ = self._line_names
+        first, end = rows[index], [*rows[index + 1 : index + 2], len(self.lines) + 1][0]
+        text = partial(_tokens_of, self.lines, first - 1, end - 1, self._suffix)
+        return Symbol(names[index], first, end - 1 if index else len(self.lines), text)
 
     @cached_property
     def _parts(self) -> list[tuple[int, _Part]]:
@@ -196,6 +231,10 @@ class Outline:
         # Python's own trees are found by the rows of nodes.
         is_kept = other is not None and self._suffix not in (".py", ".pyi")
         symbols_of_parts = other._symbols_of_parts if other and is_kept else {}
+        # Most parts of a new version are known; else one search finds the definitions of all.
+        is_new = not symbols_of_parts
+        every = self._grammar.definitions([root]) if is_new else []
+        starts = [node.start_byte for node in every]
         parts: list[tuple[int, _Part]] = []
         for nodes in _parts_of(root):
             row, last = nodes[0].start_point[0], nodes[-1].end_point[0]
@@ -204,12 +243,11 @@ class Outline:
             key = root.type, nodes[0].start_point[1], text, tuple(around)
             symbols = symbols_of_parts.get(key)
             if symbols is None:
-                found = self._grammar.definitions(nodes)
+                span = nodes[0].start_byte, nodes[-1].end_byte
+                found = every[slice(*(bisect_left(starts, at) for at in span))]
+                found = found if is_new else self._grammar.definitions(nodes)
                 parsed = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
-                symbols = tuple(
-                    replace(symbol, first=symbol.first - row, last=symbol.last - row)
-                    for symbol in parsed
-                )
+                symbols = tuple(symbol.moved(-row) for symbol in parsed)
             self._symbols_of_parts[key] = symbols
             parts.append((row, key))
         return parts
@@ -218,7 +256,7 @@ class Outline:
     def conditions(self) -> list[tuple[str, ...]]:
         """Preprocessor conditions around each line; empty tuples in other languages."""
         if self._grammar and self._grammar.preprocessed:
-            return conditions(self.lines)
+            return conditions(self.data, self.lines)
         return [()] * len(self.lines)
 
     @cached_property
@@ -234,13 +272,34 @@ class Outline:
 
     def at(self, line: int) -> Symbol:
         """Return the innermost symbol around line ``line`` (from 1)."""
+        if not self.is_parsed:
+            return self._line_symbol(bisect_right(self._line_names[0], max(line, 1)) - 1)
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
+
+    def inside(self, first: int, last: int, data: bytes) -> str | None:
+        """Return the symbol of a line between two lines; None unless a change keeps its name.
+
+        Both lines are in one symbol without inner ones, below the lines with its name, and the line
+        is indented more than these.
+        """
+        symbol = self.at(first)
+        if symbol.name in (MODULE, *self._outer_names) or symbol.name != self.at(last).name:
+            return None
+        head, *lines = self.lines[symbol.first - 1 : last - 1] or [b""]
+        opens = not self.is_parsed or any(
+            line.rstrip().endswith((b"{", b":")) for line in (head, *lines)
+        )
+        return symbol.name if opens and head and indent(data) > indent(head) else None
+
+    @cached_property
+    def _outer_names(self) -> Collection[str]:
+        return {one.name for one in self._nesting[1].values()} if self.is_parsed else ()
 
     def around(self, line: int, known: Container[str]) -> str:
         """Return the innermost symbol around ``line`` with a name in ``known``, else MODULE."""
         symbol: Symbol | None = self.at(line)
         while symbol is not None and symbol.name not in known:
-            symbol = self._nesting[1].get(symbol.name)
+            symbol = self._nesting[1].get(symbol.name) if self.is_parsed else None
         return symbol.name if symbol else MODULE
 
     def body(self, name: str) -> str | None:
@@ -289,8 +348,7 @@ def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
         while name in named:
             counts[symbol.name] += 1
             name = f"{symbol.name}#{counts[symbol.name] + 1}"
-        whole = name == symbol.name and symbol.family
-        named[name] = symbol if whole else replace(symbol, name=name, family=symbol.family or name)
+        named[name] = symbol if name == symbol.name else replace(symbol, name=name)
     return named
 
 
@@ -314,7 +372,7 @@ def _parsed_symbols(
         name = f"{family}{entry.signature}{suffixes}"
         scopes.append((node, name, around[first], entry.is_function))
         text = partial(tokens, b"\n".join(lines[first : last + 1]), suffix)
-        yield Symbol(name, first + 1, last + 1, text, family, node)
+        yield Symbol(name, first + 1, last + 1, text, node)
 
 
 def _python_tree(data: bytes) -> ast.Module | None:
@@ -373,22 +431,8 @@ def canonical(node: object) -> str:
     return "" if node is None else repr(node)
 
 
-def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symbol]:
-    """Yield the symbols that git's function context finds, MODULE first."""
-    starts, number, offset = list[tuple[int, int]](), 1, 0
-    for match in _FUNCTION_LINE.finditer(data):
-        number, offset = number + data.count(b"\n", offset, match.start()), match.start()
-        if not _LABEL.match(match[0]):
-            starts.append((number, offset))
-    ends = [*starts, (len(lines) + 1, len(data) + 1)]
-
-    def text_of(start: int, end: int) -> Callable[[], str]:
-        return lambda: tokens(data[start : max(end - 1, 0)], suffix)  # without its line feed
-
-    yield Symbol(MODULE, 1, len(lines), text_of(0, ends[0][1]))
-    for (first, start), (following, end) in pairwise(ends):
-        name = _line_name(lines[first - 1])
-        yield Symbol(name, first, following - 1, text_of(start, end), name)
+def _tokens_of(lines: Sequence[bytes], first: int, end: int, suffix: str) -> str:
+    return tokens(b"\n".join(lines[first:end]), suffix)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -47,8 +47,21 @@ def without_values(line: bytes) -> bytes:
 
 def indent(line: bytes, signs: bytes = b" ") -> int:
     """Return the width of the blanks, or of other signs, at the start of a line."""
+    if line[:1] not in b" \t" + signs:
+        return 0
     wide = line.expandtabs(8) if b"\t" in line else line
     return len(wide) - len(wide.lstrip(signs))
+
+
+@lru_cache(maxsize=1 << 18)  # the versions of a file share most lines
+def _depth(raw: bytes, is_markdown: bool) -> float | None:
+    line = raw.strip()
+    if not line or is_directive(line):
+        return None
+    sign = line[:1]
+    is_title = is_markdown and sign == b"#"
+    is_heading = is_title or (sign in b"[-" and _HEADING.match(line) is not None)
+    return indent(raw) - (0.5 if is_heading else 0)
 
 
 class Text:
@@ -64,7 +77,7 @@ class Text:
         self.data = data
         raw = split_lines(data) if rows is None else rows[0]
         self.raw, self.lines = rows or (raw, [line.strip() for line in raw])
-        self._depths: dict[int, float | None] = {}
+        self._is_markdown = path.endswith(".md")
         self._standing: dict[tuple[bytes, ...], list[int]] = {}
 
     def edited(self, edits: Iterable[tuple[Span, Sequence[bytes]]], data: bytes) -> Text:
@@ -107,12 +120,7 @@ class Text:
 
     def depth(self, row: int) -> float | None:
         """Return the indent of a line; None for an empty line and a C directive."""
-        if row not in self._depths:
-            line, depth = self.lines[row], float(indent(self.raw[row]))
-            if _HEADING.match(line) or (line[:1] == b"#" and self.path.endswith(".md")):
-                depth -= 0.5
-            self._depths[row] = None if not line or is_directive(line) else depth
-        return self._depths[row]
+        return _depth(self.raw[row], self._is_markdown)
 
     def head(self, row: int) -> int:
         """Return the row of the head of a row's block; the row itself at the top of the file."""

@@ -222,21 +222,30 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
     """
     if diff.old is None:
         return {MODULE: (1,)}
-    old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
-    hunk_numbers: dict[str, list[int]] = {}
+    old = outline(diff.old, before)
+    changes = list(_changed_lines(diff))
+    names = [old.inside(line - (sign == "+"), line, data) for _, sign, line, _, data in changes]
+    if None in names:
+        new = outline(diff.new or diff.old, after)
+        names = [
+            new.around(new_line, old.names) if sign == "+" else old.at(line).name
+            for _, sign, line, new_line, _ in changes
+        ]
+    hunks: dict[str, dict[int, None]] = {}
+    for (number, *_), name in zip(changes, names, strict=True):
+        hunks.setdefault(name or MODULE, {})[number] = None
+    return {name: tuple(numbers) for name, numbers in hunks.items()} or {MODULE: (1,)}
+
+
+def _changed_lines(diff: FileDiff) -> Iterator[tuple[int, str, int, int, bytes]]:
+    """Yield hunk, sign, old and new line number, and text of each changed line."""
     for number, hunk in enumerate(diff.hunks, 1):
-        old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
-        names: dict[str, None] = {}
-        for kind, data in hunk.lines:
-            if kind == "-" and data.strip():
-                names[old.at(old_line).name] = None
-            elif kind == "+" and data.strip():
-                names[new.around(new_line, old.symbols)] = None
-            old_line += kind != "+"
-            new_line += kind != "-"
-        for name in names:
-            hunk_numbers.setdefault(name, []).append(number)
-    return {name: tuple(numbers) for name, numbers in hunk_numbers.items()} or {MODULE: (1,)}
+        line, new_line = hunk.first + 1, max(hunk.new_start, 1)
+        for sign, data in hunk.lines:
+            if sign != " " and data.strip():
+                yield number, sign, line, new_line, data
+            line += sign != "+"
+            new_line += sign != "-"
 
 
 def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
