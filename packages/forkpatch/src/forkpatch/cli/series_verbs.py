@@ -228,11 +228,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _check_exported(fork: Fork, old: Upstream) -> None:
-    """Raise if a tree of a version has commits that are not in its series.
-
-    Raises:
-        UserError: a rebase of the series would leave out the commits.
-    """
+    """Raise if a tree of a version has commits that are not in its series."""
     from forkpatch.tree.worktree import has_other_commits, read_stamp  # noqa: PLC0415
 
     for release, versions in fork.lock.releases.items():

@@ -86,11 +86,7 @@ def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _plan(fork: Fork, options: argparse.Namespace, only: str = "") -> _Planned:
-    """Plan the trees of a release, and write out the available tests.
-
-    Raises:
-        NoSuiteError: no upstream's tests are available.
-    """
+    """Plan the trees of a release, and write out the available tests."""
     chosen = known_sources(fork, options)
     plans = plans_of_release(fork, options)
     suites: dict[str, tuple[Suite, Choice]] = {}

@@ -22,7 +22,7 @@ from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.series.mailbox import export_new
+from forkpatch.series.mailbox import export_new, relisted
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
 
@@ -232,25 +232,15 @@ def _list_text(
     old: str, items: Sequence[_Item], names: Sequence[str], *, quilt: bool
 ) -> tuple[str, dict[str, tuple[int, bool]]]:
     """Return the text of a list, and options by patch; comments stay above the same patch."""
-    above: dict[str, str] = {}
-    line_of: dict[str, str] = {}
-    options: dict[str, tuple[int, bool]] = {}
     known = {item.entry.file for item in items if item.entry}
-    pending = ""
-    every = {line.file: line for line in parse_list(old, SERIES, quilt=quilt) if line.file}
-    gone = {file for file in every if file not in known}
-    for line in parse_list(old, SERIES, quilt=quilt):
-        if line.file in known:
-            above[line.file], line_of[line.file], pending = pending, line.text, ""
-            options[line.file] = (line.strip, line.reverse)
-        elif not line.file or line.file in gone:
-            pending += line.text
-    parts = []
+    lines = parse_list(old, SERIES, quilt=quilt)
+    own = {line.file: line for line in lines if line.file in known}
+    options = {file: (line.strip, line.reverse) for file, line in own.items()}
+    new = []
     for name, item in zip(names, items, strict=True):
-        text = line_of.get(name, f"{name}\n")
-        if not item.unchanged and (options.get(name, (1, False)) != (1, False)):
-            text = f"{name}\n"  # the diff is written again, with -p1 and forwards
-            options[name] = (1, False)
-        parts.append(above.get(name, "") + (text if text.endswith("\n") else text + "\n"))
-    result = "".join(parts) + pending
+        text = own[name].text if name in own else name
+        if not item.unchanged and options.get(name, (1, False)) != (1, False):
+            text, options[name] = name, (1, False)  # it is written again, with -p1 and forwards
+        new.append((name, text.removesuffix("\n") + "\n"))
+    result = relisted(((line.file if line.file in own else "", line.text) for line in lines), new)
     return (result if old.endswith("\n") or not old else result.removesuffix("\n")), options

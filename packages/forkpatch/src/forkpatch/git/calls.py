@@ -3,9 +3,8 @@
 
 The user's and the system's configuration, hooks, filters, attributes, file system monitors and
 credential prompts play no part in a call: a tree must not depend on who builds it, and an
-upstream repository must not be able to run anything. This runner makes every call that writes,
-because GitPython merges the caller's environment into every call and cannot remove ``GIT_DIR``
-from it; GitPython reads objects and histories.
+upstream repository must not be able to run anything. GitPython, which reads histories, merges the
+caller's environment into every call, and cannot remove ``GIT_DIR`` from it.
 """
 
 from __future__ import annotations

@@ -255,11 +255,7 @@ def _split_names(reader: DiffReader, named: bytes, where: str) -> tuple[str | No
 
 
 def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
-    """The hunks of a text file, read by unidiff; each has to give back the lines that it was given.
-
-    Raises:
-        PatchError: there is no hunk, or one cannot be read whole.
-    """
+    """The hunks of a text file, read by unidiff; each has to give back the lines it was given."""
     if not (reader.peek() or b"").startswith(b"@@ "):
         raise reader.error("malformed diff: there is no hunk")
     patch, given = PatchSet(""), list[tuple[int, list[str]]]()

@@ -227,11 +227,7 @@ def _marked(git: Git, held: Stages) -> bytes | None:
 
 
 def _read(folder: Path) -> Resolution:
-    """Read a kept resolution.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError, ForkError: the resolution is incomplete.
-    """
+    """Read a kept resolution."""
     if not (folder / _FILE).is_file():
         raise ValueError(f"it has no {_FILE}")
     raw = json.loads((folder / _FILE).read_text("utf-8"))

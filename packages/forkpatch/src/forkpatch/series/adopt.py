@@ -164,11 +164,7 @@ def adopt(
 
 @contextmanager
 def _repository(place: str, branch: str) -> Iterator[Git]:
-    """Yield a temporary repository that has the branch under _TIP.
-
-    Raises:
-        UserError: the repository cannot be read, or lacks the branch.
-    """
+    """Yield a temporary repository that has the branch under _TIP."""
     path = local_path(place)
     objects = Path("/nonexistent")
     command = ["fetch", "--quiet", "--no-tags", "--", place, f"{branch}:{_TIP}"]
@@ -269,11 +265,7 @@ def _signed(git: Git, commit: str) -> tuple[bytes, bytes]:
 
 
 def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step]:
-    """Yield the commits of a branch with merges, each merged onto the commit before.
-
-    Raises:
-        UserError: a commit conflicts, because a merge resolved the conflict.
-    """
+    """Yield the commits of a branch with merges, each merged onto the commit before."""
     assert git.git_dir is not None
     folder = git.git_dir.parent / "straight"
     objects = {"GIT_OBJECT_DIRECTORY": str(git.git_dir / "objects")}

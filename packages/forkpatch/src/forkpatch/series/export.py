@@ -324,11 +324,7 @@ def _order(series: Sequence[str], applied: Sequence[str], left_out: Container[st
 
 
 def _merged(pristine: Pristine, steps: Sequence[PatchStep]) -> tuple[Exported, ...]:
-    """Return the patch files of steps of several plans, each merged after the step before.
-
-    Raises:
-        PatchError: a patch does not merge.
-    """
+    """Return the patch files of steps of several plans, each merged after the step before."""
     target = MergeTarget(pristine.git, pristine.tree)
     commits = [Commit(b"Base\n", tree=pristine.tree)]
     for step in steps:

@@ -251,25 +251,27 @@ def new_name(subject: str, taken: Iterable[str]) -> str:
 
 
 def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
-    """Return the text of a series; a comment stays above the same patch."""
-    above: dict[str, str] = {}
-    lines: dict[str, str] = {}
-    pending = ""
+    """Return the text of a series; an unchanged entry keeps its line."""
+    rows, known = list[tuple[str, str]](), dict[str, str]()
     for line in old.splitlines(keepends=True):
         text = line.partition("#")[0].strip()
-        if text:
-            entry = parse_entry(text, SERIES)
-            above[entry.name] = pending
-            lines[str(entry)] = line.rstrip("\n") + "\n"
-            pending = ""
-        else:
-            pending += line
-    return (
-        "".join(
-            above.get(entry.name, "") + lines.get(str(entry), f"{entry}\n") for entry in entries
-        )
-        + pending
-    )
+        entry = parse_entry(text, SERIES) if text else None
+        rows.append((entry.name if entry else "", line))
+        known[str(entry)] = line.rstrip("\n") + "\n"
+    return relisted(rows, [(entry.name, known.get(str(entry), f"{entry}\n")) for entry in entries])
+
+
+def relisted(old: Iterable[tuple[str, str]], new: Iterable[tuple[str, str]]) -> str:
+    """Return the text of a list of patches; comments stay above the same patch.
+
+    Each line has the name of its patch, empty for a comment, and its text.
+    """
+    above, pending = dict[str, str](), ""
+    for name, text in old:
+        pending += "" if name else text
+        if name:
+            above[name], pending = pending, ""
+    return "".join(above.get(name, "") + text for name, text in new) + pending
 
 
 def write_series(

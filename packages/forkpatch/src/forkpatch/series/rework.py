@@ -161,11 +161,7 @@ def _renames(plan: TreePlan, name: str, path: str) -> bool:
 
 
 def _amended_commits(plan: TreePlan) -> Sequence[Commit]:
-    """Return the commits of a plan's patches, from its amended weave.
-
-    Raises:
-        UserError: a commit changes nothing.
-    """
+    """Return the commits of a plan's patches, from its amended weave."""
     amended = plan.with_patches([patch.name for patch in plan.patches])
     for step in amended.steps():
         if step.before == step.after and all(

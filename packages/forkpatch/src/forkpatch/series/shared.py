@@ -126,11 +126,7 @@ def locate_series(
 
 
 def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
-    """Return the lines at which the hunks of a patch stand in ``ours``, by path.
-
-    Raises:
-        PatchError: the patch does not merge cleanly, gives other hunks, or changes other functions.
-    """
+    """Return the lines at which the hunks of a patch stand in ``ours``, by path."""
     merged: dict[str, bytes] = {}
     files = {path: TreeFile(FILE_MODES[0], data) for path, data in ours.items()}
     diffs = {diff.old: diff for diff in step.patch.files if diff.old is not None and diff.hunks}

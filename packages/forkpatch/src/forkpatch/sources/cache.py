@@ -96,11 +96,7 @@ class Cache:
         return self.verified[tree]
 
     def _verify(self, git: Git, tree: str) -> None:
-        """Verify a tree's packs, unless a run has verified the same files before.
-
-        Raises:
-            GitError: the packs are damaged.
-        """
+        """Verify a tree's packs, unless a run has verified the same files before."""
         folder = self._folder(tree)
         packs, state = _packs(folder), _state(folder)
         if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_text("utf-8") == state:
