@@ -537,13 +537,103 @@ def deleted_and_edited(plan: _Plan) -> _Draft:
     return plan.draft(new, after, old=old, patched=after)
 
 
+def file_split(plan: _Plan) -> _Draft:
+    """The file is split: the record and those after it get a file of their own."""
+    there = f"src/second{plan.suffix}"
+    first, second = plan.records[: plan.target], plan.records[plan.target :]
+    moved_on = (plan.edit(plan.entry), *second[1:])
+    return plan.draft({plan.path: first, there: second}, {plan.path: first, there: moved_on})
+
+
+def files_joined(plan: _Plan) -> _Draft:
+    """Another file is joined to the record's file, before its records."""
+    gone = f"src/other{plan.suffix}"
+    return plan.draft(
+        {plan.path: (*plan.other, *plan.records)},
+        {plan.path: (*plan.other, *plan.around(plan.edit(plan.entry)))},
+        old={plan.path: plan.records, gone: plan.other},
+    )
+
+
+def joined_to_another(plan: _Plan) -> _Draft:
+    """The record's file is joined to another one, behind its records."""
+    there = f"src/other{plan.suffix}"
+    return plan.draft(
+        {there: (*plan.other, *plan.records)},
+        {there: (*plan.other, *plan.around(plan.edit(plan.entry)))},
+        old={plan.path: plan.records, there: plan.other},
+    )
+
+
+def turned_round(plan: _Plan) -> _Draft:
+    """The records stand in the opposite order."""
+    right = tuple(plan.edit(e) if e is plan.entry else e for e in reversed(plan.records))
+    return plan.draft({plan.path: plan.records[::-1]}, {plan.path: right})
+
+
+def names_exchanged(plan: _Plan) -> _Draft:
+    """Two records exchange their names; a stop is right, too, as their fields stay."""
+    other = (plan.target + 1) % len(plan.records)
+    now = list(plan.records)
+    now[plan.target] = plan.entry.named(plan.records[other].name)
+    now[other] = plan.records[other].named(plan.entry.name)
+    right = [*now]
+    right[other] = plan.edit(now[other])
+    return replace(plan.draft({plan.path: tuple(now)}, {plan.path: tuple(right)}), may_stop=True)
+
+
+def doubled(plan: _Plan) -> _Draft:
+    """The record stands twice, under its own name; a person must choose."""
+    return plan.draft({plan.path: plan.around(plan.entry, plan.entry)})
+
+
+def joined_with_the_next(plan: _Plan) -> _Draft:
+    """The next record takes the fields that the patch edits, and the record goes."""
+    other = plan.records[(plan.target + 1) % len(plan.records)]
+    fields = tuple((f"{key}_of_{plan.entry.name}", value) for key, value in plan.entry.fields)
+    joined = replace(other, fields=(*other.fields, *fields))
+    now = (joined if entry is other else entry for entry in plan.around())
+    return plan.draft({plan.path: tuple(now)})
+
+
+def copied_to_a_version(plan: _Plan) -> _Draft:
+    """A copy of the file, in which each record differs a little, gets a path of its own."""
+    there = f"src/v2/main{plan.suffix}"
+    copy = tuple(entry.having("colour", 4) for entry in plan.records)
+    right = plan.around(plan.edit(plan.entry))
+    return plan.draft({plan.path: plan.records, there: copy}, {plan.path: right, there: copy})
+
+
+def old_version_kept(plan: _Plan) -> _Draft:
+    """The file moves to a path for the old version; a new one of other records takes its place."""
+    there = f"src/v1/main{plan.suffix}"
+    fresh = tuple(Entry(e.name, (("colour", 4), ("shape", 6)), 0) for e in plan.records)
+    right = plan.around(plan.edit(plan.entry))
+    return plan.draft({plan.path: fresh, there: plan.records}, {plan.path: fresh, there: right})
+
+
+def all_edited(plan: _Plan) -> _Draft:
+    """Upstream adds the same field to all records."""
+
+    def edited(entry: Entry) -> Entry:
+        name_at = entry.name_at + (entry.name_at > 0)
+        return replace(entry, fields=(("colour", 4), *entry.fields), name_at=name_at)
+
+    now = [edited(entry) for entry in plan.records]
+    right = [*now]
+    right[plan.target] = edited(plan.edit(plan.entry))
+    return plan.draft({plan.path: tuple(now)}, {plan.path: tuple(right)})
+
+
 UPSTREAM = (
     *(copy_before, copy_after, copies_around, twin_stays, twin_stays_and_there_was_a_file),
     *(moved, exchanged, files_exchanged, legacy_twin, legacy_twin_near, removed, renamed),
     *(others_edited, one_added, file_renamed, file_renamed_and_twin, folder_moved),
     *(new_file_in_moved_folder, both_add_a_field, both_add_a_record, both_add_a_file, taken),
     *(taken_and_moved, taken_elsewhere, taken_by_a_twin, taken_in_part, deleted_and_renamed),
-    deleted_and_edited,
+    *(deleted_and_edited, file_split, files_joined, joined_to_another, turned_round),
+    *(names_exchanged, doubled, joined_with_the_next, copied_to_a_version, old_version_kept),
+    all_edited,
 )
 
 

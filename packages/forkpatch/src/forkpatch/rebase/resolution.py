@@ -29,9 +29,9 @@ from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.safety import FILE_MODES
 from forkpatch.series.mailbox import write_commit
 from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.symbols.text import DOCUMENTS
 
 _MARKERS = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
-_DOCUMENTS = (".rst", ".txt", ".md")
 _MERGIRAF = "mergiraf"
 _PATIENCE = 60  # seconds per file
 _STAGES = ("1", "2", "3")
@@ -160,7 +160,7 @@ def _has_markers(rebase: Rebase, step: RebaseStep, path: str) -> bool:
 def _markers(path: str, data: bytes) -> Counter[bytes]:
     """Count the lines that look like each of git's conflict markers."""
     counts: Counter[bytes] = Counter()
-    is_document = PurePosixPath(path).suffix in _DOCUMENTS
+    is_document = PurePosixPath(path).suffix in DOCUMENTS
     lines = [b"", b"", *data.splitlines()]
     for blank, title, line in zip(lines, lines[1:], lines[2:], strict=False):
         if line == b"=======":

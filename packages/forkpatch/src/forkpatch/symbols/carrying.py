@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 from forkpatch.git.merge import Range, changed_lines
 from forkpatch.model.diffs import FileDiff
@@ -210,9 +211,28 @@ class Carried:
 
 
 def carry(diff: FileDiff, old: bytes, new: bytes, path: str) -> Carried:
-    """Carry a patch's edits of a file to another version of the file."""
+    """Carry a patch's edits of a file to another version of the file, which has the path ``path``.
+
+    An edit whose lines the diff between both takes for changed may have a place by its own lines.
+    """
     (ranges,) = changed_lines([(old, new)])
-    return carried(diff, Versions.of(text(diff.old or path, old), text(path, new), ranges))
+    found = carried(diff, Versions.of(text(diff.old or path, old), text(path, new), ranges))
+    return found if None not in found.places else replace(found, places=tuple(_laid(diff, found)))
+
+
+def _laid(diff: FileDiff, found: Carried) -> Iterator[Place | None]:
+    """Yield the edits' places; an edit without one is laid where its hunk's lines alone stand."""
+    places, new = iter(found.places), found.versions.new
+    for hunk in diff.hunks:
+        run = [line.strip() for line in hunk.old]
+        sides = [found.versions.old.standing(run), new.standing(run)] if run else [[], []]
+        is_only = [len(rows) for rows in sides] == [1, 1]
+        at = sides[1][0] if is_only else 0
+        is_only = is_only and tuple(new.raw[at : at + len(run)]) == hunk.old
+        edits = list(edits_of(replace(diff, hunks=(hunk,))))
+        for edit, place in zip(edits, islice(places, len(edits)), strict=True):
+            rows = edit.first - hunk.first + at, edit.last - hunk.first + at
+            yield Place(edit, rows, is_done=False) if place is None and is_only else place
 
 
 def carried(diff: FileDiff, versions: Versions) -> Carried:

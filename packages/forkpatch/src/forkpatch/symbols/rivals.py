@@ -169,11 +169,12 @@ class _Pair:
             block = self.there.block(number)
             most = self.first - top, bottom - self.last
             if block[0] <= at[0] < block[1]:
-                its, gits = (tuple(map(min, one, most)) for one in (run, mine))
+                its = _within(run, most, at, block)
+                gits = _within(mine, most, self.there.rows, block)
                 if its[1] > gits[1]:
-                    return self.lines[self.last + gits[1]]
+                    return self.lines[min(self.last + gits[1], len(self.lines) - 1)]
                 if its[0] > gits[0]:
-                    return self.lines[self.first - 1 - gits[0]]
+                    return self.lines[max(self.first - 1 - gits[0], 0)]
                 if its != gits:
                     return None
                 continue
@@ -240,7 +241,25 @@ class Search:
             what = "reads alike, and the lines that told both apart changed"
             return f"line {rows[0] + 1} of the old {old.path} {what}"
         reach = max(edit.first - _BLOCK, 0), min(edit.last + _BLOCK, len(old.lines))
-        return "" if self._versions.is_kept(*reach) else self._by_lost_lines(pair)
+        if self._versions.is_kept(*reach):
+            return ""
+        return self._exchanged(pair) or self._by_lost_lines(pair)
+
+    def _exchanged(self, pair: _Pair) -> str:
+        """Return a message for a line of the block that changed places with another one."""
+        old, new, versions = self._versions.old, self._versions.new, self._versions
+        for span, block in pair.spans():
+            for row in pair.lost(span, pair.there, block):
+                side = int(row >= pair.last)
+                there = row + pair.there.rows[side] - pair.home.rows[side]
+                rows = new.rows(pair.lines[row])
+                came = old.rows(new.lines[there]) if 0 <= there < len(new.lines) else ()
+                if len(old.rows(pair.lines[row])) != 1 or len(rows) != 1 or len(came) != 1:
+                    continue
+                images = ((versions.image(came[0] - step), step) for step in (1, -1))
+                if any(image >= 0 and rows[0] == image + step for image, step in images):
+                    return _message(new.path, rows[0], pair.lines[row])
+        return ""
 
     def _better(self, pair: _Pair, at: Span) -> bytes | None:
         """Return a line for which a place of the new version fits as well; None if it does not."""
@@ -307,6 +326,13 @@ class Search:
         assert self._elsewhere is not None
         was, now = self._elsewhere.was(path), self._elsewhere.read(path)
         return text(path, was or b""), text(path, now or b"")
+
+
+def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[int, int]:
+    """Return a run inside of a block of some lines above and below; its borders count as lines."""
+    up, down = map(min, run, most)
+    top, bottom = rows[0] - most[0] == block[0], rows[1] + most[1] == block[1]
+    return up + (up == most[0] and top), down + (down == most[1] and bottom)
 
 
 def _near(spot: _Spot, size: int) -> Span:

@@ -17,6 +17,8 @@ from forkpatch.model.diffs import split_lines
 _HEADING = re.compile(rb"\[+[^\[\]=,]+\]+$|---$")
 _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma|undef|error)")
 _CONDITION = re.compile(rb"#\s*(?:if|el|endif)")
+#: Suffixes of files for readers.
+DOCUMENTS = (".rst", ".txt", ".md")
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
