@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from forkpatch.cli.options import SOURCES, flag, known_sources, value, verb
+from forkpatch.cli.options import SOURCES, Verb, flag, known_sources, value
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.record import RECORD
@@ -99,7 +99,7 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
 
 
 VERBS = (
-    verb(
+    Verb(
         "check",
         run_check,
         value(
@@ -108,7 +108,7 @@ VERBS = (
             "check instead whether the changes of BRANCH and those here apply together",
         ),
     ),
-    verb(
+    Verb(
         "record",
         run_record,
         *SOURCES,

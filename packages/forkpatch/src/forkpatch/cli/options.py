@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forkpatch.errors import UserError
@@ -17,42 +16,13 @@ from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, TreePlan
 
 Run = Callable[[Fork, argparse.Namespace], int]
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option or a word of a verb, with its settings as argparse knows them."""
-
-    name: str
-    settings: Mapping[str, Any]
-
-    def add_to(self, parser: Any) -> None:
-        """Add the option to a parser or to a group of options."""
-        parser.add_argument(self.name, **self.settings)
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """Options of which a user types one at the most."""
-
-    options: tuple[Option, ...]
-    required: bool
-
-    def add_to(self, parser: Any) -> None:
-        """Add the options to a parser."""
-        group = parser.add_mutually_exclusive_group(required=self.required)
-        for option in self.options:
-            option.add_to(group)
-
-
-def one_of(*options: Option, required: bool = False) -> OneOf:
-    """Return options of which a user types one at the most, or exactly one."""
-    return OneOf(options, required)
+#: Function that adds an option, a word or a choice of options to a parser or to a group of options.
+Option = Callable[[Any], object]
 
 
 def value(name: str, metavar: str | None, text: str | None = None, **settings: Any) -> Option:
     """Return an option with a value, or a word."""
-    return Option(name, {"metavar": metavar, "help": text, **settings})
+    return lambda parser: parser.add_argument(name, metavar=metavar, help=text, **settings)
 
 
 def values(name: str, metavar: str, text: str) -> Option:
@@ -67,7 +37,18 @@ def repeated(name: str, metavar: str, text: str) -> Option:
 
 def flag(name: str, text: str, **settings: Any) -> Option:
     """Return an option without a value."""
-    return Option(name, {"action": "store_true", "help": text, **settings})
+    return lambda parser: parser.add_argument(name, action="store_true", help=text, **settings)
+
+
+def one_of(*options: Option, required: bool = False) -> Option:
+    """Return options of which a user types one at the most, or exactly one."""
+
+    def add(parser: Any) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for option in options:
+            option(group)
+
+    return add
 
 
 UPSTREAM = value("upstream", "UPSTREAM")
@@ -86,48 +67,45 @@ SOURCES = (
 )
 
 
-@dataclass(frozen=True)
 class Verb:
     """A verb of the command line; the first line of ``run``'s docstring is its help.
 
-    Attributes:
-        claim: claim of the verb to the fork.
+    Args:
+        name: the word that a user types.
+        run: function of the verb.
+        options: its options.
+        claim: claim to the fork.
         reads: name of the option that makes a writing verb only read.
         begins: True for a verb that makes the fork.
     """
 
-    name: str
-    run: Run
-    options: tuple[Option | OneOf, ...]
-    claim: Claim
-    reads: str
-    begins: bool
+    def __init__(
+        self,
+        name: str,
+        run: Run,
+        *options: Option,
+        claim: Claim = Claim.NONE,
+        reads: str = "",
+        begins: bool = False,
+    ) -> None:
+        self.run, self.begins = run, begins
+        self._name, self._options, self._claim, self._reads = name, options, claim, reads
 
     def add_to(self, verbs: Any) -> None:
         """Add the verb to argparse's verbs."""
         line = (self.run.__doc__ or "").splitlines()[0]
-        parser: argparse.ArgumentParser = verbs.add_parser(self.name, help=line, description=line)
+        parser: argparse.ArgumentParser = verbs.add_parser(self._name, help=line, description=line)
         parser.set_defaults(run=self)
-        value("--json", "PATH", "write the result as JSON; - prints it").add_to(parser)
-        for option in self.options:
-            option.add_to(parser)
+        for add in (
+            value("--json", "PATH", "write the result as JSON; - prints it"),
+            *self._options,
+        ):
+            add(parser)
 
     def claim_of(self, options: argparse.Namespace) -> Claim:
         """Return the claim to the fork; some options turn WRITE into READ."""
-        reads = self.claim is Claim.WRITE and self.reads and getattr(options, self.reads)
-        return Claim.READ if reads else self.claim
-
-
-def verb(
-    name: str,
-    run: Run,
-    *options: Option | OneOf,
-    claim: Claim = Claim.NONE,
-    reads: str = "",
-    begins: bool = False,
-) -> Verb:
-    """Return a verb with its options."""
-    return Verb(name, run, options, claim, reads, begins)
+        reads = self._claim is Claim.WRITE and self._reads and getattr(options, self._reads)
+        return Claim.READ if reads else self._claim
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:

@@ -13,6 +13,7 @@ from forkpatch.cli.options import (
     SOURCES,
     UPSTREAM,
     VERSION,
+    Verb,
     flag,
     known_sources,
     one_of,
@@ -20,7 +21,6 @@ from forkpatch.cli.options import (
     upstream_of,
     value,
     values,
-    verb,
     version_of,
 )
 from forkpatch.command import typed
@@ -143,7 +143,7 @@ def run_push(fork: Fork, options: argparse.Namespace) -> int:
 
 
 VERBS = (
-    verb(
+    Verb(
         "range-diff",
         run_range_diff,
         *SOURCES,
@@ -151,8 +151,8 @@ VERBS = (
         value("old", "OLD", "a version; or REV:VERSION, of a commit of the fork's repository"),
         value("new", "NEW", "the version, or REV:VERSION, to compare with"),
     ),
-    verb("absorb", run_absorb, UPSTREAM, RELEASE, claim=Claim.WRITE),
-    verb(
+    Verb("absorb", run_absorb, UPSTREAM, RELEASE, claim=Claim.WRITE),
+    Verb(
         "split",
         run_split,
         UPSTREAM,
@@ -168,7 +168,7 @@ VERBS = (
         ),
         claim=Claim.WRITE,
     ),
-    verb(
+    Verb(
         "bisect",
         run_bisect,
         *SOURCES,
@@ -181,7 +181,7 @@ VERBS = (
             nargs="+",
         ),
     ),
-    verb(
+    Verb(
         "push",
         run_push,
         *SOURCES,

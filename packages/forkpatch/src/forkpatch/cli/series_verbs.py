@@ -13,6 +13,7 @@ from forkpatch.cli.options import (
     SOURCES,
     UPSTREAM,
     VERSION,
+    Verb,
     flag,
     known_sources,
     one_of,
@@ -20,7 +21,6 @@ from forkpatch.cli.options import (
     source_options,
     upstream_of,
     value,
-    verb,
     version_of,
 )
 from forkpatch.command import typed
@@ -364,8 +364,8 @@ def _say_rebased(report: RebaseReport, release: str, target: str | None) -> None
 
 
 VERBS = (
-    verb("edit", run_edit, *SOURCES, UPSTREAM, RELEASE, claim=Claim.WRITE),
-    verb(
+    Verb("edit", run_edit, *SOURCES, UPSTREAM, RELEASE, claim=Claim.WRITE),
+    Verb(
         "export",
         run_export,
         value("upstream", "UPSTREAM", "default: every upstream with a patched tree", nargs="?"),
@@ -389,7 +389,7 @@ VERBS = (
         claim=Claim.WRITE,
         reads="check",
     ),
-    verb(
+    Verb(
         "rebase",
         run_rebase,
         *SOURCES,
@@ -417,7 +417,7 @@ VERBS = (
         claim=Claim.WRITE,
         reads="status",
     ),
-    verb(
+    Verb(
         "submit",
         run_submit,
         *SOURCES,
@@ -438,7 +438,7 @@ VERBS = (
             type=Path,
         ),
     ),
-    verb(
+    Verb(
         "import-series",
         run_import,
         *SOURCES,

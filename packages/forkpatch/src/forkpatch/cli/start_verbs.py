@@ -10,13 +10,13 @@ from pathlib import Path
 from forkpatch.cli.options import (
     SOURCES,
     UPSTREAM,
+    Verb,
     flag,
     known_sources,
     one_of,
     source_options,
     value,
     values,
-    verb,
 )
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
@@ -114,7 +114,7 @@ def run_adopt(fork: Fork, options: argparse.Namespace) -> int:
 
 
 VERBS = (
-    verb(
+    Verb(
         "init",
         run_init,
         value("url", "URL", "the upstream's repository: a URL or a folder"),
@@ -129,7 +129,7 @@ VERBS = (
         claim=Claim.WRITE,
         begins=True,
     ),
-    verb(
+    Verb(
         "adopt",
         run_adopt,
         UPSTREAM,

@@ -13,11 +13,11 @@ from rich.progress import Progress
 from forkpatch.cli.options import (
     RELEASE,
     SOURCES,
+    Verb,
     flag,
     known_sources,
     plans_of_release,
     value,
-    verb,
 )
 from forkpatch.errors import UserError
 from forkpatch.model.patchfile import Patch
@@ -244,7 +244,7 @@ _RUN = (
     value("--jobs", "N", "number of test files to run at the same time", type=int, default=1),
 )
 VERBS = (
-    verb(
+    Verb(
         "upstream-tests",
         run_upstream_tests,
         *SOURCES,
@@ -254,7 +254,7 @@ VERBS = (
         RELEASE,
         flag("--choose", "run nothing; list the tests that touch what the fork changes"),
     ),
-    verb(
+    Verb(
         "necessity",
         run_necessity,
         *SOURCES,

@@ -11,6 +11,7 @@ from forkpatch.cli.options import (
     RELEASE,
     SOURCES,
     UPSTREAM,
+    Verb,
     flag,
     known_sources,
     one_of,
@@ -18,7 +19,6 @@ from forkpatch.cli.options import (
     upstream_of,
     value,
     values,
-    verb,
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
@@ -183,7 +183,7 @@ def _short(path: Path, fork: Fork) -> str:
 
 
 VERBS = (
-    verb(
+    Verb(
         "apply",
         run_apply,
         *SOURCES,
@@ -200,8 +200,8 @@ VERBS = (
         ),
         claim=Claim.WRITE,
     ),
-    verb("status", run_status, RELEASE, claim=Claim.REPORT),
-    verb(
+    Verb("status", run_status, RELEASE, claim=Claim.REPORT),
+    Verb(
         "lock",
         run_lock,
         *SOURCES,
@@ -218,7 +218,7 @@ VERBS = (
         claim=Claim.WRITE,
         reads="check",
     ),
-    verb(
+    Verb(
         "tree",
         run_tree,
         *SOURCES,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from forkpatch.cli.options import SOURCES, known_sources, value, verb, version_of
+from forkpatch.cli.options import SOURCES, Verb, known_sources, value, version_of
 from forkpatch.errors import UserError
 from forkpatch.output import counted, print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of
@@ -111,7 +111,7 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> int:
 
 
 VERBS = (
-    verb(
+    Verb(
         "probe",
         run_probe,
         *SOURCES,
@@ -120,5 +120,5 @@ VERBS = (
         value("--versions", "V", "tags, commits or wheel versions to probe", nargs="+"),
         value("--to", "REF", "scan the commits up to this one", default="HEAD"),
     ),
-    verb("watch", run_watch, *SOURCES),
+    Verb("watch", run_watch, *SOURCES),
 )
