@@ -10,6 +10,7 @@ from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
 from forkpatch.symbols.text import DOCUMENTS, WORD, Text, indent, text, without_values
 
+_NO_NAMES = (b"//", b"/*", b"#if", b"#el", b"#endif")  # comments and conditions
 _FIRST_WORD = re.compile(rb"\W*[\w-]+")
 
 
@@ -46,7 +47,7 @@ def _same_line(
     theirs: dict[bytes, list[int]] = {}
     for row in came:
         line = versions.new.lines[row]
-        if not line.startswith((b"//", b"/*")) and WORD.search(key := without_values(line)):
+        if not line.startswith(_NO_NAMES) and WORD.search(key := without_values(line)):
             theirs.setdefault(key, []).append(row)
     for place in places if theirs else ():
         start, size = place.edit.start, len(place.edit.new)

@@ -169,8 +169,10 @@ class _Pair:
             block = self.there.block(number)
             most = self.first - top, bottom - self.last
             if block[0] <= at[0] < block[1]:
-                its = _within(run, most, at, block)
-                gits = _within(mine, most, self.there.rows, block)
+                # Two inner blocks that read alike differ by the borders of the block around them.
+                borders = block if number else (-1, -1)
+                its = _within(run, most, at, borders)
+                gits = _within(mine, most, self.there.rows, borders)
                 if its[1] > gits[1]:
                     return self.lines[min(self.last + gits[1], len(self.lines) - 1)]
                 if its[0] > gits[0]:
@@ -247,18 +249,18 @@ class Search:
 
     def _exchanged(self, pair: _Pair) -> str:
         """Return a message for a line of the block that changed places with another one."""
-        old, new, versions = self._versions.old, self._versions.new, self._versions
+        old, new, image = self._versions.old, self._versions.new, self._versions.image
         for span, block in pair.spans():
             for row in pair.lost(span, pair.there, block):
-                side = int(row >= pair.last)
+                line, side = pair.lines[row], int(row >= pair.last)
                 there = row + pair.there.rows[side] - pair.home.rows[side]
-                rows = new.rows(pair.lines[row])
-                came = old.rows(new.lines[there]) if 0 <= there < len(new.lines) else ()
-                if len(old.rows(pair.lines[row])) != 1 or len(rows) != 1 or len(came) != 1:
+                if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
                     continue
-                images = ((versions.image(came[0] - step), step) for step in (1, -1))
-                if any(image >= 0 and rows[0] == image + step for image, step in images):
-                    return _message(new.path, rows[0], pair.lines[row])
+                was, now, other = old.rows(line), new.rows(line), old.rows(new.lines[there])
+                if len(was) == len(now) == len(other) == 1:
+                    both = (row, there), (other[0], now[0])  # each stands where the other one stood
+                    if all(image(a - 1) + 1 == b == image(a + 1) - 1 for a, b in both):
+                        return _message(new.path, now[0], line)
         return ""
 
     def _better(self, pair: _Pair, at: Span) -> bytes | None:
