@@ -22,7 +22,7 @@ from crosslab.models.params import ReadParams, from_bfloat16, read_params, to_bf
 from crosslab.models.reference import answer
 from crosslab.models.sources import relock
 from crosslab.models.sources.asset import fetch_asset
-from crosslab.models.sources.gguf_import import import_gguf, rotary_halves
+from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.pins import Asset, read_pins
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
@@ -131,15 +131,6 @@ def test_stored_parameters_are_the_weights_rounded_to_bfloat16(model: Path) -> N
     np.testing.assert_array_equal(
         values[f"{at}.qkv_proj.weight"], from_bfloat16(to_bfloat16(fused))
     )
-
-
-def test_interleaved_rows_become_halves() -> None:
-    heads, half, width = 2, 3, 5
-    wanted = np.arange(heads * 2 * half * width, dtype=np.float32).reshape(-1, width)
-    halves = wanted.reshape(heads, 2, half, width)
-    interleaved = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(wanted.shape)
-    assert not np.array_equal(interleaved, wanted)
-    np.testing.assert_array_equal(rotary_halves(interleaved, heads), wanted)
 
 
 TINY = tiny_model.gguf_bytes()

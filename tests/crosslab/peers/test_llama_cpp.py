@@ -20,15 +20,14 @@ from crosslab.models.config import LlamaConfig
 from crosslab.models.gguf_params import GgufWeights
 from crosslab.models.llama_params import random_model
 from crosslab.models.params import from_bfloat16, to_bfloat16
-from crosslab.models.sources.gguf_families import gguf_name
-from crosslab.models.sources.gguf_import import rotary_halves
+from crosslab.models.sources.gguf_families import swapped
 from crosslab.models.weights_file import WEIGHTS_FILE, StoredWeights, save_weights
 from crosslab.peers.gguf_export import (
     IN_BLOCKS,
     export_gguf,
     fits,
+    gguf_names,
     padded,
-    rotary_pairs,
     store_in_blocks,
 )
 from crosslab.peers.llama_cpp import CACHE, PeerRun, fill_cache
@@ -50,10 +49,10 @@ def test_the_exported_model_is_the_same_model(tmp_path: Path, format_: str) -> N
     with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
         for name in weights.keys():  # noqa: SIM118 -- no mapping
             want = from_bfloat16(to_bfloat16(weights.get_tensor(name)))
-            got = stored.pop(gguf_name(name))
+            got = stored.pop(gguf_names(CONFIG)[name])
             for part, heads in (("q_proj", CONFIG.heads), ("k_proj", CONFIG.kv_heads)):
                 if part in name:
-                    got = rotary_halves(got, heads)
+                    got = swapped(got, 0, 0, heads, -1, 2, 1)
             rows = [slice(n) for n in want.shape]
             left = got.copy()
             left[tuple(rows)] = 0
@@ -101,7 +100,7 @@ def test_the_mix_has_small_blocks_where_large_ones_do_not_fit(tmp_path: Path) ->
     assert kinds["blk.0.ffn_down.weight"] in ("Q4_K", "Q6_K")
     assert kinds["output.weight"] == "Q8_0" and kinds["blk.0.attn_q.weight"] == "Q5_0"
     stored = GgufWeights(store_in_blocks(model, "Q4_K_M", tmp_path)).types
-    assert {gguf_name(name): kind for name, kind in stored.items()} == kinds
+    assert {gguf_names(config)[name]: kind for name, kind in stored.items()} == kinds
 
 
 @pytest.mark.parametrize("format_", IN_BLOCKS)
@@ -113,10 +112,10 @@ def test_a_model_in_blocks_has_the_numbers_of_its_file(tmp_path: Path, format_: 
     weights = GgufWeights(store_in_blocks(model, format_, tmp_path))
     with safe_open(model / WEIGHTS_FILE, framework="numpy") as names:
         for name in names.keys():  # noqa: SIM118 -- no mapping
-            want = file.pop(gguf_name(name))
+            want = file.pop(gguf_names(config)[name])
             for part, heads in (("q_proj", config.heads), ("k_proj", config.kv_heads)):
                 if part in name:
-                    want = rotary_halves(want, heads)
+                    want = swapped(want, 0, 0, heads, -1, 2, 1)
             assert np.array_equal(weights.read(name), want), name
     assert file == {}
 
@@ -144,12 +143,6 @@ def test_blocks_that_gguf_reads_have_the_weights_back(kind: str, bound: float) -
     found = dequantize(quantize(values, type_), type_)
     assert np.abs(found - values).max() <= bound
     assert not found[0].any()
-
-
-def test_rotary_pairs_undo_rotary_halves() -> None:
-    weight = np.random.default_rng(0).standard_normal((8, 3), dtype=np.float32)
-    assert not np.array_equal(rotary_pairs(weight, 2), weight)
-    assert np.array_equal(rotary_halves(rotary_pairs(weight, 2), 2), weight)
 
 
 def test_the_pin_is_whole(tmp_path: Path) -> None:

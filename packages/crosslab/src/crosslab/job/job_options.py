@@ -17,6 +17,7 @@ from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
+from crosslab.models.sources.gguf_import import keeps_blocks
 from crosslab.models.sources.model_folder import check_source, name_of
 from groundwork.command_line import Parser
 
@@ -224,14 +225,14 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             named = option.replace("_", "-")
             raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
     default = DEFAULT_FORMAT
-    if verb == MODEL:
-        of_file = args.source.endswith(".gguf")
-        default = GGUF if of_file else MODEL_FORMAT if args.mlc_tree else DEFAULT_FORMAT
+    if verb == MODEL and args.quantization is None:
+        in_blocks = args.source.endswith(".gguf") and keeps_blocks(Path(args.source))
+        default = GGUF if in_blocks else MODEL_FORMAT if args.mlc_tree else DEFAULT_FORMAT
     project, name = args.project.resolve(), _model_name(args)
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
     recipe, offload = read_recipe(args, args.quantization or default), None
     if recipe.quantization == GGUF:
-        # The project's own definition computes all families that GGUF files are read of.
+        # The project's own definition computes all families with weights in blocks.
         recipe = replace(recipe, mlc_tree=None)
     if device := getattr(args, "accelerator", None):
         offload = find_offload(device, args.attention == "device")

@@ -113,15 +113,19 @@ class Family:
         for whole, *parts in self.fuse:
             for first in [name for name in named if parts[0] in name]:
                 pieces = [named.pop(first.replace(parts[0], part)) for part in parts]
-                named[first.replace(parts[0], whole)] = self._fused(whole, pieces)
+                groups = int(self.config["num_key_value_heads"]) if whole in self.by_group else 1
+                named[first.replace(parts[0], whole)] = fused(pieces, groups)
         return named | {copy: named[original] for copy, original in self.copies}
 
-    def _fused(self, whole: str, pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        if whole not in self.by_group:
-            return np.concatenate(pieces)
-        groups = int(self.config["num_key_value_heads"])
-        split = [piece.reshape(groups, -1, *piece.shape[1:]) for piece in pieces]
-        return np.concatenate(split, axis=1).reshape(-1, *pieces[0].shape[1:])
+
+def fused(pieces: Sequence[NDArray[Any]], groups: int) -> NDArray[Any]:
+    """Join the rows of weights as one: for each group, its rows of the first, of the second, ...
+
+    Raises:
+        ValueError: the weights' shapes do not fit each other, or the groups.
+    """
+    split = [piece.reshape(groups, -1, *piece.shape[1:]) for piece in pieces]
+    return np.concatenate(split, axis=1).reshape(-1, *pieces[0].shape[1:])
 
 
 def families(path: Path = TABLE) -> dict[str, Family]:

@@ -25,8 +25,8 @@ from crosslab.models import params
 from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.gguf_params import TYPES
 from crosslab.models.params import from_bfloat16, to_bfloat16
-from crosslab.models.sources import gguf_import
-from crosslab.models.sources.gguf_families import gguf_name
+from crosslab.models.sources import gguf_families
+from crosslab.models.sources.gguf_families import families, swapped
 from crosslab.models.weights_file import F32, StoredWeights, save_weights
 from crosslab.peers import quantize as quantize_module
 from crosslab.peers.quantize import quantize
@@ -106,7 +106,7 @@ def export_gguf(model: Path, format_: str, cache: Path) -> Path:
         format_: key of :data:`FORMATS`.
         cache: folder of finished builds.
     """
-    sources = [Path(str(module.__file__)) for module in (gguf_import, params, quantize_module)]
+    sources = [Path(str(module.__file__)) for module in (gguf_families, params, quantize_module)]
     key = digest(model.name, format_, Path(__file__), *sources)
     file = cached_build(cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf"))
     return file / "model.gguf"
@@ -148,12 +148,13 @@ def store_in_blocks(model: Path, format_: str, cache: Path) -> Path:
 def _store(model: Path, format_: str, folder: Path) -> None:
     chosen, types = FORMATS[format_], dict[str, str]()
     config = read_config(model / "config.json")
+    in_file = gguf_names(config)
 
     def stored() -> Iterator[tuple[str, NDArray[Any]]]:
         for name, values in _weights(model, config, chosen.block):
             if values.ndim == 2:
-                in_file, width = gguf_name(name), values.shape[1]
-                kind = chosen.kind_of(in_file, width, config.layers, tied=config.tied)
+                width = values.shape[1]
+                kind = chosen.kind_of(in_file[name], width, config.layers, tied=config.tied)
                 types[name] = kind.name
                 yield name, quantize(values, kind)
             else:
@@ -197,15 +198,16 @@ def _weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str
         yield name, np.ascontiguousarray(values)
 
 
+def gguf_names(config: LlamaConfig) -> dict[str, str]:
+    """Return llama.cpp's name of each weight of a Llama, by Hugging Face's."""
+    published = families()["llama"].published_names(config.layers)
+    return {name: in_file for in_file, name in published.items()}
+
+
 def _gguf_weights(model: Path, config: LlamaConfig, block: int) -> Iterator[tuple[str, F32]]:
     """Yield the weights by llama.cpp's names, with rotary pairs in neighbouring rows."""
     heads = {".q_proj.": config.heads, ".k_proj.": config.kv_heads}
+    in_file = gguf_names(config)
     for name, values in _weights(model, config, block):
         pairs = next((count for part, count in heads.items() if part in name), 0)
-        yield gguf_name(name), rotary_pairs(values, pairs) if pairs else values
-
-
-def rotary_pairs(weight: F32, heads: int) -> F32:
-    """Reorder rows of a weight, the inverse of ``gguf_import.rotary_halves``."""
-    halves = weight.reshape(heads, 2, -1, weight.shape[1])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+        yield in_file[name], swapped(values, 0, 0, pairs, 2, -1, 1) if pairs else values

@@ -6,6 +6,7 @@ Only functions that create a model import torch and transformers.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.metadata
 import importlib.util
@@ -95,13 +96,23 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion
         )
 
 
-def _make(family: Family, packing: Packing, folder: Path) -> None:
-    torch = importlib.import_module("torch")
+def make_model(family: Family, folder: Path, packing: Packing = USUAL) -> Any:
+    """Write a family's model like a published one; return the reference's torch module.
+
+    Raises:
+        LabError: transformers does not have the class.
+    """
     # Its warnings while loading concern features that are not used here.
     importlib.import_module("transformers.utils.logging").set_verbosity_error()
-    with torch.no_grad():
+    with importlib.import_module("torch").no_grad():
         model = _model(family, packing)
         _save(family, model, folder)
+    return model
+
+
+def _make(family: Family, packing: Packing, folder: Path) -> None:
+    model = make_model(family, folder, packing)
+    with importlib.import_module("torch").no_grad():
         tries = [_candidate(family, model, n) for n in range(CANDIDATES)]
     margin, prompt, answer = max(tries, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
     np.savez(
@@ -117,7 +128,8 @@ def _model(family: Family, packing: Packing) -> Any:
     if kind is None:
         raise LabError(f"transformers {transformers.__version__} has no {family.reference}")
     sizes = {k: v for k, v in family.config.items() if k != "model_type"}
-    config = kind.config_class(**{**sizes, **family.settings})
+    # A copy: transformers adds fields to the tables in it.
+    config = kind.config_class(**copy.deepcopy({**sizes, **family.settings}))
     config._attn_implementation = "eager"
     torch.manual_seed(SEED)
     model = kind(config).eval().to(torch.float32)

@@ -1,174 +1,251 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model families that can be read from GGUF files: fields, tensors, differences from Llama.
-
-Sources: the GGUF specification (ggml's docs/gguf.md), Hugging Face's weight names, and the changes
-of llama.cpp's converter: a Llama's queries and keys have the two members of a rotary pair in
-neighbouring rows, and Gemma's norms include the 1 that the model adds.
-"""
+"""The model families that can be read from GGUF files, from gguf_families.toml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+from numpy.typing import NDArray
 
 from crosslab.errors import UserError
-from crosslab.models.config import LlamaConfig
+from crosslab.models.families import fused
 from crosslab.models.reference import scaled_frequencies
+from crosslab.models.sources.gguf_metadata import Metadata, used_in
 from crosslab.models.weights_file import F32
 
-THETA = 10000.0
+TABLE = Path(__file__).with_name("gguf_families.toml")
+ROPE_FACTORS = "rope_freqs.weight"
 # Scaled rotary embeddings of the Llama 3 releases; a GGUF file has only the factors.
 LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))
-ROPE_FACTORS = "rope_freqs.weight"
+FOLDER = "give the model's Hugging Face folder: config.json, *.safetensors, tokenizer.json"
+_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_EXPERTS = ".experts."
 
-_OUTER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+Weight = tuple[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class GgufFamily:
-    """Differences between a family and Llama.
+    """A family of models in GGUF files; ``gguf_families.toml`` explains the fields."""
 
-    Attributes:
-        fields: fields of ``config.json`` except the sizes.
-        pairs_apart: rows of queries and keys have rotary pairs (i, i + d/2), as in Hugging Face's
-            files.
-        biases: queries, keys and values have biases.
-        head_norms: queries and keys are normalized in each head.
-        norm_offset: number that the file's norms are larger by.
-    """
+    architecture: str
+    names: tuple[str, ...]
+    when: str = "true"
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    refuse: Mapping[str, str] = field(default_factory=dict)
+    ignore: Sequence[str] = ()
+    biases: str = ""
+    change: Sequence[Mapping[str, Any]] = ()
+    fuse: Sequence[Sequence[str]] = ()
+    groups: str = "1"
+    published: Sequence[tuple[str, str]] = ()
+    within: str = ""
 
-    fields: Mapping[str, Any]
-    pairs_apart: bool = True
-    biases: bool = False
-    head_norms: bool = False
-    norm_offset: float = 0.0
+    @property
+    def kind(self) -> str:
+        """``model_type`` of the published config."""
+        return self.within or str(self.constants["model_type"])
+
+    def config(self, file: Metadata) -> dict[str, Any]:
+        """Return the fields of the published ``config.json``.
+
+        Raises:
+            UserError: the file lacks a field, or has one of a wrong value or without support.
+        """
+        self._check(file)
+        core = families()["llama"].fields
+        config = {
+            name: file.positive(value) if name in core else file[value]
+            for name, value in self.fields.items()
+        }
+        return {**config, **self.constants}
+
+    def _check(self, file: Metadata) -> None:
+        own = [*self.fields.values(), *self.refuse.values(), self.when, self.groups]
+        own += [str(item) for change in self.change for item in change.get("swap", ())]
+        known = {name for expression in own for name in used_in(expression)}
+        known |= {*self.ignore, *self.refuse}
+        for name, value in file.fields.items():
+            if name not in known or (name in self.refuse and file[self.refuse[name]]):
+                raise UserError(
+                    f"{file.file}: {file.architecture}.{name} = {str(value)[:60]} is not supported",
+                    remedy=FOLDER,
+                )
+
+    def published_names(self, layers: int) -> dict[str, str]:
+        """Return the published name of each tensor of the family, by its name in the file.
+
+        Args:
+            layers: number of layers.
+        """
+        architectures = {name: key for key, name in MODEL_ARCH_NAMES.items()}
+        theirs = get_tensor_name_map(architectures[self.architecture], layers)
+        named: dict[str, str] = {}
+        for stem in self._stems(layers):
+            if (name := theirs.get_name(stem)) is None:
+                raise AssertionError(f"the package gguf has no name for {stem}")
+            # One tensor has neither suffix (Qwen3.5's ssm_a).
+            named |= {name: stem, f"{name}.weight": f"{stem}.weight"}
+            if self.biases and re.search(self.biases, stem):
+                named[f"{name}.bias"] = f"{stem}.bias"
+        return named
+
+    def _stems(self, layers: int) -> Iterator[str]:
+        for pattern in self.names:
+            texts = _ALTERNATIVES.split(pattern)
+            choices = [text.split(",") if i % 2 else [text] for i, text in enumerate(texts)]
+            for stem in map("".join, product(*choices)):
+                numbers = range(layers) if "{bid}" in stem else [0]
+                yield from (stem.replace("{bid}", str(number)) for number in numbers)
+
+    def published_weights(self, weights: Iterable[Weight], file: Metadata) -> Iterator[Weight]:
+        """Undo the converter's changes; yield each weight of the published files.
+
+        Args:
+            weights: (published name, values) of the file's tensors.
+            file: the file's metadata.
+
+        Raises:
+            UserError: a tensor does not have the shape that the file's fields say.
+        """
+        waiting: dict[str, NDArray[Any]] = {}
+        for name, values in weights:
+            try:
+                changed = self._changed(name, values, file)
+            except (ValueError, np.exceptions.AxisError) as error:
+                raise _misfit(name, values, file) from error
+            if _EXPERTS in name:
+                parts = [
+                    (name.replace(_EXPERTS, f"{_EXPERTS}{n}."), v) for n, v in enumerate(changed)
+                ]
+            else:
+                parts = [(name, changed)]
+            for part, piece in parts:
+                yield from self._joined(part, piece, waiting, file)
+
+    def _joined(
+        self, name: str, values: NDArray[Any], waiting: dict[str, NDArray[Any]], file: Metadata
+    ) -> Iterator[Weight]:
+        """Yield a weight; join parts of one when the last of them comes."""
+        for whole, *parts in self.fuse:
+            for part in (part for part in parts if part in name):
+                waiting[name] = values
+                names = [name.replace(part, other) for other in parts]
+                if all(other in waiting for other in names):
+                    pieces = [waiting.pop(other) for other in names]
+                    try:
+                        joined = fused(pieces, file[self.groups])
+                    except ValueError as error:
+                        raise _misfit(name, values, file) from error
+                    yield self._name(name.replace(part, whole)), joined
+                return
+        yield self._name(name), values
+
+    def _name(self, name: str) -> str:
+        for pattern, replacement in self.published:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+    def _changed(self, name: str, values: NDArray[Any], file: Metadata) -> NDArray[Any]:
+        for change in self.change:
+            if not re.search(change["of"], name):
+                continue
+            if "swap" in change:
+                axis, *numbers = (int(file[item]) for item in change["swap"])
+                values = swapped(values, axis, *numbers)
+            if "add" in change:
+                values = values + np.float32(change["add"])
+            if "transpose" in change:
+                values = np.ascontiguousarray(values.swapaxes(-1, -2))
+            if "log_of_minus" in change:
+                values = np.log(-values)
+            if "shape" in change:
+                values = values.reshape([int(file[item]) for item in change["shape"]])
+        return values
 
 
-FAMILIES = {
-    "llama": GgufFamily({"model_type": "llama", "hidden_act": "silu"}, pairs_apart=False),
-    "qwen2": GgufFamily({"model_type": "qwen2", "hidden_act": "silu"}, biases=True),
-    "qwen3": GgufFamily({"model_type": "qwen3", "hidden_act": "silu"}, head_norms=True),
-    "gemma": GgufFamily(
-        {"model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}, norm_offset=1.0
-    ),
-}
-"""By ``general.architecture``, which is "llama" in files of Mistral and SmolLM."""
-
-
-def hf_name(name: str) -> str | None:
-    """Convert a tensor's GGUF name to Hugging Face's name; None for an unknown name."""
-    stem, _, kind = name.rpartition(".")
-    if stem in _OUTER:
-        return f"{_OUTER[stem]}.{kind}"
-    block, _, rest = stem.partition(".")
-    number, _, part = rest.partition(".")
-    if block != "blk" or part not in _LAYER:
-        return None
-    return f"model.layers.{number}.{_LAYER[part]}.{kind}"
-
-
-def gguf_name(name: str) -> str:
-    """Convert Hugging Face's name of a weight to the GGUF name."""
-    stem, _, kind = name.rpartition(".")
-    outer = {hf: gguf for gguf, hf in _OUTER.items()}
-    if stem in outer:
-        return f"{outer[stem]}.{kind}"
-    number, _, part = stem.removeprefix("model.layers.").partition(".")
-    layer = {hf: gguf for gguf, hf in _LAYER.items()}
-    return f"blk.{number}.{layer[part]}.{kind}"
-
-
-def shapes_of(family: GgufFamily, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor in a model's GGUF file, by name; inputs come first."""
-    hidden, kv = config.hidden, config.kv_heads * config.head_dim
-    queries, head = config.heads * config.head_dim, (config.head_dim,)
-    norm, table = (hidden,), (hidden, config.vocab)
-    of_layer: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": norm,
-        "attn_q.weight": (hidden, queries),
-        "attn_k.weight": (hidden, kv),
-        "attn_v.weight": (hidden, kv),
-        "attn_output.weight": (queries, hidden),
-        "ffn_norm.weight": norm,
-        "ffn_gate.weight": (hidden, config.intermediate),
-        "ffn_up.weight": (hidden, config.intermediate),
-        "ffn_down.weight": (config.intermediate, hidden),
-    }
-    if family.biases:
-        of_layer |= {f"attn_{p}.bias": (n,) for p, n in zip("qkv", (queries, kv, kv), strict=True)}
-    if family.head_norms:
-        of_layer |= {"attn_q_norm.weight": head, "attn_k_norm.weight": head}
-    shapes = {"token_embd.weight": table, "output_norm.weight": norm}
-    shapes |= {} if config.tied else {"output.weight": table}
-    for layer in range(config.layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
-    return shapes
-
-
-def config_of(
-    architecture: str,
-    number: Callable[[str, float | None], float],
-    vocab: int,
-    *,
-    tied: bool,
-) -> LlamaConfig:
-    """Return a model's sizes from the metadata of its GGUF file.
-
-    Args:
-        architecture: a name of :data:`FAMILIES`.
-        number: returns a number by field name and default; raises UserError without either.
-        vocab: size of the vocabulary.
-        tied: the file has no matrix of the last linear layer.
-    """
-
-    def field(name: str, otherwise: float | None = None) -> float:
-        return number(f"{architecture}.{name}", otherwise)
-
-    heads, hidden = int(field("attention.head_count")), int(field("embedding_length"))
-    return LlamaConfig(
-        hidden=hidden,
-        intermediate=int(field("feed_forward_length")),
-        heads=heads,
-        kv_heads=int(field("attention.head_count_kv", heads)),
-        head_dim=int(field("attention.key_length", max(hidden // heads, 1))),
-        layers=int(field("block_count")),
-        vocab=vocab,
-        rope_theta=field("rope.freq_base", THETA),
-        # Stored as float32: 9.99999975e-06 is the number that was written as 1e-05.
-        eps=float(str(np.float32(field("attention.layer_norm_rms_epsilon")))),
-        tied=tied,
-        context=int(field("context_length")),
+def _misfit(name: str, values: NDArray[Any], file: Metadata) -> UserError:
+    return UserError(
+        f"{file.file}: {name} has the shape {values.shape}, which does not fit the file's fields",
+        remedy="download the file again, and compare its sha256 with its publisher's",
     )
 
 
-def rope_scaling(config: LlamaConfig, factors: F32) -> dict[str, Any]:
+def swapped(
+    values: NDArray[Any], axis: int, skip: int, blocks: int, a: int, b: int, piece: int
+) -> NDArray[Any]:
+    """Reorder an axis: blocks of ``a`` times ``b`` pieces become blocks of ``b`` times ``a``.
+
+    Args:
+        values: weights; for ``axis`` 0, also rows of blocks as bytes.
+        axis: axis to reorder.
+        skip: first entries of the axis, which stay.
+        blocks: number of blocks.
+        a: outer number of pieces in a block before; -1: as many as there are.
+        b: inner number of pieces in a block before.
+        piece: neighbouring entries that stay together; -1: as many as there are.
+
+    Raises:
+        ValueError: the axis has another length.
+    """
+    head, tail = np.split(values, [skip], axis)
+    before, after = tail.shape[:axis], tail.shape[axis + 1 :]
+    pieces = tail.reshape(*before, blocks, a, b, piece, *after)
+    moved = pieces.swapaxes(axis + 1, axis + 2).reshape(tail.shape)
+    return np.ascontiguousarray(np.concatenate([head, moved], axis))
+
+
+@cache
+def families(path: Path = TABLE) -> Mapping[str, GgufFamily]:
+    """Read all families by name, in the table's order.
+
+    Raises:
+        KeyError: a table lacks a required field.
+    """
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    whole: dict[str, dict[str, Any]] = {}
+    for name, table in tables.items():
+        base = whole.get(table.pop("like", ""), {})
+        own = {"architecture": name, **table}
+        merged = {k: {**base[k], **v} for k, v in own.items() if isinstance(v, dict) and k in base}
+        whole[name] = {**base, **own, **merged}
+    return {name: GgufFamily(**table) for name, table in whole.items()}
+
+
+def family_of(file: Metadata) -> GgufFamily:
+    """Return the family of a file.
+
+    Raises:
+        UserError: there is no family of the file's architecture.
+    """
+    for family in families().values():
+        if family.architecture == file.architecture and file[family.when]:
+            return family
+    known = sorted({family.architecture for family in families().values()})
+    raise UserError(
+        f"{file.file} holds a {file.architecture!r} model, which is not supported in GGUF",
+        remedy=f"{FOLDER}; supported: {', '.join(known)}",
+    )
+
+
+def rope_scaling(config: Mapping[str, Any], factors: F32) -> dict[str, Any]:
     """Return Llama 3's ``rope_scaling`` that divides the rotary frequencies by given factors.
 
     Raises:
         UserError: the factors belong to no known release.
     """
-    half = config.head_dim // 2
-    plain = config.rope_theta ** (-np.arange(half) / half)
+    half = config["head_dim"] // 2
+    plain = config["rope_theta"] ** (-np.arange(half) / half)
     for rope in LLAMA3_ROPES:
         expected = plain / scaled_frequencies(plain, rope)
         if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-5):
@@ -180,7 +257,4 @@ def rope_scaling(config: LlamaConfig, factors: F32) -> dict[str, Any]:
                 "high_freq_factor": high,
                 "original_max_position_embeddings": int(original),
             }
-    raise UserError(
-        f"{ROPE_FACTORS} has other factors than Llama 3's releases",
-        remedy="give the model's Hugging Face folder: config.json, *.safetensors, tokenizer.json",
-    )
+    raise UserError(f"{ROPE_FACTORS} has other factors than Llama 3's releases", remedy=FOLDER)

@@ -7,10 +7,10 @@ The weights are float32, or the bytes of the file's blocks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, ReaderTensor, dequantize
@@ -18,35 +18,28 @@ from numpy.typing import NDArray
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.models import config as model_config
+from crosslab.models import families as published_families
 from crosslab.models import gguf_formats as gguf_formats_module
-from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.config import FAMILIES
+from crosslab.models.formats import GGUF
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
 from crosslab.models.gguf_formats import stays_in_blocks
 from crosslab.models.gguf_params import TYPES
-from crosslab.models.sources import gguf_families
+from crosslab.models.sources import gguf_families, gguf_metadata
 from crosslab.models.sources.gguf_families import (
-    FAMILIES,
+    FOLDER,
     ROPE_FACTORS,
-    THETA,
     GgufFamily,
-    config_of,
-    hf_name,
+    family_of,
     rope_scaling,
-    shapes_of,
 )
+from crosslab.models.sources.gguf_metadata import EMBEDDING, Metadata
 from crosslab.models.weights_file import F32, save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
 
-T = TypeVar("T", bound=np.generic)
-MOST = 1e9  # above every size of a model
-_FOLDER = (
-    f"of GGUF, models of {', '.join(FAMILIES)} are read; give the model's Hugging Face folder: "
-    "config.json, *.safetensors, tokenizer.json"
-)
 _MAGIC = b"GGUF"
 
 
@@ -65,9 +58,10 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
     Raises:
         UserError: the file's model or tokenizer is of an unsupported kind.
     """
-    modules = (chat_tokenizer, word_rules, model_config, gguf_families, gguf_formats_module)
-    sources = [Path(str(module.__file__)) for module in modules]
-    key = digest(source, str(blocks), Path(__file__), *sources, word_rules.TABLE, GGUF_TABLE)
+    modules = (chat_tokenizer, word_rules, gguf_families, gguf_metadata, published_families)
+    sources = [Path(str(module.__file__)) for module in (*modules, gguf_formats_module)]
+    tables = (word_rules.TABLE, GGUF_TABLE, gguf_families.TABLE)
+    key = digest(source, str(blocks), Path(__file__), *sources, *tables)
     make = partial(import_into, source, blocks=blocks)
     return cached_build(cache, "model", key, make)
 
@@ -112,63 +106,79 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     """
     reader, fields = open_gguf(source)
     tensors = {str(tensor.name): tensor for tensor in reader.tensors}
-    kind = str(fields.get("general.architecture"))
-    family = _family(source, fields, kind)
-    config = _config(source, fields, kind, tied="output.weight" not in tensors)
+    file = _metadata(source, reader, fields)
+    family = family_of(file)
+    _check_whole(source, fields, tensors)
+    if blocks and family.kind not in FAMILIES:
+        raise UserError(
+            f"{source.name}: weights of a model of type {family.kind!r} do not stay in blocks",
+            remedy=f"give another --quantization than {GGUF}",
+        )
+    config = family.config(file)
     factors = tensors.pop(ROPE_FACTORS, None)
-    _check_shapes(source, tensors, family, config)
-    weights = _weights(tensors, family, config, blocks=blocks)
-    save_weights(weights, folder, metadata={"format": "pt"})
+    if factors is not None:
+        config["rope_scaling"] = rope_scaling(config, _floats(factors))
+    named = _published(file, tensors, family)
+    weights = ((name, _values(tensor, blocks=blocks)) for name, tensor in named.items())
+    save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
     ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
     special = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
-    about = {**special, **family.fields, **({TYPES: _types(tensors)} if blocks else {})}
-    if factors is not None:
-        about["rope_scaling"] = rope_scaling(config, _floats(factors))
-    write_config(config, folder / "config.json", **about)
-    (folder / "generation_config.json").write_text(json.dumps(special) + "\n", encoding="utf-8")
+    about = {**special, **config}
+    if family.within:
+        about = {"model_type": family.within, "text_config": about}
+    if blocks:
+        about[TYPES] = {n: t.tensor_type.name for n, t in named.items() if _stays(t)}
+    for name, table in (("config", about), ("generation_config", special)):
+        text = json.dumps(table, indent=2) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
     save_tokenizer(build_tokenizer(fields), fields, folder)
 
 
-def _family(source: Path, fields: dict[str, Any], kind: str) -> GgufFamily:
-    if kind not in FAMILIES:
-        raise UserError(
-            f"{source.name} holds a {kind!r} model, which is not supported", remedy=_FOLDER
-        )
-    if f"{kind}.rope.scaling.type" in fields:
-        raise UserError(
-            f"{source.name}: scaled rotary embeddings are not supported", remedy=_FOLDER
-        )
-    return FAMILIES[kind]
+def keeps_blocks(source: Path) -> bool:
+    """Return True if the weights of a GGUF file can stay in its blocks.
+
+    Raises:
+        UserError: the file is not a GGUF file, or its family is not supported.
+    """
+    return family_of(_metadata(source, *open_gguf(source))).kind in FAMILIES
 
 
-def _config(source: Path, fields: dict[str, Any], kind: str, *, tied: bool) -> LlamaConfig:
-    def number(name: str, otherwise: float | None = None) -> float:
-        value = fields.get(name, otherwise)
-        if value is None:
-            raise UserError(f"{source.name} lacks the field {name}")
-        if type(value) not in (int, float) or not 0 < value < MOST:
-            raise UserError(f"{source.name}: {name} has the wrong value {str(value)[:40]!r}")
-        return float(value) if otherwise == THETA or "epsilon" in name else int(value)
-
-    tokens = fields.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list):
-        raise UserError(f"{source.name} lacks the field tokenizer.ggml.tokens")
-    return config_of(kind, number, len(tokens), tied=tied)
+def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Metadata:
+    shapes = {str(t.name): tuple(map(int, reversed(t.shape))) for t in reader.tensors}
+    return Metadata(source.name, fields, shapes)
 
 
-def _check_shapes(
-    source: Path, tensors: Mapping[str, ReaderTensor], family: GgufFamily, config: LlamaConfig
+def _check_whole(
+    source: Path, fields: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]
 ) -> None:
-    """Check that the file has exactly the tensors of the config, with their shapes."""
-    shapes = {name: tuple(int(n) for n in tensor.shape) for name, tensor in tensors.items()}
-    if config.layers > len(shapes):
-        raise UserError(f"{source.name}: {config.layers} layers in {len(shapes)} tensors")
-    for name, shape in shapes_of(family, config).items():
-        actual = shapes.pop(name, None)
-        if actual != shape:
-            raise UserError(f"{source.name}: {name} has the shape {actual}, not {shape}")
-    if shapes:
-        raise UserError(f"{source.name}: unknown tensor {next(iter(shapes))}", remedy=_FOLDER)
+    if fields.get("split.count") not in (None, 0, 1):
+        raise UserError(
+            f"{source.name} is a part of a model: split.count = {fields['split.count']}",
+            remedy="join the parts: llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf",
+        )
+    if not isinstance(fields.get("tokenizer.ggml.tokens"), list):
+        raise UserError(f"{source.name} lacks the field tokenizer.ggml.tokens")
+    if EMBEDDING not in tensors:
+        raise UserError(f"{source.name} lacks the tensor {EMBEDDING}", remedy=FOLDER)
+
+
+def _published(
+    file: Metadata, tensors: Mapping[str, ReaderTensor], family: GgufFamily
+) -> dict[str, ReaderTensor]:
+    """Return the file's tensors by published name, without layers that guess further tokens."""
+    layers, guesses = (
+        int(file[field]) for field in ("block_count", "nextn_predict_layers | default(0)")
+    )
+    if not 0 <= guesses < layers <= len(tensors):
+        raise UserError(f"{file.file}: {layers} layers in {len(tensors)} tensors")
+    unused = tuple(f"blk.{n}." for n in range(layers - guesses, layers))
+    names, named = family.published_names(layers - guesses), {}
+    for name, tensor in tensors.items():
+        if name in names:
+            named[names[name]] = tensor
+        elif not unused or not name.startswith(unused):
+            raise UserError(f"{file.file}: unknown tensor {name}", remedy=FOLDER)
+    return named
 
 
 def _stays(tensor: ReaderTensor) -> bool:
@@ -176,44 +186,10 @@ def _stays(tensor: ReaderTensor) -> bool:
     return len(tensor.shape) == 2 and stays_in_blocks(tensor.tensor_type.name, tensor.data)
 
 
-def _types(tensors: Mapping[str, ReaderTensor]) -> dict[str, str]:
-    """Return the format of each weight that kernels can read in blocks, by Hugging Face's name."""
-    named = ((hf_name(name), tensor) for name, tensor in tensors.items())
-    return {name: t.tensor_type.name for name, t in named if name is not None and _stays(t)}
+def _values(tensor: ReaderTensor, *, blocks: bool) -> NDArray[Any]:
+    """Return a tensor: with ``blocks``, a matrix as bytes [rows, bytes]; else float32."""
+    return np.ascontiguousarray(tensor.data) if blocks and _stays(tensor) else _floats(tensor)
 
 
 def _floats(tensor: ReaderTensor) -> F32:
     return np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-
-
-def _weights(
-    tensors: Mapping[str, ReaderTensor], family: GgufFamily, config: LlamaConfig, *, blocks: bool
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield each tensor by name: with ``blocks``, matrices as bytes [rows, bytes]; else float32."""
-    for gguf_name, tensor in tensors.items():
-        name = hf_name(gguf_name)
-        assert name is not None  # _check_shapes knows them all
-        values: NDArray[Any]
-        values = np.ascontiguousarray(tensor.data) if blocks and _stays(tensor) else _floats(tensor)
-        if name.endswith("norm.weight") and family.norm_offset:
-            values = values - np.float32(family.norm_offset)
-        if not family.pairs_apart and name.endswith((".q_proj.weight", ".k_proj.weight")):
-            heads = config.heads if ".q_proj." in name else config.kv_heads
-            values = rotary_halves(values, heads)
-        yield name, values
-
-
-def rotary_halves(weight: NDArray[T], heads: int) -> NDArray[T]:
-    """Reorder rows of a GGUF query or key weight to rotary pairs (i, i + d/2) within a head.
-
-    GGUF's Llama keeps the two members of a rotary pair in neighbouring rows (2i, 2i+1).
-
-    Args:
-        weight: [heads * d, hidden] with interleaved pairs, or rows of blocks as bytes.
-        heads: number of heads in the weight.
-
-    Returns:
-        the same rows, with the first members of a head's pairs before the second members.
-    """
-    pairs = weight.reshape(heads, -1, 2, weight.shape[1])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)

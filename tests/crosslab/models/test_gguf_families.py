@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp's own GGUF file of each family becomes the published folder that it was made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from support.models.llama_cpp_converter import CLASSES, PARTS, convert
+from support.shared_builds import PROJECT
+
+from crosslab.assemble.pinned_archive import read_archive, unpack_source
+from crosslab.errors import LabError, UserError
+from crosslab.models.config import FAMILIES, read_table
+from crosslab.models.families import Family, families
+from crosslab.models.gguf_params import TYPES, GgufWeights
+from crosslab.models.sources import gguf_families
+from crosslab.models.sources.gguf_import import import_into, keeps_blocks
+from crosslab.models.weights_file import StoredWeights
+from crosslab.zoo.reference import make_model
+
+pytestmark = pytest.mark.slow
+
+ARCHITECTURE = "general.architecture"
+# llama.cpp has no files of these.
+NO_FILE = ("gptj", "internlm")
+# What a file does not have: some numbers are those of every published model.
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 128},
+    "gpt2": {"n_embd": 128, "n_layer": 2, "n_head": 2, "vocab_size": 512},
+    "llama": {
+        "rope_scaling": {
+            "factor": 32.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        }
+    },
+}
+# Fields without a meaning for an answer, or only for a longer one than the model's context; special
+# tokens are the tokenizer's.
+IDLE = ("architectures", "use_cache", "initializer_range", "use_dynamic_ntk", "use_logn_attn")
+IDLE += ("bos_token_id", "eos_token_id", "pad_token_id", "rope_parameters.type")
+# A file has no window that the model does not use, and a Mistral is a Llama.
+IDLE_OF = {
+    "mistral": ("model_type", "sliding_window"),
+    "qwen2": ("sliding_window",),
+    "qwen2_moe": ("sliding_window",),
+    "starcoder2": ("sliding_window",),
+}
+CONVERTED = [family for family in families().values() if family.name not in NO_FILE]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The families' published folders, each with its file."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    root = tmp_path_factory.mktemp("families")
+    try:
+        tree = unpack_source(read_archive(PROJECT), PARTS, root)
+    except LabError as error:
+        pytest.skip(f"llama.cpp cannot be had: {error.what}")
+    for family in CONVERTED:
+        folder = root / family.name
+        folder.mkdir()
+        config = {**family.config, **PUBLISHED.get(family.name, {})}
+        make_model(replace(family, config=config), folder)
+        table = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        table["architectures"] = [CLASSES.get(family.kind, family.reference)]
+        (folder / "config.json").write_text(json.dumps(table), encoding="utf-8")
+    convert(tree, [root / family.name for family in CONVERTED])
+    return root
+
+
+@pytest.mark.parametrize("family", CONVERTED, ids=lambda family: family.name)
+def test_a_file_becomes_the_folder_that_it_was_made_from(
+    folders: Path, family: Family, tmp_path: Path
+) -> None:
+    folder = folders / family.name
+    import_into(folder / "model.gguf", tmp_path)
+    before, after = StoredWeights.of_model(folder), StoredWeights.of_model(tmp_path)
+    assert set(after.places) == set(before.places)
+    for name in before.places:
+        # A norm less one, and the logarithm of an exponential, are rounded.
+        np.testing.assert_allclose(after.read(name), before.read(name), 1e-6, 1e-6, err_msg=name)
+    wanted, found = (plain(read_table(at / "config.json")) for at in (folder, tmp_path))
+    for name in set(wanted) - {*IDLE, *IDLE_OF.get(family.name, ())}:
+        if isinstance(wanted[name], float):
+            assert found[name] == pytest.approx(wanted[name], rel=1e-7), name
+        else:
+            assert found[name] == wanted[name], name
+
+
+def plain(table: dict[str, Any]) -> dict[str, Any]:
+    """A config with the fields of its tables beside its own."""
+    table.pop("text_config", None)
+    return table
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_weights_stay_in_the_blocks_of_a_file(folders: Path, kind: str, tmp_path: Path) -> None:
+    path = folders / kind / "model.gguf"
+    in_blocks = tmp_path / "blocks.gguf"
+    rewrite(path, in_blocks)
+    out = tmp_path / "out"
+    out.mkdir()
+    import_into(in_blocks, out, blocks=True)
+    before, after = StoredWeights.of_model(folders / kind), GgufWeights(out)
+    types = read_table(out / "config.json")[TYPES]
+    assert set(types) == {name for name, shape, _ in before.shapes() if len(shape) == 2}
+    for name in types:
+        values = before.read(name)
+        largest = np.abs(values).max(axis=1, keepdims=True)
+        assert np.all(np.abs(after.read(name) - values) <= largest / 127), name
+
+
+def test_a_family_without_kernels_for_blocks_is_refused(folders: Path, tmp_path: Path) -> None:
+    assert not keeps_blocks(folders / "phi3" / "model.gguf")
+    assert keeps_blocks(folders / "llama" / "model.gguf")
+    with pytest.raises(UserError, match="'phi3' do not stay in blocks") as caught:
+        import_into(folders / "phi3" / "model.gguf", tmp_path, blocks=True)
+    assert "--quantization" in caught.value.remedy
+
+
+WRONG = {
+    "embedding_length": ("lacks the field qwen3.embedding_length", None),
+    "block_count": ("qwen3.block_count has the wrong value 'two'", "two"),
+    "attention.head_count": ("qwen3.attention.head_count has the wrong value", 0),
+    "context_length": ("qwen3.context_length has the wrong value", [256]),
+    "feed_forward_length": ("qwen3.feed_forward_length has the wrong value", 2 * 10**9),
+    "rope.scaling.type": ("qwen3.rope.scaling.type = linear is not supported", "linear"),
+    "attention.clamp_kqv": ("qwen3.attention.clamp_kqv = 8.0 is not supported", 8.0),
+    "attention.value_length": ("qwen3.attention.value_length = 64 is not supported", 64),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_file_is_refused_by_the_field(folders: Path, field: str, tmp_path: Path) -> None:
+    message, value = WRONG[field]
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "wrong.gguf", {f"qwen3.{field}": value})
+    with pytest.raises(UserError, match=message):
+        import_into(tmp_path / "wrong.gguf", tmp_path)
+
+
+def test_a_field_with_a_default_may_be_missing(folders: Path, tmp_path: Path) -> None:
+    gone = dict.fromkeys(["qwen3.rope.freq_base", "qwen3.attention.head_count_kv"])
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "short.gguf", gone)
+    import_into(tmp_path / "short.gguf", tmp_path)
+    table = read_table(tmp_path / "config.json")
+    assert (table["rope_theta"], table["num_key_value_heads"]) == (10000.0, 4)
+
+
+def test_a_tensor_of_another_shape_is_refused(folders: Path, tmp_path: Path) -> None:
+    heads = {"llama.attention.head_count": 3}
+    rewrite(folders / "mistral" / "model.gguf", tmp_path / "wrong.gguf", heads)
+    with pytest.raises(UserError, match=r"q_proj\.weight has the shape .*, which does not fit"):
+        import_into(tmp_path / "wrong.gguf", tmp_path)
+
+
+def test_a_layer_more_than_the_file_says_is_refused(folders: Path, tmp_path: Path) -> None:
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "one.gguf", {"qwen3.block_count": 1})
+    with pytest.raises(UserError, match=r"unknown tensor blk\.1\."):
+        import_into(tmp_path / "one.gguf", tmp_path)
+
+
+def test_layers_that_guess_tokens_are_left_out(folders: Path, tmp_path: Path) -> None:
+    guessing = {"qwen35.nextn_predict_layers": 1}
+    rewrite(folders / "qwen3_5" / "model.gguf", tmp_path / "guess.gguf", guessing)
+    import_into(tmp_path / "guess.gguf", tmp_path)
+    table = read_table(tmp_path / "config.json")
+    assert table["num_hidden_layers"] == len(table["layer_types"]) == 3
+    assert not [name for name in StoredWeights.of_model(tmp_path).places if ".layers.3." in name]
+
+
+def test_factors_of_no_release_are_refused(folders: Path, tmp_path: Path) -> None:
+    base = {"llama.rope.freq_base": 10000.0}
+    rewrite(folders / "llama" / "model.gguf", tmp_path / "other.gguf", base)
+    with pytest.raises(UserError, match=r"rope_freqs\.weight has other factors"):
+        import_into(tmp_path / "other.gguf", tmp_path)
+
+
+def test_a_part_of_a_model_is_refused(folders: Path, tmp_path: Path) -> None:
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "part.gguf", {"split.count": 2})
+    with pytest.raises(UserError, match=r"split\.count = 2") as caught:
+        import_into(tmp_path / "part.gguf", tmp_path)
+    assert "--merge" in caught.value.remedy
+
+
+@pytest.mark.parametrize("family", gguf_families.families().values(), ids=lambda f: f.kind)
+def test_the_package_has_a_name_for_each_tensor(family: gguf_families.GgufFamily) -> None:
+    assert len(set(family.published_names(2).values())) == len(family.published_names(2))
+
+
+def rewrite(source: Path, target: Path, changed: Mapping[str, Any] | None = None) -> None:
+    """Copy a file with matrices in Q8_0, and with other fields; a field of None is left out."""
+    reader, changed = gguf.GGUFReader(source), changed or {}
+    writer = gguf.GGUFWriter(target, str(reader.fields[ARCHITECTURE].contents()))
+    for name, field in reader.fields.items():
+        if name not in changed and name != ARCHITECTURE and not name.startswith("GGUF."):
+            items = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], items)
+    for name, value in changed.items():
+        if value is not None:
+            items = gguf.GGUFValueType.INT32 if isinstance(value, list) else None
+            writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value), items)
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    for tensor in reader.tensors:
+        if len(tensor.shape) == 2 and tensor.shape[0] % 32 == 0:
+            writer.add_tensor(tensor.name, gguf.quantize(tensor.data, q8), raw_dtype=q8)
+        else:
+            writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
