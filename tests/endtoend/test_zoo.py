@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,17 @@ import numpy as np
 import pytest
 from support import shared_builds
 from support.mlc_tree import tools
+from support.models.llama_cpp_converter import PARTS, convert, name_class
 
+from crosslab.assemble.pinned_archive import read_archive, unpack_source
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runner import build_runner, store_params
 from crosslab.errors import UserError
+from crosslab.models.compare import compare
 from crosslab.models.families import chosen
+from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.run.emulator import GuestMachine, run_guest
-from crosslab.zoo.job import Spec, judge, recipe_of
+from crosslab.zoo.job import Spec, answer, judge, recipe_of
 from crosslab.zoo.outcome import FamilyStatus
 from crosslab.zoo.reference import _model, ask, need_packages
 from crosslab.zoo.weights import USUAL
@@ -61,6 +66,25 @@ def test_a_family_answers_as_transformers_does(
     assert outcome.max_logit_error < bound
     assert outcome.tensorized == outcome.total > 10
     assert (tmp_path / f"{family}-{quantization}.work.json").is_file()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_5"])
+def test_a_gguf_file_answers_as_transformers_does(spec: Spec, tmp_path: Path, name: str) -> None:
+    """llama.cpp's own converter writes the file."""
+    asked, family = replace(spec, family=name), chosen([name])[0]
+    question = ask(family, spec.cache)
+    folder = tmp_path / "folder"
+    shutil.copytree(question.model, folder)
+    tree = unpack_source(read_archive(shared_builds.PROJECT), PARTS, tmp_path)
+    name_class(folder, family)
+    convert(tree, [folder])
+    model = import_gguf(folder / "model.gguf", spec.cache)
+    recipe = recipe_of(asked, model)
+    tokens, logits = answer(asked, question, recipe, store_params(recipe, spec.cache))
+    verdict = compare(tokens, logits, question.answer, 1e-5)
+    assert tokens == question.answer.tokens
+    assert verdict.within, verdict.logit_error
 
 
 @pytest.mark.thorough

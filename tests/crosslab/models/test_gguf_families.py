@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from support.models.llama_cpp_converter import CLASSES, PARTS, convert
+from support.models.llama_cpp_converter import PARTS, convert, name_class
 from support.shared_builds import PROJECT
 
 from crosslab.assemble.pinned_archive import read_archive, unpack_source
@@ -72,9 +71,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder.mkdir()
         config = {**family.config, **PUBLISHED.get(family.name, {})}
         make_model(replace(family, config=config), folder)
-        table = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        table["architectures"] = [CLASSES.get(family.kind, family.reference)]
-        (folder / "config.json").write_text(json.dumps(table), encoding="utf-8")
+        name_class(folder, family)
     convert(tree, [root / family.name for family in CONVERTED])
     return root
 

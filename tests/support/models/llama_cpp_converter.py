@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from crosslab.models.families import Family
+
 PARTS = ("conversion/", "gguf-py/")
 # Classes of published models whose code is in their repository; others are transformers'.
 CLASSES = {
@@ -28,6 +30,12 @@ CLASSES = {
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
 }
 TOKENS = ("a", "b", "ab")
+
+
+def name_class(folder: Path, family: Family) -> None:
+    """Write the class of a published model into a family's ``config.json``."""
+    table = _config(folder) | {"architectures": [CLASSES.get(family.kind, family.reference)]}
+    (folder / "config.json").write_text(json.dumps(table), encoding="utf-8")
 
 
 def convert(tree: Path, folders: Iterable[Path], format_: str = "ALL_F32") -> None:
