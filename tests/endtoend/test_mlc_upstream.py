@@ -557,6 +557,46 @@ print(json.dumps([sorted(functions), model.recurrent_floats]))
 """
 
 
+RWKV = """
+import json
+import numpy as np
+from mlc_llm.model.model import MODELS
+from mlc_llm.quantization import QUANTIZATION
+from tvm.target import Target
+
+sizes = {"hidden_size": 32, "intermediate_size": 112, "num_hidden_layers": 2, "vocab_size": 32}
+entry = MODELS["rwkv5" if VERSION == "5_2" else "rwkv6"]
+config = entry.config(**sizes, head_size=16, model_version=VERSION, context_window_size=64)
+with Target("llvm"):
+    model = entry.model(config)
+    module, params, _ = model.export_tvm(spec=model.get_default_spec(), allow_extern=True)
+functions = [var.name_hint for var, _ in module.functions_items()]
+source = entry.source["huggingface-safetensor"](config, QUANTIZATION["q0f32"])
+decay = source.map_func["model.blocks.1.attention.time_decay"](np.float32([-3]))
+print(json.dumps([sorted(functions), model.recurrent_floats, decay.tolist()]))
+"""
+
+LLAMA4 = """
+import json
+from mlc_llm.model.model import MODELS
+from tvm.target import Target
+
+sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 32}
+sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "rms_norm_eps": 1e-5}
+sizes |= {"num_experts_per_tok": 1, "num_local_experts": 2, "interleave_moe_layer_step": 1}
+scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+sizes |= {"rope_scaling": {**scaling, "original_max_position_embeddings": 64}}
+sizes |= {"rope_theta": 10000.0, "use_qk_norm": True, "hidden_act": "silu"}
+entry = MODELS["llama4"]
+config = entry.config.from_dict({"text_config": sizes, "context_window_size": 64})
+with Target("llvm"):
+    model = entry.model(config)
+    module, _, _ = model.export_tvm(spec=model.get_default_spec(), allow_extern=True)
+functions = {var.name_hint: function for var, function in module.functions_items()}
+print(json.dumps([len(f.params) for name, f in functions.items() if "rope" in name]))
+"""
+
+
 def test_chatglm3_turns_half_of_the_features_in_pairs() -> None:
     assert result_of(CHATGLM) == [{"rope_type": "gptj"}, 32]
 
@@ -567,3 +607,22 @@ def test_qwen35_reads_states_in_place() -> None:
     assert "create_rnn_state" not in names
     # Of the one layer: two heads' states, and three inputs of each channel of the convolution.
     assert floats == 2 * 16 * 16 + 3 * (2 * 16 + 2 * 16)
+
+
+@pytest.mark.parametrize("version", ["5_2", "6_0"])
+def test_rwkv_reads_states_in_place(version: str) -> None:
+    names, floats, _ = result_of(RWKV.replace("VERSION", repr(version)))  # type: ignore[misc]
+    assert {"prefill", "decode", "batch_decode", "read_states", "write_states"} <= set(names)
+    # Of each layer: two heads' states, and the last inputs of its two parts.
+    assert floats == 2 * (2 * 16 * 16 + 2 * 32)
+
+
+def test_rwkv5_keeps_published_decays() -> None:
+    _, _, decay = result_of(RWKV.replace("VERSION", repr("5_2")))  # type: ignore[misc]
+    assert decay == [-3]
+
+
+def test_llama4_turns_queries_and_keys() -> None:
+    lengths = result_of(LLAMA4)
+    assert isinstance(lengths, list)
+    assert set(lengths) == {5}

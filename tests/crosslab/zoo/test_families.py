@@ -50,7 +50,7 @@ def test_the_families_that_were_asked_for_are_there() -> None:
 def test_a_config_is_in_the_shape_of_a_model(family: Family) -> None:
     config = family.config
     width = config.get("hidden_size") or config["n_embd"]
-    heads = config.get("num_attention_heads") or config["n_head"]
+    heads = config.get("num_attention_heads") or config.get("n_head") or config["head_size"]
     assert width % heads == 0
     assert heads % config.get("num_key_value_heads", heads) == 0
     # Groups of 32 along every matrix's inputs: quantization loses nothing.

@@ -28,7 +28,6 @@ from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weig
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
-# Its files also hold an encoder of images, which is left out.
 HYBRID = "qwen3_5"
 # RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
 SLIDING_BASE = 10000.0
@@ -137,7 +136,9 @@ def _check_context(job: Job, table: Mapping[str, Any]) -> None:
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
     if kind == HYBRID:
         _check_hybrid(folder, table)
-    elif "vision_config" in table or "audio_config" in table or "text_config" in table:
+    # Of families with their config in another one, the encoder of images is left out.
+    parts = {"vision_config", "audio_config", "text_config"} & set(table)
+    if parts and not any(_is(f, kind) and f.within for f in families().values()):
         raise UserError(
             f"{folder}: a model of type {kind!r} reads more than text",
             remedy="give a model that reads only text",

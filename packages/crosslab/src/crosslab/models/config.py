@@ -116,7 +116,7 @@ class FamilyConfig(LlamaConfig):
 
 
 # Fields that hold the longest sequence.
-LENGTHS = ("max_position_embeddings", "n_positions")
+LENGTHS = ("max_position_embeddings", "n_positions", "context_length")
 # Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")

@@ -124,7 +124,8 @@ def _model(family: Family, packing: Packing) -> Any:
     """Return the reference's float32 torch module with random weights."""
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
-    kind = getattr(transformers, family.reference, None)
+    module, _, name = family.reference.rpartition(".")
+    kind = getattr(importlib.import_module(module) if module else transformers, name, None)
     if kind is None:
         raise LabError(f"transformers {transformers.__version__} has no {family.reference}")
     sizes = {k: v for k, v in family.config.items() if k != "model_type"}

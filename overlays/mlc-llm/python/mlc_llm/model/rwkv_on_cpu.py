@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RWKV 5 and 6 on CPUs: upstream's layers over states that the caller owns (nn/states_on_cpu.py).
+
+A call gets, in place of TVM's RNNState, a tuple of two tensors: the sequences and their states. The
+runner counts the tokens of a sequence in a KV cache, so the library makes the smallest one.
+"""
+
+from typing import Any
+
+from mlc_llm import op as op_ext
+from mlc_llm.nn import PagedKVCache, RopeMode
+from mlc_llm.nn.states_on_cpu import StatesOnCpu
+from tvm import tirx
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import Tensor
+from tvm.target import Target
+
+PACKED = {"param_mode": "packed", "effect_mode": "none"}
+# Heads of this size have kernels on every CPU.
+HEAD = 16
+# The published models divide the heads' outputs by it before their norm, whose epsilon is 1e-5.
+DIVISOR = 8
+
+
+class RwkvOnCpu:
+    """The functions that the runner of this project calls, over states that it owns."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        for block in self.model.blocks:
+            block.attention.ln_x.eps = 1e-5 * DIVISOR**2
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The states of a layer, by upstream's numbers of them."""
+        heads = (self.num_heads, self.head_size, self.head_size)
+        return ((self.hidden_size,), heads, (self.hidden_size,))
+
+    @property
+    def recurrent_floats(self) -> int:
+        """Floats of a sequence's states; the library's metadata has the number."""
+        layer = 2 * self.hidden_size + self.num_heads * self.head_size**2
+        return layer * self.num_hidden_layers
+
+    def _read(self, input_embed: Tensor, cache: PagedKVCache, states: Any) -> Any:
+        op_ext.configure()
+        places = StatesOnCpu(*states, self.shapes)
+        logits, after = self.forward(input_embed, places)
+        return logits, cache, after.states
+
+    def prefill(self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any) -> Any:
+        """Read tokens [1, tokens, hidden] of a sequence; logits of the last one."""
+        return self._read(input_embed, paged_kv_cache, rnn_state)
+
+    def decode(self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any) -> Any:
+        """Read a token [1, 1, hidden] of a sequence."""
+        return self._read(input_embed, paged_kv_cache, rnn_state)
+
+    def batch_decode(
+        self, input_embeds: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any
+    ) -> Any:
+        """Read a token of each sequence [batch, 1, hidden]."""
+        return self._read(input_embeds, paged_kv_cache, rnn_state)
+
+    def create_paged_kv_cache(
+        self,
+        max_batch_size: tirx.Var,
+        max_total_seq_len: tirx.Var,
+        prefill_chunk_size: tirx.Var,
+        page_size: tirx.Var,
+        support_sliding_window: tirx.Var,
+    ) -> PagedKVCache:
+        """Create a cache of one head in one layer, which no function reads."""
+        return PagedKVCache.create_generic(
+            max_batch_size=max_batch_size,
+            max_total_seq_len=max_total_seq_len,
+            prefill_chunk_size=prefill_chunk_size,
+            page_size=page_size,
+            support_sliding_window=support_sliding_window,
+            attn_kind="mha",
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            qk_head_dim=HEAD,
+            v_head_dim=HEAD,
+            rope_mode=RopeMode.NONE,
+            rope_scale=1,
+            rope_theta=10000,
+            dtype=self.dtype,
+        )
+
+    def get_default_spec(self) -> nn.spec.ModuleSpec:
+        """Return the functions of the library and their inputs."""
+        target = Target.current(allow_none=True)
+        if target is not None and target.kind.name != "llvm":
+            return super().get_default_spec()  # type: ignore[misc]
+
+        def function(name: str, *sizes: Any) -> dict[str, Any]:
+            return {
+                name: nn.spec.Tensor([*sizes, self.hidden_size], self.dtype),
+                "paged_kv_cache": nn.spec.Object(object_type=PagedKVCache),
+                "rnn_state": (
+                    nn.spec.Tensor(["sequences", 2], "int32"),
+                    nn.spec.Tensor(["slots", self.recurrent_floats], "float32"),
+                ),
+                "$": PACKED,
+            }
+
+        sizes = ("max_batch_size", "max_total_seq_len", "prefill_chunk_size", "page_size")
+        functions = {
+            "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": PACKED},
+            "prefill": function("input_embed", 1, "seq_len"),
+            "decode": function("input_embed", 1, 1),
+            "batch_decode": function("input_embeds", "batch_size", 1),
+            "create_paged_kv_cache": {
+                **dict.fromkeys((*sizes, "support_sliding_window"), int),
+                "$": {"param_mode": "none", "effect_mode": "none"},
+            },
+        }
+        return nn.spec.ModuleSpec.from_raw(functions, self)

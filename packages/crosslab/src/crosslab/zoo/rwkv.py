@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RWKV 5 and 6 in PyTorch: the zoo's reference, as transformers has neither.
+
+Source: Eagle and Finch (Peng et al., 2024, arXiv:2404.05892). A head has a state S [value, key].
+Of a token's receptance r, key k, value v and decay w, with a bonus u,
+
+    out = (S + v (u * k)') r;    S = S * w' + v k'
+
+The weights have the names and shapes of the published files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import group_norm, layer_norm
+
+EPSILON = 1e-5
+HEAD_DIVISOR = 8
+# Ranks of version 6's products for mixes and decays, up to a width of 2048.
+MIX, DECAY = 32, 64
+FULL = {"g": "gate", "k": "key", "v": "value", "r": "receptance"}
+
+
+class Rwkv:
+    """A model of version 5 or 6.
+
+    Args:
+        config: fields of the published ``config.json``.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.heads = config.hidden_size // config.head_size
+        hidden = config.hidden_size
+        norms = ["rwkv.ln_out", "rwkv.blocks.0.pre_ln"]
+        embedding = (config.vocab_size, hidden)
+        shapes: dict[str, tuple[int, ...]] = {
+            "rwkv.embeddings.weight": embedding,
+            "head.weight": embedding,
+        }
+        for block in (f"rwkv.blocks.{n}" for n in range(config.num_hidden_layers)):
+            norms += [f"{block}.{name}" for name in ("ln1", "ln2", "attention.ln_x")]
+            products = ("receptance", "key", "value", "gate", "output")
+            own = {f"attention.{name}.weight": (hidden, hidden) for name in products}
+            own["feed_forward.key.weight"] = (config.intermediate_size, hidden)
+            own["feed_forward.value.weight"] = (hidden, config.intermediate_size)
+            own["feed_forward.receptance.weight"] = (hidden, hidden)
+            shapes |= {f"{block}.{name}": shape for name, shape in own.items()}
+            shapes |= {f"{block}.{name}": shape for name, shape in self.more_shapes().items()}
+        shapes |= {f"{name}.{part}": (hidden,) for name in norms for part in ("weight", "bias")}
+        self.weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
+
+    @staticmethod
+    def config_class(**fields: Any) -> Any:
+        """Return a config with these fields."""
+        return SimpleNamespace(**fields)
+
+    def eval(self) -> Rwkv:
+        """Return the model, which has no other mode."""
+        return self
+
+    def to(self, dtype: Any) -> Rwkv:
+        """Return the model, which is float32."""
+        assert dtype is torch.float32
+        return self
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and values of each weight."""
+        yield from self.weights.items()
+
+    def save_pretrained(self, folder: Path, **_: Any) -> None:
+        """Write the weights to ``model.safetensors``."""
+        folder.mkdir(exist_ok=True)
+        save_file(self.weights, folder / "model.safetensors")
+
+    def __call__(self, tokens: Any, **_: Any) -> Any:
+        """Return the logits [1, tokens, vocab] of a text."""
+        x = self.weights["rwkv.embeddings.weight"][tokens[0]]
+        x = self._norm(x, "rwkv.blocks.0.pre_ln")
+        for number in range(self.config.num_hidden_layers):
+            block = f"rwkv.blocks.{number}"
+            x = x + self._attention(self._norm(x, f"{block}.ln1"), f"{block}.attention")
+            x = x + self._feed_forward(self._norm(x, f"{block}.ln2"), f"{block}.feed_forward")
+        logits = self._product(self._norm(x, "rwkv.ln_out"), "head")
+        return SimpleNamespace(logits=logits[None])
+
+    def _norm(self, x: Any, name: str) -> Any:
+        weight, bias = (self.weights[f"{name}.{part}"] for part in ("weight", "bias"))
+        return layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
+
+    def _product(self, x: Any, name: str) -> Any:
+        return x @ self.weights[f"{name}.weight"].T
+
+    def _attention(self, x: Any, name: str) -> Any:
+        before = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+        inputs, decay = self.mix(x, before, name)
+        r, k, v = (
+            self._product(inputs[part], f"{name}.{product}").unflatten(-1, (self.heads, -1))
+            for part, product in (("r", "receptance"), ("k", "key"), ("v", "value"))
+        )
+        bonus = self.weights[f"{name}.time_faaaa"]
+        state = torch.zeros(self.heads, self.config.head_size, self.config.head_size)
+        rows = []
+        for t in range(len(x)):
+            added = v[t, :, :, None] * k[t, :, None, :]
+            rows.append(((state + bonus[:, None] * added) @ r[t, :, :, None])[..., 0])
+            state = state * decay[t, :, None] + added
+        out = torch.stack(rows).flatten(1) / HEAD_DIVISOR
+        weight, bias = (self.weights[f"{name}.ln_x.{part}"] for part in ("weight", "bias"))
+        out = group_norm(out, self.heads, weight, bias, EPSILON)
+        gate = torch.nn.functional.silu(self._product(inputs["g"], f"{name}.gate"))
+        return self._product(out * gate, f"{name}.output")
+
+    def _feed_forward(self, x: Any, name: str) -> Any:
+        before = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+        key, receptance = self.mix_feed_forward(x, before, name)
+        squared = torch.relu(self._product(key, f"{name}.key")) ** 2
+        gate = torch.sigmoid(self._product(receptance, f"{name}.receptance"))
+        return gate * self._product(squared, f"{name}.value")
+
+    def more_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of a block's further weights."""
+        raise NotImplementedError
+
+    def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
+        """Mix tokens with those before them.
+
+        Returns:
+            the inputs of r, k, v and g, and the decays [tokens, heads, d].
+        """
+        raise NotImplementedError
+
+    def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
+        """Mix tokens with those before them: inputs of key and receptance."""
+        raise NotImplementedError
+
+
+class Rwkv5(Rwkv):
+    """Version 5.2: fixed mixes and decays."""
+
+    def more_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See Rwkv."""
+        vector, heads = (1, 1, self.config.hidden_size), (self.heads, self.config.head_size)
+        shapes = {f"attention.time_mix_{name}": vector for name in FULL.values()}
+        shapes |= {f"feed_forward.time_mix_{name}": vector for name in ("key", "receptance")}
+        return {**shapes, "attention.time_decay": heads, "attention.time_faaaa": heads}
+
+    def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
+        """See Rwkv."""
+        decay = torch.exp(-torch.exp(self.weights[f"{name}.time_decay"]))
+        inputs = {p: self._mixed(x, before, f"{name}.time_mix_{n}") for p, n in FULL.items()}
+        return inputs, decay.expand(len(x), *decay.shape)
+
+    def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
+        """See Rwkv."""
+        key, receptance = (
+            self._mixed(x, before, f"{name}.time_mix_{part}") for part in ("key", "receptance")
+        )
+        return key, receptance
+
+    def _mixed(self, x: Any, before: Any, name: str) -> Any:
+        part = self.weights[name][0]
+        return x * part + before * (1 - part)
+
+
+class Rwkv6(Rwkv):
+    """Version 6: mixes and decays that depend on the token."""
+
+    def more_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See Rwkv."""
+        hidden = self.config.hidden_size
+        shapes = {f"attention.time_maa_{name}": (1, 1, hidden) for name in "xwkvrg"}
+        shapes |= {f"feed_forward.time_maa_{name}": (1, 1, hidden) for name in "kr"}
+        return {
+            **shapes,
+            "attention.time_maa_w1": (hidden, 5 * MIX),
+            "attention.time_maa_w2": (5, MIX, hidden),
+            "attention.time_decay_w1": (hidden, DECAY),
+            "attention.time_decay_w2": (DECAY, hidden),
+            "attention.time_decay": (1, 1, hidden),
+            "attention.time_faaaa": (self.heads, self.config.head_size),
+        }
+
+    def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
+        """See Rwkv."""
+        of = {part: self.weights[f"{name}.time_{part}"] for part in ("maa_w1", "maa_w2", "maa_x")}
+        first = torch.tanh((x + (before - x) * of["maa_x"][0]) @ of["maa_w1"])
+        parts = first.unflatten(-1, (5, MIX)).transpose(0, 1) @ of["maa_w2"]
+        inputs = {
+            key: x + (before - x) * (self.weights[f"{name}.time_maa_{key}"][0] + part)
+            for key, part in zip("wkvrg", parts, strict=True)
+        }
+        low = torch.tanh(inputs["w"] @ self.weights[f"{name}.time_decay_w1"])
+        decay = self.weights[f"{name}.time_decay"][0] + low @ self.weights[f"{name}.time_decay_w2"]
+        return inputs, torch.exp(-torch.exp(decay)).unflatten(-1, (self.heads, -1))
+
+    def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
+        """See Rwkv."""
+        key, receptance = (
+            x + (before - x) * self.weights[f"{name}.time_maa_{part}"][0] for part in "kr"
+        )
+        return key, receptance
