@@ -579,6 +579,7 @@ print(json.dumps([sorted(functions), model.recurrent_floats, decay.tolist()]))
 LLAMA4 = """
 import json
 from mlc_llm.model.model import MODELS
+from tvm import relax
 from tvm.target import Target
 
 sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 32}
@@ -591,9 +592,26 @@ entry = MODELS["llama4"]
 config = entry.config.from_dict({"text_config": sizes, "context_window_size": 64})
 with Target("llvm"):
     model = entry.model(config)
+    model.to(DTYPE)
     module, _, _ = model.export_tvm(spec=model.get_default_spec(), allow_extern=True)
 functions = {var.name_hint: function for var, function in module.functions_items()}
+relax.transform.LegalizeOps()(module)
 print(json.dumps([len(f.params) for name, f in functions.items() if "rope" in name]))
+"""
+
+
+SMOLLM3 = """
+from mlc_llm.model.model import MODELS
+from tvm.target import Target
+
+sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 4, "vocab_size": 32}
+sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5}
+entry = MODELS["smollm3"]
+config = entry.config(**sizes, context_window_size=64)
+with Target("llvm"):
+    model = entry.model(config)
+    module, _, _ = model.export_tvm(spec=model.get_default_spec(), allow_extern=True)
+print(str(module["decode"]).count("R.call_tir("))
 """
 
 
@@ -623,6 +641,14 @@ def test_rwkv5_keeps_published_decays() -> None:
 
 
 def test_llama4_turns_queries_and_keys() -> None:
-    lengths = result_of(LLAMA4)
+    lengths = result_of(LLAMA4.replace("DTYPE", repr("float32")))
     assert isinstance(lengths, list)
     assert set(lengths) == {5}
+
+
+def test_llama4_masks_experts_in_halves() -> None:
+    assert result_of(LLAMA4.replace("DTYPE", repr("float16")))
+
+
+def test_smollm3_turns_three_of_four_layers() -> None:
+    assert result_of(SMOLLM3) == 3

@@ -285,6 +285,9 @@ def test_vectors_follow_the_target(
     assert rvv256().most == 32
 
 
+MOVED = "qkv position_map apply_rope q k v"
+
+
 def rope(
     q_heads: int = 4, kv_heads: int = 2, dim: int = 64, scale: float = 1.0, **options: Any
 ) -> Any:
@@ -347,6 +350,18 @@ def test_rotary_embeddings_are_right(
         # An angle of 4000 radians is itself only good to 2^-13 in float32.
         assert np.allclose(got.numpy(), want, rtol=rounding, atol=2e-3 if apply else 0)
         assert np.allclose(got.numpy()[:3], want[:3], rtol=rounding, atol=5e-6)
+
+
+def test_the_number_of_a_rotary_function_keeps_its_place(rotary: ModuleType) -> None:
+    """A model that calls the function itself has the number before the outputs."""
+    from tvm import tirx  # noqa: PLC0415
+
+    whole = rope()
+    x, positions, q, k, v, apply = whole.params
+    moved = tirx.PrimFunc([x, positions, apply, q, k, v], whole.body, whole.ret_type, whole.attrs)
+    for func, names in ((whole, "qkv position_map q k v apply_rope"), (moved, MOVED)):
+        after = rotary.vectorize_rotary(func, rvv256().most_with_math)
+        assert [param.name for param in after.params] == names.split()
 
 
 def turned_by(x: Array, angle: Array, *, neighbours: bool) -> Array:

@@ -55,9 +55,11 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
     if len(blocks) != 1:
         raise PatternMismatch("it chooses between tables at run time, as longrope does")
     block = blocks[0]
-    if len(func.params) != 6 or len(block.iter_vars) != 3:
+    numbers = [param for param in func.params if isinstance(param.ty, tvm.ir.PrimType)]
+    buffers = [param for param in func.params if not isinstance(param.ty, tvm.ir.PrimType)]
+    if (len(buffers), len(numbers), len(block.iter_vars)) != (5, 1, 3):
         raise PatternMismatch("its parameters are not those of fused_rope")
-    x, positions, q, k, v, apply_rope = func.params
+    (x, positions, q, k, v), (apply_rope,) = buffers, numbers
     dtype, body = str(x.dtype), block.body
     if dtype not in (HALF, SINGLE) or any(str(b.dtype) != dtype for b in (q, k, v)):
         raise PatternMismatch(f"it rotates {dtype}, not float16 or float32")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 
+import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -57,7 +58,12 @@ def vectorize_rotary(func: tirx.PrimFunc, most: int) -> tirx.PrimFunc:
     """
     rotary = read_rotary(func)
     attrs = {**dict(func.attrs or {}), "tirx.is_scheduled": True}
-    return make_rotary(rotary, math.gcd(rotary.rotary_dim // 2, most)).with_attrs(attrs)
+    made = make_rotary(rotary, math.gcd(rotary.rotary_dim // 2, most))
+    *buffers, number = made.params
+    # A model that calls the function itself has the number before the outputs.
+    place = [isinstance(param.ty, tvm.ir.PrimType) for param in func.params].index(True)
+    params = [*buffers[:place], number, *buffers[place:]]
+    return tirx.PrimFunc(params, made.body, made.ret_type).with_attrs(attrs)
 
 
 def make_rotary(rotary: Rotary, lanes: int) -> tirx.PrimFunc:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SmolLM3: a Llama of which each fourth layer has no rotary embedding."""
+
+import dataclasses
+from typing import Optional
+
+from mlc_llm.loader.standard_loader import make_standard_hf_loader
+from mlc_llm.nn import PagedKVCache, RopeMode
+from tvm import tirx
+from tvm.relax.frontend.nn import Tensor, op
+from tvm.relax.frontend.nn.llm.position_embedding import llama_rope_with_position_map
+
+from .llama.llama_model import LlamaAttention, LlamaConfig, LlamaForCausalLM
+
+
+@dataclasses.dataclass
+class SmolLM3Config(LlamaConfig):  # type: ignore[misc, unused-ignore]
+    """The config of a Llama, with 1 for each layer that has a rotary embedding, else 0."""
+
+    no_rope_layers: Optional[list[int]] = None  # noqa: UP045
+    no_rope_layer_interval: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.no_rope_layers:
+            numbers = range(1, self.num_hidden_layers + 1)
+            self.no_rope_layers = [int(n % self.no_rope_layer_interval != 0) for n in numbers]
+
+
+class _Attention(LlamaAttention):  # type: ignore[misc, unused-ignore]
+    """Attention that turns queries and keys itself, before the cache gets them."""
+
+    def __init__(self, config: SmolLM3Config) -> None:
+        super().__init__(config)
+        self.rope_theta = config.position_embedding_base
+        self.rope_scaling = config.rope_scaling
+
+    def forward(self, hidden_states: Tensor, paged_kv_cache: PagedKVCache, layer_id: int) -> Tensor:
+        """Compute a layer's attention [batch, tokens, hidden]."""
+        batch, length, _ = hidden_states.shape
+        d, heads, groups = self.head_dim, self.num_q_heads, self.num_kv_heads
+        rows = batch * length
+        qkv = op.reshape(self.qkv_proj(hidden_states), (rows, heads + 2 * groups, d))
+        turned = op.tensor_ir_op(
+            self._rotary(qkv.dtype),
+            "fused_rope",
+            [qkv, paged_kv_cache.get_query_positions(rows), tirx.IntImm("int64", 1)],
+            [Tensor.placeholder((rows, n, d), qkv.dtype) for n in (heads, groups, groups)],
+        )
+        joined = op.reshape(op.concat(list(turned), dim=1), (batch, length, heads + 2 * groups, d))
+        output = paged_kv_cache.attention_with_fused_qkv(layer_id, joined, heads, sm_scale=d**-0.5)
+        return self.o_proj(op.reshape(output, (batch, length, heads * d)))
+
+    def _rotary(self, dtype: str) -> tirx.PrimFunc:
+        """TVM's function, with its number where TVM 0.26 has numbers: before the outputs."""
+        func = llama_rope_with_position_map(
+            theta=self.rope_theta,
+            scale=1.0,
+            head_dim=self.head_dim,
+            num_q_heads=self.num_q_heads,
+            num_kv_heads=self.num_kv_heads,
+            dtype=dtype,
+            rope_scaling=self.rope_scaling or {},
+        )
+        x, positions, q, k, v, apply_rope = func.params
+        params = [x, positions, apply_rope, q, k, v]
+        return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs).without_attr(
+            "global_symbol"
+        )
+
+
+class SmolLM3ForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
+    """The model, whose cache turns nothing."""
+
+    def __init__(self, config: SmolLM3Config) -> None:
+        super().__init__(config)
+        for turns, layer in zip(config.no_rope_layers, self.model.layers, strict=True):
+            if turns:
+                layer.self_attn = _Attention(config)
+
+    def create_paged_kv_cache(
+        self,
+        max_batch_size: tirx.Var,
+        max_total_seq_len: tirx.Var,
+        prefill_chunk_size: tirx.Var,
+        page_size: tirx.Var,
+        support_sliding_window: tirx.Var,
+    ) -> PagedKVCache:
+        """Create the cache of all layers."""
+        return PagedKVCache.create_generic(
+            attn_kind="mha",
+            max_batch_size=max_batch_size,
+            max_total_seq_len=max_total_seq_len,
+            prefill_chunk_size=prefill_chunk_size,
+            page_size=page_size,
+            support_sliding_window=support_sliding_window,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            qk_head_dim=self.head_dim,
+            v_head_dim=self.head_dim,
+            rope_mode=RopeMode.NONE,
+            rope_scale=1,
+            rope_theta=self.rope_theta,
+            dtype=self.dtype,
+        )
+
+
+huggingface = make_standard_hf_loader(
+    model_cls=SmolLM3ForCausalLM, add_unused=["rotary_emb.inv_freq"]
+)
