@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from support.mlc_tree import run_python
 from support.models.llama_cpp_converter import PARTS, convert, name_class
 from support.shared_builds import PROJECT
 
@@ -43,15 +45,15 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
         }
     },
 }
-# Fields without a meaning for an answer, or only for a longer one than the model's context; special
-# tokens are the tokenizer's.
-IDLE = ("architectures", "use_cache", "initializer_range", "use_dynamic_ntk", "use_logn_attn")
-IDLE += ("bos_token_id", "eos_token_id", "pad_token_id", "rope_parameters.type")
+# Fields that MLC-LLM does not read.
+IDLE = ("architectures", "use_dynamic_ntk", "use_logn_attn")
 # A file has no window that the model does not use, and a Mistral is a Llama.
 IDLE_OF = {
     "mistral": ("model_type", "sliding_window"),
+    "phi3": ("pad_token_id",),
     "qwen2": ("sliding_window",),
     "qwen2_moe": ("sliding_window",),
+    "smollm3": ("pad_token_id",),
     "starcoder2": ("sliding_window",),
 }
 CONVERTED = [family for family in families().values() if family.name not in NO_FILE]
@@ -93,6 +95,42 @@ def test_a_file_becomes_the_folder_that_it_was_made_from(
             assert found[name] == pytest.approx(wanted[name], rel=1e-7), name
         else:
             assert found[name] == wanted[name], name
+
+
+READ = """
+import dataclasses, json, sys
+from pathlib import Path
+from mlc_llm.model.model import MODELS
+
+read = []
+for folder in sys.argv[1:]:
+    path = Path(folder) / "config.json"
+    kind = json.loads(path.read_text())["model_type"]
+    table = dataclasses.asdict(MODELS[kind].config.from_file(path))
+    table |= table.pop("text_config", None) or {}
+    read.append({name: value for name, value in table.items() if name != "kwargs"})
+print(json.dumps(read))
+"""
+
+
+def test_mlc_llm_reads_the_config_of_a_file_as_the_published_one(
+    folders: Path, tmp_path: Path
+) -> None:
+    # A Mistral's file is a Llama's.
+    names = [family.name for family in CONVERTED if family.name != "mistral"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        import_into(folders / name / "model.gguf", tmp_path / name)
+    both = [str(root / name) for root in (folders, tmp_path) for name in names]
+    done = run_python("-c", READ, *both)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout.splitlines()[-1])
+    for name, before, after in zip(names, read[: len(names)], read[len(names) :], strict=True):
+        for field in set(before) - {"pad_token_id", "sliding_window"}:
+            wanted = before[field]
+            if isinstance(wanted, float):
+                wanted = pytest.approx(wanted, rel=1e-7)
+            assert after[field] == wanted, (name, field)
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:

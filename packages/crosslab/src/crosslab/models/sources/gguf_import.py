@@ -123,7 +123,7 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
     ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
     special = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
-    about = {**special, **config}
+    about = {**config, **special}
     if family.within:
         about = {"model_type": family.within, "text_config": about}
     if blocks:
