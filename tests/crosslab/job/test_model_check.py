@@ -254,7 +254,7 @@ def test_the_text_of_a_hybrid_is_made(
     layers = [*["linear_attention"] * 3, "full_attention"] * 2
     text = {"layer_types": layers, "rope_parameters": rope, "max_position_embeddings": 99}
     change(plain, **HYBRID, text_config=text, max_position_embeddings=None)
-    check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+    check_model(job_of_model(plain, tmp_path / "cache", mlc=True), plain)
     assert read_table(plain / "config.json")["layer_types"] == layers
 
 

@@ -23,12 +23,12 @@ from crosslab.models.config import (
 from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
+from crosslab.models.hybrid import HYBRID, read_hybrid
 from crosslab.models.llama_params import param_shapes, sources_of
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
-HYBRID = "qwen3_5"
 # RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
 SLIDING_BASE = 10000.0
 
@@ -65,13 +65,15 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     if kind in FAMILIES:
         _check_sizes(job, table, folder)
         return tokenizer
-    if not job.unchecked:
+    if kind == HYBRID and not job.rounds:
+        read_hybrid(folder / CONFIG_FILE)
+    elif not job.unchecked:
         raise UserError(
             f"{folder}: answers of a model of type {kind!r} cannot be checked: the reference "
-            f"supports {', '.join(FAMILIES)}",
+            f"supports {', '.join(FAMILIES)}, and without int8 {HYBRID}",
             remedy="add --unchecked to build it without a check of its answers",
         )
-    _check_unchecked(job, table, kind, folder)
+    _check_zoo_family(job, table, kind, folder)
     return tokenizer
 
 
@@ -94,7 +96,7 @@ def check_length(job: Job, prompt: int, model: Path) -> None:
         )
 
 
-def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
+def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
     """Refuse fields that the zoo has not checked: no reference would notice a wrong position."""
     # Gemma 3's layers have each their own, which is checked with its kind.
     scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")

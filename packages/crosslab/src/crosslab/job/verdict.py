@@ -23,8 +23,9 @@ from crosslab.assemble.runner import layout_of
 from crosslab.errors import LabError
 from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare_rows
-from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
+from crosslab.models.config import FAMILIES, FamilyConfig, kind_of, read_family
 from crosslab.models.gguf_params import rows_and_blocks
+from crosslab.models.hybrid import HYBRID, HybridConfig, HybridWeights, ReferenceHybrid, read_hybrid
 from crosslab.models.int8_error import log_probabilities
 from crosslab.models.llama_params import FileWeights, param_widths
 from crosslab.models.params import ReadParams
@@ -162,12 +163,16 @@ def prepare_reference(
     text: Sequence[int] = (),
 ) -> Asked | None:
     """The reference for a question; None for a model without one (--unchecked)."""
-    if job.unchecked and read_table(model / CONFIG_FILE).get("model_type", "llama") not in FAMILIES:
+    kind, packing = kind_of(model), job.recipe.weights.packing
+    if kind == HYBRID and not job.rounds:
+        hybrid = read_hybrid(model / CONFIG_FILE)
+        values, own = ReadParams(params, packing=packing), HybridWeights(model, hybrid)
+        return Asked(config=hybrid, values=values, prompt=prompt, stop=stop, of_file=own)
+    if job.unchecked and kind not in FAMILIES:
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None
     config = read_family(model / CONFIG_FILE)
     layout = layout_of(job.recipe.of(model))
-    packing = job.recipe.weights.packing
     values = ReadParams(params, param_widths(config), packing, layout=layout)
     of_file = FileWeights(model, config)
     # MLC-LLM fuses some families' biases under other names.
@@ -208,7 +213,6 @@ def judge(
     slack = HALVES_SLACK if job.halves else FLOAT32_SLACK
     taking = RunRoundings(record, slack) if job.rounds and record is not None else None
     fault, tolerance = _end_fault(tokens, asked.stop, job.max_new), job.tolerance
-    rows = plain = _rows_of(ReferenceLlama(asked.config, asked.values), tokens, asked)
     if taking:
         try:
             rows = np.stack(list(_steps(_model(job, asked, taking), tokens, asked, job.chunk)))
@@ -217,18 +221,19 @@ def judge(
                 tolerance = min(tolerance, HEAD_TOLERANCE)
         except RoundingError as error:
             fault, rows = error.what, np.full_like(logits, np.nan)
-    elif job.halves and not fault:
-        fault = _halves_fault(logits, rows, asked.config.layers)
+    else:
+        rows = _rows_of(_exact(asked.config, asked.values), tokens, asked)
+        if job.halves and not fault:
+            fault = _halves_fault(logits, rows, asked.config.layers)
     stored = None
     if asked.of_file is not None:
-        of_file = _rows_of(ReferenceLlama(asked.config, asked.of_file), tokens, asked)
-        stored = _apart(logits, of_file)
+        stored = _apart(logits, _rows_of(_exact(asked.config, asked.of_file), tokens, asked))
     return AnswerVerdict(
         reference=tuple(rows.argmax(axis=1).tolist()),
         comparison=compare_rows(tokens, logits, rows, tolerance),
         fault=fault,
         taken=Taken(taking.taken, taking.other, taking.farthest) if taking else None,
-        cost=rounding_cost(job, tokens, logits, plain, asked, taking) if taking else None,
+        cost=rounding_cost(job, tokens, logits, asked, taking) if taking else None,
         stored=stored,
     )
 
@@ -249,7 +254,6 @@ def rounding_cost(
     job: Job,
     tokens: Sequence[int],
     logits: F32,
-    plain: F32,
     asked: Asked,
     taking: RunRoundings,
 ) -> RoundingCost:
@@ -259,10 +263,10 @@ def rounding_cost(
         job: how the model rounds.
         tokens: of the answer.
         logits: [len(tokens), vocab], of the run.
-        plain: the same of float32, after the same text.
         asked: the model and the text.
         taking: roundings of the run.
     """
+    plain = _rows_of(ReferenceLlama(asked.config, asked.values), tokens, asked)
     likeliest = plain.argmax(axis=1).tolist()
     other = [i for i, token in enumerate(tokens) if token != likeliest[i]]
     perplexity = None
@@ -291,6 +295,12 @@ def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
         product=device.product if device else None,
         attend=device.attend if device else None,
     )
+
+
+def _exact(config: FamilyConfig, values: Mapping[str, F32]) -> ReferenceLlama:
+    """The reference that rounds nothing."""
+    kind = ReferenceHybrid if isinstance(config, HybridConfig) else ReferenceLlama
+    return kind(config, values)
 
 
 def _steps(model: ReferenceLlama, tokens: Sequence[int], asked: Asked, chunk: int) -> Iterator[F32]:

@@ -140,6 +140,15 @@ def read_table(path: Path) -> dict[str, Any]:
     return _with_rope({**inner, **table})
 
 
+def kind_of(model: Path) -> str:
+    """Return the ``model_type`` of a model's folder.
+
+    Raises:
+        UserError: see :func:`read_table`.
+    """
+    return str(read_table(model / "config.json").get("model_type", "llama"))
+
+
 def _with_rope(table: dict[str, Any]) -> dict[str, Any]:
     """Copy ``rope_parameters`` to the two fields that transformers had before version 5.
 
@@ -177,7 +186,7 @@ def read_config(path: Path) -> LlamaConfig:
     """
     table = read_table(path)
     _refuse_unsupported(path, table)
-    return _from_hf(path, table)
+    return plain_sizes(path, table)
 
 
 def _refuse_unsupported(path: Path, table: dict[str, Any]) -> None:
@@ -211,7 +220,7 @@ def read_family(path: Path) -> FamilyConfig:
     activation = table.get("hidden_activation") or table.get("hidden_act") or "silu"
     if activation not in (("gelu_pytorch_tanh", "gelu") if gemma else ("silu",)):
         raise UserError(f"{path}: hidden_act {activation!r} is not supported")
-    plain = _from_hf(path, {"tie_word_embeddings": gemma, **table})
+    plain = plain_sizes(path, {"tie_word_embeddings": gemma, **table})
     return FamilyConfig(
         **asdict(plain),
         family=family,
@@ -239,7 +248,12 @@ def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
     return factor, low, high, original
 
 
-def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:
+def plain_sizes(path: Path, table: dict[str, Any]) -> LlamaConfig:
+    """Return the sizes in a table of ``config.json`` that related families share.
+
+    Raises:
+        UserError: a field is missing or is not a number; the message names ``path``.
+    """
     # Published files say null where they mean the default.
     fields = {name: value for name, value in table.items() if value is not None}
 

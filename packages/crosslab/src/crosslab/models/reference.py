@@ -78,6 +78,8 @@ class ReferenceLlama:
     attend: Attend | None = None
     family: FamilyConfig = field(init=False)
     qkv: str = field(init=False)
+    # Name of the product after the attention of each layer.
+    outputs: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.config, FamilyConfig):
@@ -87,6 +89,7 @@ class ReferenceLlama:
         # MLC-LLM has two names for the layer of queries, keys and values.
         fused = "model.layers.0.self_attn.c_attn.weight" in self.params
         self.qkv = "self_attn.c_attn" if fused else "self_attn.qkv_proj"
+        self.outputs = ["self_attn.o_proj"] * self.config.layers
         shape = (0, self.config.kv_heads, self.config.head_dim)
         self.keys = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
         self.values = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
@@ -122,7 +125,7 @@ class ReferenceLlama:
             at = f"model.layers.{layer}"
             kept = rows if layer == self.config.layers - 1 else slice(None)
             mixed = self._attention(layer, self._norm(x, f"{at}.input_layernorm"))[kept]
-            x = x[kept] + self._linear(mixed, layer, "self_attn.o_proj")
+            x = x[kept] + self._linear(mixed, layer, self.outputs[layer])
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
         hidden: F32 = x
         return hidden
@@ -161,7 +164,6 @@ class ReferenceLlama:
     def _attention(self, layer: int, x: F32) -> F32:
         """Return the attention output [rows, heads * head_dim], before the output product."""
         c, rows = self.config, len(x)
-        start = len(self.keys[layer])
         qkv = self._linear(x, layer, self.qkv)
         if self.family.qkv_bias:
             qkv = qkv + self.params[f"model.layers.{layer}.{self.qkv}.bias"]
@@ -170,6 +172,11 @@ class ReferenceLlama:
         if self.family.qk_norm:
             q = self._norm(q, f"model.layers.{layer}.self_attn.q_norm")
             k = self._norm(k, f"model.layers.{layer}.self_attn.k_norm")
+        return self._attended(layer, q, k, v)
+
+    def _attended(self, layer: int, q: F32, k: F32, v: F32) -> F32:
+        """Return the values that queries [rows, heads, head_dim] see, and remember the keys."""
+        c, rows, start = self.config, len(q), len(self.keys[layer])
         positions = np.arange(start, start + rows)
         keys, values = self._remember(layer, self._rotate(k, positions), v)
         grouped = self._rotate(q, positions).reshape(rows, c.kv_heads, -1, c.head_dim)
@@ -198,7 +205,11 @@ class ReferenceLlama:
         return mixed
 
     def _rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
-        half = self.config.head_dim // 2
+        return self._turn(x, positions)
+
+    def _turn(self, x: F32, positions: NDArray[np.int64]) -> F32:
+        """Turn all features [rows, heads, features] by the angles of their positions."""
+        half = x.shape[-1] // 2
         frequency = self.config.rope_theta ** (-np.arange(half) / half)
         if self.family.rope:
             frequency = scaled_frequencies(frequency, self.family.rope)
