@@ -588,6 +588,7 @@ sizes |= {"num_experts_per_tok": 1, "num_local_experts": 2, "interleave_moe_laye
 scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 sizes |= {"rope_scaling": {**scaling, "original_max_position_embeddings": 64}}
 sizes |= {"rope_theta": 10000.0, "use_qk_norm": True, "hidden_act": "silu"}
+sizes["no_rope_layers"] = [ROPE]
 entry = MODELS["llama4"]
 config = entry.config.from_dict({"text_config": sizes, "context_window_size": 64})
 with Target("llvm"):
@@ -596,7 +597,8 @@ with Target("llvm"):
     module, _, _ = model.export_tvm(spec=model.get_default_spec(), allow_extern=True)
 functions = {var.name_hint: function for var, function in module.functions_items()}
 relax.transform.LegalizeOps()(module)
-print(json.dumps([len(f.params) for name, f in functions.items() if "rope" in name]))
+lengths = [len(f.params) for name, f in functions.items() if "rope" in name]
+print(json.dumps([lengths, str(module["decode"]).count("R.astype(")]))
 """
 
 
@@ -640,14 +642,23 @@ def test_rwkv5_keeps_published_decays() -> None:
     assert decay == [-3]
 
 
+def read_llama4(dtype: str, rope: int) -> tuple[list[int], int]:
+    program = LLAMA4.replace("DTYPE", repr(dtype)).replace("ROPE", str(rope))
+    lengths, casts = result_of(program)  # type: ignore[misc]
+    return lengths, casts
+
+
 def test_llama4_turns_queries_and_keys() -> None:
-    lengths = result_of(LLAMA4.replace("DTYPE", repr("float32")))
-    assert isinstance(lengths, list)
-    assert set(lengths) == {5}
+    assert read_llama4("float32", 1)[0] == [5]
 
 
 def test_llama4_masks_experts_in_halves() -> None:
-    assert result_of(LLAMA4.replace("DTYPE", repr("float16")))
+    assert read_llama4("float16", 1)[0]
+
+
+def test_llama4_scales_queries_in_float32() -> None:
+    # Of positions, of scales, and of logits.
+    assert read_llama4("float16", 0)[1] == 3
 
 
 def test_smollm3_turns_three_of_four_layers() -> None:
