@@ -47,6 +47,11 @@ def looking(typed: str, more: Iterable[str] = (), *, checks: bool) -> Iterator[N
         _look = None
 
 
+def at_first_look() -> bool:
+    """Return True during a first look, when the command's packages may be missing."""
+    return _look is not None
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to ``word``, ignoring case; None if none is similar."""
     by_small = {name.lower(): name for name in known}

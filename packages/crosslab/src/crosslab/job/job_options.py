@@ -19,7 +19,7 @@ from crosslab.json_table import read_applied
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
 from crosslab.models.sources.gguf_import import keeps_blocks
 from crosslab.models.sources.model_folder import check_source, name_of
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, at_first_look
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
@@ -226,7 +226,10 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
     default = DEFAULT_FORMAT
     if verb == MODEL and args.quantization is None:
-        in_blocks = args.source.endswith(".gguf") and keeps_blocks(Path(args.source))
+        # A first look has no package that reads the file.
+        in_blocks = args.source.endswith(".gguf") and (
+            at_first_look() or keeps_blocks(Path(args.source))
+        )
         default = GGUF if in_blocks else MODEL_FORMAT if args.mlc_tree else DEFAULT_FORMAT
     project, name = args.project.resolve(), _model_name(args)
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
