@@ -20,7 +20,7 @@ from crosslab.artifact.package import package
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.sbom import Part
 from crosslab.assemble.kernels import KernelTarget, cached_kernels
-from crosslab.assemble.libraries import source_folders
+from crosslab.assemble.libraries import source_variables
 from crosslab.assemble.link import link_runner
 from crosslab.assemble.runtime import build_runtime
 from crosslab.compile.driver import compile_llama
@@ -36,7 +36,10 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
 # Stages of the runner before the one that is tried.
-INCLUDED = (*("source-llama.cpp", "source-nlohmann-json", "source-xgrammar", "source-jsoncons"),)
+INCLUDED = (
+    *("source-llama.cpp", "source-nlohmann-json", "source-xgrammar", "source-jsoncons"),
+    "unicode-tables",
+)
 LINKED = (
     *("httplib-riscv64", "xgrammar-riscv64", "jinja-riscv64"),
     *("runner-objects-riscv64", "server-objects-riscv64"),
@@ -84,7 +87,7 @@ def _lend(folder: Path, *names: str) -> None:
 
 
 def _runner_objects(folder: Path) -> Path:
-    source_folders(CACHE)
+    source_variables(CACHE)
     _lend(folder, *INCLUDED)
     return link_runner(riscv_request(), folder)
 
