@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/router.h"
 
+#include <chrono>
 #include <ctime>
 #include <memory>
 #include <string_view>
@@ -22,6 +23,8 @@ namespace {
 using json = Json;
 
 constexpr time_t kConnect = 5;             // seconds
+constexpr int kTries = 3;                  // to get an answer
+constexpr auto kEnding = std::chrono::milliseconds(250);
 constexpr time_t kLongest = 24 * 60 * 60;  // seconds of an answer
 
 void Send(httplib::Response& response, const json& body) {
@@ -116,18 +119,28 @@ void Router::Post(const httplib::Request& request, Body* body, httplib::Response
 void Router::Forward(size_t model, const httplib::Request& request, const std::string& body,
                      ModelServers::Kept kept, httplib::Response& response) {
   const std::string& name = servers_->models()[model].name;
-  const std::shared_ptr<ModelServers::Use> use = servers_->Acquire(model);
-  use->Keep(kept);
-  const auto client = std::make_shared<httplib::Client>("127.0.0.1", use->port());
-  client->set_connection_timeout(kConnect);
-  client->set_read_timeout(kLongest);
   httplib::Headers headers;
   for (const char* each : {"Authorization", "User-Agent"}) {
     if (request.has_header(each)) headers.emplace(each, request.get_header_value(each));
   }
-  const auto stream = std::make_shared<httplib::ClientImpl::StreamHandle>(
-      client->open_stream(request.method == "HEAD" ? "GET" : request.method, request.path, {},
-                          headers, body, body.empty() ? "" : "application/json"));
+  std::shared_ptr<ModelServers::Use> use;
+  std::shared_ptr<httplib::Client> client;
+  std::shared_ptr<httplib::ClientImpl::StreamHandle> stream;
+  // A process that is ending still counts as running for a moment; it refuses or drops connections.
+  for (int tries = 0; tries < kTries; ++tries) {
+    const int before = use ? use->port() : 0;
+    if (tries > 0) std::this_thread::sleep_for(kEnding);
+    use = servers_->Acquire(model);
+    if (use->port() == before && stream->error != httplib::Error::Connection) break;
+    client = std::make_shared<httplib::Client>("127.0.0.1", use->port());
+    client->set_connection_timeout(kConnect);
+    client->set_read_timeout(kLongest);
+    stream = std::make_shared<httplib::ClientImpl::StreamHandle>(
+        client->open_stream(request.method == "HEAD" ? "GET" : request.method, request.path, {},
+                            headers, body, body.empty() ? "" : "application/json"));
+    if (stream->is_valid()) break;
+  }
+  use->Keep(kept);
   if (!stream->is_valid()) throw ServerEnded(name);
   response.status = stream->response->status;
   for (const auto& [key, value] : stream->response->headers) {
