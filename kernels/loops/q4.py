@@ -28,7 +28,7 @@ def multiply(
     step: Argument,
     blocks: Sequence[int] | None = None,
 ) -> None:
-    """Sums of a group's products in 16 bits, one for each block of ``x``: where these begin."""
+    """Emit the 16-bit sums of a group's products, one for each block of ``x``."""
     blocks = blocks or [BLOCK * row for row in range(len(sums))]
     sixteen = Constant(16)
     for pair in range(PAIRS):

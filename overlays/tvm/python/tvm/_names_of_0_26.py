@@ -21,7 +21,7 @@ from tvm import ir, relax, runtime, s_tir, sym, tirx
 
 
 class _Renamed(type):
-    """A class of 0.26: one to ask about with isinstance, and to call; in 0.27 these are two."""
+    """A class of TVM 0.26 for isinstance and for calls; TVM 0.27 has two classes in its place."""
 
     def __instancecheck__(cls, value: Any) -> bool:
         return cls.holds(value)
@@ -31,7 +31,7 @@ class _Renamed(type):
 
 
 class BufferLoad(metaclass=_Renamed):
-    """A load from a buffer."""
+    """A buffer load, by its name in TVM 0.26."""
 
     make = staticmethod(tirx.BufferLoad)
 
@@ -41,7 +41,7 @@ class BufferLoad(metaclass=_Renamed):
 
 
 class TensorConstant(metaclass=_Renamed):
-    """A tensor as a literal: ``relax.Constant`` of 0.26, which ``ir.Constant`` has more than."""
+    """A tensor literal: ``relax.Constant`` of TVM 0.26, a kind of ``ir.Constant`` in 0.27."""
 
     make = staticmethod(relax.const)
 
@@ -51,7 +51,7 @@ class TensorConstant(metaclass=_Renamed):
 
 
 class DataTypeImm(metaclass=_Renamed):
-    """A data type as a literal."""
+    """A data type literal, by its name in TVM 0.26."""
 
     @staticmethod
     def make(value: Any, span: Any = None) -> Any:
@@ -85,7 +85,7 @@ def post_order_visit(node: Any, fvisit: Callable[[Any], Any]) -> None:
 
 
 def pre_order_visit(node: Any, fvisit: Callable[[Any], Any]) -> None:
-    """As post_order_visit, a node before its children; these not at all where it gives False."""
+    """Call ``fvisit`` on a node before its children; skip the children if it returns False."""
 
     def visit(value: Any, descend: Callable[[], None]) -> None:
         if fvisit(value) is not False:
@@ -107,7 +107,7 @@ def _visit(node: Any, visit: Callable[[Any, Callable[[], None]], None]) -> None:
 
 
 def substitute(node: Any, vmap: Mapping[Any, Any]) -> Any:
-    """``node`` with the variables of ``vmap`` replaced, in buffers' shapes too.
+    """Replace the variables in ``vmap``, also in shapes of buffers.
 
     Numbers of Python's become literals, as wherever an expression is asked for.
     """
@@ -124,7 +124,7 @@ def ir_transform(
     postorder: Callable[[Any], Any] | None,
     only_enable: Sequence[str] | None = None,
 ) -> Any:
-    """``stmt`` with nodes replaced by what ``preorder`` or ``postorder`` gives for them.
+    """Replace nodes of ``stmt`` by results of ``preorder`` or ``postorder``.
 
     Args:
         stmt: what to rewrite.

@@ -38,7 +38,7 @@ _DTYPES: dict[str, Any] = {
 
 
 def tensor_names(path: Path) -> list[str]:
-    """The names of a file's tensors, in the order of its header.
+    """Return the names of a file's tensors, in the order of its header.
 
     Raises:
         ValueError: the file is not in the safetensors format.
@@ -48,7 +48,7 @@ def tensor_names(path: Path) -> list[str]:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Each tensor's name and value, as a read-only view of the file in memory.
+    """Yield each tensor's name and value, as a read-only view of the mapped file.
 
     bfloat16 and float8 tensors have the dtypes of ml_dtypes.
 

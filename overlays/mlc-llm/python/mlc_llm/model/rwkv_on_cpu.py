@@ -32,13 +32,13 @@ class RwkvOnCpu:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The states of a layer, by upstream's numbers of them."""
+        """Return the shapes of a layer's states, in upstream's order."""
         heads = (self.num_heads, self.head_size, self.head_size)
         return ((self.hidden_size,), heads, (self.hidden_size,))
 
     @property
     def recurrent_floats(self) -> int:
-        """Floats of a sequence's states; the library's metadata has the number."""
+        """Return the floats of a sequence's states; the library's metadata has the number."""
         layer = 2 * self.hidden_size + self.num_heads * self.head_size**2
         return layer * self.num_hidden_layers
 

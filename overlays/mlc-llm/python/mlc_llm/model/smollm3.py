@@ -28,7 +28,7 @@ class SmolLM3Config(LlamaConfig):  # type: ignore[misc, unused-ignore]
 
 
 class _Attention(LlamaAttention):  # type: ignore[misc, unused-ignore]
-    """Attention that turns queries and keys itself, before the cache gets them."""
+    """Attention that applies RoPE to queries and keys before it appends them to the cache."""
 
     def __init__(self, config: SmolLM3Config) -> None:
         super().__init__(config)
@@ -52,7 +52,7 @@ class _Attention(LlamaAttention):  # type: ignore[misc, unused-ignore]
         return self.o_proj(op.reshape(output, (batch, length, heads * d)))
 
     def _rotary(self, dtype: str) -> tirx.PrimFunc:
-        """TVM's function, with its number where TVM 0.26 has numbers: before the outputs."""
+        """Return TVM's rotary function with its scalar before the outputs, as in TVM 0.26."""
         func = llama_rope_with_position_map(
             theta=self.rope_theta,
             scale=1.0,
@@ -70,7 +70,7 @@ class _Attention(LlamaAttention):  # type: ignore[misc, unused-ignore]
 
 
 class SmolLM3ForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
-    """The model, whose cache turns nothing."""
+    """The model; its KV cache applies no RoPE."""
 
     def __init__(self, config: SmolLM3Config) -> None:
         super().__init__(config)

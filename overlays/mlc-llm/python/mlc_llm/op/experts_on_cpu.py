@@ -20,7 +20,7 @@ BLOCK = "experts"
 
 
 def wanted() -> bool:
-    """True if the model is exported for a CPU."""
+    """Return True if the model is exported for a CPU."""
     target = tvm.target.Target.current(allow_none=True)
     return target is not None and target.kind.name == "llvm"
 
@@ -39,7 +39,7 @@ class Quantized:
 
     @property
     def bits(self) -> int:
-        """Bits of a value."""
+        """Return the bits of a value."""
         return tvm.DataType(self.dtype).bits
 
 

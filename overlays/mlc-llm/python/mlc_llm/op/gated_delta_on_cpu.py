@@ -70,23 +70,23 @@ class DeltaShape:
 
     @property
     def channels(self) -> int:
-        """Elements of a token's queries, keys and values."""
+        """Return the number of elements of a token's queries, keys and values."""
         return 2 * self.key_heads * self.keys + self.heads * self.values
 
     @property
     def recurrent(self) -> int:
-        """Floats of the states of all heads."""
+        """Return the floats of the states of all heads."""
         return self.heads * self.keys * self.values
 
     @property
     def floats(self) -> int:
-        """Floats of a layer in a slot."""
+        """Return the floats of a layer's states in a slot."""
         return self.recurrent + (self.width - 1) * self.channels
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call finds the states of its sequences.
+    """Location of the states of a call's sequences.
 
     Attributes:
         sequences: int32 [batch, 2]: slot, and the row behind the last token.
@@ -99,7 +99,7 @@ class Place:
     layer: int
 
     def arguments(self) -> list[Any]:
-        """The last arguments of a function."""
+        """Return the last arguments of a function."""
         return [self.sequences, tirx.const(self.layer, "int64"), self.states]
 
 
@@ -155,7 +155,7 @@ def _allocated(name: str, *sizes: int) -> Any:
 
 
 def _sigmoid(x: Any, exp2: Any) -> Any:
-    """1 / (1 + exp(-x)) without overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     power = exp2(-T.abs(x) * T.float32(math.log2(math.e)))
     return T.Select(x < T.float32(0), power, T.float32(1)) / (T.float32(1) + power)
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 
 
 class CrossTargetError(ValueError):
-    """A target cannot be compiled for; the message names those that can."""
+    """The error for a target that is not supported; the message lists supported targets."""

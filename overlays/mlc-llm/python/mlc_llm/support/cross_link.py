@@ -21,7 +21,7 @@ Exporter = Callable[..., None]
 
 
 def exporter(output: Path, triple: str, environ: Mapping[str, str] | None = None) -> Exporter:
-    """TVM's ``fcompile`` for an output: objects to a ``.tar``, or linked to a ``.so``.
+    """Return TVM's ``fcompile`` for an output: a ``.tar`` of objects, or a linked ``.so``.
 
     Raises:
         CrossTargetError: another suffix, or no command here links for the triple.
@@ -47,7 +47,7 @@ def exporter(output: Path, triple: str, environ: Mapping[str, str] | None = None
 
 
 def link_command(triple: str, environ: Mapping[str, str]) -> list[str]:
-    """The compiler driver that links for a triple, as the beginning of its command line.
+    """Return the command that links for a triple, without its inputs.
 
     It is what CROSS_COMPILATION_CXX says; else clang with lld; else the triple's own g++.
 
@@ -75,7 +75,7 @@ def link_command(triple: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _gnu_name(triple: str) -> str:
-    """The triple as GNU tools and zig spell it: without the vendor."""
+    """Return the triple without the vendor, as GNU tools and zig spell it."""
     parts = triple.split("-")
     return "-".join([parts[0], *parts[-2:]])
 

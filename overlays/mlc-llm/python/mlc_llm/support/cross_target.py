@@ -107,7 +107,7 @@ class CrossTarget:
     triple: str
 
     def build_func(self, build_default: Callable[..., BuildFunc]) -> BuildFunc:
-        """MLC-LLM's default build, exporting with tools for this CPU.
+        """Return MLC-LLM's default build function, with tools for this CPU.
 
         Args:
             build_default: gives the default build for an ``fcompile`` of TVM's export_library.
@@ -125,7 +125,7 @@ class CrossTarget:
 
 
 def resolve(hint: str, environ: Mapping[str, str] | None = None) -> CrossTarget | None:
-    """The CPU that ``--device hint`` and the environment name together.
+    """Return the CPU that ``--device hint`` and the environment name.
 
     Returns:
         None when they name no CPU other than this machine's.
@@ -156,7 +156,7 @@ def resolve(hint: str, environ: Mapping[str, str] | None = None) -> CrossTarget 
 
 @contextmanager
 def refusals_reported() -> Iterator[None]:
-    """Turn a CrossTargetError, which is the user's to put right, into a message and exit code 2."""
+    """Report a CrossTargetError, a mistake of the user, as a message with exit code 2."""
     try:
         yield
     except CrossTargetError as error:
@@ -193,7 +193,7 @@ def _cross_target(triple: str, given: Mapping[str, str]) -> CrossTarget:
 
 
 def _architecture(triple: str) -> str:
-    """LLVM's name of the triple's CPU; LLVM itself crashes on one that it does not know."""
+    """Return LLVM's name of a triple's architecture; LLVM itself crashes on unknown ones."""
     found = _TRIPLE.fullmatch(triple)
     cpu = found["cpu"] if found else ""
     for pattern, name in _ALIASES:
@@ -241,7 +241,7 @@ def _split_mattr(text: str) -> list[str]:
 
 
 def _check_mattr(mattr: list[str], fields: Mapping[str, Any]) -> None:
-    """Refuse what LLVM would only warn about: it lists each feature that it can switch on."""
+    """Reject features that LLVM does not know; LLVM only warns about them."""
     on = [f"+{piece[1:]}" for piece in mattr]
     known = _features({**fields, "mattr": on})
     wrong = [piece for piece in mattr if piece[1:] not in known]
@@ -253,7 +253,7 @@ def _check_mattr(mattr: list[str], fields: Mapping[str, Any]) -> None:
 
 
 def _riscv_mattr(mattr: list[str] | None, of_cpu: frozenset[str], width: int | None) -> list[str]:
-    """The features to compile with: those given, else the CPU's own, else the RVV default."""
+    """Return the features to compile with: the given ones, else the CPU's, else RVV's default."""
     if mattr is None:
         if of_cpu:
             mattr = [piece for piece in SCALAR if piece[1:] in of_cpu]
@@ -278,7 +278,7 @@ def _riscv_width(features: frozenset[str], width: int | None) -> int | None:
 
 
 def _vlen(features: frozenset[str]) -> int | None:
-    """The least bits of a vector register that these features promise; None without vectors."""
+    """Return the least vector length, in bits, that features guarantee; None without vectors."""
     if "zve32x" not in features:
         return None
     return max(int(found[1]) for name in features if (found := _VLEN.fullmatch(name)))
@@ -311,5 +311,5 @@ def _llvm(fields: Mapping[str, Any]) -> Target:
 
 
 def _features(fields: Mapping[str, Any]) -> frozenset[str]:
-    """Every feature LLVM has switched on for these fields, implied ones too, without signs."""
+    """Return all features, implied ones included, that LLVM enables for a target's fields."""
     return frozenset(map(str, codegen.llvm_get_cpu_features(_llvm(fields))))

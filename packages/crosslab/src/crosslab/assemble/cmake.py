@@ -53,7 +53,7 @@ class Configuration:
 
 
 def project_digest() -> str:
-    """Hash of the files that say how everything is compiled."""
+    """Return a hash of the build's own files: presets, CMake files, and their Python."""
     files = [RUNNER / "CMakeLists.txt", *sorted((RUNNER / "cmake").rglob("*.*"))]
     return digest(*files)
 
@@ -123,7 +123,7 @@ def build_program(
 
 
 def _check_room(folder: Path) -> None:
-    """Refuse a disk without room for a build folder: CMake itself would blame the compiler."""
+    """Raise an error if the disk has no room for a build folder; CMake would blame the compiler."""
     if not folder.exists() and shutil.disk_usage(folder.parent).free < ROOM:
         raise UserError(
             f"no space left in {folder.parent} for compiling: {ROOM >> 20} MiB are needed",
@@ -132,7 +132,7 @@ def _check_room(folder: Path) -> None:
 
 
 def find_tool(name: str) -> str:
-    """The path of a program in the Python environment, else in the system.
+    """Find a program in the Python environment, else in the system.
 
     Raises:
         UserError: it is missing.
@@ -148,7 +148,7 @@ def find_tool(name: str) -> str:
 
 
 def _of_toolchain(toolchain: Toolchain) -> list[str]:
-    """CMake's options for a compiler."""
+    """Return CMake's options for a toolchain."""
     # The compiler was tried when it was found; a trial for another machine would need its linker.
     options = ["-DCMAKE_C_COMPILER_WORKS=1", "-DCMAKE_CXX_COMPILER_WORKS=1"]
     if toolchain.machine is Machine.RISCV64:
@@ -195,7 +195,7 @@ def _run(what: str, command: Sequence[str], *, progress: bool) -> None:
 
 
 def _artefacts(folder: Path, target: str) -> Iterator[tuple[str, Path]]:
-    """Name and path of each object of a target."""
+    """Yield name and path of each object of a target."""
     names, paths = (
         (folder / "artefacts" / f"{target}.{kind}").read_text(encoding="utf-8").splitlines()
         for kind in ("names", "txt")
@@ -204,7 +204,7 @@ def _artefacts(folder: Path, target: str) -> Iterator[tuple[str, Path]]:
 
 
 def _flags(folder: Path, target: str) -> list[str]:
-    """The compiler's options of a target, without those that name files."""
+    """Return the compiler's options of a target, without paths."""
     table = json.loads((folder / "compile_commands.json").read_text(encoding="utf-8"))
     part = f"CMakeFiles/{target}.dir/"
     command = next(entry["command"] for entry in table if part in entry["command"])

@@ -22,7 +22,7 @@ _console = Console(highlight=False)
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command's options."""
     shared = recipe_options(
         *("tvm-tree", "vlen", "cache"),
         tvm_tree={"help": "TVM tree to compile with"},

@@ -19,7 +19,7 @@ SCHEMA = 1
 
 
 def read_list(path: Path) -> dict[str, Any]:
-    """The list's tables.
+    """Read the tables of the kernel list.
 
     Raises:
         UserError: it cannot be read, or is of another form.
@@ -53,7 +53,7 @@ class Parameter:
 
 
 def read_parameters(path: Path = LIST) -> dict[str, Parameter]:
-    """The parameters of the list, by name.
+    """Read the tunable parameters of the kernel list, by name.
 
     Raises:
         UserError: the file is missing or malformed.
@@ -72,7 +72,7 @@ def read_parameters(path: Path = LIST) -> dict[str, Parameter]:
 
 
 def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
-    """Every parameter's value, given some.
+    """Return the value of every parameter; those not in ``values`` have their defaults.
 
     Raises:
         UserError: there is no such parameter, or it has no such value.
@@ -89,7 +89,7 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
 
 
 def core_values(cores: Sequence[Core], path: Path = LIST) -> dict[str, int]:
-    """The list's values for a core, or the values that several cores share.
+    """Return the parameters' values for cores: those of a core, or those that all cores share.
 
     Args:
         cores: that are compiled for; empty: any core.

@@ -21,7 +21,7 @@ AGAIN = "tune again: nox -s farm -- tune-kernels --core {core}; or remove {file}
 
 @dataclass(frozen=True)
 class Timed:
-    """A call of a kernel: its name and sizes, cycles before and with the values."""
+    """A kernel call with its sizes, and its cycles before and after tuning."""
 
     kernel: str
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class KernelValues:
-    """Values that tuning found.
+    """Tuned values of kernel parameters, with the calls that were timed.
 
     Attributes:
         core: whose cycles were counted.
@@ -54,14 +54,14 @@ class KernelValues:
 
 
 def sources() -> str:
-    """Digest of the kernels' sources."""
+    """Return a digest of the kernels' sources."""
     return digest(KERNELS)
 
 
 def find_values(
     folder: Path | None, vlens: Sequence[int], cores: Sequence[Core] = ()
 ) -> dict[str, int]:
-    """Values for a compile: its database's, else the list's for its core.
+    """Return a compile's parameter values, from its database or the kernel list.
 
     Args:
         folder: database of a core; None: none was named.
@@ -92,6 +92,6 @@ def find_values(
 
 
 def told(values: Mapping[str, int]) -> str:
-    """Kernels' values of a compile, as a message."""
+    """Format the parameters' values as a message."""
     named = ", ".join(f"{name} = {value}" for name, value in values.items())
     return f"kernels with tuned values: {named}" if values else "kernels with default values"

@@ -62,12 +62,12 @@ class KernelTarget(enum.StrEnum):
 
     @property
     def sources(self) -> str:
-        """Folder of the sources under ``kernels/``."""
+        """Return the folder of the sources under ``kernels/``."""
         return "rvv" if self is KernelTarget.RISCV64 else "portable"
 
     @property
     def arch(self) -> str:
-        """Machine name, as the first part of a target triple."""
+        """Return the architecture, as the first part of a target triple."""
         return "riscv64" if self is KernelTarget.RISCV64 else platform.machine()
 
 
@@ -83,7 +83,7 @@ class Kernel:
 
     @property
     def symbol(self) -> str:
-        """The C symbol, which names everything that distinguishes kernels."""
+        """Return the C symbol, which contains all properties that distinguish kernels."""
         short = {"float32": "f32"}[self.dtype]
         return f"mlc_rvv_{self.product}_{short}_{self.q_tile}x{self.kv_tile}x{self.d}"
 
@@ -108,7 +108,7 @@ class Routine:
 
 
 def linear_routines(table: Path = TABLE, *, zvfh: bool = False) -> Iterator[Routine]:
-    """The routines for every format of weights; those that compute in halves with ``zvfh``."""
+    """Yield the routines for every format of weights; with ``zvfh`` also those for halves."""
     if zvfh:
         yield Routine("gemv_f16_tiles", None, "mlc_rvv_gemv_f16_tiles")
     yield Routine("pack_tiles", None, "mlc_rvv_pack_tiles")
@@ -168,7 +168,7 @@ def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
 def list_header(
     kernels: Sequence[Kernel], table: Path = TABLE, parameters: Mapping[str, int] | None = None
 ) -> str:
-    """The generated C header.
+    """Generate the C header that lists the kernels.
 
     It has an X-macro per product and dtype with every instance, one of the packed weights of linear
     layers, and one of those that are multiplied with int8 activations, too: X(name, bits, group,
@@ -238,7 +238,7 @@ def write_sources(
 
 
 def compiler_for(target: KernelTarget, *, zvfh: bool = False, tune: str = "") -> tuple[str, ...]:
-    """The command that compiles kernels, with the options that aim it at the target.
+    """Return the compiler command for kernels of a target.
 
     With ``zvfh`` that is a RISC-V CPU with vectors of halves. With ``tune``, LLVM's name of a CPU,
     it is the newest clang that has a scheduling model of it; without such a clang the name is not
@@ -326,7 +326,7 @@ def cached_kernels(
     tune: str = "",
     ime: bool = False,
 ) -> Path:
-    """The folder of compiled kernels, made once for these sources, values and this compiler.
+    """Return the cached folder of compiled kernels; compile them if an input changed.
 
     Loops are in the order that suits the core, or the one in ``ORDERED_FOR``. The compiler is that
     of :func:`compiler_for`. With ``ime`` they also have code for SpacemiT's matrix unit.

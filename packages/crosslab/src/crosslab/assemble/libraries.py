@@ -46,7 +46,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class PinnedLibrary:
-    """A library by the archive that carries it.
+    """A pinned library, and the archive that contains it.
 
     Attributes:
         version: its version.
@@ -62,7 +62,7 @@ class PinnedLibrary:
 
 
 def read_library(name: str, project: Path = PROJECT) -> PinnedLibrary:
-    """The pin of a library that llama.cpp carries, in a project's ``VERSIONS.lock``.
+    """Read the pin of a library inside llama.cpp's archive from ``VERSIONS.lock``.
 
     Raises:
         UserError: the lock has no such pin.
@@ -76,7 +76,7 @@ def read_library(name: str, project: Path = PROJECT) -> PinnedLibrary:
 
 
 def llama_cpp_sources(cache: Path) -> Path:
-    """Folder of the files that the runner needs of llama.cpp's archive, at their paths there.
+    """Return the folder with the files of llama.cpp's archive that the runner needs.
 
     Raises:
         UserError: a library is not pinned.
@@ -110,7 +110,7 @@ def _httplib_of(llama_cpp: Path) -> Path:
 
 
 def json_headers() -> Path:
-    """The folder with nlohmann-json's headers, in its Python package.
+    """Return the folder with nlohmann-json's headers in its Python package.
 
     Raises:
         UserError: the package is not installed.
@@ -122,7 +122,7 @@ def json_headers() -> Path:
 
 
 def licences(cache: Path) -> dict[str, Path]:
-    """Licence texts of the libraries, by their paths in an artefact.
+    """Return the libraries' licence texts, by their paths in an artefact.
 
     Raises:
         UserError: nlohmann-json's package is not installed, or has no licence.
@@ -153,7 +153,7 @@ def _json_licence() -> Path:
 
 
 def archive_of(library: str, project: Path = PROJECT) -> tuple[PinnedArchive, str]:
-    """The pin of XGrammar or jsoncons in a project's ``VERSIONS.lock``, and its licence.
+    """Read the pin of XGrammar or jsoncons, and its licence, from ``VERSIONS.lock``.
 
     Raises:
         UserError: the lock has no such pin.
@@ -166,7 +166,7 @@ def archive_of(library: str, project: Path = PROJECT) -> tuple[PinnedArchive, st
 
 
 def archive_sources(library: str, cache: Path) -> Path:
-    """Folder of the code of XGrammar or jsoncons, with the headers that it needs, made once.
+    """Return the cached folder with the sources of XGrammar or jsoncons.
 
     Raises:
         UserError: it is not pinned.
@@ -186,7 +186,7 @@ def archive_sources(library: str, cache: Path) -> Path:
 
 
 def json_sources(cache: Path) -> Path:
-    """Folder of nlohmann-json's headers as in its wheel: the same for all environments.
+    """Return a cached copy of nlohmann-json's headers, at the same path for all environments.
 
     Raises:
         UserError: the package is not installed.
@@ -200,7 +200,7 @@ def json_sources(cache: Path) -> Path:
 
 
 def source_folders(cache: Path) -> dict[str, Path]:
-    """The unpacked archives, by their names in ``runner/cmake/libraries.cmake``."""
+    """Return the unpacked archives, by their names in ``runner/cmake/libraries.cmake``."""
     return {
         "LLAMA_CPP": llama_cpp_sources(cache),
         **{name.upper(): archive_sources(name, cache) for name in _PARTS},
@@ -209,14 +209,14 @@ def source_folders(cache: Path) -> dict[str, Path]:
 
 
 def source_variables(cache: Path) -> dict[str, str]:
-    """CMake's variables by which it takes finished sources: it downloads and generates nothing."""
+    """Return CMake variables that name unpacked sources, so that CMake downloads nothing."""
     folders = source_folders(cache).items()
     variables = {f"FETCHCONTENT_SOURCE_DIR_{name}": str(folder) for name, folder in folders}
     return {**variables, "RUNNER_TABLES": str(unicode_tables(cache))}
 
 
 def unicode_tables(cache: Path) -> Path:
-    """Folder of the runner's Unicode tables, generated once for versions of their packages."""
+    """Return the cached folder of the runner's generated Unicode tables."""
 
     def make(out: Path) -> None:
         from crosslab.tokenizer.unicode_tables import write_tables  # noqa: PLC0415 - slow to load
@@ -232,7 +232,7 @@ def unicode_tables(cache: Path) -> Path:
 def configuration_of(
     toolchain: Toolchain, cache: Path, sanitizers: Sequence[str] = ()
 ) -> Configuration:
-    """The configuration of everything that does not need TVM."""
+    """Return the CMake configuration of all targets that do not need TVM."""
     variables = {**source_variables(cache), "RUNNER_SANITIZERS": ",".join(sanitizers)}
     return Configuration(toolchain, variables)
 
@@ -243,7 +243,7 @@ def library_objects(
     libraries: Sequence[str] = (*TEMPLATES, *OF_SERVER),
     sanitizers: Sequence[str] = (),
 ) -> list[Path]:
-    """The objects of libraries for a machine, compiled once.
+    """Return the cached object files of libraries for a toolchain.
 
     Args:
         toolchain: the compiler.

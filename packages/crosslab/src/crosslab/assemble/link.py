@@ -69,7 +69,7 @@ class LinkRequest:
 
     @property
     def instrumented(self) -> tuple[str, ...]:
-        """Every sanitizer for the linker's options."""
+        """Return the sanitizers of the runner and of its objects, for the linker."""
         return tuple(dict.fromkeys((*self.runtime.sanitizers, *self.sanitizers)))
 
 
@@ -110,14 +110,14 @@ def _check(request: LinkRequest) -> None:
 
 
 def _own_objects(request: LinkRequest, cache: Path) -> list[Path]:
-    """Folders of the runner's own object files: those without the server first."""
+    """Return the folders of the runner's own object files; the server's is the second."""
     return [
         _runner_objects(request, cache, server=part) for part in (False, True)[: 1 + request.server]
     ]
 
 
 def _runner_objects(request: LinkRequest, cache: Path, *, server: bool) -> Path:
-    """The object files of the server's sources, or of all others."""
+    """Return the cached object files of the server's sources, or of the other sources."""
 
     def key() -> str:
         return digest(
@@ -147,7 +147,7 @@ def _runner_objects(request: LinkRequest, cache: Path, *, server: bool) -> Path:
 
 
 def flags_of(request: LinkRequest, cache: Path) -> dict[str, list[str]]:
-    """The compiler's options of the runtime and of the runner's own objects, by their targets."""
+    """Return the compiler's options by CMake target: the runtime, and the runner's objects."""
     folders = (request.runtime.folder / "objects", *_own_objects(request, cache))
     paths = [path for folder in folders for path in sorted(folder.glob(f"*{FLAGS}"))]
     return {
@@ -157,7 +157,7 @@ def flags_of(request: LinkRequest, cache: Path) -> dict[str, list[str]]:
 
 
 def _sources(server: bool) -> list[Path]:
-    """Paths of the files that a part's objects depend on, in ``runner/``."""
+    """List the files in ``runner/`` that the server's objects, or the others, depend on."""
     files = (path.relative_to(RUNNER) for path in RUNNER.rglob("*") if path.is_file())
     return sorted(
         path
@@ -169,7 +169,7 @@ def _sources(server: bool) -> list[Path]:
 
 
 def link_options(request: LinkRequest) -> list[str]:
-    """Options of the linking compiler, without the names of objects."""
+    """Return the linker's options, without object files."""
     options = [*request.toolchain.link, *sanitizer_flags(request.instrumented)]
     if request.library is None:
         options.append("-rdynamic")
@@ -179,7 +179,7 @@ def link_options(request: LinkRequest) -> list[str]:
 
 
 def _about_library(request: LinkRequest) -> str:
-    """C source with facts that the runner cannot read from the library."""
+    """Generate C source with facts that the runner cannot read from the library."""
     if request.library is None:
         return ""
     several = len(request.vlens) > 1
@@ -195,7 +195,7 @@ def _about_library(request: LinkRequest) -> str:
 
 @dataclass(frozen=True)
 class Objects:
-    """Objects of a runner, in the linker's order.
+    """The object files of a runner, in the linker's order.
 
     Attributes:
         first: the runner's own objects.
@@ -209,12 +209,12 @@ class Objects:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Every object."""
+        """Return all object files, in the linker's order."""
         return (*self.first, *self.model, *self.last)
 
 
 def compile_parts(request: LinkRequest, cache: Path) -> list[Path]:
-    """The runner's own objects and those of its libraries, for any model.
+    """Return the object files of the runner and of its libraries, which all models share.
 
     Raises:
         LabError: compiling fails.
@@ -228,7 +228,7 @@ def compile_parts(request: LinkRequest, cache: Path) -> list[Path]:
 
 
 def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
-    """The objects of a runner; those outside of the cache are made in ``scratch``.
+    """Return the object files of a runner; make those of the model in ``scratch``.
 
     Raises:
         UserError: the file is not a model library.

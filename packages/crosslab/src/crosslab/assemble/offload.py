@@ -28,7 +28,7 @@ LayerSize = tuple[int, int]
 
 @dataclass(frozen=True)
 class OffloadArithmetic:
-    """The same products in numpy; a new object for each model.
+    """An offload's products in numpy, for the reference; one object per model.
 
     Attributes:
         product: linear layers.

@@ -18,7 +18,7 @@ from crosslab.models.formats import WeightFormat, weight_formats
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a runner with a model in it is made from.
+    """The inputs of a runner with its model.
 
     Attributes:
         quantization: format of the weights, a name of :mod:`crosslab.models.formats`.
@@ -78,7 +78,7 @@ class Recipe:
 
     @property
     def mlc(self) -> MlcTools | None:
-        """MLC-LLM's commands on the two trees; None without MLC-LLM."""
+        """Return MLC-LLM's commands for the two trees; None without MLC-LLM."""
         if self.mlc_tree is None:
             return None
         return MlcTools(mlc_tree=self.mlc_tree, tvm_tree=self.tvm_tree)
@@ -95,7 +95,7 @@ class Recipe:
 
     @property
     def zvfh(self) -> bool:
-        """True if code uses vectors of halves: the format needs them, and the CPUs have them."""
+        """Return True if the format needs vectors of halves, and all cores have them."""
         return self.halves and self.weights.halves
 
     @property
@@ -122,7 +122,7 @@ class Recipe:
 
     @property
     def kernel_values(self) -> dict[str, int]:
-        """Values of kernels' parameters that replace those of the list.
+        """Return tuned values of kernel parameters that replace the list's defaults.
 
         Raises:
             UserError: the database's were found for other kernels or vectors.

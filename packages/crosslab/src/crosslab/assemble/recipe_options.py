@@ -115,7 +115,7 @@ def recipe_options(*names: str, **changes: Mapping[str, Any]) -> Parser:
 
 
 def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
-    """The recipe of the options, without its model.
+    """Read the recipe from options; its model is set later.
 
     Args:
         args: what a parser with :func:`recipe_options` read.
@@ -141,7 +141,7 @@ def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
 
 
 def activations_of(asked: str | None, quantization: str) -> str:
-    """The type of activations: the requested one, or the only one that a format has kernels for.
+    """Return the type of activations: as requested, else the format's only type.
 
     Raises:
         UserError: weights in a GGUF file's blocks are not multiplied with such activations.
@@ -175,14 +175,14 @@ def kv_cache_of(asked: str, tvm_tree: Path | None) -> str:
 
 
 def _several(given: Any) -> tuple[Any, ...]:
-    """The values of an option that takes one or several."""
+    """Return an option's value, or its list of values, as a tuple."""
     if isinstance(given, list | tuple):
         return tuple(given)
     return () if given is None else (given,)
 
 
 def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
-    """Lengths of the vector registers to compile for: the requested ones, or the cores'.
+    """Return the vector lengths to compile for: as requested, else those of the cores.
 
     Raises:
         UserError: the cores have other lengths than the requested ones.
@@ -198,7 +198,7 @@ def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
 
 
 def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
-    """The database that a compile reads: the folder itself, or that of the core in it.
+    """Return the tuning database for a compile: the folder, or its subfolder for the core.
 
     Args:
         folder: the value of ``--tuned``; None: no database is read.

@@ -186,7 +186,7 @@ def _compile(
 
 
 def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> CompiledModel:
-    """One model library of those for several lengths of vector registers.
+    """Join model libraries for several vector lengths into one.
 
     Objects that several of them have (the kernels, which fit any length) are in it once. Its
     metadata and reports are those of the library for the longest registers.

@@ -84,7 +84,7 @@ def sanitizer_flags(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def ffi_root() -> Path:
-    """Folder of the installed tvm_ffi package, which carries its own C++ sources.
+    """Return the folder of the installed tvm_ffi package, which contains its C++ sources.
 
     Raises:
         UserError: it is not installed.
@@ -103,7 +103,7 @@ def build_runtime(
     sanitizers: Sequence[str] = (),
     sources: Sources = RUNTIME,
 ) -> Runtime:
-    """Compile the runtime; the same sources, compiler and options are compiled once.
+    """Compile the runtime, or return the cached one for the same sources, compiler and options.
 
     Args:
         tvm_tree: a TVM tree in git's layout: ``src/runtime`` and ``include`` at its top.

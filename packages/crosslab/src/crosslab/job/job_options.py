@@ -112,38 +112,38 @@ class Job:
 
     @property
     def rounds(self) -> bool:
-        """Numbers are rounded to int8: activations, keys and values, or a device's operands."""
+        """Return True if activations, the KV cache or a device's operands are rounded to int8."""
         return self.int8 or self.int8_cache or self.offload is not None
 
     @property
     def halves(self) -> bool:
-        """Activations are stored in float16."""
+        """Return True if activations are stored in float16."""
         return self.recipe.weights.halves
 
     @property
     def chunk(self) -> int:
-        """Most tokens of a prompt that the model reads at once."""
+        """Return the largest number of a prompt's tokens in one call of the model."""
         return self.recipe.prefill_chunk
 
     @property
     def int8(self) -> bool:
-        """Activations are rounded to int8."""
+        """Return True if activations are rounded to int8."""
         return self.recipe.mode.activations == "int8"
 
     @property
     def int8_cache(self) -> bool:
-        """Keys and values in the cache are rounded to int8."""
+        """Return True if keys and values in the cache are rounded to int8."""
         return self.recipe.mode.kv_cache == "int8"
 
     @property
     def name(self) -> str:
-        """The artefact's name."""
+        """Return the artefact's name."""
         ending = f"-{self.offload.name}" if self.offload else self.recipe.mode.label
         return f"{self.model}-{self.recipe.quantization}{ending}"
 
     @property
     def dist(self) -> Path:
-        """Folder of the finished model."""
+        """Return the folder of the finished model."""
         return self.project / "dist" / self.release / self.recipe.label / self.name
 
 
@@ -214,7 +214,7 @@ def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
 
 
 def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
-    """The job that options ask for.
+    """Return the job that options describe.
 
     Raises:
         UserError: a value is out of range, or two options exclude each other.
@@ -275,7 +275,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
 
 
 def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:
-    """The choice of kernels for a build with a device.
+    """Return the kernel mode of a build with an accelerator.
 
     Raises:
         UserError: the user chose other weights or activations than the device takes.

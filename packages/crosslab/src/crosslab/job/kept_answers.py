@@ -27,7 +27,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class KeptAnswers:
-    """The answers of a job's emulated CPUs, with their verdicts.
+    """The cached answers of a job's emulated CPUs, with verdicts.
 
     Attributes:
         answers: a table for each CPU.
@@ -41,11 +41,11 @@ class KeptAnswers:
 
 
 class _WrongAnswerError(Exception):
-    """A wrong answer, which is not kept."""
+    """The error that keeps a wrong answer out of the cache."""
 
 
 def answers_key(job: Job, program: Path, folders: tuple[Path, ...], prompt: tuple[int, ...]) -> str:
-    """Hash of everything that an answer and its verdict depend on.
+    """Return a hash of all inputs of an answer and its verdict.
 
     Args:
         job: the options.
@@ -71,7 +71,7 @@ def answers_key(job: Job, program: Path, folders: tuple[Path, ...], prompt: tupl
 
 
 def _sources_of(offload: object) -> tuple[str | Path, ...]:
-    """The package of a companion's offload, and what it says about itself."""
+    """Return an offload's representation and its package's folder, as inputs of a hash."""
     package = sys.modules[type(offload).__module__.partition(".")[0]]
     return repr(offload), Path(str(package.__file__)).parent
 
@@ -79,7 +79,7 @@ def _sources_of(offload: object) -> tuple[str | Path, ...]:
 def keep_answers(
     key: str, cache: Path, check: Callable[[], list[Table]], *, again: bool
 ) -> KeptAnswers:
-    """The answers of an earlier run with the same key, or of a new one.
+    """Return the cached answers for a key; compute and store them if missing or with ``again``.
 
     Args:
         key: from :func:`answers_key`.

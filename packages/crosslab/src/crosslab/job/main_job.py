@@ -62,7 +62,7 @@ WRONG_REMEDY = (
 
 @dataclass(frozen=True)
 class Question:
-    """The prompt of a run, and the reference for it.
+    """The prompt of a run, and its reference.
 
     Attributes:
         model: the imported model.
@@ -113,7 +113,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class CheckedAnswer:
-    """The answer of one emulated CPU, compared.
+    """The answer of an emulated CPU, with its comparison.
 
     Attributes:
         vlen: bits in a vector register of the CPU.
@@ -127,11 +127,11 @@ class CheckedAnswer:
 
     @property
     def is_right(self) -> bool:
-        """False if the answer differs from the reference's."""
+        """Return False if the answer differs from the reference's."""
         return self.verdict is None or self.verdict.right
 
     def table(self, tokenizer: ChatTokenizer) -> Table:
-        """The result as plain data."""
+        """Return the result as plain data."""
         return {
             "vlen": self.vlen,
             "text": self.result.text,
@@ -206,7 +206,7 @@ def run(job: Job) -> int:
 
 
 def _answers(job: Job, question: Question, runner: Runner, clock: Clock) -> KeptAnswers:
-    """The checked answers of this program to this question, of this run or an earlier one."""
+    """Return the checked answers of a program to a question, from this run or the cache."""
     folders = (question.model.folder, question.params)
     key = answers_key(job, runner.program, folders, question.prompt)
     check = partial(_check_each, job, question, runner, clock)
@@ -232,7 +232,7 @@ def _finish(job: Job, question: Question, runner: Runner, verdict: Verdict, cloc
 
 
 def _say_older(*paths: Path) -> None:
-    """Name those of these paths that are there, after a build that did not make them."""
+    """Print existing paths that an earlier build made."""
     for path in filter(Path.exists, paths):
         _progress.print(f"[yellow]earlier build:[/] {path} is not of this run", soft_wrap=True)
 
@@ -254,7 +254,7 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
 def _parts(
     job: Job, question: Question, runtime: Runtime, toolchain: Toolchain
 ) -> tuple[Path, ...]:
-    """The offload's objects, for the sizes of all matrices."""
+    """Return the offload's object files for the sizes of all matrices; () without an offload."""
     if job.offload is None:
         return ()
     shapes = [stored.shape for stored in read_index(question.params).values()]
@@ -264,7 +264,7 @@ def _parts(
 
 
 def omissions(job: Job) -> list[Omission]:
-    """Missing inputs of this run."""
+    """Return the missing upstreams of a run."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
     wanted = job.recipe.quantization != GGUF
@@ -297,7 +297,7 @@ def ask(job: Job, clock: Clock) -> Question:
 
 
 def text_of(job: Job, tokenizer: ChatTokenizer) -> tuple[int, ...]:
-    """Token ids of a text that shows the cost of rounding; none for a model that does not round."""
+    """Return token ids of a text that measures rounding; () for models without rounding."""
     if not job.rounds:
         return ()
     ids = tokenizer.tokenizer.encode(read_text(DEFAULT_TEXT), add_special_tokens=False).ids
@@ -307,7 +307,7 @@ def text_of(job: Job, tokenizer: ChatTokenizer) -> tuple[int, ...]:
 def _prompt_options(
     job: Job, model: Path, tokenizer: ChatTokenizer, prompt: Sequence[int]
 ) -> tuple[str, ...]:
-    """The prompt in text, or in ids for a tokenizer that the device does not know."""
+    """Return the runner's options for the prompt: text, or ids without its tokenizer."""
     stop = tokenizer.stop_ids
     try:
         words = device_tokenizer(model, job.cache, tokenizer)
@@ -320,7 +320,7 @@ def _prompt_options(
 
 
 def _of_vlen(job: Job, step: str, vlen: int) -> str:
-    """The name of a step for one of the job's CPUs."""
+    """Return a step's name, with the vector length if the job has several."""
     return step if len(job.recipe.vlens) == 1 else f"{step} {vlen}"
 
 
@@ -344,7 +344,7 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
 
 
 def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResult:
-    """The answer that a runner printed as JSON, with the logits that it wrote.
+    """Read a runner's answer from its JSON output, and its logits from their file.
 
     Raises:
         LabError: the text is not an answer of the runner.
@@ -400,7 +400,7 @@ def report_of(
     left_out: Sequence[Omission],
     clock: Clock,
 ) -> dict[str, Any]:
-    """The run as a table for machines.
+    """Return the run's report as plain data.
 
     Of several CPUs, ``answers`` has each one's answer. The other fields are those of the
     :func:`shown_answer`.
@@ -434,14 +434,14 @@ def report_of(
 
 
 def shown_answer(answers: Sequence[Table]) -> Table:
-    """The first wrong answer, or that of the CPU with the longest registers."""
+    """Return the first wrong answer, else the answer of the CPU with the longest registers."""
     return next((answer for answer in answers if not answer["right"]), answers[-1])
 
 
 def _words_of_cost(
     tokenizer: ChatTokenizer, result: RunResult, verdict: AnswerVerdict | None
 ) -> list[str] | None:
-    """The run's text of the first token that float32 chooses otherwise, and float32's."""
+    """Return the first token where float32 chooses differently: the run's text, and float32's."""
     if verdict is None or verdict.cost is None or verdict.cost.first is None:
         return None
     step, token = verdict.cost.first
@@ -459,7 +459,7 @@ def show(report: Mapping[str, Any]) -> None:
 
 
 def reason_of(report: Mapping[str, Any]) -> str:
-    """The reason why an answer is wrong."""
+    """Return the reason why an answer is wrong."""
     if fault := report["fault"]:
         return str(fault)
     if not report["max_logit_error"] < report["logit_error_bound"]:

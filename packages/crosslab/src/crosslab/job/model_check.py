@@ -34,7 +34,7 @@ SLIDING_BASE = 10000.0
 
 
 def check_model(job: Job, folder: Path) -> ChatTokenizer:
-    """Look at a model's folder: family, format, sizes, weights, tokenizer.
+    """Check a model's folder: family, format, sizes, weights, tokenizer.
 
     Args:
         job: what was asked for.
@@ -78,7 +78,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
 
 
 def check_length(job: Job, prompt: int, model: Path) -> None:
-    """Make sure that prompt and answer fit the compiled model's context.
+    """Raise UserError if prompt and answer do not fit the compiled model's context.
 
     Args:
         job: what was asked for.
@@ -97,7 +97,7 @@ def check_length(job: Job, prompt: int, model: Path) -> None:
 
 
 def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
-    """Refuse fields that the zoo has not checked: no reference would notice a wrong position."""
+    """Reject config fields that the zoo has not checked."""
     # Gemma 3's layers have each their own, which is checked with its kind.
     scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
     seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if _is(f, kind)}
@@ -120,7 +120,7 @@ def _scaling_of(config: Mapping[str, Any]) -> object:
 
 
 def _scaling_kind(scaling: object) -> str:
-    """The kind that rope_scaling names, "default" for none."""
+    """Return the kind in a ``rope_scaling`` table; "default" without one."""
     if not isinstance(scaling, Mapping):
         return str(scaling or "default")
     return str(scaling.get("rope_type") or scaling.get("type") or "?")
@@ -167,7 +167,7 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
 
 
 def _check_hybrid(folder: Path, table: Mapping[str, Any]) -> None:
-    """Refuse a Qwen3.5 that differs from those that MLC-LLM's definition computes."""
+    """Reject a Qwen3.5 config that MLC-LLM's definition does not compute."""
     interval, layers = table.get("full_attention_interval", 4), table.get("layer_types")
     if type(interval) is not int or interval < 1:
         raise UserError(f"{folder}: full_attention_interval = {interval!r} is not supported")
@@ -182,7 +182,7 @@ def _check_hybrid(folder: Path, table: Mapping[str, Any]) -> None:
 
 
 def _full_attention_scaling(table: Mapping[str, Any]) -> object:
-    """The scaling of rotary embeddings in Gemma 3's full-attention layers; None without one."""
+    """Return the RoPE scaling of Gemma 3's full-attention layers; None without scaling."""
     scaling = table.get("rope_scaling") or table.get("rope_parameters")
     if isinstance(scaling, dict):
         # Newer configs have one for each kind of layer.
@@ -194,7 +194,7 @@ def _full_attention_scaling(table: Mapping[str, Any]) -> object:
 
 
 def _check_own(folder: Path, job: Job) -> None:
-    """Refuse a model that the project's own definition does not compute."""
+    """Reject a model that the project's own definition does not compute."""
     if job.recipe.quantization == GGUF:
         read_family(folder / CONFIG_FILE)
         return
@@ -205,7 +205,7 @@ def _check_own(folder: Path, job: Job) -> None:
 
 
 def _check_int8_cache(table: Mapping[str, Any], folder: Path) -> None:
-    """Refuse an int8 cache without kernels: of latent attention, or of heads of another size."""
+    """Reject an int8 cache for latent attention or head sizes without kernels."""
     heads = table.get("num_attention_heads") or 1
     size = table.get("head_dim") or table.get("hidden_size", 0) // heads
     why = "a KV cache in int8 needs heads whose size is a multiple of 4"
@@ -261,7 +261,7 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shape of each tensor in a folder's files, whose headers alone are read."""
+    """Return the shape of each tensor in a folder's files, from their headers."""
     stored = StoredWeights({path.name: path for path in _weights(folder)})
     return logical_shapes(folder, stored)
 
@@ -288,7 +288,7 @@ def _check_room(job: Job, folder: Path) -> None:
 def _parts(
     name: str, shape: tuple[int, ...], config: FamilyConfig
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the tensors in the files that make up a parameter."""
+    """Return names and shapes of the file tensors that make up a parameter."""
     sources = sources_of(name)
     if len(sources) == 3:
         heads = (config.heads, config.kv_heads, config.kv_heads)

@@ -14,7 +14,7 @@ SHOWN_SECONDS = 0.5  # of a step; shorter ones took their results from the cache
 
 
 def summary(report: Mapping[str, Any]) -> Table:
-    """The run, its correctness and its cost as a table."""
+    """Return the run, its correctness and its cost as a table."""
     done = [entry for entry in report["tensorized"] if entry.get("symbol")]
     tokens, error, beside = "not checked", "not checked", {}
     if report["checked"]:
@@ -50,7 +50,7 @@ def summary(report: Mapping[str, Any]) -> Table:
 
 
 def _times(report: Mapping[str, Any]) -> dict[str, str]:
-    """Rows about the time of the verdict, and of this run's steps."""
+    """Return rows with the time of the verdict, and of the steps of this run."""
     rows = {}
     if report.get("kept"):
         rows["verdict"] = f"kept from {report['answered']}; --again runs emulator and reference"
@@ -65,7 +65,7 @@ def _times(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tokens(report: Mapping[str, Any]) -> str:
-    """Equality of the tokens with the reference's, in words."""
+    """Say whether the tokens equal the reference's."""
     pairs = zip(report["tokens"], report["reference_tokens"], strict=True)
     if not (other := sum(ours != theirs for ours, theirs in pairs)):
         return "equal"
@@ -73,7 +73,7 @@ def _tokens(report: Mapping[str, Any]) -> str:
 
 
 def _beside(report: Mapping[str, Any]) -> dict[str, str]:
-    """Rows about the file's weights and roundings."""
+    """Return rows about the file's weights and the roundings."""
     rows = {}
     if (stored := report.get("stored_weights_error")) is not None:
         rows["file's weights"] = f"their logits in float32 are {stored:.1e} of the largest apart"
@@ -99,7 +99,7 @@ def _beside(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rounded(report: Mapping[str, Any]) -> str:
-    """The kinds of numbers that the model rounds to int8, in words."""
+    """Name the numbers that the model rounds to int8."""
     kinds = {"activations": report["activations"], "keys and values": report["kv_cache"]}
     named = [kind for kind, type_ in kinds.items() if type_ == "int8"]
     return "int8 " + (" and ".join(named) or "products")

@@ -51,7 +51,7 @@ _progress = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Taken:
-    """Roundings of a run that the reference took.
+    """Roundings of a run that the reference reproduced.
 
     Attributes:
         count: number of values.
@@ -66,7 +66,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class RoundingCost:
-    """Difference that rounding to int8 makes to a model.
+    """The effect of rounding to int8 on a model's logits and tokens.
 
     Attributes:
         logit_error: largest difference of the answer's logits to float32's, as a part of the
@@ -106,12 +106,12 @@ class AnswerVerdict:
 
     @property
     def right(self) -> bool:
-        """True if the answer equals the reference's."""
+        """Return True if the answer equals the reference's."""
         return not self.fault and self.comparison.right
 
     @property
     def table(self) -> dict[str, Any]:
-        """The report's entries."""
+        """Return the entries of the report."""
         return {
             "reference_tokens": list(self.reference),
             "logit_error_bound": self.comparison.tolerance,
@@ -162,7 +162,7 @@ def prepare_reference(
     stop: Sequence[int],
     text: Sequence[int] = (),
 ) -> Asked | None:
-    """The reference for a question; None for a model without one (--unchecked)."""
+    """Return the reference for a question; None for a model without reference (--unchecked)."""
     kind, packing = kind_of(model), job.recipe.weights.packing
     if kind == HYBRID and not job.rounds:
         hybrid = read_hybrid(model / CONFIG_FILE)
@@ -239,7 +239,7 @@ def judge(
 
 
 def _halves_fault(logits: F32, wanted: F32, layers: int) -> str:
-    """The reason why halves do not explain the errors of logits; empty if they do."""
+    """Return the reason if rounding to halves does not explain the logits' errors; else ""."""
     bound = _HALVES_MARGIN * _HALVES_ROUNDING * float(np.sqrt(_HALVES_STORES * layers))
     error = float(np.sqrt(np.square(logits - wanted).mean() / np.square(wanted).mean()))
     if error < bound:
@@ -257,7 +257,7 @@ def rounding_cost(
     asked: Asked,
     taking: RunRoundings,
 ) -> RoundingCost:
-    """The difference that rounding makes to an answer, and to a text.
+    """Measure the effect of rounding on an answer, and on a text.
 
     Args:
         job: how the model rounds.
@@ -283,7 +283,7 @@ def rounding_cost(
 
 
 def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
-    """The reference that rounds as the job's models do."""
+    """Return the reference that rounds as the job's model."""
     device = job.offload.arithmetic(rounding) if job.offload else None
     return ReferenceLlama(
         asked.config,
@@ -298,13 +298,13 @@ def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
 
 
 def _exact(config: FamilyConfig, values: Mapping[str, F32]) -> ReferenceLlama:
-    """The reference that rounds nothing."""
+    """Return the reference without rounding."""
     kind = ReferenceHybrid if isinstance(config, HybridConfig) else ReferenceLlama
     return kind(config, values)
 
 
 def _steps(model: ReferenceLlama, tokens: Sequence[int], asked: Asked, chunk: int) -> Iterator[F32]:
-    """Logits at each of a run's tokens, read in the run's calls."""
+    """Yield the logits at each token of a run, computed in the same calls as the run's."""
     prompt = [
         model.read(asked.prompt[at : at + chunk]) for at in range(0, len(asked.prompt), chunk)
     ]
@@ -314,7 +314,7 @@ def _steps(model: ReferenceLlama, tokens: Sequence[int], asked: Asked, chunk: in
 
 
 def _rows_of(model: ReferenceLlama, tokens: Sequence[int], asked: Asked) -> F32:
-    """The same in one call, of a model whose answer does not depend on calls."""
+    """Compute the logits of all tokens in one call, for models that do not depend on chunks."""
     return model.read_all([*asked.prompt, *tokens[:-1]])[len(asked.prompt) - 1 :]
 
 
@@ -323,7 +323,7 @@ def _apart(logits: F32, wanted: F32) -> float:
 
 
 def _end_fault(tokens: Sequence[int], stop: Sequence[int], most: int) -> str:
-    """The reason why an answer has a wrong end; empty for a right one."""
+    """Return the reason why an answer ends wrongly; "" if its end is right."""
     early = next((i for i, token in enumerate(tokens[:-1]) if token in stop), None)
     if early is not None:
         return f"the answer goes on after token {tokens[early]}, which ends it"

@@ -31,7 +31,7 @@ RECORDS = 64
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyTunedSchedules")
 class ApplyTunedSchedules:
-    """Pass that applies a database's schedules; the identity without a database and reports."""
+    """Pass that applies the tuned schedules of a database to TIR functions."""
 
     def __init__(self, target: Target, configuration: Configuration) -> None:
         self.target, self.configuration = target, configuration
@@ -57,7 +57,7 @@ class ApplyTunedSchedules:
 
 
 def may_be_tuned(func: tirx.PrimFunc) -> bool:
-    """True for functions of static shapes without a schedule; a reshape becomes a view instead."""
+    """Return True if a function can be tuned: static shapes, no schedule, and no reshape."""
     shapes = [getattr(param.ty, "shape", None) for param in func.params]
     return (
         not is_scheduled(func)
@@ -68,7 +68,7 @@ def may_be_tuned(func: tirx.PrimFunc) -> bool:
 
 
 def alone(func: tirx.PrimFunc) -> IRModule:
-    """A module of one function without its name and attributes, as it is compiled by itself."""
+    """Return a module of one function as `main`, without its other attributes."""
     for name in dict(func.attrs or {}):
         func = func.without_attr(name)
     about = {"global_symbol": FUNCTION, "tirx.noalias": True, "s_tir": True}
@@ -76,7 +76,7 @@ def alone(func: tirx.PrimFunc) -> IRModule:
 
 
 def workload_of(func: tirx.PrimFunc) -> IRModule:
-    """The module by which a database knows a function, and from which a search begins.
+    """Return the module that is a function's key in a database, and the start of a search.
 
     Its blocks have no annotation ``schedule_rule``: a search applies no rule of its own to a block
     that has one.
@@ -89,7 +89,7 @@ def workload_of(func: tirx.PrimFunc) -> IRModule:
 
 
 def compiled_form(mod: IRModule) -> IRModule:
-    """A scheduled workload as it is compiled.
+    """Return a scheduled workload in the form that a model's compile emits.
 
     Elementary functions are arithmetic: a call of a library makes no vectors.
     """
@@ -101,7 +101,7 @@ def compiled_form(mod: IRModule) -> IRModule:
 
 
 def _best_schedules(functions: dict[Any, Any], folder: Path, vectors: Vectors) -> dict[Any, Any]:
-    """The functions that have a record, scheduled by the fastest of those for these vectors.
+    """Return the functions with a record, each scheduled by its fastest record for the vectors.
 
     Raises:
         RuntimeError: there is no database in the folder.

@@ -32,7 +32,7 @@ ROWS, RANK = 1, 3
 
 
 class Choice(enum.Enum):
-    """Which rows of a prompt are chosen."""
+    """Rows of a prompt that a call selects."""
 
     LAST = "the last one"
     LISTED = "those at the positions that the second argument lists"
@@ -40,7 +40,7 @@ class Choice(enum.Enum):
 
 @tvm.transform.module_pass(opt_level=0, name="ChooseRowsEarly")
 class ChooseRowsEarly:
-    """Pass that moves choices of rows up to the last attention, for CPUs.
+    """Pass that selects the last rows right after the last attention, for CPUs.
 
     It runs on a module whose operators are TIR functions, one each.
     """
@@ -62,7 +62,7 @@ class ChooseRowsEarly:
 
 @dataclass
 class _Plan:
-    """What moves in a block of bindings.
+    """Bindings of a block that move behind the selection of rows.
 
     Attributes:
         choice: the binding that chooses rows.
@@ -76,7 +76,7 @@ class _Plan:
 
 
 def _rewritten(builder: Any, mod: IRModule, func: relax.Function) -> relax.Function | None:
-    """The function with its choices moved up; None: there is none that can move."""
+    """Return the function with its selections moved up; None if no selection can move."""
     if not isinstance(func.body, relax.SeqExpr):
         return None
     blocks, changed = [], False
@@ -119,7 +119,7 @@ def _plans(mod: IRModule, func: relax.Function, bindings: list[Any]) -> Iterator
 
 
 def _variables(expression: Any) -> list[Any]:
-    """The variables in an expression of the graph."""
+    """Return the variables in an expression of the graph."""
     found: list[Any] = []
 
     def visit(node: Any) -> None:
@@ -131,7 +131,7 @@ def _variables(expression: Any) -> list[Any]:
 
 
 def _called(mod: IRModule, value: Any) -> tirx.PrimFunc | None:
-    """The TIR function of a call without scalar arguments."""
+    """Return the TIR function that a call without scalar arguments calls; None for other values."""
     if getattr(getattr(value, "op", None), "name", "") != "relax.call_tir" or len(value.args) != 2:
         return None
     func = mod[value.args[0]]
@@ -139,7 +139,7 @@ def _called(mod: IRModule, value: Any) -> tirx.PrimFunc | None:
 
 
 def _choice_of(mod: IRModule, value: Any) -> Choice | None:
-    """How a call chooses rows; None: it does something else."""
+    """Return the rows that a call selects; None if the call does anything else."""
     func = _called(mod, value)
     stages = stages_of(func) if func else None
     if not stages or len(stages) != 1:
@@ -168,7 +168,7 @@ def _in_order(indices: Any, axes: list[Any]) -> bool:
 
 
 def _carriers(mod: IRModule, value: Any, rows: Any) -> list[Any] | None:
-    """The arguments with rows of a function that works on each alone; None: it does not."""
+    """Return the arguments with rows of a call that computes row by row; None for other calls."""
     if isinstance(value, relax.TupleGetItem):
         return [value.tuple_value]
     func = _called(mod, value)
@@ -199,7 +199,7 @@ def _has(ty: Any, rows: Any) -> bool:
 
 
 def _works_on_rows(func: tirx.PrimFunc) -> bool:
-    """True if a function computes each row of its results from the same row of its inputs."""
+    """Return True if each row of the results depends on the same row of the inputs alone."""
     if layer := stored_layer(func):
         return layer.kind == "linear"
     shapes = [param.shape for param in func.params]
@@ -212,7 +212,7 @@ def _works_on_rows(func: tirx.PrimFunc) -> bool:
 
 
 def _keeps_rows(block: Any, rows: Any) -> bool:
-    """True if a block touches rows by the index of its one axis of rows only."""
+    """Return True if a block accesses rows only by the index of its row axis."""
     axes = [axis for axis in block.iter_vars if uses(axis.dom.extent, rows)]
     if len(axes) > 1 or any(axis.iter_type != tirx.IterVar.DataPar for axis in axes):
         return False
@@ -235,7 +235,7 @@ def _keeps_rows(block: Any, rows: Any) -> bool:
 
 
 def _without_loads(value: Any) -> Any:
-    """An expression with zeros in place of elements of buffers."""
+    """Return an expression with zeros in place of loads from buffers."""
 
     def zero(load: Any) -> Any:
         return tirx.const(0, str(load.ty.dtype))
@@ -245,7 +245,7 @@ def _without_loads(value: Any) -> Any:
 
 
 def _apply(builder: Any, mod: IRModule, plan: _Plan, bindings: list[Any]) -> Iterator[Any]:
-    """The bindings with the choice moved up."""
+    """Yield the bindings with the selection moved up."""
     choice, listed = _choice_of(mod, plan.choice.value), list(plan.choice.value.args[1])[1:]
     rows = plan.choice.var.ty.shape[ROWS]
     chosen: dict[Any, Any] = {}
@@ -273,7 +273,7 @@ def _apply(builder: Any, mod: IRModule, plan: _Plan, bindings: list[Any]) -> Ite
 
 
 def _choosing(builder: Any, choice: Choice, var: Any, listed: list[Any]) -> Any:
-    """The call that chooses rows of a variable."""
+    """Return the call that selects rows of a variable."""
 
     def last(x: Any) -> Any:
         shape = (x.shape[0], 1, x.shape[2])
@@ -290,7 +290,7 @@ def _choosing(builder: Any, choice: Choice, var: Any, listed: list[Any]) -> Any:
 
 
 def _on_rows(builder: Any, value: Any, chosen: Mapping[Any, Any], rows: Any) -> Any:
-    """A moved call or part of a tuple, computed from chosen rows."""
+    """Return a moved call, or part of a tuple, computed from the selected rows."""
     if isinstance(value, relax.TupleGetItem):
         return builder.normalize(relax.TupleGetItem(chosen[value.tuple_value], value.index))
     results = [

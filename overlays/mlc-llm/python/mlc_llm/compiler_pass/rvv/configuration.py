@@ -29,7 +29,7 @@ FACTOR_BYTES = 4
 
 @dataclass(frozen=True)
 class Extra:
-    """A pass of another package that is to run.
+    """A pass of another package that the compile runs.
 
     Attributes:
         name: of its entry point in the group ``mlc_rvv.passes``.
@@ -44,7 +44,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A part of weights in a file's blocks, a matrix with as many rows as the weights.
+    """A part of weights in a file's blocks: quants, scales or others, with a row for each output.
 
     Attributes:
         name: as kernels/include/mlc_rvv_gguf.h has it.
@@ -59,7 +59,7 @@ class StoredPart:
 
 @dataclass(frozen=True)
 class StoredSegment:
-    """Neighbouring rows of a layer's weights that are stored in one format.
+    """Neighbouring rows of a layer's weights that have the same format.
 
     Attributes:
         rows: number of them.
@@ -75,7 +75,7 @@ class StoredSegment:
 
     @staticmethod
     def of(table: Any) -> StoredSegment:
-        """The segment that a table of the file describes.
+        """Read a segment from a table of the configuration file.
 
         Raises:
             ValueError: a key is unknown or missing, or a value does not fit.
@@ -124,11 +124,11 @@ class Configuration:
 
     @property
     def cache_options(self) -> dict[str, bool]:
-        """Options of TVM's paged cache. Empty by default, as upstream's cache has none of them."""
+        """Return the options of the paged KV cache; empty by default: upstream's cache has none."""
         return {"int8_pages": True} if self.kv_cache == "int8" else {}
 
     def row_bytes(self, head_dim: int, item: int = 4) -> int:
-        """Bytes that a paged cache takes for the key or value of one token and one KV head.
+        """Return the bytes of a key or value of one token and one KV head in the paged cache.
 
         Args:
             head_dim: elements.
@@ -172,7 +172,7 @@ class Configuration:
 
 
 def configured() -> Configuration:
-    """The configuration that the environment names; each file is read once.
+    """Return the configuration that the environment names; each file is read once.
 
     Raises:
         RuntimeError: see :meth:`Configuration.read`.
@@ -228,7 +228,7 @@ _EXTRA_KINDS = {
 
 
 def _checked(table: Any, kinds: Mapping[str, tuple[str, Callable[[Any], bool]]]) -> dict[str, Any]:
-    """A copy of a table whose keys are known and whose values fit.
+    """Return a copy of a table after checking its keys and values.
 
     Raises:
         ValueError: a key or a value does not.

@@ -16,7 +16,7 @@ Rewrite = Callable[[str, tirx.PrimFunc], tirx.PrimFunc | None]
 
 
 def function_pass(choose: Callable[[Target], Rewrite | None]) -> Callable[[Target], Any]:
-    """Make a module pass out of the rule by which functions are rewritten.
+    """Return the constructor of a module pass that rewrites each TIR function.
 
     Args:
         choose: gives the rewrite for a target, or None where the pass is the identity; its name
@@ -35,7 +35,7 @@ def function_pass(choose: Callable[[Target], Rewrite | None]) -> Callable[[Targe
 
 
 def rewrite_functions(mod: IRModule, rewrite: Rewrite) -> IRModule:
-    """A copy of a module with its TIR functions rewritten."""
+    """Return a copy of a module with its TIR functions rewritten."""
     result = mod.clone()
     for g_var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
@@ -46,12 +46,12 @@ def rewrite_functions(mod: IRModule, rewrite: Rewrite) -> IRModule:
 
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:
-    """True if a schedule or a pass has claimed the function."""
+    """Return True if a schedule or an earlier pass has marked the function as scheduled."""
     return bool(func.attrs is not None and func.attrs.get("tirx.is_scheduled"))
 
 
 def is_reshape(func: tirx.PrimFunc) -> bool:
-    """True if the function copies its elements in their order: it becomes a view later."""
+    """Return True if the function copies its elements in order; a later pass makes it a view."""
     try:
         return bool(relax.analysis.has_reshape_pattern(func))
     # It does not take indices of two integer types, which MLC-LLM's copies of experts' rows have.

@@ -40,7 +40,7 @@ class HookPhase(enum.Enum):
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass of the list.
+    """A pass of the list, and the targets and settings that it runs for.
 
     Attributes:
         phase: the hook that runs it.
@@ -60,7 +60,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Place:
-    """A place in the list for extra passes.
+    """A position in the list where passes of other packages run.
 
     Attributes:
         phase: the hook that runs them.
@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ExtraPass:
-    """A pass of another package, as its entry point gives it.
+    """A pass that another package registers by an entry point.
 
     Attributes:
         place: name of the place in the list.
@@ -109,7 +109,7 @@ PLACES = tuple(item.name for item in ORDER if isinstance(item, Place))
 
 
 def before_fusion(target: Target) -> Any:
-    """The passes of :attr:`HookPhase.FUSION`.
+    """Return the passes of :attr:`HookPhase.FUSION`.
 
     Raises:
         RuntimeError: the configuration is wrong, or an extra pass is not installed.
@@ -118,7 +118,7 @@ def before_fusion(target: Target) -> Any:
 
 
 def before_scheduling(target: Target) -> Any:
-    """The passes of :attr:`HookPhase.SCHEDULING`.
+    """Return the passes of :attr:`HookPhase.SCHEDULING`.
 
     Raises:
         RuntimeError: the configuration is wrong, or an extra pass is not installed.
@@ -127,7 +127,7 @@ def before_scheduling(target: Target) -> Any:
 
 
 def before_emission(target: Target) -> Any:
-    """The passes of :attr:`HookPhase.EMISSION`.
+    """Return the passes of :attr:`HookPhase.EMISSION`.
 
     Raises:
         RuntimeError: the configuration is wrong, or an extra pass is not installed.
@@ -157,7 +157,7 @@ def _passes(phase: HookPhase, target: Target) -> Any:
 
 
 def _load_extra(extra: Extra) -> ExtraPass:
-    """The pass of another package that a configuration names.
+    """Load the pass of another package that a configuration names.
 
     Raises:
         RuntimeError: no installed package has it, or it asks for an unknown place.

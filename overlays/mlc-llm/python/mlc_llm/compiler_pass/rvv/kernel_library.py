@@ -24,7 +24,7 @@ REPORT = "tensorized.json"
 
 @dataclass(frozen=True)
 class TileShape:
-    """Product, element type and extents (in elements) that an attention kernel is made for."""
+    """Product, element type and extents (in elements) of an attention kernel."""
 
     product: str
     dtype: str
@@ -55,20 +55,20 @@ class Packing:
 
     @property
     def per_word(self) -> int:
-        """Values of a word."""
+        """Return the number of values in a word."""
         return 32 // self.bits
 
     def groups(self, k: int) -> int:
-        """Groups, and so scales, of k inputs."""
+        """Return the number of groups, and so of scales, of k inputs."""
         return -(-k // self.group)
 
     def words(self, k: int) -> int:
-        """Words of k inputs, whose groups are whole."""
+        """Return the number of words of k inputs."""
         return self.groups(k) * self.group // self.per_word
 
     @property
     def tile_item(self) -> int:
-        """Bytes of an element of a tile: a byte where it holds whole values, else a word."""
+        """Return the bytes of a tile's element: 1 if a byte holds whole values, else a word's 4."""
         return 1 if 8 % self.bits == 0 else 4
 
 
@@ -131,7 +131,7 @@ class KernelLibrary:
         return KernelLibrary(index, target, arch, features, object_file, tiles, routines)
 
     def attach(self, mod: IRModule, symbols: Collection[str]) -> IRModule:
-        """A module with the kernels' object among its external modules, which the build links in.
+        """Add the kernels' object file to a module's external modules, which the build links.
 
         Args:
             mod: the module.
@@ -142,7 +142,7 @@ class KernelLibrary:
         return mod.with_attr("external_mods", [*attached, kernels])
 
     def is_attached(self, mod: IRModule) -> bool:
-        """True if an external module of a module has kernels of this library."""
+        """Return True if a module already links kernels of this library."""
         attached = (mod.attrs or {}).get("external_mods", [])
         known = [*self.tiles.values(), *self.routines.values()]
         return any(other.implements_function(symbol) for other in attached for symbol in known)
@@ -150,7 +150,7 @@ class KernelLibrary:
 
 @dataclass(frozen=True)
 class BlockReport:
-    """Kernel that one block of one function calls, or the reason that it calls none.
+    """Kernel that a block calls, or the reason that it calls no kernel.
 
     Attributes:
         function: name of the function in its module.
@@ -169,7 +169,7 @@ class BlockReport:
 
 
 def library_for(target: Target, directory: Path | None) -> tuple[KernelLibrary | None, str | None]:
-    """The library in a folder, and the reason that it does not fit a target (None if it fits).
+    """Return the library in a folder, and the reason if it does not fit a target.
 
     Raises:
         RuntimeError: the folder has no usable library.
@@ -213,7 +213,7 @@ def rewrite_with_kernels(
 def write_reports(
     reports: Sequence[BlockReport], folder: Path | None, *, after: bool = False
 ) -> None:
-    """Write the report file in a folder, if there is one: anew, or after what the file holds."""
+    """Write the report file in a folder, if a folder is given; ``after``: append to the file."""
     if folder:
         file = folder / REPORT
         before = json.loads(file.read_text(encoding="utf-8")) if after and file.is_file() else []
@@ -224,12 +224,12 @@ def write_reports(
 def add_reports(
     reports: Sequence[BlockReport], folder: Path | None, logger: logging.Logger
 ) -> None:
-    """Log reports, and write them after those that the report file in a folder holds."""
+    """Log reports, and append them to the report file in a folder."""
     write_reports(reports, folder, after=True)
     for report in reports:
         logger.info("%s", report)
 
 
 def lines_of(reports: Sequence[BlockReport]) -> str:
-    """Reports as indented lines of a message."""
+    """Format reports as indented lines of a message."""
     return "".join(f"\n  {report}" for report in reports)

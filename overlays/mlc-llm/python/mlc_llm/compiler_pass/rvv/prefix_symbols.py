@@ -23,13 +23,13 @@ ATTRIBUTE = "system_lib_prefix"
 
 @tvm.transform.module_pass(opt_level=0, name="PrefixSymbols")
 class PrefixSymbols:
-    """Put the prefix before the symbols of all TIR functions; without one, nothing is changed."""
+    """Prepend a prefix to the symbols of all TIR functions; without a prefix, change nothing."""
 
     def __init__(self, _target: Target, configuration: Configuration) -> None:
         self.prefix = configuration.prefix
 
     def transform_module(self, mod: IRModule, _context: Any) -> IRModule:
-        """The module with renamed symbols."""
+        """Return the module with renamed symbols."""
         if not self.prefix:
             return mod
         for name, func in mod.functions_items():

@@ -21,7 +21,7 @@ from .functions import Rewrite, function_pass
 
 @function_pass
 def PromiseNoAlias(target: Target) -> Rewrite | None:
-    """Pass that marks every TIR function of a module for CPUs.
+    """Pass that marks the buffers of every TIR function as not aliased, for CPUs.
 
     It has to run when no pass adds functions any more, ``VMShapeLower`` being the last that does.
     """

@@ -28,7 +28,7 @@ def SerializeThreadBindings(target: Target) -> Rewrite | None:
 
 
 def serialize(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A function with its thread-bound loops made serial; None where it has none, or a barrier."""
+    """Make a function's thread-bound loops serial; None without such loops, or with a barrier."""
     bound = [loop for loop in nodes_of(func.body, tirx.For) if _is_bound(loop)]
     calls = nodes_of(func.body, tvm.ir.Call)
     if not bound or any(getattr(call.op, "name", "") == BARRIER for call in calls):

@@ -23,7 +23,7 @@ def SortShapeStores(target: Target) -> Rewrite | None:
 
 
 def sort_stores(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A function that only stores at constant indices, none of which it reads, in their order.
+    """Sort the stores of a function that only stores at constant indices; None for other functions.
 
     Returns:
         None for any other function.
@@ -41,7 +41,7 @@ def sort_stores(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _place(access: Any) -> tuple[Any, int] | None:
-    """Buffer and constant index of a load or store; None for any other."""
+    """Return buffer and constant index of an access; None if its index is not constant."""
     kinds = (tirx.BufferStore, tirx.BufferLoad)
     if not isinstance(access, kinds) or len(access.indices) != 1:
         return None

@@ -16,7 +16,7 @@ from .tir import PatternMismatch, same_value
 
 @dataclass(frozen=True)
 class Stage:
-    """One loop nest of a function's body, with the one block in it."""
+    """A loop nest of a function's body, and its block."""
 
     loops: list[Any]
     block: Any
@@ -24,17 +24,17 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """The block's name."""
+        """Return the block's name."""
         return str(self.block.name_hint)
 
     @property
     def written(self) -> Any:
-        """The buffer that the block writes."""
+        """Return the buffer that the block writes."""
         return self.block.writes[0].buffer
 
 
 def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
-    """The loop nests of a function in order; None if its body is anything else."""
+    """Return the loop nests of a function in order; None if its body has other statements."""
     if not isinstance(func.body, tirx.SBlockRealize):
         return None
     body = func.body.block.body
@@ -56,7 +56,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 def staged_functions(
     mod: IRModule,
 ) -> Iterator[tuple[str, tirx.PrimFunc, list[Stage], list[Stage]]]:
-    """TIR functions without a schedule: name, function, stages, and those that are products.
+    """Yield name, function, stages and products of each TIR function without a schedule.
 
     Both lists are empty where the body has another form.
     """
@@ -67,7 +67,7 @@ def staged_functions(
 
 
 def is_product(stage: Stage) -> bool:
-    """True if a block sums up products; a norm's sum of squares is not one.
+    """Return True if a block sums products of two buffers; a sum of squares does not count.
 
     It sums over one axis, or over two, as a convolution of one channel does.
     """
@@ -83,7 +83,7 @@ def is_product(stage: Stage) -> bool:
 
 
 def factors_of(product: Stage) -> list[Any]:
-    """The two elements of buffers that a product's block multiplies.
+    """Return the two buffer loads that a product's block multiplies.
 
     Raises:
         PatternMismatch: it multiplies other expressions.
@@ -95,7 +95,7 @@ def factors_of(product: Stage) -> list[Any]:
 
 
 def same_extents(left: Any, right: Any) -> bool:
-    """True if two lists of extents are the same, whatever their integer types."""
+    """Return True if two lists of extents are equal, regardless of integer types."""
     left, right = list(left), list(right)
     return len(left) == len(right) and all(map(_same, left, right))
 

@@ -20,7 +20,7 @@ from .linear.stored import DTYPES, FLOAT, stored_function
 
 
 def store_layers(model: nn.Module, stored: Mapping[str, tuple[StoredSegment, ...]]) -> nn.Module:
-    """Replace the layers of a model whose weights are listed.
+    """Replace the listed layers of a model by layers with stored blocks.
 
     Args:
         model: its linear layers and embeddings have a parameter ``weight`` [outputs, inputs].
@@ -47,7 +47,7 @@ def store_layers(model: nn.Module, stored: Mapping[str, tuple[StoredSegment, ...
 
 
 class StoredMatrix(nn.Module):  # type: ignore[misc]
-    """The weights of a layer, in segments of rows that have one format each.
+    """The weights of a layer, in segments of rows with the same format.
 
     The parameters of segment i are ``<part>_<i>``, such as ``quants_0``.
     """
@@ -67,7 +67,7 @@ class StoredMatrix(nn.Module):  # type: ignore[misc]
                 setattr(self, f"{part.name}_{i}", nn.Parameter(shape, DTYPES[part.item]))
 
     def parts(self) -> list[nn.Parameter]:
-        """The parameters, in the order of segments and parts."""
+        """Return the parameters, in the order of segments and parts."""
         return [
             getattr(self, f"{part.name}_{i}")
             for i, segment in enumerate(self.segments)
@@ -75,19 +75,19 @@ class StoredMatrix(nn.Module):  # type: ignore[misc]
         ]
 
     def product(self, x: nn.Tensor) -> nn.Tensor:
-        """X [..., inputs] times the transposed weights, float32 [..., rows]."""
+        """Multiply x [..., inputs] by the transposed weights; return float32 [..., rows]."""
         parts = self.parts()
         rows = self.rows if isinstance(self.rows, int) else parts[0].shape[0]
         return _call("linear", x, parts, self.segments, [*x.shape[:-1], rows])
 
     def to(self, dtype: str | None = None) -> None:
-        """Set the type of the bias, if there is one: blocks have no other type."""
+        """Set the type of the bias, if any; blocks keep their type."""
         if getattr(self, "bias", None) is not None:
             self.bias.to(dtype=dtype)
 
 
 class StoredLinear(StoredMatrix):
-    """A linear layer."""
+    """A linear layer with weights in stored blocks."""
 
     def __init__(self, layer: nn.Module, segments: tuple[StoredSegment, ...]) -> None:
         super().__init__(layer.weight, segments)
@@ -95,13 +95,13 @@ class StoredLinear(StoredMatrix):
         self.bias = getattr(layer, "bias", None)
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
-        """The layer's output, float32 [..., rows]."""
+        """Return the layer's output, float32 [..., rows]."""
         out = self.product(x)
         return out if self.bias is None else out + self.bias
 
 
 class StoredEmbedding(StoredMatrix):
-    """An embedding, which may be the last linear layer, too."""
+    """An embedding with weights in stored blocks; it may also be the language model's head."""
 
     def __init__(self, layer: nn.Embedding, segments: tuple[StoredSegment, ...]) -> None:
         super().__init__(layer.weight, segments)
@@ -109,13 +109,13 @@ class StoredEmbedding(StoredMatrix):
             raise ValueError("an embedding has weights of several formats")
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
-        """The rows of the tokens x, float32 [*x.shape, inputs]."""
+        """Return the embeddings of tokens x, float32 [*x.shape, inputs]."""
         ids = x if x.ndim == 1 else nn.op.reshape(x, shape=[-1])
         rows = _call("take", ids, self.parts(), self.segments, [ids.shape[0], self.inputs])
         return rows if x.ndim == 1 else nn.op.reshape(rows, shape=[*x.shape, self.inputs])
 
     def lm_head_forward(self, x: nn.Tensor) -> nn.Tensor:
-        """Logits, float32 [..., rows]."""
+        """Return logits, float32 [..., rows]."""
         return self.product(x)
 
 
@@ -129,7 +129,7 @@ def _call(
     sizes: dict[Any, tirx.Var] = {}
 
     def of_function(extents: Any) -> list[Any]:
-        """Extents in variables of the function, which must not be those of its caller."""
+        """Replace the caller's variables in extents by the function's own variables."""
         return [
             int(extent)
             if isinstance(extent, int | tirx.IntImm)

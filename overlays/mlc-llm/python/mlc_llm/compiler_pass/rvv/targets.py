@@ -11,7 +11,7 @@ from tvm.target import Target, codegen
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of float32 that loops may be written in.
+    """The vector lengths that loops may use.
 
     Attributes:
         words: elements of a register.
@@ -25,17 +25,17 @@ class Vectors:
 
     @property
     def most(self) -> int:
-        """Most elements of a vector."""
+        """Return the largest number of float32 lanes of a vector."""
         return self.words * self.registers
 
     @property
     def most_with_math(self) -> int:
-        """Most elements of a vector of which elementary functions are computed."""
+        """Return the largest number of lanes for elementary functions."""
         return self.words * self.with_math
 
 
 def vectors_of(target: Target) -> Vectors | None:
-    """The vectors of a target; None if it has none, or no fused multiply-add in them.
+    """Return the vectors of a target; None without vectors or without fused multiply-add.
 
     Without it the reductions of arguments would be calls of libm, one for each element.
     """
@@ -51,13 +51,13 @@ def vectors_of(target: Target) -> Vectors | None:
 
 
 def vector_bits(target: Target) -> int:
-    """The vector length that an RVV target promises at least."""
+    """Return the least vector length, in bits, that an RVV target guarantees."""
     widths = [re.fullmatch(r"\+zvl(\d+)b", str(f)) for f in target.attrs.get("mattr", ())]
     return max([int(w.group(1)) for w in widths if w] + [128])
 
 
 def is_rvv_target(target: Target) -> bool:
-    """True if code for the target may use float32 vectors of the RVV extension."""
+    """Return True if code for the target may use float32 vectors of the RVV extension."""
     # zve32x and zve64x have vectors of integers only.
     return is_riscv64(target) and any(
         name == "v" or name.startswith("zvl") or (name.startswith("zve") and not name.endswith("x"))
@@ -66,17 +66,17 @@ def is_rvv_target(target: Target) -> bool:
 
 
 def has_halves_in_vectors(target: Target) -> bool:
-    """True if a target is a RISC-V CPU that computes in vectors of float16 (Zvfh)."""
+    """Return True if a target is a RISC-V CPU with vectors of float16 (Zvfh)."""
     return is_riscv64(target) and "zvfh" in target_features(target)
 
 
 def is_riscv64(target: Target) -> bool:
-    """True if LLVM generates riscv64 code for the target."""
+    """Return True if LLVM generates riscv64 code for the target."""
     return target.kind.name == "llvm" and target_arch(target).startswith("riscv64")
 
 
 def target_features(target: Target) -> set[str]:
-    """The features that a target has by its attribute mattr."""
+    """Return the features in a target's attribute mattr."""
     features: set[str] = set()
     for attribute in target.attrs.get("mattr", ()):
         name = str(attribute)
@@ -86,10 +86,10 @@ def target_features(target: Target) -> set[str]:
 
 
 def target_arch(target: Target) -> str:
-    """The machine that a target is for, as the first part of a triple; "" without a triple."""
+    """Return the architecture of a target's triple; "" without a triple."""
     return canonical_arch(str(target.attrs.get("mtriple", "")).split("-", maxsplit=1)[0])
 
 
 def canonical_arch(name: str) -> str:
-    """A machine's name as the first part of a target triple."""
+    """Return an architecture's name as target triples spell it."""
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name.lower(), name.lower())

@@ -11,11 +11,11 @@ from tvm_ffi import structural_equal
 
 
 class PatternMismatch(Exception):
-    """A function is not of the pattern that a pass rewrites; the message gives the difference."""
+    """The error for a function that does not match a pass's pattern; it names the difference."""
 
 
 def require_dense_float32(*buffers: Any) -> None:
-    """Make sure that kernels can read and write these buffers.
+    """Raise PatternMismatch unless all buffers are dense and float32.
 
     Raises:
         PatternMismatch: one holds something else than float32, or has strides.
@@ -28,7 +28,7 @@ def require_dense_float32(*buffers: Any) -> None:
 
 
 def nodes_of(root: Any, kind: Any) -> list[Any]:
-    """Every node of a type, or of one of several, below a node and that node, children first."""
+    """Return every node of a type (or types) in a tree, children first."""
     found: list[Any] = []
 
     def visit(node: Any) -> None:
@@ -40,17 +40,17 @@ def nodes_of(root: Any, kind: Any) -> list[Any]:
 
 
 def blocks_named(func: tirx.PrimFunc, name: str) -> list[Any]:
-    """The blocks of a function that have a name."""
+    """Return the blocks of a function with a name."""
     return [block for block in nodes_of(func.body, tirx.SBlock) if block.name_hint == name]
 
 
 def uses(expression: Any, var: Any) -> bool:
-    """True if a variable is part of an expression."""
+    """Return True if an expression uses a variable."""
     return any(node.same_as(var) for node in nodes_of(expression, object))
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """True if two expressions are equal and read the same buffers.
+    """Return True if two expressions are equal and read the same buffers.
 
     TVM's structural equality takes elements of two buffers of one shape as equal.
     """
@@ -61,27 +61,27 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def substitute(expression: Any, values: dict[Any, Any]) -> Any:
-    """An expression with values in place of variables."""
+    """Replace variables of an expression by values."""
     return tirx.stmt_functor.substitute(tirx.Evaluate(expression), values).value
 
 
 def whole(buffer: Any) -> Any:
-    """The region of all elements of a buffer."""
+    """Return the region of all elements of a buffer."""
     return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])
 
 
 def block_of(body: Any, name: str, reads: Any, writes: Any, allocated: Any = ()) -> Any:
-    """A block without axes around a statement, which declares the regions that it touches."""
+    """Wrap a statement in a block without axes that declares the accessed regions."""
     block = tirx.SBlock([], reads, writes, name, body, alloc_buffers=list(allocated))
     return tirx.SBlockRealize([], tirx.const(True), block)
 
 
 def with_root(func: tirx.PrimFunc, statements: list[Any], allocated: list[Any]) -> tirx.PrimFunc:
-    """A function with other statements and buffers in its root block."""
+    """Replace the statements and buffers of a function's root block."""
     body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
     return func.with_body(block_of(body, func.body.block.name_hint, [], [], allocated))
 
 
 def is_one(extent: Any) -> bool:
-    """True if an extent is the constant 1."""
+    """Return True if an extent is the constant 1."""
     return isinstance(extent, tirx.IntImm) and int(extent) == 1

@@ -22,7 +22,7 @@ COMPACTION = "s_tir.CompactBufferAllocation"
 
 
 def registered() -> str:
-    """The pipeline's name, for ``tir_pipeline`` of ``relax.build`` and ``tvm.compile``."""
+    """Register the pipeline; return its name for ``relax.build`` and ``tvm.compile``."""
     tirx.register_tir_pipeline(NAME, _pipeline)
     return NAME
 

@@ -38,7 +38,7 @@ def shape_of(config: Qwen35Config) -> DeltaShape:
 
 @dataclass(frozen=True)
 class States:
-    """The states of a call's sequences, after the layers that have been read.
+    """The states of a call's sequences, after the layers computed so far.
 
     Attributes:
         sequences: int32 [batch, 2]: slot, and the row behind the last token.
@@ -86,7 +86,7 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
 
     @property
     def recurrent_floats(self) -> int:
-        """Floats of a sequence's states; the library's metadata has the number."""
+        """Return the floats of a sequence's states; the library's metadata has the number."""
         return shape_of(self.config).floats * self.num_linear_layers
 
     def to(self, dtype: Optional[str] = None) -> None:  # noqa: UP045

@@ -8,7 +8,7 @@ from ..kernel_library import TileShape
 
 
 def make_intrinsic(shape: TileShape, symbol: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Description and implementation of a kernel as a tensor intrinsic.
+    """Return the description and the implementation of a kernel as a tensor intrinsic.
 
     The ABI is that of kernels/include/mlc_rvv_kernels.h: pointers to accumulator, left and
     right operand, then their leading dimensions in elements as int64.
@@ -17,7 +17,7 @@ def make_intrinsic(shape: TileShape, symbol: str) -> tuple[tirx.PrimFunc, tirx.P
 
 
 def _operand_shapes(shape: TileShape) -> list[tuple[int, int]]:
-    """Shapes of accumulator, left and right operand."""
+    """Return the shapes of the accumulator, the left and the right operand."""
     q, kv, d = shape.q_tile, shape.kv_tile, shape.d
     return [(q, kv), (q, d), (kv, d)] if shape.product == "qk" else [(q, d), (q, kv), (kv, d)]
 
@@ -27,7 +27,7 @@ def _describe(shape: TileShape) -> tirx.PrimFunc:
     dtype = shape.dtype
 
     def at(column, step):
-        """Index in the right operand of the factor for a column and a step of the reduction."""
+        """Return the right operand's index for a column and a step of the reduction."""
         return (column, step) if shape.product == "qk" else (step, column)
 
     @T.prim_func(s_tir=True)

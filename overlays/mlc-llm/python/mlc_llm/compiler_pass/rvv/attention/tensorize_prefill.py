@@ -63,7 +63,7 @@ INIT_LANES = 16
 
 @tvm.transform.module_pass(opt_level=0, name="TensorizePrefill")
 class TensorizePrefill:
-    """Pass that tensorizes prefill attention where there are kernels for the target.
+    """Pass that tensorizes prefill attention if the library has kernels for the target.
 
     Kernels exist for a riscv64 target with vectors, and for a host if the kernel library holds
     portable kernels for its architecture. On other targets the pass is the identity.
@@ -104,7 +104,7 @@ class TensorizePrefill:
 
 
 def products_of(name: str) -> dict[str, str] | None:
-    """Kinds of the products by their block, in a function of this name; None without such."""
+    """Return block name to kind of product for an attention function; None for other functions."""
     if any(part in name for part in PREFILL_NAMES):
         return PRODUCTS
     return DELTA_PRODUCTS if DELTA_RULE in name else None
@@ -148,7 +148,7 @@ def tensorize_function(
 def _tensorize_product(
     func: tirx.PrimFunc, name: str, library: KernelLibrary
 ) -> tuple[tirx.PrimFunc, str]:
-    """Replace a block by the call of the kernel of its shape; the function and the symbol.
+    """Replace a block by a call of the kernel for its shape; return function and symbol.
 
     Raises:
         PatternMismatch: there is no kernel for the block.
@@ -167,7 +167,7 @@ def _tensorize_product(
 
 
 def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
-    """The tile shape of a product from its block and buffers.
+    """Read the tile shape of a product from its block and buffers.
 
     Raises:
         PatternMismatch: the product has no such shape.

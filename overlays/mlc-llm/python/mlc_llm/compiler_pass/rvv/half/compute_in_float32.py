@@ -31,7 +31,7 @@ BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 @function_pass
 def ComputeInFloat32(target: Target) -> Rewrite | None:
-    """Pass that widens the functions that touch float16, where kernels or conversions need it."""
+    """Pass that computes float16 functions in float32 where kernels or conversions need it."""
     if vectors_of(target) is None and not lacks_conversions(target):
         return None
     kept = has_halves_in_vectors(target)
@@ -43,7 +43,7 @@ def ComputeInFloat32(target: Target) -> Rewrite | None:
 
 
 def compute_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function of the same parameters that computes in float32.
+    """Return a function with the same parameters that computes in float32.
 
     The operands of a product are widened before it, and sums are narrowed once, after it: the
     product itself is then one of float32 throughout. A function that looks at the bits of a half
@@ -69,7 +69,7 @@ def compute_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_opaque(func: tirx.PrimFunc) -> bool:
-    """True if a function depends on the bits of halves, or names or maps them."""
+    """Return True if a function reads halves as bits, or declares or maps their buffers."""
     calls = [c for c in nodes_of(func.body, tvm.ir.Call) if getattr(c.op, "name", "") in OPAQUE]
     lets = nodes_of(func.body, tirx.Let)
     matches = [m for block in nodes_of(func.body, tirx.SBlock) for m in block.match_buffers]
@@ -81,7 +81,7 @@ def _is_opaque(func: tirx.PrimFunc) -> bool:
 
 
 def _allocated(func: tirx.PrimFunc) -> list[Any]:
-    """The buffers of halves that a function allocates."""
+    """Return the float16 buffers that a function allocates."""
     blocks = nodes_of(func.body, tirx.SBlock)
     buffers = [buffer for block in blocks for buffer in block.alloc_buffers]
     buffers += [node.buffer for node in nodes_of(func.body, tirx.AllocBuffer)]
@@ -89,12 +89,12 @@ def _allocated(func: tirx.PrimFunc) -> list[Any]:
 
 
 def _parameters(func: tirx.PrimFunc) -> list[Any]:
-    """The parameters that are buffers of halves."""
+    """Return the float16 buffers among the parameters."""
     return [p for p in func.params if hasattr(p, "dtype") and hasattr(p, "shape") and is_half(p)]
 
 
 def _of_products(func: tirx.PrimFunc, stages: list[Stage]) -> list[Any]:
-    """The parameters that products read, directly or through other stages."""
+    """Return the parameters that products read, directly or through other stages."""
     wanted = [r.buffer for s in stages if is_product(s) for r in s.block.reads]
     for buffer in wanted:  # grows on the way
         writers = [s for s in stages if s.written.same_as(buffer) and s.block.init is None]
@@ -117,7 +117,7 @@ def _of_experts(func: tirx.PrimFunc, experts: Experts) -> tuple[list[Any], list[
 
 
 def widened_buffer(buffer: Any) -> Any:
-    """A buffer of float32 with the shape of one of halves."""
+    """Return a float32 buffer with the shape of a float16 buffer."""
     # Its layout, too: one of decl_buffer's own would make a function another workload than what a
     # tuner reads of its script.
     return tirx.decl_buffer(
@@ -126,7 +126,7 @@ def widened_buffer(buffer: Any) -> Any:
 
 
 def _copy(source: Any, target: Any) -> Any:
-    """A stage that copies all of a buffer, converted."""
+    """Return a stage that copies and converts a whole buffer."""
     loops, axes, shape = [], [], list(source.shape)
     for number, extent in enumerate(shape):
         dtype = dtype_of(extent)
@@ -146,7 +146,7 @@ def _copy(source: Any, target: Any) -> Any:
 
 
 def in_float32(body: Any, wide: dict[Any, Any]) -> Any:
-    """A body that uses other buffers in place of some, and converts what it loads and stores."""
+    """Return a body with buffers replaced, and loads and stores of halves converted."""
 
     def regions(found: Any) -> list[Any]:
         return [tirx.BufferRegion(wide.get(r.buffer, r.buffer), r.region) for r in found]
@@ -197,7 +197,7 @@ def in_float32(body: Any, wide: dict[Any, Any]) -> Any:
 
 
 def _cast(node: Any) -> Any:
-    """Replace a cast to a float whose operand is float32 by now; None for other casts."""
+    """Replace a cast to a float type whose operand is already float32; None for other casts."""
     if dtype_of(node) not in (HALF, SINGLE):
         return None
     if dtype_of(node.value) == SINGLE:
@@ -206,7 +206,7 @@ def _cast(node: Any) -> Any:
 
 
 def _narrowed(value: Any) -> Any:
-    """A value as a half; a widened half is taken back without a conversion."""
+    """Return a value as float16; undo a widening instead of converting back."""
     if isinstance(value, tirx.Cast) and dtype_of(value.value) == HALF:
         return value.value
     return tirx.Cast(as_type(HALF, value), value)

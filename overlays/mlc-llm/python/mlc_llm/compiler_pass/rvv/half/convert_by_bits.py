@@ -19,7 +19,7 @@ from .dtypes import HALF, SINGLE, as_type, dtype_of, lacks_conversions, where_ha
 
 @function_pass
 def ConvertByBits(target: Target) -> Rewrite | None:
-    """Pass that converts halves by integer arithmetic where the target cannot.
+    """Pass that converts halves by integer arithmetic if the target has no such instructions.
 
     It raises RuntimeError if a function still computes in float16.
     """
@@ -27,7 +27,7 @@ def ConvertByBits(target: Target) -> Rewrite | None:
 
 
 def convert_by_bits(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function with the conversions of halves as arithmetic of integers.
+    """Return a function that converts halves by integer arithmetic.
 
     Raises:
         RuntimeError: it does something else with halves than to load, convert and store them.
@@ -51,7 +51,7 @@ def convert_by_bits(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _computed_halves(body: Any) -> list[Any]:
-    """The expressions of type float16 that are neither loaded nor made of bits."""
+    """Return the float16 expressions that are neither loads nor reinterpreted bits."""
     return [
         node
         for node in nodes_of(body, object)
@@ -62,13 +62,13 @@ def _computed_halves(body: Any) -> list[Any]:
 
 
 def _constant(value: float, dtype: str, like: Any) -> Any:
-    """A constant in every element that another value has."""
+    """Return a constant with as many elements as another value."""
     scalar, lanes = tirx.const(value, dtype), whole_dtype(like).partition("x")[2]
     return tirx.Broadcast(scalar, int(lanes)) if lanes else scalar
 
 
 def widen(half: Any) -> Any:
-    """The float32 of a half given by its bits (uint16); exact, subnormals and NaN too."""
+    """Convert a half, given by its bits (uint16), to float32; exact for all values."""
     single, uint32 = as_type(SINGLE, half), as_type("uint32", half)
 
     def word(value: int) -> Any:
@@ -87,7 +87,7 @@ def widen(half: Any) -> Any:
 
 
 def narrow(value: Any) -> Any:
-    """The bits (uint16) of the half next to a float32: ties to even, NaN stays NaN."""
+    """Round a float32 to a half, as its bits (uint16): ties to even, NaN stays NaN."""
     single, uint32 = as_type(SINGLE, value), as_type("uint32", value)
 
     def word(number: int) -> Any:

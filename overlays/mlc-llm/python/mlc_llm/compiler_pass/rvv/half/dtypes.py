@@ -20,34 +20,34 @@ CONVERSIONS = {"zfh", "zfhmin", "zvfh", "zvfhmin"}
 
 
 def lacks_conversions(target: Target) -> bool:
-    """True if a target is a RISC-V CPU without instructions for half precision."""
+    """Return True if a target is a RISC-V CPU without instructions for half precision."""
     return is_riscv64(target) and not CONVERSIONS & target_features(target)
 
 
 def dtype_of(value: Any) -> str:
-    """The type of an expression, of one element of it if that is a vector."""
+    """Return the element type of an expression."""
     return whole_dtype(value).partition("x")[0]
 
 
 def whole_dtype(value: Any) -> str:
-    """The type of an expression; "" of a buffer, which has a type of its own, and of the rest."""
+    """Return the type of an expression with its lanes; "" for nodes that are no expressions."""
     kind = getattr(value, "ty", None)
     return str(kind.dtype) if isinstance(kind, tvm.ir.PrimType) else ""
 
 
 def as_type(dtype: str, value: Any) -> str:
-    """A type with as many elements as a value has."""
+    """Return a type with as many lanes as a value."""
     _, times, lanes = whole_dtype(value).partition("x")
     return f"{dtype}{times}{lanes}"
 
 
 def is_half(buffer: Any) -> bool:
-    """True if a buffer is of float16."""
+    """Return True for a float16 buffer."""
     return str(buffer.dtype) == HALF
 
 
 def where_halves(rewrite: Callable[[str, tirx.PrimFunc], Any]) -> Rewrite:
-    """A rewrite of the functions that touch float16 alone."""
+    """Restrict a rewrite to functions that use float16."""
 
     def of_function(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         accesses = nodes_of(func.body, (tirx.BufferLoad, tirx.BufferStore))

@@ -79,7 +79,7 @@ def match_batched(stage: Stage) -> BatchedProduct:
 
 
 def call_for_each_matrix(batched: BatchedProduct, symbol: str, columns: int, out: Any) -> Any:
-    """The statement that multiplies the matrices of a batch one after the other.
+    """Return the statement that multiplies the matrices of a batch in sequence.
 
     Args:
         batched: the products.
@@ -118,7 +118,7 @@ def call_for_each_matrix(batched: BatchedProduct, symbol: str, columns: int, out
 
 
 def _flat(sizes: Any, indices: Any) -> Any:
-    """The number of a matrix among those of all indices."""
+    """Return the flat number of a matrix from its batch indices."""
     number = _wide(0)
     for size, index in zip(sizes, indices, strict=True):
         number = number * _wide(size) + _wide(index)

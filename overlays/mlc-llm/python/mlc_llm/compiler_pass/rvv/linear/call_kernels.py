@@ -50,7 +50,7 @@ Found = LinearLayer | BatchedProduct | Depthwise
 
 @tvm.transform.module_pass(opt_level=0, name="CallLinearKernels")
 class CallLinearKernels:
-    """Pass that replaces linear layers by kernel calls where there are kernels for the target."""
+    """Pass that replaces linear layers by kernel calls, for targets with kernels."""
 
     def __init__(self, target: Target, configuration: Configuration):
         self.target, self.configuration = target, configuration
@@ -89,7 +89,7 @@ class CallLinearKernels:
 
 
 def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
-    """By name, the functions whose kernels read tiles, and where their weights are."""
+    """Return the functions whose kernels read tiles: name to positions of their weights."""
     found: dict[str, Places] = {}
     for g_var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and (layer := stored_layer(func)):
@@ -116,7 +116,7 @@ def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
 
 
 def _places(func: tirx.PrimFunc, matrices: list[Any], packing: Packing | None) -> Places:
-    """Places of matrices among the parameters, with bytes of an element; empty if one is absent."""
+    """Map the matrices' positions among the parameters to bytes of an element."""
 
     def item(dtype: str) -> int:
         if packing is not None and dtype == "uint32":
@@ -140,7 +140,7 @@ def call_kernels(
     *,
     tiled: bool = False,
 ) -> tuple[tirx.PrimFunc, list[BlockReport]]:
-    """Replace the linear layer, or the products of a mixture's experts, of one function.
+    """Replace a function's linear layer, or its products of experts, by kernel calls.
 
     Args:
         name: the function's name in its module, for the reports.
@@ -195,7 +195,7 @@ def call_kernels(
 
 
 def _product_of(stage: Stage, stages: list[Stage]) -> Found:
-    """A product as a linear layer, a batch of products, or a convolution.
+    """Read a product as a linear layer, a batch of products, or a depthwise convolution.
 
     Raises:
         PatternMismatch: it is none of them; with the reason that it is no linear layer.
@@ -212,7 +212,7 @@ def _product_of(stage: Stage, stages: list[Stage]) -> Found:
 
 
 def _call_of(found: Found, routines: Routines, *, tiled: bool) -> tuple[str, Callable[[Any], Any]]:
-    """The kernel of a product, and what gives the statement that calls it.
+    """Return the kernel's symbol for a product, and the builder of the statement that calls it.
 
     Raises:
         PatternMismatch: there is no kernel for it.
@@ -235,7 +235,7 @@ def replace_product(
     make: Callable[[Any], Any],
     lanes: int,
 ) -> tirx.PrimFunc:
-    """A function whose product is another statement; what follows works on it in vectors.
+    """Replace the product of a function by a statement, and vectorize the stages that follow.
 
     Args:
         func: the function.
@@ -264,7 +264,7 @@ def replace_product(
 
 
 def _in_place(linear: Found, rest: list[Stage]) -> Stage | None:
-    """The stage that may overwrite the product element by element: its only reader, if any."""
+    """Return the stage that may overwrite the product in place: its only reader; else None."""
     readers = [s for s in rest if any(r.buffer.same_as(linear.out) for r in s.block.reads)]
     if len(readers) != 1 or not isinstance(readers[0].block.body, tirx.BufferStore):
         return None
@@ -279,7 +279,7 @@ def _in_place(linear: Found, rest: list[Stage]) -> Stage | None:
 
 
 def _vectorized(stage: Stage, most: int) -> Any:
-    """A stage's statement with vectors innermost and its rows shared among threads.
+    """Return a stage's statement with an innermost vector loop and rows shared among threads.
 
     A block that is not data parallel stays as it is.
     """

@@ -38,7 +38,7 @@ HALVES = "gemv_f16_tiles"
 
 @dataclass(frozen=True)
 class Routines:
-    """Routines of a kernel library for a target.
+    """The routines of a kernel library, with their sizes for a target.
 
     Attributes:
         library: the library.
@@ -54,14 +54,14 @@ class Routines:
 
     @staticmethod
     def of(library: KernelLibrary, target: Target, *, int8: bool = False) -> Routines:
-        """The routines with the sizes that fit a target."""
+        """Return the routines with the sizes that fit a target."""
         if not is_rvv_target(target):
             return Routines(library, HOST_PANEL_COLUMNS, HOST_LANES, int8)
         group = vector_bits(target) // 32 * 8
         return Routines(library, group, group // 2, int8)
 
     def kinds(self, linear: LinearLayer) -> tuple[str, ...]:
-        """The routines that a layer calls, its product last."""
+        """Return the kinds of routines that a layer calls, in the order of the calls."""
         packed = linear.packing is not None
         if linear.tiled and self.int8 and ("gemm_int8", linear.packing) in self.library.routines:
             return ("quantize_int8", "gemm_int8")
@@ -74,15 +74,15 @@ class Routines:
         return (f"{'gemv' if linear.single and not tiles else 'gemm'}{tiles}",)
 
     def product(self, linear: LinearLayer) -> str:
-        """The symbol of the routine that multiplies."""
+        """Return the symbol of the routine that multiplies."""
         return self.symbol(self.kinds(linear)[-1], linear.packing)
 
     def has(self, kind: str) -> bool:
-        """The library has a routine for weights that are not packed."""
+        """Return True if the library has a routine of this kind for weights that are not packed."""
         return (kind, None) in self.library.routines
 
     def symbol(self, kind: str, packing: Packing | None) -> str:
-        """The symbol of a routine.
+        """Return the symbol of a routine for a packing of weights.
 
         Args:
             kind: as in :class:`crosslab.assemble.kernels.Routine`.
@@ -99,7 +99,7 @@ class Routines:
 
 
 def product(linear: LinearLayer, out: Any, routines: Routines) -> Any:
-    """The statement that computes a layer."""
+    """Return the statement that computes a linear layer."""
     kind = routines.kinds(linear)[-1]
     if kind == "gemm_int8":
         return _gemm_int8(linear, out, routines)
@@ -109,7 +109,7 @@ def product(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 
 def take(taken: TakenRows, routines: Routines) -> Any:
-    """The statement that takes rows from tiles."""
+    """Return the statement that gathers rows from tiles."""
     buffers = [taken.rows, taken.weight, *([taken.scale] if taken.packing else [])]
     count, k = taken.out.shape
     sizes = [count, taken.weight.shape[0], k, routines.columns]
@@ -118,7 +118,7 @@ def take(taken: TakenRows, routines: Routines) -> Any:
 
 
 def _gemm_dense_tiles(linear: LinearLayer, out: Any, routines: Routines) -> Any:
-    """A product with float32 weights in tiles: tasks over whole tiles."""
+    """Return a product with float32 weights in tiles; a task computes whole tiles."""
     k, columns = int64(linear.k), int64(routines.columns)
 
     def arguments(first: Any, rows: Any, start: Any, count: Any) -> list[Any]:
@@ -129,7 +129,7 @@ def _gemm_dense_tiles(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 
 def _gemm_int8(linear: LinearLayer, out: Any, routines: Routines) -> Any:
-    """A product with int8 activations: rows are rounded, then tasks over whole tiles."""
+    """Return a product that quantizes its activations to int8; a task computes whole tiles."""
     k, columns = int64(linear.k), int64(routines.columns)
     words = -(-linear.k // INT8_GROUP) * INT8_WORDS
     ready = tirx.decl_buffer((int64(linear.rows) * words,), "int32", "ready")
@@ -152,7 +152,7 @@ def _gemm_int8(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 
 def _gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
-    """A product with any number of rows: tasks over panels of outputs."""
+    """Return a product with any number of rows; a task computes a panel of outputs."""
     k, columns = int64(linear.k), routines.columns
     panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
 
@@ -168,7 +168,7 @@ def _gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 
 def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
-    """A product with one row: tasks over runs of outputs."""
+    """Return a product with one row; a task computes neighbouring outputs."""
     k, packing = int64(linear.k), linear.packing
     data = linear.data
     if packing is not None:
@@ -190,13 +190,13 @@ def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
 
 def _matrices(linear: LinearLayer, out: Any, first: Any, start: Any) -> list[Any]:
-    """Pointers to the outputs from a row and a column on, and to the inputs from that row on."""
+    """Return pointers to the outputs at a row and column, and to the inputs at the row."""
     to = out.access_ptr("w", offset=first * int64(linear.n) + start)
     return [to, linear.data.access_ptr("r", offset=first * int64(linear.k))]
 
 
 def _weights(linear: LinearLayer, start: Any) -> list[Any]:
-    """Pointers to the weights, and their scales, of the outputs from one on."""
+    """Return pointers to the weights and scales of the outputs from ``start`` on."""
     packing, k = linear.packing, linear.k
     if packing is None:
         return [linear.weight.access_ptr("r", offset=start * k)]
@@ -205,7 +205,7 @@ def _weights(linear: LinearLayer, start: Any) -> list[Any]:
 
 
 def outputs_of_a_task(n: Any, k: int, columns: int) -> int:
-    """Outputs of a task: one panel, or more where panels are small or very many.
+    """Return the outputs of a task: a panel, or several if panels are small or very many.
 
     The smaller tasks are, the less threads differ. Panels are whole: their rows may lie in lanes.
     """
@@ -216,7 +216,7 @@ def outputs_of_a_task(n: Any, k: int, columns: int) -> int:
 
 
 def _parts(linear: LinearLayer, routines: Routines) -> Parts:
-    """The parts of the rows of a layer."""
+    """Return how threads split the rows of a layer."""
     return Parts.of(linear.rows, linear.n, routines.columns)
 
 
@@ -230,7 +230,7 @@ def _products(
     *,
     parts: Parts | None = None,
 ) -> Any:
-    """Calls for parts of rows, bound already unless None, and runs of outputs."""
+    """Return the parallel calls for parts of rows and panels of outputs; None: choose the parts."""
     of_rows = parts or _parts(linear, routines)
     columns = routines.columns
     width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
@@ -246,7 +246,7 @@ def _products(
 
 
 def call(symbol: str, arguments: list[Any]) -> Any:
-    """A call of a C function whose arguments are pointers and int64_t.
+    """Return a call of a C function whose arguments are pointers and int64_t.
 
     Each size is cast to int64, although it has that type already: a later pass may make all
     indices int32, and would also change the arguments of a call that are not cast.
@@ -259,14 +259,14 @@ def call(symbol: str, arguments: list[Any]) -> Any:
 
 
 def _opaque(name: str, linear: LinearLayer, out: Any, body: Any, allocated: Sequence[Any]) -> Any:
-    """A block that declares its buffers, around statements which the compiler cannot read."""
+    """Wrap opaque calls in a block that declares the buffers that they access."""
     inputs = [linear.data, linear.weight, linear.scale]
     reads = [whole(buffer) for buffer in inputs if buffer is not None]
     return block_of(body, name, reads, [whole(out)], allocated)
 
 
 def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., Any]:
-    """A function that makes the statement for one expert: tasks over panels of outputs."""
+    """Return the builder of an expert's statement; a task computes a panel of outputs."""
     n, k, packing = experts.n, experts.k, experts.packing
 
     def make(expert: Any, first: Any, of_data: Any, rows: Any) -> Any:

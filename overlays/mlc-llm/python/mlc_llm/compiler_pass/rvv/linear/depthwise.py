@@ -24,7 +24,7 @@ MISFIT = "it is not a convolution of each channel by itself"
 
 @dataclass(frozen=True)
 class Depthwise:
-    """A convolution of images, one kernel for each channel of the outputs.
+    """A depthwise convolution: one kernel for each output channel.
 
     Attributes:
         stage: the sums.
@@ -46,7 +46,7 @@ class Depthwise:
 
 
 def match_depthwise(stage: Stage) -> Depthwise:
-    """Read a product as a convolution of each channel by itself.
+    """Read a product as a depthwise convolution.
 
     Raises:
         PatternMismatch: it is not one.
@@ -89,7 +89,7 @@ def match_depthwise(stage: Stage) -> Depthwise:
 
 
 def _steps(index: Any, place: Any, tap: Any) -> tuple[int, int]:
-    """Factors of an output's place and of a kernel's in an index without an offset.
+    """Return stride and dilation from an index ``stride * place + dilation * tap``.
 
     Raises:
         PatternMismatch: the index has another form.
@@ -104,7 +104,7 @@ def _steps(index: Any, place: Any, tap: Any) -> tuple[int, int]:
 
 
 def call_for_each_channel(found: Depthwise, symbol: str, out: Any) -> Any:
-    """The statement that convolves the channels, which threads share.
+    """Return the statement that convolves the channels in parallel.
 
     Args:
         found: the convolution.

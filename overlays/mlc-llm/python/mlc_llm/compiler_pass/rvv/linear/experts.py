@@ -22,7 +22,7 @@ BLOCK = "experts"
 
 @dataclass(frozen=True)
 class Experts:
-    """The products of a mixture's experts.
+    """The products of the experts of a mixture-of-experts layer.
 
     Attributes:
         block: the block that does them, in one step.
@@ -41,39 +41,39 @@ class Experts:
     out: Any
 
     def annotation(self, name: str) -> int:
-        """A number that the block is annotated with; 0 without it."""
+        """Return an integer annotation of the block; 0 if it is missing."""
         return int(self.block.annotations.get(name, 0))
 
     @property
     def packing(self) -> Packing | None:
-        """Layout of a packed weight, else None."""
+        """Return the packing of the weights; None if they are not packed."""
         if self.scale is None:
             return None
         return Packing(*map(self.annotation, ("bits", "group_size", "zero_point")))
 
     @property
     def by_row(self) -> bool:
-        """True if each row has an expert of its own."""
+        """Return True if each row names its expert, so that experts' rows are not contiguous."""
         return len(self.index.shape) == 2
 
     @property
     def k(self) -> int:
-        """Inputs."""
+        """Return the number of inputs."""
         return int(self.data.shape[1])
 
     @property
     def n(self) -> int:
-        """Outputs."""
+        """Return the number of outputs."""
         return int(self.out.shape[1])
 
     @property
     def steps(self) -> int:
-        """Experts, or rows that have one each."""
+        """Return the extent of the outer loop: experts, or rows if each row names its expert."""
         return int(self.index.shape[1]) if self.by_row else int(self.index.shape[0]) - 1
 
 
 def find_experts(func: tirx.PrimFunc) -> Experts | None:
-    """The experts' products of a function that has them."""
+    """Find the experts' products of a function; None if it has no such products."""
     found = blocks_named(func, BLOCK)
     if len(found) != 1 or not 3 <= len(found[0].reads) <= 4:
         return None
@@ -84,7 +84,7 @@ def find_experts(func: tirx.PrimFunc) -> Experts | None:
 
 
 def check_experts(experts: Experts) -> None:
-    """Make sure that kernels can do the products.
+    """Raise PatternMismatch if no kernel can compute the products.
 
     Raises:
         PatternMismatch: they cannot.
@@ -97,7 +97,7 @@ def check_experts(experts: Experts) -> None:
 def call_for_each(
     experts: Experts, call: Callable[[Any, Any, Any, Any], Any], func: tirx.PrimFunc
 ) -> tirx.PrimFunc:
-    """A function that calls kernels.
+    """Return the function with a kernel call for each expert.
 
     Args:
         experts: the products in the function.
@@ -126,7 +126,7 @@ def call_for_each(
 
 
 def opaque(experts: Experts, body: Any, allocated: list[Any]) -> Any:
-    """A block around a call, that declares the buffers of the call."""
+    """Wrap a call in a block that declares the call's buffers."""
     buffers = [experts.data, experts.weight, experts.scale, experts.index]
     reads = [whole(buffer) for buffer in buffers if buffer is not None]
     return block_of(body, BLOCK, reads, [whole(experts.out)], allocated)

@@ -50,17 +50,17 @@ class LinearLayer:
 
     @property
     def halves(self) -> bool:
-        """Both factors are of halves, as they are stored."""
+        """Return True if both factors are stored as halves."""
         return str(self.weight.dtype) == str(self.data.dtype) == HALF
 
     @property
     def single(self) -> bool:
-        """The product has one row."""
+        """Return True if the product has one row."""
         return all(is_one(extent) for extent in self.out.shape[:-1])
 
     @property
     def rows(self) -> Any:
-        """Rows of the product, m, as an expression."""
+        """Return the number of rows m, as an expression."""
         product: Any = tirx.IntImm("int64", 1)
         for extent in self.out.shape[:-1]:
             product = product * extent
@@ -105,7 +105,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
 
 
 def _only_widens(stage: Stage) -> bool:
-    """True if a stage copies halves into float32, and does nothing else."""
+    """Return True if a stage only converts halves to float32."""
     value = getattr(stage.block.body, "value", None)
     source = getattr(value, "value", None)
     return (
@@ -116,7 +116,7 @@ def _only_widens(stage: Stage) -> bool:
 
 
 def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
-    """Follow a weight that is dequantized in the same function back to its packed form.
+    """Replace a weight that the function dequantizes by its packed form.
 
     Raises:
         PatternMismatch: the weight is computed in another way.
@@ -177,7 +177,7 @@ def match_unpacked(
 
 
 def in_halves(linear: LinearLayer, stages: list[Stage]) -> LinearLayer | None:
-    """A layer on the halves that its factors are widened from; None if they are others."""
+    """Return the layer on the stored halves of its factors; None if a factor is no widened half."""
     data, weight = stored(linear.data, stages), stored(linear.weight, stages)
     found = replace(linear, data=data, weight=weight)
     if not found.halves:
@@ -192,7 +192,7 @@ def in_halves(linear: LinearLayer, stages: list[Stage]) -> LinearLayer | None:
 
 
 def stored(buffer: Any, stages: list[Stage]) -> Any:
-    """A buffer, or the one of halves that a stage widens into it."""
+    """Return the float16 buffer that a stage widens into a buffer; else the buffer itself."""
     for stage in stages:
         if stage.written.same_as(buffer) and _only_widens(stage):
             return stage.block.body.value.value.buffer
@@ -207,7 +207,7 @@ def _writer(buffer: Any, stages: list[Stage]) -> Stage:
 
 
 def _loaded(stage: Stage, count: int) -> list[Any]:
-    """The buffers that a block reads, in order of their first use."""
+    """Return the buffers that a block reads, in order of first use."""
     buffers = [region.buffer for region in stage.block.reads]
     if len(buffers) != count:
         raise PatternMismatch(
@@ -217,7 +217,7 @@ def _loaded(stage: Stage, count: int) -> list[Any]:
 
 
 def _constant(stage: Stage, operation: Any) -> Any:
-    """The constant right operand of the one such operation in a stage."""
+    """Return the constant right operand of a stage's only operation of a type."""
     found = [node.b for node in nodes_of(stage.block.body, operation)]
     if len(found) != 1 or not isinstance(found[0], tirx.IntImm | tirx.FloatImm):
         raise _not_quantized(stage)

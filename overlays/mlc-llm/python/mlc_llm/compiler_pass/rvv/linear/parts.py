@@ -29,14 +29,14 @@ EVEN = 10
 
 
 def int64(value: Any) -> Any:
-    """A size as an int64 expression."""
+    """Convert a size to an int64 expression."""
     if isinstance(value, int | tirx.IntImm):
         return tirx.IntImm("int64", int(value))
     return tirx.Cast("int64", value)
 
 
 def parts_for(panels: Any, threads: Any) -> Any:
-    """Parts of the rows with which threads share panels of outputs evenly; MOST if none is even.
+    """Return the number of parts of the rows that shares the panels evenly; MOST if no number does.
 
     All are int64 expressions.
     """
@@ -66,7 +66,7 @@ class Parts:
 
     @staticmethod
     def of(rows: Any, outputs: Any, columns: int) -> Parts:
-        """Parts of rows of so many outputs, in panels of `columns`."""
+        """Split rows with ``outputs`` outputs each, in panels of ``columns``."""
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
@@ -80,18 +80,18 @@ class Parts:
 
     @property
     def whole(self) -> bool:
-        """Rows are not split, whatever the threads."""
+        """Return True if the rows are never split."""
         return not self.bindings
 
     def rows_of(self, part: Any) -> Any:
-        """Rows of a part."""
+        """Return first row and number of rows of a part."""
         if self.whole:
             return self.rows
         rest = self.rows - part * self.size
         return tirx.Select(part + 1 < self.count, self.size, rest)
 
     def rounded(self, body: Callable[[Any, Any, Any, Any], Any]) -> Any:
-        """Statements that threads share, for up to ROWS rows.
+        """Return a parallel loop whose body computes up to ROWS rows.
 
         Args:
             body: of a first row and a number of rows, and those of their part.
@@ -107,7 +107,7 @@ class Parts:
         return tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
 
     def shared(self, outputs: Any, width: int, body: Callable[[Any, Any, Any, Any], Any]) -> Any:
-        """Statements that threads share, for a part of the rows and up to `width` outputs.
+        """Return a parallel loop over parts of rows and runs of ``width`` outputs.
 
         Parts are the fast index: a thread reads the same weights again.
 

@@ -32,7 +32,7 @@ UNFILLED = "mlc_rvv_stored_weights_need_the_project_s_kernels"
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A layer that :func:`stored_function` made.
+    """A layer whose weights are stored in a file's blocks, as made by :func:`stored_function`.
 
     Attributes:
         kind: "linear": out[rows, n] = data[rows, k] * transpose(weights), or "take":
@@ -51,14 +51,14 @@ class StoredLayer:
 
     @property
     def rows(self) -> Any:
-        """Rows of the output."""
+        """Return the number of output rows."""
         rows: Any = 1
         for extent in self.out.shape[:-1]:
             rows = extent * rows
         return int64(rows)
 
     def of_segment(self, index: int) -> dict[str, Any]:
-        """The buffers of a segment, by part."""
+        """Return part name to buffer for a segment."""
         first = sum(len(segment.parts) for segment in self.segments[:index])
         parts = self.segments[index].parts
         return {part.name: self.parts[first + i] for i, part in enumerate(parts)}
@@ -71,7 +71,7 @@ def stored_function(
     out: Sequence[Any],
     segments: tuple[StoredSegment, ...],
 ) -> tirx.PrimFunc:
-    """The function of a layer, without its statements.
+    """Return the TIR function of a layer; :func:`fill_in` adds its statements.
 
     Args:
         kind: see :class:`StoredLayer`.
@@ -95,7 +95,7 @@ def stored_function(
 
 
 def stored_layer(func: tirx.PrimFunc) -> StoredLayer | None:
-    """The layer that a function computes; None if it is no function of stored weights."""
+    """Return the layer that a function computes; None for functions without stored weights."""
     text = func.attrs.get(ATTRIBUTE) if func.attrs is not None else None
     if text is None:
         return None
@@ -106,7 +106,7 @@ def stored_layer(func: tirx.PrimFunc) -> StoredLayer | None:
 
 
 def stored_places(layer: StoredLayer) -> Places:
-    """Places of the weights among the function's parameters, with bytes of an element."""
+    """Map the positions of the weights among the parameters to bytes of an element."""
     items = [part.item for segment in layer.segments for part in segment.parts]
     return {1 + i: item for i, item in enumerate(items)}
 
@@ -114,7 +114,7 @@ def stored_places(layer: StoredLayer) -> Places:
 def fill_in(
     func: tirx.PrimFunc, layer: StoredLayer, routines: Routines, *, tiled: bool
 ) -> tuple[tirx.PrimFunc, str]:
-    """Give the function of a layer its statements.
+    """Add the statements that call kernels to the function of a layer.
 
     Returns:
         The function, and the symbols that it calls.
@@ -134,7 +134,7 @@ def fill_in(
 
 
 def _pointers(buffers: dict[str, Any], start: Any, segment: StoredSegment) -> list[Any]:
-    """Pointers to the parts of the outputs from one on; a part that there is none of is quants."""
+    """Return pointers to a segment's parts at output ``start``; quants replace missing parts."""
     columns = {part.name: part.columns for part in segment.parts}
     return [
         buffers[name].access_ptr("r", offset=start * columns[name])
@@ -155,7 +155,7 @@ def _take(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
 
 
 def _linear(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
-    """Activations are rounded once for each length of block; then tasks over whole tiles."""
+    """Return a product that quantizes activations once per block length; a task computes tiles."""
     ready: dict[int, Any] = {}
     for segment in layer.segments:
         if segment.block not in ready:
@@ -178,12 +178,12 @@ def _inputs(layer: StoredLayer) -> int:
 
 
 def _ready_bytes(layer: StoredLayer, block: int) -> int:
-    """Bytes of a row of rounded activations: values, a scale, and sums of eight values each."""
+    """Return the bytes of a quantized row: values, scales, and sums of eight values."""
     return _inputs(layer) // block * (block + 4 + block // 8 * 2)
 
 
 def _round(layer: StoredLayer, routines: Routines, parts: Parts, block: int, ready: Any) -> Any:
-    """Rows are rounded in tasks; a row's blocks lie among those of all rows of its part."""
+    """Return parallel calls that quantize rows; blocks of a part's rows are interleaved."""
     k, row = int64(_inputs(layer)), _ready_bytes(layer, block)
     each = block + 4 + block // 8 * 2
 

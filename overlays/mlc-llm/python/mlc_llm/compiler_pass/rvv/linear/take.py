@@ -22,7 +22,7 @@ from .match import match_unpacked
 
 @dataclass(frozen=True)
 class TakenRows:
-    """Rows of a matrix: out[count, k] = weight[rows[count], k].
+    """A gather of rows: out[count, k] = weight[rows[count], k].
 
     Attributes:
         out: [count, k].
@@ -40,7 +40,7 @@ class TakenRows:
 
 
 def match_take(func: tirx.PrimFunc) -> TakenRows | None:
-    """Read a function that does nothing but take rows; None if it is anything else."""
+    """Read a function that only gathers rows; None for other functions."""
     stages = stages_of(func) or []
     if not 1 <= len(stages) <= 2 or len(stages[-1].block.iter_vars) != 2:
         return None
@@ -84,7 +84,7 @@ def _match(stage: Stage, stages: list[Stage]) -> TakenRows:
 
 
 def take_rows(func: tirx.PrimFunc, taken: TakenRows, call: Any) -> tirx.PrimFunc:
-    """The function with a statement in place of its loops."""
+    """Replace the loops of a function by a statement."""
     buffers = [taken.rows, taken.weight, taken.scale]
     reads = [whole(buffer) for buffer in buffers if buffer is not None]
     new = with_root(func, [block_of(call, "take", reads, [whole(taken.out)])], [])

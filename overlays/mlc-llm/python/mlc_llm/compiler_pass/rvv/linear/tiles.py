@@ -27,7 +27,7 @@ Places = Mapping[int, int]
 
 @dataclass
 class _Uses:
-    """Uses of a module's parameters.
+    """Functions and argument positions that use each of a module's parameters.
 
     Attributes:
         calls: TIR function, and which parameter of the model each of its arguments is.
@@ -63,7 +63,7 @@ class _Uses:
 
 @dataclass(frozen=True)
 class TiledWeights:
-    """The parameters of a module that are in tiles.
+    """The parameters of a module that are stored in tiles.
 
     Attributes:
         functions: names of the TIR functions that read them.
@@ -75,7 +75,7 @@ class TiledWeights:
 
 
 def choose_tiles(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
-    """The weights that can be in tiles.
+    """Return the weights that can be stored in tiles.
 
     Args:
         mod: the module.
@@ -101,7 +101,7 @@ def choose_tiles(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
 
 
 def loaded_weights(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
-    """The weights that can be handed to a device when they are loaded, even if the CPU reads them.
+    """Return the weights that a device can take at load time, even if the CPU reads them, too.
 
     Args:
         mod: the module.
@@ -124,7 +124,7 @@ def _uses_of(mod: IRModule) -> _Uses:
 
 
 def _kept(uses: _Uses, functions: set[str], places: Mapping[str, Places]) -> dict[int, int]:
-    """Parameters that these functions alone use, at these places, as one kind of element."""
+    """Map parameters that only these functions use, at these positions, to bytes of an element."""
     items: dict[int, set[int]] = {number: {0, 1} for number in uses.others}
     for name, args in uses.calls:
         of_function = places[name] if name in functions else {}
@@ -136,7 +136,7 @@ def _kept(uses: _Uses, functions: set[str], places: Mapping[str, Places]) -> dic
 
 
 def add_entries(mod: IRModule, tiled: TiledWeights, tile: int, symbol: str) -> IRModule:
-    """Add the functions that name the parameters in tiles, and that reorder one.
+    """Add a function that lists the parameters in tiles, and functions that reorder them.
 
     Args:
         mod: the module; changed in place.
@@ -151,7 +151,7 @@ def add_entries(mod: IRModule, tiled: TiledWeights, tile: int, symbol: str) -> I
 def add_loading(
     mod: IRModule, weights: TiledWeights, functions: Mapping[int, tirx.PrimFunc], **about: int
 ) -> IRModule:
-    """Add the function that names parameters, and those to call with each once it is loaded.
+    """Add a function that lists parameters, and functions to call with each after it is loaded.
 
     Args:
         mod: the module; changed in place.
@@ -174,7 +174,7 @@ def add_loading(
 
 
 def _reorder(item: int, tile: int, symbol: str) -> tirx.PrimFunc:
-    """A function of matrices [count, rows, columns] of elements of so many bytes."""
+    """Return the TIR function that reorders matrices [count, rows, columns] into tiles."""
     count, rows, columns = (tirx.Var(name, "int64") for name in ("count", "rows", "columns"))
     dtype, number = f"uint{8 * item}", tirx.Var("matrix", "int64")
     data = tirx.decl_buffer((count, rows, columns), dtype, "data")

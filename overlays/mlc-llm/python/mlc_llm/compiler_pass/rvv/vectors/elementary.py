@@ -76,7 +76,7 @@ INVERSE_BITS, INVERSE_STEPS = 0x7EF311C3, 3
 
 
 def exp(x: Any) -> Any:
-    """e^x, with a relative error below 2^-22; 0 where the result is below 2^-126."""
+    """Return e^x with a relative error below 2^-22; 0 if the result is below 2^-126."""
     return _exp(x) if _of_halves(x) else named(x, _exp)
 
 
@@ -87,7 +87,7 @@ def _exp(x: Any) -> Any:
 
 
 def _exp_between(x: Any, least: float, most: float) -> Any:
-    """e^x; e to the power of the nearer bound where x is outside of them."""
+    """Return e^x with x clamped to [least, most]."""
     # Selections, unlike min and max, let a NaN through.
     above, below = x > const(most), x < const(least)
     clamped = tirx.Select(above, const(most), tirx.Select(below, const(least), x))
@@ -102,7 +102,7 @@ def _exp_between(x: Any, least: float, most: float) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), with a relative error below 2^-21 for results from 2^-124 on.
+    """Return 1 / (1 + e^-x) with a relative error below 2^-21 for results of at least 2^-124.
 
     Those below are 2^-124.4. Divisions take cores ten times as long as what is here in their place,
     but TVM writes out what is named wherever it is used: where the argument is the conversion of a
@@ -114,7 +114,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def silu(x: Any) -> Any:
-    """Give x / (1 + e^-x), as near as :func:`sigmoid`, in three quarters of the instructions.
+    """Return x / (1 + e^-x), as precise as :func:`sigmoid`, with fewer instructions.
 
     NaN comes of the product with x: bounds may be minima and maxima, which lose it.
     """
@@ -130,7 +130,7 @@ def silu(x: Any) -> Any:
 
 
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent, with a relative error below 2^-21."""
+    """Return the hyperbolic tangent with a relative error below 2^-21."""
 
     def by_size(size: Any) -> Any:
         # A minimum would lose a NaN.
@@ -143,7 +143,7 @@ def tanh(x: Any) -> Any:
 
 
 def log1p(x: Any) -> Any:
-    """The logarithm of 1 + x, with a relative error below 2^-21."""
+    """Return the logarithm of 1 + x with a relative error below 2^-21."""
 
     def by_quotient(s: Any) -> Any:
         return named(s * s, lambda q: tirx.op.fma(s * q, polynomial(q, ATANH_TERMS), s + s))
@@ -158,7 +158,7 @@ def log1p(x: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """The error function, with a relative error below 2^-21."""
+    """Return the error function with a relative error below 2^-21."""
 
     def by_size(size: Any) -> Any:
         ratio = const(1) / (const(1) + const(0.5) * size)
@@ -174,7 +174,7 @@ def erf(x: Any) -> Any:
 
 
 def _expm1_between(x: Any) -> Any:
-    """e^x - 1 for x from -87 to 0, with a relative error below 2^-22."""
+    """Return e^x - 1 for x in [-87, 0] with a relative error below 2^-22."""
 
     def of_named(value: Any) -> Any:
         bits, whole = rounded(value * const(1 / math.log(2)), 127)
@@ -198,7 +198,7 @@ def _with_sign(size: Any, x: Any) -> Any:
 
 
 def _finite_divisor(x: Any) -> Any:
-    """1 + e^-x for |x| up to LOGISTIC_MOST, else that at the nearer bound, also if x is NaN."""
+    """Return 1 + e^-x with x clamped to [-LOGISTIC_MOST, LOGISTIC_MOST]; finite for NaN, too."""
 
     def of_clamped(clamped: Any) -> Any:
         bits, whole = rounded(clamped * const(-1 / math.log(2)), MONIC_EXPONENT)
@@ -227,12 +227,12 @@ def _divided(x: Any) -> Any:
 
 
 def _divisor(x: Any) -> Any:
-    """1 + e^-x, at most 2^125."""
+    """Return 1 + e^-x, at most 2^125."""
     return const(1) + _exp_between(const(0) - x, EXP_LEAST, LOGISTIC_MOST)
 
 
 def _inverse(x: Any) -> Any:
-    """1 / x for x from 1 to 2^125.
+    """Return 1 / x for x in [1, 2^125].
 
     Goldschmidt's form of Newton's steps: with less = 1 - x * near, near + near * less is nearer,
     and what is less of it is the square of less. Nothing but these two is needed again.
@@ -268,7 +268,7 @@ OF_SCALARS = {"tirx.erf": "erff", "tirx.log1p": "log1pf", "tirx.tanh": "tanhf"}
 
 
 def _lowered(name: str) -> Callable[[Any], Any]:
-    """Lowering of a call to libm; None, after which TVM's own follows, for other dtypes."""
+    """Return the lowering of a libm call; it gives None for dtypes of TVM's own lowering."""
 
     def lower(call: Any) -> Any:
         if str(call.ty.dtype) != "float32":

@@ -16,7 +16,7 @@ FEWEST_LANES = 4
 
 @dataclass(frozen=True)
 class Piece:
-    """Iterations that are done in vectors of one width, or one by one if that is 1."""
+    """Iterations of a loop that use vectors of one width (1: scalars)."""
 
     start: int
     lanes: int
@@ -24,7 +24,7 @@ class Piece:
 
 
 def pieces_of(extent: int, most: int) -> list[Piece]:
-    """All iterations of a loop in vectors of at most so many, a power of two; [] if too few.
+    """Split a loop into pieces of vectors, at most ``most`` lanes (a power of 2); [] if too few.
 
     One width for all of them if that is half of the most, at least; otherwise the widest vectors
     that there are enough iterations for, then narrower ones, and the last few one by one.
@@ -44,7 +44,7 @@ def pieces_of(extent: int, most: int) -> list[Piece]:
 
 
 def loop_over(piece: Piece, name: str, dtype: Any, body: Callable[[Any, Any], Any]) -> Any:
-    """The iterations of a piece, of a body that takes the lane and the index."""
+    """Return the loop of a piece; ``body`` takes the lane and the index."""
     run, lane = tirx.Var(name, dtype), tirx.Var("lane", dtype)
     start = tirx.const(piece.start, dtype)
     if piece.lanes == 1:

@@ -46,7 +46,7 @@ class Rotary:
 
 
 def read_rotary(func: tirx.PrimFunc) -> Rotary:
-    """Read the parameters of a rotary embedding off its function.
+    """Read the parameters of a rotary embedding from its function.
 
     Raises:
         PatternMismatch: it is not fused_rope, or its frequencies depend on the position.
@@ -113,7 +113,7 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
 
 
 def _lets(value: Any) -> list[Any]:
-    """The definitions around a value, from the outermost to the innermost, at least one."""
+    """Return the Let bindings around a value, outermost first; at least one."""
     found = []
     while isinstance(value, tirx.Let):
         found.append(value)
@@ -122,7 +122,7 @@ def _lets(value: Any) -> list[Any]:
 
 
 def _distinct(table: np.ndarray, half: int, neighbours: bool) -> np.ndarray:
-    """The table without its repetitions.
+    """Return the table without repeated entries.
 
     Raises:
         PatternMismatch: neighbours are turned by different angles.
@@ -140,7 +140,7 @@ def _shape(buffer: Any) -> list[Any]:
 
 
 def _split(angle: Any, position: Any, d: Any, features: int) -> tuple[Any, np.ndarray]:
-    """The angle as an expression of position and a table over features.
+    """Split an angle into an expression of the position and a table over features.
 
     Raises:
         PatternMismatch: several parts of it depend on the feature, or one cannot be worked out.
@@ -165,7 +165,7 @@ def _split(angle: Any, position: Any, d: Any, features: int) -> tuple[Any, np.nd
 
 
 def _without_loads(node: Any, d: Any) -> list[Any]:
-    """The largest parts of an expression that depend on d and load nothing."""
+    """Return the largest subexpressions that depend on d and load nothing."""
     if not uses(node, d):
         return []
     if not nodes_of(node, tirx.BufferLoad):
@@ -193,7 +193,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def evaluate(node: Any, values: dict[Any, int]) -> Any:
-    """The value of an expression, floats in double precision.
+    """Evaluate an expression; floats in double precision.
 
     Raises:
         PatternMismatch: it holds an operation that is not known.

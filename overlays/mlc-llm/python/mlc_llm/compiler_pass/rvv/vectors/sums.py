@@ -18,7 +18,7 @@ IN_ORDER = 8
 
 
 def summand_of(stage: Stage) -> Any:
-    """The terms that a stage adds up over its last axis, from zero; None for any other stage."""
+    """Return the summand of a stage that sums over its last axis; None for other stages."""
     block, store = stage.block, stage.block.body
     kinds = [axis.iter_type for axis in block.iter_vars]
     if kinds.count(tirx.IterVar.CommReduce) != 1 or kinds[-1] != tirx.IterVar.CommReduce:
@@ -37,7 +37,7 @@ def summand_of(stage: Stage) -> Any:
 
 
 def with_vector_sums(func: tirx.PrimFunc, most: int) -> Any:
-    """The body with sums over contiguous elements in vectors of partial sums."""
+    """Return the body with sums over contiguous elements as vectors of partial sums."""
 
     def replace(loop: Any) -> Any:
         realize = loop.body

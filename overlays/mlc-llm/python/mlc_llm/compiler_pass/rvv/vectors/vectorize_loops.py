@@ -67,7 +67,7 @@ def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc |
 
 
 def _blocks(statement: Any) -> list[Any]:
-    """The realizations of blocks below a statement, itself included, root blocks left out."""
+    """Return the block realizations in a statement, without root blocks."""
     return [n for n in nodes_of(statement, tirx.SBlockRealize) if n.block.iter_vars]
 
 
@@ -79,7 +79,7 @@ def _is_data_parallel(func: tirx.PrimFunc) -> bool:
 
 
 def _is_known(stage: Stage) -> bool:
-    """True if a stage maps elements, or sums over the last of its axes and is no product."""
+    """Return True if a stage is elementwise, or a sum over its last axis that is no product."""
     kinds = [axis.iter_type for axis in stage.block.iter_vars]
     if all(kind == tirx.IterVar.DataPar for kind in kinds):
         return True
@@ -87,7 +87,7 @@ def _is_known(stage: Stage) -> bool:
 
 
 def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Compute intermediate buffers where they are read, unless that repeats the work.
+    """Inline intermediate buffers into their readers, unless that repeats work.
 
     An elementary function is not computed within the argument of another one: arithmetic has its
     argument in many places, so that code would grow by a power with each such function.
@@ -134,7 +134,7 @@ def _has_functions(block: Any) -> bool:
 
 
 def _without_scalars(body: Any) -> Any:
-    """Put the value of a local buffer of one element where it is read: vectors cannot use these."""
+    """Replace reads of one-element local buffers by their values, for vector loops."""
 
     def replace(sequence: Any) -> Any:
         statements = list(sequence.seq)
@@ -166,7 +166,7 @@ def _put(statement: Any, buffer: Any, value: Any) -> Any:
 
 
 def with_arithmetic(body: Any) -> Any:
-    """Elementary functions of float32 as arithmetic."""
+    """Replace float32 elementary functions by arithmetic."""
 
     def gated(product: Any) -> Any:
         for x, gate in (product.a, product.b), (product.b, product.a):
@@ -184,7 +184,7 @@ def with_arithmetic(body: Any) -> Any:
 
 
 def _with_vectors(body: Any, most: int) -> Any:
-    """The innermost loops over contiguous elements as vectors of at most so many."""
+    """Vectorize the innermost loops over contiguous elements, with at most ``most`` lanes."""
 
     def replace(loop: Any) -> Any:
         if not isinstance(loop.extent, tirx.IntImm) or loop.kind != tirx.ForKind.SERIAL:
@@ -204,7 +204,7 @@ def _with_vectors(body: Any, most: int) -> Any:
 
 
 def is_contiguous(loop: Any) -> bool:
-    """True if each iteration accesses the neighbour of the last one's elements, or the same."""
+    """Return True if each iteration accesses the next elements, or the same elements."""
     calls = nodes_of(loop.body, tvm.ir.Call)
     if nodes_of(loop.body, (tirx.For, tirx.While, tirx.AssertStmt)) or any(
         getattr(call.op, "name", "") in NOT_IN_VECTORS for call in calls
@@ -231,7 +231,7 @@ def _steps_by_one(access: Any, bindings: dict[Any, Any], var: Any) -> bool:
 
 
 def _with_threads(body: Any) -> Any:
-    """The outermost loop of more than one iteration, in each nest, shared among threads."""
+    """Make the outermost loop with several iterations in each nest parallel."""
 
     def replace(node: Any) -> Any:
         if not isinstance(node, tirx.For) or node.kind != tirx.ForKind.SERIAL:

@@ -44,7 +44,7 @@ class SeenKeys:
 
 
 def _num_visible(causal, pos, q_len, kv_len, window: int):
-    """Return how many keys, from the first on, the query at pos within its sequence may see.
+    """Return the number of first keys that the query at position ``pos`` may see.
 
     With a window, as _first_visible takes it, all keys are older than the query, and it hides none
     from the end on.
@@ -56,7 +56,7 @@ def _num_visible(causal, pos, q_len, kv_len, window: int):
 
 
 def _first_visible(causal, pos, kv_len, window: int):
-    """Return the first key that the query at pos within its sequence may see: see causal_mask."""
+    """Return the first key that the query at position ``pos`` may see; see causal_mask."""
     return T.if_then_else(causal > 0, T.max(kv_len - T.max(window - 1 - pos, 0), 0), 0)
 
 

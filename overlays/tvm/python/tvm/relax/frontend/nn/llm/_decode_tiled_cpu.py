@@ -47,7 +47,7 @@ PART = 256
 
 
 def _power_of_two(most: int) -> int:
-    """The largest power of 2 up to a number of at least 1."""
+    """Return the largest power of 2 that is at most ``most``."""
     return 1 << most.bit_length() - 1
 
 
@@ -56,7 +56,7 @@ def _sum(vector):
 
 
 def _single(x, row: tuple, first, lanes: int, near: str):
-    """Elements of a row as float32; whole numbers of a byte, which halves hold, by way of the type `near`."""
+    """Load elements of a row as float32; int8 values are first converted to the type `near`."""
     value = x[(*row, T.ramp(first, 1, lanes))]
     if x.dtype == "int8":
         # LLVM would convert to float32 at once, and again where a product needs a half.
@@ -99,7 +99,7 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, width, factor=
 
 
 def _add_value(parts, weights, j, values, row, first) -> None:
-    """Add a part of a value, times its weight for each query, to the parts of the outputs.
+    """Add a part of a value vector, times each query's weight, to the outputs' partial sums.
 
     Args:
         parts: [group, lanes], which stays in registers.
@@ -119,7 +119,7 @@ def _add_value(parts, weights, j, values, row, first) -> None:
 
 
 def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16, *, int8_pages: bool = False):
-    """Decode attention, one query a sequence, over a paged KV cache.
+    """Return decode attention, one query per sequence, over a paged KV cache.
 
     Args:
         num_kv_heads: number of KV heads.

@@ -28,7 +28,7 @@ FACTOR_BYTES = 4
 
 
 def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
-    """Number and type of the elements of a row of pages, which has `d` of a key or value.
+    """Return number and type of the elements that a key or value of `d` numbers takes in a page.
 
     Args:
         d: head dimension.
@@ -42,7 +42,7 @@ def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
 
 
 def factor_in(pages: Any, row: tuple) -> Any:
-    """The factor of a row of pages in int8."""
+    """Return the scale of an int8 row of pages."""
     size = pages.shape[-1]
     return tirx.reinterpret("float32", pages[(*row, T.ramp(size - FACTOR_BYTES, 1, FACTOR_BYTES))])
 
@@ -60,7 +60,7 @@ def match_integers(handle: Any, shape: tuple) -> Any:
 
 
 class RaggedKeys:
-    """Keys and values of all sequences one behind the other: [rows, h_kv, d] each."""
+    """Concatenated keys and values of all sequences: [rows, h_kv, d] each."""
 
     def __init__(self, k: Any, v: Any, indptr: Any, rows: Any) -> None:
         self.k, self.v, self.indptr, self.rows = k, v, indptr, rows
@@ -79,7 +79,7 @@ class RaggedKeys:
         return None
 
     def matrices(self) -> list[Any]:
-        """The same memory as matrices of all heads' columns, [rows, h_kv * d] each."""
+        """Return views of the same memory as matrices [rows, h_kv * d]."""
 
         def matrix(x: Any) -> Any:
             return T.decl_buffer((self.rows, x.shape[1] * x.shape[2]), x.dtype, data=x.data)
@@ -145,11 +145,11 @@ class PagedKeys:
         return IRBuilder.name("factor", T.Bind(factor_in(self.k, row)))
 
     def _in_pages(self, tile: int) -> bool:
-        """Whether tiles of so many keys lie in one page each."""
+        """Return True if each tile of ``tile`` keys lies in a single page."""
         return not self.sliding_window and self.page_size % tile == 0
 
     def places_of_tile(self, b: Any, begin: Any, h_kv: Any, kv_begin: Any, tile: int) -> Any:
-        """As places, for `tile` keys from a multiple of that number on."""
+        """Return the places of the `tile` keys from a multiple of `tile` on."""
         if not self._in_pages(tile):
             return self.places(b, begin, h_kv, kv_begin, None)
         page, slot = self.find(b, begin, kv_begin)
@@ -160,11 +160,11 @@ class PagedKeys:
         return place
 
     def readable(self, j: Any, count: Any, tile: int) -> Any:
-        """Key `j` of a tile's first `count`; if it is not, one that can be read in its place."""
+        """Return `j` clamped to a readable key of a tile with `count` keys."""
         return j if self._in_pages(tile) else T.min(j, count - 1)
 
     def find(self, b: Any, begin: Any, key: Any) -> tuple:
-        """The page of a key, and its slot there."""
+        """Return a key's page, and its slot in the page."""
         slot = _get_seq_offset(key, b, self.length_info, self.sliding_window)
         slot = IRBuilder.name("slot", T.Bind(slot))
         page = T.Bind(self.page_values[begin + slot // self.page_size])
@@ -172,7 +172,7 @@ class PagedKeys:
 
 
 class LatentKeys(PagedKeys):
-    """A paged cache of latent vectors, [max_num_pages, page_size, d]: one is a key and a value."""
+    """A paged cache of latent vectors [max_num_pages, page_size, d], each both key and value."""
 
     def places(self, b: Any, begin: Any, h_kv: Any, kv_begin: Any, kv_row: Any) -> Any:  # noqa: ARG002
         return lambda j: (self.find(b, begin, kv_begin + j),) * 2

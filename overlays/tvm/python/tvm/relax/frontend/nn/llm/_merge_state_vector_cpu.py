@@ -18,7 +18,7 @@ from ._vector_rows import MOST_LANES, fill_row, lanes_of
 
 
 def _merge_state_inplace_cpu(v_dtype, *, num_heads: int | None = None, head_dim: int | None = None):
-    """Combine attention over two disjoint sets of keys, into the first result.
+    """Return the function that merges attention over two sets of keys into the first result.
 
     Args:
         v_dtype: type of both outputs; sums are float32.

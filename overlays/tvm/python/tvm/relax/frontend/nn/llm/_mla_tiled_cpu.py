@@ -59,7 +59,7 @@ def mla_functions_cpu(bb: rx.BlockBuilder, num_heads: int, qk_head_dim: int, v_h
 
 
 def _attention_prefill_mla_cpu(h_q: int, d_latent: int, d_rope: int, dtype: str, page_size: int = 16, *, tile: PrefillTile | None = None):
-    """Attention of several queries a sequence, or of one each, over a paged cache of latent vectors.
+    """Return attention of one or more queries per sequence over a paged cache of latent vectors.
 
     Args:
         h_q: number of query heads.
@@ -114,7 +114,7 @@ def _attention_prefill_mla_cpu(h_q: int, d_latent: int, d_rope: int, dtype: str,
 
 
 def _copy_single_page_mla_cpu(page_size: int, head_dim: int, dtype: str):
-    """Copy the first slots of a page of latent vectors to another page, when a sequence is forked.
+    """Return the function that copies the first slots of a page of latent vectors, for a fork.
 
     Args:
         page_size: tokens of a page.

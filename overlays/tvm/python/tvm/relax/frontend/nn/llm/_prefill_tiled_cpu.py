@@ -87,7 +87,7 @@ def _attention_prefill_cpu(
     tile: PrefillTile | None = None,
     int8_pages: bool = False,
 ):
-    """Prefill attention over a paged KV cache.
+    """Return prefill attention over a paged KV cache.
 
     Args:
         h_kv: number of KV heads.
@@ -163,7 +163,7 @@ def _attention_prefill_ragged_cpu(
     *,
     tile: PrefillTile | None = None,
 ):
-    """Prefill attention over K and V given as ragged tensors: the first prefill of a sequence.
+    """Return prefill attention over ragged K and V: the first prefill of a sequence.
 
     Args:
         h_kv: number of KV heads.

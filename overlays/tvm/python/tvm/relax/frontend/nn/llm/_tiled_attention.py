@@ -57,13 +57,13 @@ class PrefillTile:
     kv_tile: int = 16
 
     def __post_init__(self) -> None:
-        """Refuse sizes no kernel can be built for."""
+        """Raise ValueError for sizes without a kernel."""
         if self.q_tile < 1 or self.kv_tile < 1:
             raise ValueError(f"tile sizes must be positive, got {self.q_tile}x{self.kv_tile}")
 
 
 class _Tiles:
-    """Buffers that a task works on, all of float32.
+    """The float32 buffers of a task.
 
     The state of the softmax is, per row, the running maximum ``m``, the running sum in ``kv_tile``
     lanes that are added up only at the end (``d_lanes``), and the sum of weighted values ``O``.
@@ -89,7 +89,7 @@ def _allocated(name: str, *shape: int) -> Any:
 
 
 def row_max(buffer, row, columns: int):
-    """Return the maximum of a row, as one reduction: LLVM makes a chain of branches of a loop."""
+    """Return the maximum of a row as one reduction, since LLVM compiles a loop to branches."""
     if columns == 1:
         return buffer[row, 0]
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", buffer[row, T.ramp(0, 1, columns)])
@@ -246,7 +246,7 @@ def _schedule_macro(q_tile: int, group_size: int):
 
 
 def attention_macro(tile: PrefillTile, h_kv: int, h_q: int, d_qk: int, d_v: int, dtype: str, *, in_place: bool = False):
-    """Return the macro that attends: all of a kernel behind its parameters and tables.
+    """Return the macro with the body of an attention kernel, behind its parameters and tables.
 
     Args:
         tile: tile sizes.

@@ -25,7 +25,7 @@ PAGE_SIZE = 16
 
 
 def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], *, tile: PrefillTile | None = None):
-    """Attention of trees over their own nodes, given as ragged tensors.
+    """Return attention of token trees over their own nodes, given as ragged tensors.
 
     Args:
         h_kv: number of KV heads.
@@ -89,7 +89,7 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
 
 
 def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], *, tile: PrefillTile | None = None, int8_pages: bool = False):  # noqa: ARG001
-    """Attention of trees over a paged KV cache, whose last keys are the trees' nodes.
+    """Return attention of token trees over a paged KV cache, whose last keys are the trees' nodes.
 
     Args:
         h_kv: number of KV heads.

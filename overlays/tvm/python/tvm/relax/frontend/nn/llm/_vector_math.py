@@ -52,12 +52,12 @@ COS_TERMS = [1, -0.49999999725, 0.041666623298, -0.00138867629451, 2.43903687576
 
 
 def const(value: float) -> Any:
-    """A float32 constant."""
+    """Return a float32 constant."""
     return tirx.const(value, "float32")
 
 
 def polynomial(x: Any, terms: list[float]) -> Any:
-    """The polynomial with these coefficients, from the constant term up.
+    """Return the polynomial with the given coefficients, constant term first.
 
     Its steps are fused where the target can, which LLVM sees to; elsewhere fma would be a call.
     """
@@ -68,21 +68,21 @@ def polynomial(x: Any, terms: list[float]) -> Any:
 
 
 def rounded(x: Any, more: int = 0) -> tuple[Any, Any]:
-    """The integer next to x, as uint32 modulo 2^22, `more` being added, and as float32."""
+    """Round x to an integer; return it plus `more` as uint32 modulo 2^22, and as float32."""
     bits = tirx.reinterpret("uint32", x + const(ROUNDING + more))
     # By way of the bits, as TVM would simplify x + c - c although that is not x in float32.
     return bits, tirx.reinterpret("float32", bits) - const(ROUNDING + more)
 
 
 def reduced(x: Any, count: Any, parts: list[float]) -> Any:
-    """X minus `count` times a number that is the sum of parts."""
+    """Return x - count * (sum of parts), subtracted part by part."""
     for part in parts:
         x = tirx.op.fma(count, const(-part), x)
     return x
 
 
 def exp2(x: Any) -> Any:
-    """2^x for x of at most 0, with a relative error below 2^-22; 0 where x is below -125."""
+    """Return 2^x for x <= 0 with a relative error below 2^-22; 0 for x < -125."""
     bits, whole = rounded(x)
     fraction = x - whole
     power = polynomial(fraction, EXP2_TERMS)
@@ -93,7 +93,7 @@ def exp2(x: Any) -> Any:
 
 
 def log2(x: Any) -> Any:
-    """Base-2 logarithm of a normal x above 0, within 2^-22, or that share of it if it is above 1.
+    """Return log2 of a normal x > 0 with an error of at most 2^-22 * max(1, |log2 x|).
 
     NaN where x is infinite or NaN.
     """
@@ -109,12 +109,12 @@ def log2(x: Any) -> Any:
 
 
 def sin_cos(x: Any) -> tuple[Any, Any]:
-    """sin(x) and cos(x) with an absolute error below 2^-22, for |x| up to 2^17."""
+    """Return sin(x) and cos(x) with an absolute error below 2^-22 for |x| up to 2^17."""
     return _turn(x, 0), _turn(x, 1)
 
 
 def _turn(x: Any, quarters: int) -> Any:
-    """sin(x + quarters * pi / 2)."""
+    """Return sin(x + quarters * pi / 2)."""
 
     def by_quarter(bits: Any, rest: Any) -> Any:
         def by_square(square: Any) -> Any:
@@ -137,7 +137,7 @@ def _turn(x: Any, quarters: int) -> Any:
 
 
 def named(value: Any, use: Callable[[Any], Any]) -> Any:
-    """use(value), where value is worked out once: TVM takes expressions as trees, not as graphs."""
+    """Return use(value) with value bound to a variable, so that it is computed once."""
     variable = tirx.Var("value", str(value.ty.dtype))
     return tirx.Let(variable, value, use(variable))
 

@@ -17,13 +17,13 @@ MOST_LANES = 64
 
 
 def lanes_of(width: int, most: int = MOST_LANES // 2) -> int:
-    """Lanes of a vector loop over `width` elements: the largest power of 2 in it, up to `most`."""
+    """Return the lanes of a vector loop: the greatest common divisor of `width` and `most`."""
     return math.gcd(width, most)
 
 
 @contextmanager
 def columns(width: int, lanes: int | None = None, blocks: Any = T.serial) -> Iterator[tuple]:
-    """Loop over the columns of a row; what is stored within is stored for each of them.
+    """Open a vectorized loop over the columns of a row; yield the index of a column.
 
     Args:
         width: number of columns.
