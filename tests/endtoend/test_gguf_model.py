@@ -122,7 +122,7 @@ QUICK = ("gemma", "qwen2")
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MODELS],
+    params=[pytest.param(n, marks=() if n in QUICK else pytest.mark.thorough) for n in MODELS],
 )
 def made(
     request: pytest.FixtureRequest, emulator: None, tmp_path_factory: pytest.TempPathFactory

@@ -32,7 +32,7 @@ from crosslab.models.sources.pins import read_pins
 from crosslab.run.emulator import GuestMachine, run_guest
 from groundwork.hashing import digest
 
-pytestmark = pytest.mark.usefixtures("emulator")
+pytestmark = [pytest.mark.usefixtures("emulator"), pytest.mark.thorough]
 
 VLEN = 256
 SIZES: dict[str, Any] = {

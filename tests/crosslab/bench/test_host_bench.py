@@ -43,18 +43,21 @@ def result() -> dict[str, object]:
     return host_bench.time_turns(tvm_tree(), spec)
 
 
+@pytest.mark.thorough
 def test_logits_are_upstreams(result: dict[str, object]) -> None:
     apart = result["deviation"]
     assert isinstance(apart, dict)
     assert apart["ours"] < 1e-5
 
 
+@pytest.mark.thorough
 def test_threads_do_not_change_the_answer(result: dict[str, object]) -> None:
     apart = result["deviation"]
     assert isinstance(apart, dict)
     assert apart["again"] == apart["ours"]
 
 
+@pytest.mark.thorough
 def test_every_variant_is_timed_with_every_number_of_threads(result: dict[str, object]) -> None:
     rows = host_bench.rows_of("tiny", 29, result)
     assert len(rows) == 3 * 2 * 2

@@ -155,7 +155,11 @@ def follow(
     assert verdict.taken.other < verdict.taken.count / 1000
 
 
-@pytest.mark.parametrize("attention", [True, False], ids=["attention", "linear"])
+@pytest.mark.parametrize(
+    "attention",
+    [True, pytest.param(False, marks=pytest.mark.thorough)],
+    ids=["attention", "linear"],
+)
 def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
     model = compiled(LabTarget("host"), attention)
     names = ["multiply", *(["attend_paged", "attend_ragged"] if attention else [])]

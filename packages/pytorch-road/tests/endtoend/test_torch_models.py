@@ -83,6 +83,7 @@ def test_recurrent_layers_compute_what_torch_does(tree: Path, tmp_path: Path, mo
     assert json.loads(report.read_text(encoding="utf-8"))["cases"][0]["error"] < 1e-5
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("emulator")
 def test_a_cache_of_inputs_and_outputs_goes_from_call_to_call(tree: Path, tmp_path: Path) -> None:
     shared_builds.cross()
@@ -135,6 +136,7 @@ def test_a_model_that_fits_no_paged_cache_is_refused(
         import_model(model, tree, tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_window_of_a_model_of_transformers_is_not_forgotten(tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     model = TorchModel.parse(f"{TRANSFORMERS}:sliding", ["n=2:64"], paged=True, steps=4)

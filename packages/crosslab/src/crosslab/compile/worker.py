@@ -13,6 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+# tvm_ffi imports PyTorch if it is installed, which takes longer than all of TVM.
+sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+
 import tvm
 from tvm import relax
 
