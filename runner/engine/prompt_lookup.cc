@@ -10,8 +10,8 @@ constexpr int64_t kLongestMatch = 3;
 constexpr int64_t kShortestMatch = 2;  // one token alone occurs too often by chance
 constexpr int64_t kMostGuessed = 15;   // with the token before them a block of rows
 constexpr double kFade = 0.9;          // of what earlier calls saved
-constexpr double kMostLost = 2;        // decode calls, before a rest
-constexpr int64_t kRest = 64;          // tokens
+constexpr double kMostLost = 1.5;      // decode calls, before a rest
+constexpr int64_t kRest = 96;          // tokens
 
 }  // namespace
 

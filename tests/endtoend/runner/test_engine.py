@@ -19,6 +19,7 @@ import pytest
 from support import tiny_runner
 from support.tiny_runner import CONFIG, run_plan
 
+from crosslab.bench.lookup import calls
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
@@ -297,6 +298,19 @@ def test_guesses_change_no_answer_and_save_calls(probe: Path, params: Path) -> N
     assert last["decode_steps"] < told["steps"][-1]["decode_steps"] - 50
     assert last["pages_running"] == 0
     assert told["steps"][-1]["guessed"] == 0
+
+
+@pytest.mark.parametrize("prompt", [*PROMPTS, [5, 6, 7] * 16], ids=str)
+def test_the_predicted_calls_are_the_engines(probe: Path, params: Path, prompt: list[int]) -> None:
+    most = 256 - len(prompt)
+    asked = [request(prompt, 0, max_tokens=most)]
+    plan = {"sequences": 1, "tokens": 256, "requests": asked, "steps": most}
+    told = run_plan(probe, params, **plan, lookup=1)
+    made = list(calls(prompt, told["answers"][0]["tokens"], most, lambda *_: 1.0, always=True))
+    last = told["steps"][-1]
+    assert last["decode_steps"] == len(made)
+    assert last["guessed"] == sum(call.guessed for call in made)
+    assert last["right"] == sum(call.right for call in made)
 
 
 def test_pages_that_are_lacking_are_waited_for(probe: Path, params: Path) -> None:

@@ -47,6 +47,7 @@ VERBS = (
     Verb("core-check", "crosslab.cores.check", "compare predicted cycles with measured loops"),
     Verb("board-check", "crosslab.boards.check", "compare predicted speeds with published ones"),
     Verb("board-kernels", "crosslab.bench.board_kernels", "count the kernels for board-check"),
+    Verb("lookup", "crosslab.bench.lookup", "predict what prompt lookup saves on a board"),
     Verb("int8-error", "crosslab.models.int8_error", "compare int8 activations with float32"),
     Verb("perplexity", "crosslab.peers.perplexity", "sizes and perplexity, beside llama.cpp"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),

@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _report(path: Path, findings: Sequence[ArtifactProblem], table: Mapping[str, Any]) -> int:
-    """Print the problems, or a summary of a good artefact; return the exit code."""
+    """Print problems or a summary; return 1 for a problem or a recorded wrong answer, else 0."""
     for finding in findings[:SHOWN]:
         _console.print(f"wrong: {finding}", markup=False, style="red")
     if len(findings) > SHOWN:

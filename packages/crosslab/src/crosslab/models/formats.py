@@ -61,7 +61,7 @@ class WeightFormat:
 
     @property
     def halves(self) -> bool:
-        """True if models in this format compute in float16; read from the format's name."""
+        """True if models in this format store activations in float16, by the format's name."""
         return "f16" in self.name
 
 

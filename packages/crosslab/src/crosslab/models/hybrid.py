@@ -56,7 +56,7 @@ class HybridConfig(FamilyConfig):
 
 
 def read_hybrid(path: Path) -> HybridConfig:
-    """Read the ``config.json`` of a Qwen3.5.
+    """Return the sizes of a Qwen3.5 model from its ``config.json``, the file ``path``.
 
     Raises:
         UserError: a field is missing, or is not a number.

@@ -164,7 +164,7 @@ def table_of(readings: Sequence[Reading], weights: int) -> Table:
     return table
 
 
-def _file_of(name: str, cache: Path) -> Path:
+def gguf_file(name: str, cache: Path) -> Path:
     """Return the path of a GGUF file from the user's MODEL.
 
     Raises:
@@ -207,7 +207,7 @@ def main(argv: Sequence[str]) -> int:
     """
     args = _parser().parse_args(argv)
     text = read_text(args.text)
-    file = _file_of(args.model, args.cache)
+    file = gguf_file(args.model, args.cache)
     if args.format:
         file = rewrite_gguf(file, args.format, args.cache)
     model = StoredModel.of_file(file, args.cache)

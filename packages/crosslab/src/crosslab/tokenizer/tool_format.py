@@ -153,7 +153,7 @@ def _between(tokenizer: ChatTokenizer) -> str | None:
 
 
 def _first_stop(tokenizer: ChatTokenizer, text: str) -> int | None:
-    """Return the offset of the first token that ends an answer; None without one."""
+    """Return the character offset of the first stop token's text in a text; None without one."""
     names = (tokenizer.tokenizer.id_to_token(index) for index in tokenizer.stop_ids)
     offsets = [text.index(name) for name in names if name and name in text]
     return min(offsets, default=None)

@@ -58,7 +58,7 @@ class Rwkv:
 
     @staticmethod
     def config_class(**fields: Any) -> Any:
-        """Return a config with these fields."""
+        """Return an object with these fields, in place of a config class of transformers."""
         return SimpleNamespace(**fields)
 
     def eval(self) -> Rwkv:

@@ -104,7 +104,7 @@ class TensorizePrefill:
 
 
 def products_of(name: str) -> dict[str, str] | None:
-    """Return block name to kind of product for an attention function; None for other functions."""
+    """Return the kind, 'qk' or 'pv', by block name for prefill and delta rule; else None."""
     if any(part in name for part in PREFILL_NAMES):
         return PRODUCTS
     return DELTA_PRODUCTS if DELTA_RULE in name else None
