@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same bytes from another path, user, time zone, umask, language and order of files.
 
-The runtime and XGrammar are shared: compiling them takes minutes, and `nox -s reproduce` does that
-too; so are the sources of the other libraries, downloads.
+The runtime and the libraries' sources are shared, and the program has no server: compiling those
+takes minutes, and `nox -s reproduce` does it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ import pytest
 from support import shared_builds, tiny_model
 from support.shared_builds import CACHE, PROJECT
 
-from crosslab.assemble.libraries import (
-    XGRAMMAR,
-    library_objects,
-    source_folders,
-)
+from crosslab.assemble.libraries import source_folders
 from crosslab.assemble.runtime import build_runtime
 from crosslab.models.sources.gguf_import import import_gguf
 
@@ -64,6 +60,7 @@ linking = LinkRequest(
     toolchain=toolchain,
     library=compiled.library,
     vlens=(256,),
+    server=False,
 )
 files = {"run.sh": RUN, "runner": link_runner(linking, cache), "model.tar": compiled.library}
 files["params"] = random_params(config, 1, cache)
@@ -118,12 +115,7 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
         copy_backwards(PROJECT / part, place / "project" / part)
     shutil.copyfile(PROJECT / "VERSIONS.lock", place / "project" / "VERSIONS.lock")
     copy_backwards(tree, place / "tvm")
-    grammar = {path.parent for path in library_objects(cross, CACHE, [XGRAMMAR])}
-    for folder in (
-        shared.folder,
-        *grammar,
-        *source_folders(CACHE).values(),
-    ):
+    for folder in (shared.folder, *source_folders(CACHE).values()):
         shutil.copytree(folder, place / "cache" / folder.name)
     scratch = place / "scratch"
     scratch.mkdir()
