@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from crosslab.assemble.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
@@ -21,8 +22,22 @@ NAME = LLAMA_CPP
 PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
 # vset* in llama.cpp's assembly has no policies, which clang 19 refuses; the defaults are added.
 WITHOUT_POLICY = re.compile(r'("vset[i]?vli zero, [^"\\]*?e\d+, *mf?\d)(\\n)')
-# Values of GGML_RV_ZVFH: builds with half-precision vectors (Zvfh) use different kernels.
-BUILDS = {"zvfh": "ON", "plain": "OFF"}
+# SpacemiT's sources need GCC: clang has no parameters of type auto in C++17, and prefixes vmadot.
+WITHOUT_AUTO = ("(auto up, auto down)", "template <class U, class D> ", "(U up, D down)")
+VMADOT = r"""__asm__(".macro vmadot to, left, right\n.option push\n.option arch, +xsmtvdot\n"
+        "smt.vmadot \\to, \\left, \\right\n.option pop\n.endm\n");
+"""
+# Options of builds. Those with half-precision vectors (Zvfh) use different kernels.
+BUILDS = {"zvfh": ("-DGGML_RV_ZVFH=ON",), "plain": ("-DGGML_RV_ZVFH=OFF",)}
+# For SpacemiT's matrix unit, which clang 22 knows.
+IME1 = "ime1"
+UNIT_BUILDS = {
+    "zvfh": BUILDS["zvfh"],
+    IME1: (
+        *("-DGGML_RV_ZVFH=ON", "-DGGML_RV_ZBA=ON", "-DGGML_CPU_RISCV64_SPACEMIT=ON"),
+        "-DSPACEMIT_RISCV_COMPILER_SUPPORT_IME1=ON",
+    ),
+}
 HOST = "host"
 CROSS_OPTIONS = (
     *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64"),
@@ -42,7 +57,13 @@ LIBRARIES = (
 LIBRARY_NAMES = tuple(Path(library).name for library in LIBRARIES)
 
 
-def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, goal: str) -> Path:
+def build_libraries(
+    source: PinnedArchive,
+    cache: Path,
+    toolchain: Toolchain,
+    goal: str,
+    builds: Mapping[str, Sequence[str]] = BUILDS,
+) -> Path:
     """Build llama.cpp's libraries once; return the cached folder, with a folder per build.
 
     Args:
@@ -50,6 +71,7 @@ def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, go
         cache: folder of builds that clones share.
         toolchain: toolchain for a board, or for this machine.
         goal: goal of the build: "llama" with all dependencies, or "ggml".
+        builds: options of CMake by build, for a board.
 
     Raises:
         UserError: a tool is missing.
@@ -59,30 +81,47 @@ def build_libraries(source: PinnedArchive, cache: Path, toolchain: Toolchain, go
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
             tree = _unpack(source, Path(folder))
-            _compile(tree, Path(folder) / "build", toolchain, goal, out)
+            _compile(tree, Path(folder) / "build", toolchain, goal, builds, out)
 
-    key = digest(source.sha256, Path(__file__), toolchain.digest, goal)
+    key = digest(source.sha256, Path(__file__), toolchain.digest, goal, *builds)
     return cached_build(cache, "peer-llama.cpp", key, make)
 
 
 def _unpack(source: PinnedArchive, folder: Path) -> Path:
-    """Unpack the sources that a build needs; add policies to the inline assembly."""
+    """Unpack the sources that a build needs, and change what clang does not compile."""
     tree = unpack_source(source, PARTS, folder)
-    assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
-    text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
-    if not changed:
-        raise LabError(
-            f"{assembly.name} of {NAME} has no assembly of the expected form; is it a new version?"
-        )
-    assembly.write_text(text, encoding="utf-8")
+    cpu = tree / "ggml" / "src" / "ggml-cpu"
+    _change(cpu / "arch/riscv/quants.c", lambda text: WITHOUT_POLICY.sub(r"\1, tu, mu\2", text))
+    auto, template, named = WITHOUT_AUTO
+    function = f"constexpr auto div_round_up{auto}"
+    _change(
+        cpu / "spacemit/rvv_kernels.h",
+        lambda text: text.replace(function, template + function.replace(auto, named)),
+    )
+    _change(cpu / "spacemit/ime1_kernels.cpp", lambda text: VMADOT + text)
     return tree
 
 
-def _compile(tree: Path, build: Path, toolchain: Toolchain, goal: str, out: Path) -> None:
+def _change(file: Path, change: Callable[[str], str]) -> None:
+    text = file.read_text(encoding="utf-8")
+    if (changed := change(text)) == text:
+        raise LabError(f"{file.name} of {NAME} has another form; is it a new version?")
+    file.write_text(changed, encoding="utf-8")
+
+
+def _compile(
+    tree: Path,
+    build: Path,
+    toolchain: Toolchain,
+    goal: str,
+    builds: Mapping[str, Sequence[str]],
+    out: Path,
+) -> None:
     """Compile all builds in one folder, as the builds differ only in one library."""
-    builds: dict[str, tuple[str, ...]] = {HOST: ()}
-    if toolchain.machine is Machine.RISCV64:
-        builds = {n: (*CROSS_OPTIONS, f"-DGGML_RV_ZVFH={zvfh}") for n, zvfh in BUILDS.items()}
+    if toolchain.machine is not Machine.RISCV64:
+        builds = {HOST: ()}
+    else:
+        builds = {name: (*CROSS_OPTIONS, *options) for name, options in builds.items()}
     cmake, ninja = _tool("cmake"), _tool("ninja")
     aim = " ".join(toolchain.cc[1:])
     flags = [f"-DCMAKE_C_COMPILER={toolchain.cc[0]}", f"-DCMAKE_CXX_COMPILER={toolchain.cxx[0]}"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from crosslab.peers.llama_cpp_build import (
     HOST,
     LIBRARY_NAMES,
     NAME,
+    UNIT_BUILDS,
     build_libraries,
 )
 from groundwork.hashing import digest
@@ -28,6 +29,7 @@ HEADER = DRIVER.with_suffix(".h")
 # Sources of the programs for this machine.
 READER = DRIVER.with_name("llama_cpp_text.cpp")
 FILLER = DRIVER.with_name("llama_cpp_cache.cpp")
+UNIT_CPU = "spacemit-x60"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
@@ -51,6 +53,26 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
         for build, path in _link(cache, toolchain, plain, {"ggml": tuned_libraries}).items():
             programs[f"{build}, clang{suffix} -mtune={tune}"] = path
     return programs
+
+
+def build_for_unit(source: PinnedArchive, cache: Path, handler: Path) -> dict[str, Path]:
+    """Build the program for SpacemiT's matrix unit, and without it, once; takes minutes.
+
+    Args:
+        source: archive of llama.cpp.
+        cache: folder of builds that clones share.
+        handler: C source that executes the unit's instructions where a CPU lacks them.
+
+    Raises:
+        UserError: a tool is missing, such as a clang that knows the unit.
+        LabError: the source cannot be downloaded or compiled.
+    """
+    if (suffix := require_tuning_clang(UNIT_CPU)) is None:
+        raise UserError(f"clang does not know {UNIT_CPU}", remedy="install clang-22")
+    toolchain = find_cross(CompilerKind.CLANG)
+    newer = _tuned(toolchain, suffix, UNIT_CPU)
+    libraries = build_libraries(source, cache, newer, "llama", UNIT_BUILDS)
+    return _link(cache, toolchain, libraries, {}, UNIT_BUILDS, [handler])
 
 
 def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
@@ -94,19 +116,37 @@ def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
 
 
 def _link(
-    cache: Path, toolchain: Toolchain, libraries: Path, others: Mapping[str, Path]
+    cache: Path,
+    toolchain: Toolchain,
+    libraries: Path,
+    others: Mapping[str, Path],
+    builds: Iterable[str] = BUILDS,
+    more: Sequence[Path] = (),
 ) -> dict[str, Path]:
-    """Link the programs of :data:`BUILDS`, optionally with other builds of ggml's libraries."""
+    """Link the programs of builds, optionally with other builds of ggml's libraries.
+
+    Args:
+        cache: folder of builds that clones share.
+        toolchain: compiler and linker.
+        libraries: libraries of all builds.
+        others: "ggml": libraries that replace ggml's.
+        builds: names of the builds.
+        more: further C sources.
+    """
     ggml = others.get("ggml", libraries)
 
     def make(out: Path) -> None:
         include = f"-I{libraries / 'include'}"
-        for build in BUILDS:
+        objects = [f"{source.stem}.o" for source in more]
+        for source, target in zip(more, objects, strict=True):
+            command = [*toolchain.cc, "-O2", "-c", str(source), "-o", target]
+            run_compiler(f"building {NAME}", command, out)
+        for build in builds:
             parts = [str((libraries if "llama" in n else ggml) / build / n) for n in LIBRARY_NAMES]
             command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
-            command += ["-static", *parts, "-o", str(out / build), "-lpthread"]
+            command += ["-static", *objects, *parts, "-o", str(out / build), "-lpthread"]
             run_compiler(f"building {NAME}", command, out)
 
-    key = digest(libraries.name, ggml.name, DRIVER, HEADER)
+    key = digest(libraries.name, ggml.name, DRIVER, HEADER, *more)
     linked = cached_build(cache, "peer-program", key, make)
-    return {build: linked / build for build in BUILDS}
+    return {build: linked / build for build in builds}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp's build for SpacemiT's matrix unit, in the emulator.
+
+QEMU has no vmadot: support/native/vmadot.c executes it when the CPU refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import shared_builds
+from support.shared_builds import CACHE, PROJECT, VMADOT
+
+from crosslab.assemble.pinned_archive import read_archive
+from crosslab.errors import UserError
+from crosslab.host.toolchain import require_qemu
+from crosslab.models.config import LlamaConfig
+from crosslab.models.llama_params import random_model
+from crosslab.peers.gguf_export import export_gguf
+from crosslab.peers.llama_cpp_build import IME1
+from crosslab.peers.llama_cpp_programs import build_for_unit
+from crosslab.run.emulator import GuestMachine, run_guest
+
+pytestmark = [pytest.mark.usefixtures("emulator"), pytest.mark.long]
+CONFIG = LlamaConfig(512, 1024, 8, 4, 64, 1, 512, context=512)
+PROMPT = ",".join(map(str, range(1, 20)))
+NEW = 6
+# The board's CPUs with the unit, as llama.cpp names them; memory without the board's devices.
+BOARD = {"SPACEMIT_CORE_ARCH": "A03C", "SPACEMIT_MEM_BACKEND": "POSIX"}
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Path]:
+    shared_builds.cross()
+    pytest.importorskip("cmake")
+    try:
+        return build_for_unit(read_archive(PROJECT), CACHE, VMADOT)
+    except UserError as error:
+        pytest.skip(error.what)
+
+
+@pytest.mark.parametrize("format_", ["Q4_0", "Q4_K_M"])
+def test_the_unit_gives_the_tokens_of_vectors(
+    programs: dict[str, Path], tmp_path: Path, format_: str
+) -> None:
+    if format_ != "Q4_0" and require_qemu().version < (8,):
+        pytest.skip("QEMU 7.2 ends at a vfncvt.rtz.xu.f.w that clang 22 writes for this format")
+    model = export_gguf(random_model(CONFIG, 3, tmp_path), format_, tmp_path)
+    told = {}
+    for build, program in programs.items():
+        machine = GuestMachine(256, environment={"MLC_RVV_COUNT_VMADOT": "1", **BOARD}, zvfh=True)
+        done = run_guest(program, [str(model), PROMPT, str(NEW)], machine)
+        count = re.search(r"vmadot: (\d+)", done.stderr)
+        assert count is not None
+        assert (int(count[1]) > 0) == (build == IME1)
+        told[build] = json.loads(done.stdout)["tokens"]
+    assert told[IME1] == told["zvfh"]
+    assert len(told[IME1]) == NEW
