@@ -24,7 +24,6 @@ enum {
   IME_PAIR = 2 * IME_FOUR,
   IME_SUMS = 4 * IME_FOUR,
   IME_BLOCKS = MLC_GGUF_PANEL / 32,
-  IME_GROUPS = MLC_GGUF_PANEL / 16,
 };
 
 // Activations: for every eight rows their values by registers, and what their blocks have, as often
@@ -33,7 +32,6 @@ typedef struct {
   int8_t values[IME_ROWS * MLC_GGUF_PANEL];  // [rows / 8, inputs / 8, 8 rows, 8 inputs]
   float scales[IME_ROWS * IME_BLOCKS * 4];   // [rows / 8, blocks, 8 rows, 4 times]
   float sums[IME_ROWS * IME_BLOCKS * 4];     // the same
-  int8_t high[IME_ROWS * IME_STEP], low[IME_ROWS * IME_STEP];  // [rows / 8, 8 rows, 8 groups]
 } ime_rows;
 
 // Weights, in the same way.
@@ -41,15 +39,21 @@ typedef struct {
   int8_t values[IME_LANES * MLC_GGUF_PANEL];  // [lanes / 8, inputs / 8, 8 lanes, 8 inputs]
   float factors[IME_LANES * IME_BLOCKS * 4];  // [lanes / 8, blocks, 2, 4 times, 4 lanes]
   float least_factors[IME_LANES * IME_BLOCKS * 4];
-  int32_t scales[IME_LANES * IME_GROUPS * 4];  // [lanes / 8, groups, 2, 4 times, 4 lanes]
-  int8_t least[IME_LANES * IME_STEP];          // [lanes / 8, 8 lanes, 8 groups]
 } ime_columns;
 
+// The word of vmadot, but for its registers. Programs that count cycles have vmacc.vv in its place,
+// which QEMU and the cores' tables know, and which accumulates in the same way.
+#ifdef MLC_RVV_IME_STAND_IN
+#define IME_WORD "0xb6002057"
+int mlc_rvv_use_ime = 1;
+#else
+#define IME_WORD "0xe200302b"
 #ifdef MLC_RVV_IME
 // The runner sets it if all CPUs that this process stays on have the unit.
 int mlc_rvv_use_ime = 0;
 #else
 enum { mlc_rvv_use_ime = 0 };
+#endif
 #endif
 
 // True if a tile of that many columns is whole, and the unit is there for it.
@@ -57,10 +61,8 @@ MLC_RVV_INLINE int ime_serves(int64_t step) {
   return mlc_rvv_use_ime && step == IME_TILE && __riscv_vsetvlmax_e8m1() == IME_LANES;
 }
 
-// True if the products of a format fit: minimums of at most eight groups.
-MLC_RVV_INLINE int ime_has_format(gguf_format f) {
-  return !f.minimums || !gguf_has_scales(f) || f.block / f.group <= IME_STEP;
-}
+// True if the unit gains: not where groups of a block have scales, so that sums are short.
+MLC_RVV_INLINE int ime_has_format(gguf_format f) { return !gguf_has_scales(f); }
 
 // Numbers of registers by their names, for instructions that the assembler does not know.
 #define IME_NAME(n) ".set .Lime_v" #n ", " #n "\n"
@@ -73,7 +75,7 @@ __asm__(IME_NAME(0) IME_NAME(1) IME_NAME(2) IME_NAME(3) IME_NAME(4) IME_NAME(5) 
 
 // vmadot s<i><j>, a + i, b + j
 #define IME_DOT(i, j, a, b)                                                             \
-  ".4byte 0xe200302b + (.Lime_%[s" #i #j "] << 7) + ((.Lime_%[" #a "] + " #i ") << 15)" \
+  ".4byte " IME_WORD " + (.Lime_%[s" #i #j "] << 7) + ((.Lime_%[" #a "] + " #i ") << 15)" \
   " + ((.Lime_%[" #b "] + " #j ") << 20)\n\t"
 #define IME_DOTS(a, b) IME_DOT(0, 0, a, b) IME_DOT(0, 1, a, b) IME_DOT(1, 0, a, b) IME_DOT(1, 1, a, b)
 #define IME_LOAD(a, b)                                                          \
@@ -88,18 +90,14 @@ __asm__(IME_NAME(0) IME_NAME(1) IME_NAME(2) IME_NAME(3) IME_NAME(4) IME_NAME(5) 
                    :                                                                           \
                    : "memory", "vl", "vtype")
 
-// Adds the products over `steps` times eight inputs, 1, 2 or 4, and moves on by as many. What comes
-// next is loaded before what is there is multiplied.
+// Adds the products of 32 inputs, and moves on by as many. What comes next is loaded before what is
+// there is multiplied.
 MLC_RVV_INLINE void ime_dots(vint32m2_t *s00, vint32m2_t *s01, vint32m2_t *s10, vint32m2_t *s11,
-                             const int8_t **x, const int8_t **w, int steps) {
+                             const int8_t **x, const int8_t **w) {
   vint8m2_t a0, a1, b0, b1;
   size_t n;
-  if (steps == 1) IME_RUN(IME_LOAD(a0, b0) IME_DOTS(a0, b0));
-  if (steps == 2) IME_RUN(IME_LOAD(a0, b0) IME_LOAD(a1, b1) IME_DOTS(a0, b0) IME_DOTS(a1, b1));
-  if (steps == 4) {
-    IME_RUN(IME_LOAD(a0, b0) IME_LOAD(a1, b1) IME_DOTS(a0, b0) IME_LOAD(a0, b0) IME_DOTS(a1, b1)
-                IME_LOAD(a1, b1) IME_DOTS(a0, b0) IME_DOTS(a1, b1));
-  }
+  IME_RUN(IME_LOAD(a0, b0) IME_LOAD(a1, b1) IME_DOTS(a0, b0) IME_LOAD(a0, b0) IME_DOTS(a1, b1)
+              IME_LOAD(a1, b1) IME_DOTS(a0, b0) IME_DOTS(a1, b1));
 }
 
 // Calls X(i, j) for each pair of sums.
@@ -110,7 +108,7 @@ MLC_RVV_INLINE void ime_dots(vint32m2_t *s00, vint32m2_t *s01, vint32m2_t *s10, 
 #define IME_MAGIC 12582912.0f
 #define IME_MAGIC_BITS 0x4b400000
 
-// Adds a panel's products to 8 x 8 results, for blocks that have no scales of groups.
+// Adds a panel's products to 8 x 8 results.
 MLC_RVV_INLINE void ime_plain(float *c, const int8_t *x, const int8_t *w, const float *of_rows,
                               const float *sums, const float *factors, const float *least,
                               int blocks, gguf_format f) {
@@ -119,7 +117,7 @@ MLC_RVV_INLINE void ime_plain(float *c, const int8_t *x, const int8_t *w, const 
   vfloat32m2_t c10 = __riscv_vle32_v_f32m2(c + 32, n), c11 = __riscv_vle32_v_f32m2(c + 48, n);
   for (int block = 0; block < blocks; ++block) {
     vint32m2_t s00 = __riscv_vmv_v_x_i32m2(IME_MAGIC_BITS, n), s01 = s00, s10 = s00, s11 = s00;
-    ime_dots(&s00, &s01, &s10, &s11, &x, &w, 4);
+    ime_dots(&s00, &s01, &s10, &s11, &x, &w);
 #define IME_ADD(i, j)                                                                            \
   {                                                                                              \
     const vfloat32m2_t more = __riscv_vreinterpret_v_i32m2_f32m2(s##i##j);                       \
@@ -145,53 +143,10 @@ MLC_RVV_INLINE void ime_plain(float *c, const int8_t *x, const int8_t *w, const 
   IME_EACH(IME_STORE)
 }
 
-// c + sign * scale * (sum * factor) for four pairs of sums, in memory.
-#define IME_FINISH(i, j, fused, sum, of_outputs)                                                 \
-  {                                                                                              \
-    float *const to = c + IME_FOUR * (2 * i + j);                                                \
-    const vfloat32m2_t factor = __riscv_vle32_v_f32m2(of_outputs + IME_FOUR * j, n);             \
-    const vfloat32m2_t scale = __riscv_vle32_v_f32m2(of_rows + IME_FOUR * i, n);                 \
-    const vfloat32m2_t part =                                                                    \
-        __riscv_vfmul_vv_f32m2(__riscv_vfcvt_f_x_v_f32m2(sum, n), factor, n);                    \
-    __riscv_vse32_v_f32m2(to, fused(__riscv_vle32_v_f32m2(to, n), scale, part, n), n);           \
-  }
-
-// The same for one block of groups that have scales.
-MLC_RVV_INLINE void ime_scaled(float *c, const int8_t *x, const int8_t *w, const float *of_rows,
-                               const int32_t *scales, const float *factors, gguf_format f) {
-  const size_t n = IME_FOUR;
-  vint32m2_t t00 = __riscv_vmv_v_x_i32m2(gguf_zero(), n), t01 = t00, t10 = t00, t11 = t00;
-  for (int group = 0; group < f.block / f.group; ++group, scales += IME_PAIR) {
-    vint32m2_t s00 = __riscv_vmv_v_x_i32m2(gguf_zero(), n), s01 = s00, s10 = s00, s11 = s00;
-    ime_dots(&s00, &s01, &s10, &s11, &x, &w, f.group / IME_STEP);
-    const vint32m2_t scale0 = __riscv_vle32_v_i32m2(scales, n);
-    const vint32m2_t scale1 = __riscv_vle32_v_i32m2(scales + IME_FOUR, n);
-#define IME_SCALE(i, j) t##i##j = __riscv_vmacc_vv_i32m2(t##i##j, s##i##j, scale##j, n);
-    IME_EACH(IME_SCALE)
-  }
-#define IME_ADD_SCALED(i, j) IME_FINISH(i, j, __riscv_vfmacc_vv_f32m2, t##i##j, factors)
-  IME_EACH(IME_ADD_SCALED)
-}
-
-// Takes off what the minimums of a block add: the sums of its eight groups of activations, in two
-// digits to the base 64, times the groups' minimums.
-MLC_RVV_INLINE void ime_least(float *c, const int8_t *high, const int8_t *low, const int8_t *w,
-                              const float *of_rows, const float *factors) {
-  const size_t n = IME_FOUR;
-  const int8_t *again = w;
-  vint32m2_t s00 = __riscv_vmv_v_x_i32m2(gguf_zero(), n), s01 = s00, s10 = s00, s11 = s00;
-  ime_dots(&s00, &s01, &s10, &s11, &high, &w, 1);
-#define IME_SHIFT(i, j) s##i##j = __riscv_vsll_vx_i32m2(s##i##j, 6, n);
-  IME_EACH(IME_SHIFT)
-  ime_dots(&s00, &s01, &s10, &s11, &low, &again, 1);
-#define IME_TAKE_OFF(i, j) IME_FINISH(i, j, __riscv_vfnmsac_vv_f32m2, s##i##j, factors)
-  IME_EACH(IME_TAKE_OFF)
-}
-
 // Adds a panel's products to `sums` [rows / 8, lanes / 8, 4, 16], of which a row of tiles has eight.
 MLC_RVV_INLINE void ime_multiply(float *sums, const ime_rows *x, const ime_columns *w, int rows,
                                  int inputs, gguf_format f) {
-  const int blocks = inputs / f.block, groups = inputs / f.group;
+  const int blocks = inputs / f.block;
   for (int row = 0; row < rows; row += IME_SIDE) {
     for (int lane = 0; lane < IME_LANES; lane += IME_SIDE) {
       float *c = sums + (row / IME_SIDE * (IME_TILE / IME_SIDE) + lane / IME_SIDE) * IME_SUMS;
@@ -199,15 +154,7 @@ MLC_RVV_INLINE void ime_multiply(float *sums, const ime_rows *x, const ime_colum
       const float *scales = x->scales + row * blocks * 4, *of_x = x->sums + row * blocks * 4;
       const float *factors = w->factors + lane * blocks * 4;
       const float *least = w->least_factors + lane * blocks * 4;
-      if (!gguf_has_scales(f)) {
-        ime_plain(c, values, weights, scales, of_x, factors, least, blocks, f);
-        continue;
-      }
-      ime_scaled(c, values, weights, scales, w->scales + lane * groups * 4, factors, f);
-      if (f.minimums) {
-        const int at = row * IME_STEP;
-        ime_least(c, x->high + at, x->low + at, w->least + lane * IME_STEP, scales, least);
-      }
+      ime_plain(c, values, weights, scales, of_x, factors, least, blocks, f);
     }
   }
 }
@@ -254,47 +201,20 @@ MLC_RVV_INLINE void ime_take_factors(float *to, const float *from, int each, int
   }
 }
 
-MLC_RVV_INLINE void ime_take_scales(int32_t *to, const int8_t *from, int64_t step, int groups) {
-  for (int lane = 0; lane < IME_LANES; lane += 4) {
-    int32_t *out = to + lane / IME_SIDE * groups * IME_PAIR + lane % IME_SIDE * 4;
-    for (int group = 0; group < groups; ++group, out += IME_PAIR) {
-      const vint8mf4_t bytes = __riscv_vle8_v_i8mf4(from + group * step + lane, 4);
-      const vint32m1_t four = __riscv_vsext_vf4_i32m1(bytes, 4);
-      for (int i = 0; i < 4; ++i) __riscv_vse32_v_i32m1(out + 4 * i, four, 4);
-    }
-  }
-}
-
 // Four bytes that lie at a multiple of four.
 MLC_RVV_INLINE void ime_copy_word(int8_t *to, const uint8_t *from) {
   __builtin_memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 4);
 }
 
-// The sum of a group's activations, whose sums by eights follow a block and its scale.
-MLC_RVV_INLINE int ime_sum(const uint8_t *block, int group, gguf_format f) {
+// The sum of a block's activations, whose sums by eights follow its values and scale.
+MLC_RVV_INLINE float ime_sum(const uint8_t *block, gguf_format f) {
   int sum = 0;
-  for (int i = 0; i < f.group / 8; ++i) {
+  for (int i = 0; i < f.block / 8; ++i) {
     int16_t eight;
-    __builtin_memcpy(&eight, block + f.block + 4 + 2 * (group * (f.group / 8) + i), sizeof(eight));
+    __builtin_memcpy(&eight, block + f.block + 4 + 2 * i, sizeof(eight));
     sum += eight;
   }
-  return sum;
-}
-
-// What a block of one row has, for formats with minimums.
-MLC_RVV_INLINE void ime_take_sums(ime_rows *to, const uint8_t *block, int row, int64_t place,
-                                  gguf_format f) {
-  if (!f.minimums) return;
-  if (!gguf_has_scales(f)) {
-    const float sum = (float)ime_sum(block, 0, f);
-    for (int i = 0; i < 4; ++i) to->sums[place + i] = sum;
-    return;
-  }
-  for (int group = 0; group < IME_STEP; ++group) {
-    const int sum = ime_sum(block, group, f), high = (sum + 32) >> 6;
-    to->high[row * IME_STEP + group] = (int8_t)high;
-    to->low[row * IME_STEP + group] = (int8_t)(sum - 64 * high);
-  }
+  return (float)sum;
 }
 
 // `rows` of activations, whose blocks of `bytes` follow each other; those of the next inputs are
@@ -311,7 +231,10 @@ MLC_RVV_INLINE void ime_take_rows(ime_rows *to, const uint8_t *ready, int rows, 
       float scale;
       __builtin_memcpy(&scale, from + f.block, sizeof(scale));
       for (int i = 0; i < 4; ++i) to->scales[place + i] = scale;
-      ime_take_sums(to, from, row, place, f);
+      if (f.minimums) {
+        const float sum = ime_sum(from, f);
+        for (int i = 0; i < 4; ++i) to->sums[place + i] = sum;
+      }
       for (int i = 0; i < f.block; i += IME_STEP, values += IME_BYTES) {
         ime_copy_word(values, from + i);
         ime_copy_word(values + 4, from + i + 4);
@@ -326,7 +249,7 @@ MLC_RVV_INLINE void ime_take_columns(ime_columns *to, gguf_weights w, const floa
   int8_t values[MLC_GGUF_PANEL * IME_LANES];
   float factors[2 * IME_BLOCKS * IME_LANES];
   const gguf_panel panel = {values, factors, w.scales, IME_TILE, IME_LANES, IME_LANES};
-  const int blocks = inputs / f.block, groups = inputs / f.group, each = 1 + f.minimums;
+  const int blocks = inputs / f.block, each = 1 + f.minimums;
   gguf_unpack(&panel, w, inputs, f);
   for (int i = 0; i < inputs; i += IME_STEP) {
     ime_interleave(to->values + i * IME_SIDE, inputs * IME_SIDE, (uint8_t *)values + i * IME_LANES,
@@ -335,9 +258,6 @@ MLC_RVV_INLINE void ime_take_columns(ime_columns *to, gguf_weights w, const floa
   if (scales == NULL) gguf_unpack_factors(&panel, w, inputs, f);
   ime_take_factors(to->factors, scales == NULL ? factors : scales, each, blocks);
   if (f.minimums) ime_take_factors(to->least_factors, factors + IME_LANES, each, blocks);
-  if (!gguf_has_scales(f)) return;
-  ime_take_scales(to->scales, (const int8_t *)w.scales, IME_TILE, groups);
-  if (f.minimums) ime_interleave(to->least, IME_BYTES, w.scales + groups * IME_TILE, IME_TILE);
 }
 
 // Rows of a whole tile from their sums.

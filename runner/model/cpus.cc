@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "input/errors.h"
 
@@ -67,15 +68,13 @@ unsigned CoreOf(unsigned id) {
   return stream >> lowest ? lowest : id;
 }
 
-// Work of a CPU with the matrix unit, in that of one without.
-constexpr int64_t kMatrixUnit = 4;
-
-// What these CPUs compute with a library, in bits of vector registers; 0 if none can run it.
+// What these CPUs compute with a library, in bits of vector registers; 0 if none can run it. The
+// matrix unit does not count: no CPU stays idle for it.
 int64_t Capacity(const std::vector<Cpu>& cpus, const VectorUnit& library, bool gated) {
   const auto count = std::count_if(cpus.begin(), cpus.end(), [&](const Cpu& cpu) {
     return cpu.gated == gated && Runs(cpu, library);
   });
-  return count * library.bits * (library.ime ? kMatrixUnit : 1);
+  return count * library.bits;
 }
 
 std::string Written(const VectorUnit& unit) {
@@ -113,7 +112,8 @@ size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& 
   for (size_t i = 0; i < libraries.size(); ++i) {
     const int64_t bits =
         std::max(Capacity(cpus, libraries[i], false), Capacity(cpus, libraries[i], true));
-    if (bits > most || (bits == most && bits > 0 && libraries[i].bits > libraries[best].bits)) {
+    const auto rank = [&](size_t of) { return std::pair(libraries[of].bits, libraries[of].ime); };
+    if (bits > most || (bits == most && bits > 0 && rank(i) > rank(best))) {
       best = i;
       most = bits;
     }

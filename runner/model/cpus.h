@@ -31,8 +31,9 @@ std::vector<Cpu> ProbeCpus(bool matrix = false, const char* gate = kGate);
 bool Runs(const Cpu& cpu, const VectorUnit& needed);
 
 // The best of several libraries, given by what they need: the one with which the CPUs that can run
-// it compute most, counted in bits of vector registers, four times with the matrix unit. Gated CPUs
-// and others do not compute together. Among equals, the one for the longer registers. Returns the first library if no CPU can run any of them.
+// it compute most, counted in bits of vector registers. Gated CPUs and others do not compute together.
+// Among equals, the one for the longer registers, then the one for the matrix unit. Returns the first
+// library if no CPU can run any of them.
 size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& libraries);
 
 // The CPUs that can run code that needs this unit: gated ones or the others, whichever compute more,

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "input/errors.h"
+#include "input/log.h"
 #include "model/vector_unit.h"
 
 // The linked-in libraries, defined by the build that links them: bits in a vector register
@@ -35,10 +36,10 @@ using tvm::runtime::Tensor;
 
 constexpr char kLoad[] = "vm_load_executable";
 
-// Variable that keeps the matrix unit out of use: MLC_RVV_IME=0.
-bool WithoutMatrixUnit() {
+// The variable MLC_RVV_IME: 0 keeps the matrix unit out of use, 1 leaves CPUs without it idle.
+bool AsksForMatrixUnit(const char* value) {
   const char* text = std::getenv("MLC_RVV_IME");
-  return text != nullptr && std::string(text) == "0";
+  return text != nullptr && std::string(text) == value;
 }
 
 // A linked-in library, and whether its kernels use the matrix unit.
@@ -53,7 +54,7 @@ struct Variant {
 // have code for it.
 std::vector<Variant> Variants() {
   if (mlc_rvv_libraries == nullptr) return {{{0, 0, ""}, false}};
-  const bool has_ime = &mlc_rvv_use_ime != nullptr && !WithoutMatrixUnit();
+  const bool has_ime = &mlc_rvv_use_ime != nullptr && !AsksForMatrixUnit("0");
   std::vector<Variant> variants;
   for (auto one = mlc_rvv_libraries; one->prefix != nullptr; ++one) {
     variants.push_back({*one, false});
@@ -96,12 +97,19 @@ std::vector<Cpu> Settle(const std::vector<Cpu>& cpus, const VectorUnit& needed) 
 // `cpus` to those that can run it.
 ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen,
                  std::vector<Cpu>* cpus) {
-  const std::vector<Variant> variants =
+  std::vector<Variant> variants =
       path.empty() ? Variants() : std::vector<Variant>{{{0, 0, ""}, false}};
+  const bool matrix = std::ranges::any_of(variants, &Variant::ime);
+  std::vector<Cpu> all = ProbeCpus(matrix);
+  if (matrix && AsksForMatrixUnit("1")) {
+    if (std::ranges::any_of(all, [](const Cpu& cpu) { return cpu.unit.ime; })) {
+      std::erase_if(variants, [](const Variant& one) { return !one.ime; });
+    } else {
+      Log(LogLevel::kWarn, "MLC_RVV_IME=1: no CPU has the matrix unit");
+    }
+  }
   std::vector<VectorUnit> needs;
   for (const Variant& one : variants) needs.push_back(one.Needs());
-  const bool matrix = std::any_of(needs.begin(), needs.end(), [](auto& unit) { return unit.ime; });
-  std::vector<Cpu> all = ProbeCpus(matrix);
   size_t best = 0;
   VectorUnit needed;
   const auto settle = [&] {

@@ -44,7 +44,9 @@ def choose(probe: Path, cpus: str, libraries: str) -> subprocess.CompletedProces
         ("0,0,256,256", "128,256", 1, [2, 3]),
         ("0,0", "0", 0, [0, 1]),
         # K1: eight CPUs, of which four have the matrix unit.
-        (K1, "256,256m", 1, [0, 1, 2, 3]),
+        (K1, "256,256m", 0, list(range(8))),
+        (K1, "256m", 0, [0, 1, 2, 3]),
+        ("256m,256m,256m,256m", "256,256m", 1, [0, 1, 2, 3]),
         (K1, "256", 0, list(range(8))),
         # The A100s of a K3 behind their gate, alone or not at all.
         (GATED_K3, "256,1024", 1, LARGE),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.assemble.kernels import IME_FLAGS, KernelTarget, cached_kernels
 from crosslab.assemble.link import LinkRequest, link_runner, read_objects
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runtime import Runtime, build_runtime
@@ -150,7 +150,7 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
                 zvfh=recipe.zvfh,
                 core=recipe.cores[0] if len(recipe.cores) == 1 else None,
                 tune=recipe.tune,
-                ime=recipe.ime,
+                flags=IME_FLAGS if recipe.ime else (),
             )
     several = len(recipe.vlens) > 1
     with clock.step("compile"):

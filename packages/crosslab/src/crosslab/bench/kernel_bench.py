@@ -135,6 +135,7 @@ def build(
     cache: Path,
     parameters: Mapping[str, int] | None = None,
     core: Core | None = None,
+    flags: Sequence[str] = (),
 ) -> Path:
     """Link the bench program with the kernels, for parameters' values or the list's.
 
@@ -145,11 +146,13 @@ def build(
     """
     toolchain, program = find_cross(), folder / "bench"
     tune = core.llvm if core else ""
-    kernels = cached_kernels(KernelTarget.RISCV64, cache, parameters, core=core, tune=tune) / OBJECT
+    compiled = cached_kernels(
+        KernelTarget.RISCV64, cache, parameters, core=core, tune=tune, flags=flags
+    )
     (folder / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()), encoding="utf-8")
     include = [f"-I{folder}", f"-I{KERNELS / 'include'}"]
     command = [*toolchain.cc, *toolchain.link, "-O1", "-static", *include]
-    command += [str(SOURCE), str(kernels), "-o", str(program)]
+    command += [str(SOURCE), str(compiled / OBJECT), "-o", str(program)]
     run_compiler("compiling the kernels' bench", command, folder)
     return program
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from crosslab.assemble.kernels import read_kernels
+from crosslab.assemble.kernels import IME_STAND_IN, read_kernels
 from crosslab.assemble.recipe_options import recipe_options
 from crosslab.bench.kernel_bench import Case, attention_case, build, count
 from crosslab.cores import lower_bound
@@ -127,10 +127,16 @@ def main(argv: Sequence[str]) -> int:
         "core's table allows.",
         parents=[recipe_options("core", "cache", core={"nargs": "+", "default": DEFAULT_CORE})],
     )
+    options.add_argument(
+        "--matrix-unit",
+        action="store_true",
+        help="count prompts by SpacemiT's matrix unit, with vmacc.vv in place of vmadot",
+    )
     args = options.parse_args(argv)
+    flags = IME_STAND_IN if args.matrix_unit else ()
     with tempfile.TemporaryDirectory(prefix="kernel-cycles-") as folder:
         for core in args.core:
-            program = build(Path(folder), args.cache, core=core)
+            program = build(Path(folder), args.cache, core=core, flags=flags)
             figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
             Console(highlight=False, width=150).print(cycles_table(core, figures))
     return 0
