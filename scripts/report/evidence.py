@@ -42,7 +42,7 @@ SOURCES = {
     "host": ResultFiles("out/host.json", "host_bench"),
     "zoo": ResultFiles("out/zoo.json", "zoo"),
     "cost": ResultFiles(
-        "out/cost/*.csv", "cost", "--study out/cost --data out/cost --of gpt2 smollm2"
+        "out/cost/*.csv", "cost", "--model smollm2 --scheme all --csv out/cost/smollm2.csv"
     ),
     "artefacts": ResultFiles("dist/*/*/*/MANIFEST.json", "build_and_test"),
 }

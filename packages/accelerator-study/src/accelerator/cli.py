@@ -38,7 +38,7 @@ from costmodel.estimate.workload import (
     parse_extents,
     parse_phases,
 )
-from costmodel.studies.report import titled
+from costmodel.results.report import titled
 from crosslab.cached_build import default_cache
 from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset

@@ -12,7 +12,7 @@ import numpy as np
 from accelerator.device import Device
 from accelerator.isa.instructions import Multiply, Queue
 from accelerator.study import StudiedLayer
-from costmodel.studies.plots import COLOURS, MARKERS, plt, roofs, save
+from costmodel.results.plots import COLOURS, MARKERS, plt, roofs, save
 
 Points = Sequence[tuple[float, float]]
 SMALLEST, LARGEST = 20.0, 260.0  # areas of markers, points squared

@@ -49,10 +49,10 @@ from costmodel.options import (
     parsed,
     refuse_ignored,
 )
+from costmodel.results import report
 from costmodel.search import explore
 from costmodel.search.mapping import ANEW, again
 from costmodel.search.page import page
-from costmodel.studies import report
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
@@ -66,7 +66,7 @@ def main(
 
     Args:
         argv: options; by default this process's arguments.
-        read: returns the workloads of a model for a value of ``--model`` or ``--of``.
+        read: returns the workloads of a model for a value of ``--model``.
     """
     args, typed = parsed(argv)
 
@@ -85,18 +85,6 @@ def _console() -> Console:
 def _run(
     args: argparse.Namespace, console: Console, read: Callable[[Path], dict[str, Any]]
 ) -> None:
-    if bool(args.of) != (args.study is not None):
-        raise CostError(
-            "--study and --of need each other", remedy="--study DIR --of FILE.work.json"
-        )
-    if args.study is not None:
-        sizes = _bindings(args.bind, "--bind")
-        every = {path: read(path) for path in args.of}
-        _refuse_unbound(sizes, {n for read_work in every.values() for n in open_sizes(read_work)})
-        study = _with_matplotlib("costmodel.studies.study")
-        for path, read_work in every.items():
-            study.write_study(args.study, path, read_work, sizes, args.data)
-        return
     if args.tenet is not None:
         _tenet(args, console)
         return
@@ -346,16 +334,8 @@ def _write(args: argparse.Namespace, results: Sequence[PhaseCost]) -> None:
     if args.csv:
         report.write_csv(args.csv, results)
     if args.plots:
-        _with_matplotlib("costmodel.studies.plots").draw_all(args.plots, results)
-
-
-def _with_matplotlib(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise CostError(f"figures need matplotlib: {error}", remedy="pip install matplotlib") from (
-            error
-        )
+        # matplotlib takes a second to read: import it only for figures.
+        importlib.import_module("costmodel.results.plots").draw_all(args.plots, results)
 
 
 def _show(console: Console, results: Sequence[PhaseCost], single: bool, compare: bool) -> None:

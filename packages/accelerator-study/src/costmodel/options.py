@@ -43,10 +43,6 @@ def _parser() -> Parser:
         type=Path,
         help="measure perplexity under each --scheme (default: all; of one: --scheme int8-token)",
     )
-    kind.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
-    command_line.add_argument(
-        "--of", nargs="+", metavar="FILE", type=Path, default=[], help="with --study: work files"
-    )
     choice = command_line.add_argument_group("accelerator")
     choice.add_argument(
         "--hardware",
@@ -165,9 +161,6 @@ def _parser() -> Parser:
     output.add_argument("--csv", type=Path, metavar="FILE", help="write a table by kind of layer")
     output.add_argument("--plots", type=Path, metavar="DIR", help="write plots as PNG")
     output.add_argument(
-        "--data", type=Path, metavar="DIR", help="with --study: write a CSV and more plots"
-    )
-    output.add_argument(
         "--compare",
         action="store_true",
         help="print only the table of ms, tokens/s, mJ and bytes a token",
@@ -196,7 +189,6 @@ TAKEN = {
     "model": (*_ESTIMATE, *_SHOWN, *_RUN),
     "trace": (*_ESTIMATE, *_SHOWN),
     "tenet": ("macs_per_pe", "json", "quiet"),
-    "study": ("of", "bind", "data"),
     "accuracy": ("scheme", "json", "quiet"),
     "search": ("model", *_FOUND, "pes", "cache", "macs_per_pe"),
     "mapping": ("model", *_FOUND, "macs_per_pe"),

@@ -142,35 +142,24 @@ def tenet_record(result: TenetResult) -> dict[str, Any]:
 
 
 def write_csv(path: Path, phases: Sequence[PhaseCost]) -> None:
-    """Write a CSV row for every product of every phase; nested values get dotted names."""
-    write_rows(
-        path,
-        [
-            {"phase": phase.phase.name, **_flat(_item_record(item))}
-            for phase in phases
-            for item in phase.items
-        ],
-    )
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write records as CSV, with a column for each key of any record."""
-    columns = list(dict.fromkeys(c for r in rows for c in r))
+    """Write a CSV row for each kind of layer of each phase, and for the phase's total."""
+    rows = [
+        {
+            "phase": phase.phase.name,
+            "hardware": phase.hardware.name,
+            "dataflow": phase.dataflow.name,
+            "scheme": phase.scheme,
+            "kind": kind,
+            **totals_record(totals, phase),
+        }
+        for phase in phases
+        for kind, totals in [*phase.by_kind().items(), ("total", phase.total)]
+    ]
     stream = io.StringIO(newline="")
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     atomic_write(path, stream.getvalue())
-
-
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    cells: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            cells |= _flat(value, f"{prefix}{key}.")
-        else:
-            cells[f"{prefix}{key}"] = value
-    return cells
 
 
 def titled(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:

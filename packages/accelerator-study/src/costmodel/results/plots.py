@@ -40,19 +40,17 @@ def draw_all(folder: Path, results: Sequence[PhaseCost]) -> None:
         save(folder / "decode_bandwidth.png", decode_bandwidth, results)
 
 
-def save(path: Path, draw: Draw, results: Sequence[PhaseCost], comment: str = "") -> None:
+def save(path: Path, draw: Draw, results: Sequence[PhaseCost]) -> None:
     """Write a figure as PNG; equal results give equal bytes.
 
     Args:
         path: of the file; the function makes its folder.
         draw: returns the figure.
         results: to draw.
-        comment: text for the file's metadata.
     """
     with plt.rc_context(STYLE), atomic_path(path) as scratch:
         figure = draw(results)
-        metadata = {"Comment": comment} if comment else {}
-        figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None, **metadata})
+        figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None})
         plt.close(figure)
 
 
