@@ -53,6 +53,7 @@ def test_spellings_of_an_expression_are_one_expression() -> None:
         "i/8+2*(j%4)-1",
         "floor(i/8) - 1 + (j mod 4)*2",
         "2*(j % 4) + floor((i)/8) - 1",
+        "-1 + i//8 + 2*(j mod 4)",
     ):
         (relation,) = parse_relations(f"{{ S[i,j] -> T[{text}] }}", HERE)
         assert relation.range.entries == (wanted,)
@@ -73,11 +74,17 @@ def test_names_may_stand_for_numbers() -> None:
         ("S[i,j] -> PE[i*j]", "product of two variables"),
         ("S[i] -> PE[i % n]", "must be a positive number"),
         ("S[i] -> PE[i + q]", "unbound name q"),
-        ("S[i] -> PE[i", "expected '\\]'|expected ','"),
-        ("S[i] -> PE[i] extra", "after the end"),
+        ("S[i] -> PE[i", "was never closed"),
+        ("S[i] -> PE[i] extra", "invalid syntax"),
         ("S[i+1] -> PE[i]", "plain variables"),
         ("S[i,i] -> PE[i]", "twice"),
-        ("S[i] -> PE[i $ 2]", "unexpected character"),
+        ("S[i] -> PE[i $ 2]", "invalid syntax"),
+        ("S[i]", "expected '->'"),
+        ("{S[i] -> PE[i]", "a brace is missing"),
+        (f"S[i] -> PE[{'(' * 5000}i{')' * 5000}]", "too many nested parentheses"),
+        (f"S[i] -> PE[{'-' * 5000}i]", "too deep"),
+        ("S[i] -> PE[True]", "expected an expression, found 'True'"),
+        (f"S[i] -> PE[{'9' * 19}]", "more than 18 digits"),
     ],
 )
 def test_a_bad_relation_is_reported_with_its_line(text: str, problem: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parser of relation texts such as ``{S[i,j,k] -> PE[i%8, j%8]}``.
+"""Reader of relation texts such as ``{S[i,j,k] -> PE[i%8, j%8]}``.
 
 The grammar is the part of isl's grammar that TENET's files use, with spellings of handwritten
 files: ``%`` or ``mod``; ``floor(e/c)``, ``e//c`` or ``e/c``, all of which round down.
@@ -7,15 +7,16 @@ files: ``%`` or ``mod``; ``floor(e/c)``, ``e//c`` or ``e/c``, all of which round
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from costmodel.counting.affine import Affine, constant, floor_div, modulo, variable
 from costmodel.errors import CostError
 
 DIGITS = 18  # of a whole number: enough for every size, and within 64 bits
-DEEPEST = 64  # brackets within brackets
 
 
 def is_number(text: str) -> bool:
@@ -23,8 +24,17 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS
 
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*'?)|(->|<=|>=|//|[-+*/%()\[\]{}:;,<>=]))")
-_COMPARISONS = ("<=", "<", ">=", ">", "=")
+_PRIME = "\u02b9"  # a letter to Python, for isl's names such as i'
+# isl's spellings and Python's. A minus before a term applies to the whole term: -i%8 is -(i%8).
+_SPELLINGS = (
+    ("'", _PRIME),
+    (r"\bmod\b", "%"),
+    (r"(\d)(and\b)", r"\1 \2"),
+    (r"\b(\d+)\s*(?=[A-Za-z_])(?!and\b)", r"\1*"),
+    (r"(?<![<>=])=", "=="),
+    (r"(^|[\[(,<>=])\s*-", r"\1 0-"),
+    (r"\[\s*\]", "[()]"),
+)
 
 
 @dataclass(frozen=True)
@@ -80,92 +90,51 @@ def parse_relations(
     Raises:
         CostError: the text is not a relation; the message names the line.
     """
-    parser = _Parser(text, source, values or {})
-    return parser.relations()
+    reader = _Reader(text, source, values or {})
+    return tuple(reader.relation(part) for part in reader.inside().split(";"))
 
 
 def parse_domain(text: str, source: Position, values: Mapping[str, int] | None = None) -> Domain:
     """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}``; each variable needs both bounds."""
-    parser = _Parser(text, source, values or {})
-    return parser.domain()
+    return _Reader(text, source, values or {}).domain()
 
 
-class _Parser:
-    """A recursive descent parser of a line."""
+@dataclass(frozen=True)
+class _Reader:
+    """A reader of a line, whose expressions are Python's but for :data:`_SPELLINGS`."""
 
-    def __init__(self, text: str, source: Position, values: Mapping[str, int]) -> None:
-        self.text, self.source, self.values = text, source, values
-        self.depth = 0
-        self.tokens = self._tokenize()
-        self.at = 0
-
-    def _tokenize(self) -> list[str]:
-        tokens, position, text = [], 0, self.text.rstrip()
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise self.fail(f"unexpected character {text[position:].strip()[0]!r}")
-            tokens.append(match.group(0).strip())
-            position = match.end()
-        return tokens
+    text: str
+    source: Position
+    values: Mapping[str, int]
 
     def fail(self, problem: str, remedy: str = "") -> CostError:
         return self.source.error(self.text, problem, remedy)
 
-    def peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+    def inside(self) -> str:
+        """Return the text without its braces."""
+        text = self.text.strip()
+        if text.startswith("{") != text.endswith("}"):
+            raise self.fail("a brace is missing")
+        return text[1:-1] if text.startswith("{") else text
 
-    def take(self, *wanted: str) -> str:
-        token = self.peek()
-        if wanted and token not in wanted:
-            found = f"found {token!r}" if token else "the line ends"
-            raise self.fail(f"expected {' or '.join(map(repr, wanted))}, {found}")
-        self.at += 1
-        return token
-
-    def accept(self, token: str) -> bool:
-        if self.peek() != token:
-            return False
-        self.at += 1
-        return True
-
-    def relations(self) -> tuple[Relation, ...]:
-        braced = self.accept("{")
-        relations: list[Relation] = []
-        while not relations or self.accept(";"):
-            relations.append(self.relation())
-        if braced:
-            self.take("}")
-        self.end()
-        return tuple(relations)
-
-    def relation(self) -> Relation:
-        left = self.tuple_()
-        names = self.plain_variables(left)
-        self.take("->")
-        right = self.tuple_()
-        unbound = {n for e in right.entries for n in e.variables()} - set(names)
-        if unbound:
-            raise self.fail(
-                f"unbound {'name' if len(unbound) == 1 else 'names'} {', '.join(sorted(unbound))}",
-                f"use only the variables of {left.name}[{','.join(names)}], or bind the name",
-            )
-        return Relation(left.name, names, right)
+    def relation(self, part: str) -> Relation:
+        left, arrow, right = part.partition("->")
+        if not arrow:
+            raise self.fail("expected '->'")
+        head, result = self.tuple_(left), self.tuple_(right)
+        names = self.plain_variables(head)
+        self.refuse_unbound(
+            result.entries,
+            names,
+            f"use only the variables of {head.name}[{','.join(names)}], or bind the name",
+        )
+        return Relation(head.name, names, result)
 
     def domain(self) -> Domain:
-        braced = self.accept("{")
-        head = self.tuple_()
+        left, colon, conditions = self.inside().partition(":")
+        head = self.tuple_(left)
         names = self.plain_variables(head)
-        comparisons: list[Affine] = []
-        if self.accept(":"):
-            while not comparisons or self.accept("and"):
-                comparisons.extend(self.chain())
-        if braced:
-            self.take("}")
-        self.end()
-        return self.bounded(head.name, names, comparisons)
-
-    def bounded(self, name: str, names: Sequence[str], positive: Sequence[Affine]) -> Domain:
+        positive = self.comparisons(self.parse(conditions)) if colon else []
         lower: dict[str, int] = {}
         upper: dict[str, int] = {}
         rest: list[Affine] = []
@@ -183,11 +152,17 @@ class _Parser:
                 raise self.fail(f"dimension {one} is unbound", f"add 0 <= {one} < SIZE")
             if upper[one] <= lower[one]:
                 raise self.fail(f"dimension {one} is empty")
-        stray = {v for e in positive for v in e.variables()} - set(names)
-        if stray:
-            raise self.fail(f"unbound name {', '.join(sorted(stray))}")
+        self.refuse_unbound(positive, names)
         bounds = tuple((lower[n], upper[n]) for n in names)
-        return Domain(name, tuple(names), bounds, tuple(rest))
+        return Domain(head.name, names, bounds, tuple(rest))
+
+    def refuse_unbound(
+        self, expressions: Iterable[Affine], names: Sequence[str], remedy: str = ""
+    ) -> None:
+        stray = sorted({v for e in expressions for v in e.variables()} - set(names))
+        if stray:
+            word = "name" if len(stray) == 1 else "names"
+            raise self.fail(f"unbound {word} {', '.join(stray)}", remedy)
 
     def plain_variables(self, head: Tuple) -> tuple[str, ...]:
         names = []
@@ -201,91 +176,80 @@ class _Parser:
             raise self.fail(f"{head.name}[...] names a variable twice")
         return tuple(names)
 
-    def tuple_(self) -> Tuple:
-        name = self.take()
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise self.fail(f"expected a name before '[', found {name!r}")
-        self.take("[")
-        entries: list[Affine] = []
-        while not self.accept("]"):
-            if entries:
-                self.take(",")
-            entries.append(self.sum_())
-        return Tuple(name, tuple(entries))
+    def parse(self, part: str) -> ast.expr:
+        """Return the syntax tree of a part of the line."""
+        if re.search(rf"\d{{{DIGITS + 1}}}", part):
+            raise self.fail(f"a number has more than {DIGITS} digits")
+        text = part.strip()
+        for spelling, python in _SPELLINGS:
+            text = re.sub(spelling, python, text)
+        try:
+            return ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else "it is too deep"
+            raise self.fail(f"{part.strip()!r}: {reason}") from error
 
-    def chain(self) -> list[Affine]:
-        """Parse ``0 <= i < 8`` into expressions that must not be negative."""
-        left, expressions = self.sum_(), []
-        while self.peek() in _COMPARISONS:
-            sign = self.take()
-            right = self.sum_()
-            difference = right - left if sign in ("<", "<=") else left - right
-            strict = constant(1 if sign in ("<", ">") else 0)
-            expressions.append(difference - strict)
-            if sign == "=":
-                expressions.append(right - left)
-            left = right
-        if not expressions:
-            raise self.fail(f"expected a comparison, found {self.peek()!r}")
-        return expressions
+    def tuple_(self, part: str) -> Tuple:
+        match self.parse(part):
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=entries)):
+                return Tuple(name, tuple(map(self.affine, entries)))
+            case ast.Subscript(value=ast.Name(id=name), slice=entry):
+                return Tuple(name, (self.affine(entry),))
+        raise self.fail(f"{part.strip()!r} is not a tuple such as PE[i, j]")
 
-    def sum_(self) -> Affine:
-        negative = self.accept("-")
-        total = self.product().scaled(-1 if negative else 1)
-        while self.peek() in ("+", "-"):
-            sign = 1 if self.take() == "+" else -1
-            total += self.product().scaled(sign)
-        return total
+    def comparisons(self, node: ast.expr) -> list[Affine]:
+        """Return the expressions that ``0 <= i < 8 and ...`` does not allow to be negative."""
+        match node:
+            case ast.BoolOp(op=ast.And(), values=nodes):
+                return [e for each in nodes for e in self.comparisons(each)]
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                sides = [self.affine(side) for side in (left, *others)]
+                expressions = []
+                for (first, second), op in zip(pairwise(sides), ops, strict=True):
+                    match op:
+                        case ast.Lt() | ast.LtE():
+                            listed = [second - first]
+                        case ast.Gt() | ast.GtE():
+                            listed = [first - second]
+                        case ast.Eq():
+                            listed = [first - second, second - first]
+                        case _:
+                            raise self.fail("a comparison must be one of <, <=, >, >=, =")
+                    strict = constant(int(isinstance(op, ast.Lt | ast.Gt)))
+                    expressions += [each - strict for each in listed]
+                return expressions
+        raise self.fail(f"expected comparisons, found {ast.unparse(node)!r}")
 
-    def product(self) -> Affine:
-        total = self.factor()
-        while self.peek() in ("*", "/", "//", "%", "mod"):
-            operator = self.take()
-            right = self.factor()
-            total = self.combine(operator, total, right)
-        return total
+    def affine(self, node: ast.expr) -> Affine:
+        """Return the expression of a syntax tree."""
+        match node:
+            case ast.Constant(value=value) if type(value) is int:
+                return constant(value)
+            case ast.Name(id=written):
+                name = written.replace(_PRIME, "'")
+                return constant(self.values[name]) if name in self.values else variable(name)
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return self.affine(inner).scaled(-1)
+            case ast.Call(func=ast.Name(id="floor"), args=[inner]):
+                return self.affine(inner)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.combined(op, self.affine(left), self.affine(right))
+        raise self.fail(f"expected an expression, found {ast.unparse(node)!r}")
 
-    def combine(self, operator: str, left: Affine, right: Affine) -> Affine:
-        if operator == "*":
-            if left.terms and right.terms:
-                raise self.fail("a product of two variables is not affine")
-            return left.scaled(right.constant) if left.terms else right.scaled(left.constant)
-        if right.terms or right.constant <= 0:
-            unbound = f"; unbound: {right}" if right.terms else ""
-            raise self.fail(f"the right side of {operator!r} must be a positive number{unbound}")
-        join = modulo if operator in ("%", "mod") else floor_div
-        return join(left, right.constant)
-
-    def factor(self) -> Affine:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise self.fail(f"more than {DEEPEST} brackets or signs within each other")
-        inner = self._factor()
-        self.depth -= 1
-        return inner
-
-    def _factor(self) -> Affine:
-        token = self.take()
-        if token in ("(", "floor"):
-            if token == "floor":
-                self.take("(")
-            inner = self.sum_()
-            self.take(")")
-            return inner
-        if token == "-":
-            return self.factor().scaled(-1)
-        if is_number(token):
-            return self.implicit(int(token))
-        if re.fullmatch(r"[A-Za-z_]\w*'?", token):
-            return constant(self.values[token]) if token in self.values else variable(token)
-        raise self.fail(f"expected an expression, found {token!r}" if token else "the line ends")
-
-    def implicit(self, number: int) -> Affine:
-        """Parse the rest of a number: ``2i`` is isl's spelling of ``2*i``."""
-        if re.fullmatch(r"[A-Za-z_]\w*'?", self.peek()) and self.peek() not in ("and", "mod"):
-            return self.factor().scaled(number)
-        return constant(number)
-
-    def end(self) -> None:
-        if self.at < len(self.tokens):
-            raise self.fail(f"unexpected {self.peek()!r} after the end")
+    def combined(self, op: ast.operator, left: Affine, right: Affine) -> Affine:
+        match op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                if left.terms and right.terms:
+                    raise self.fail("a product of two variables is not affine")
+                return left.scaled(right.constant) if left.terms else right.scaled(left.constant)
+            case ast.Div() | ast.FloorDiv() | ast.Mod():
+                if right.terms or right.constant <= 0:
+                    unbound = f"; unbound: {right}" if right.terms else ""
+                    raise self.fail(f"a divisor must be a positive number{unbound}")
+                join = modulo if isinstance(op, ast.Mod) else floor_div
+                return join(left, right.constant)
+        raise self.fail("an operator must be one of +, -, *, /, //, %, mod")
