@@ -2,19 +2,14 @@
 """The installed command ``costmodel``."""
 
 import importlib
-import os
 import sys
 
-from groundwork.errors import INTERRUPTED, CommandError, exit_code_of
+from groundwork.errors import CommandError, exit_code_of
 
 
 def main() -> int:
     """Run the command with this process's arguments and return its exit code."""
-    code = exit_code_of(lambda: int(importlib.import_module("costmodel.cli").main()), CommandError)
-    if code == INTERRUPTED:
-        # A normal exit would wait for the workers of a search; os._exit ends them, too.
-        os._exit(code)
-    return code
+    return exit_code_of(lambda: int(importlib.import_module("costmodel.cli").main()), CommandError)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from costmodel.options import DEFAULT_PHASES
 from costmodel.search.explore import arrays, designs, dominates
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.page import page
-from costmodel.search.products import NoRoomError, Problem, lower_bounds, search_together
+from costmodel.search.products import NoRoomError, Problem, refined, search_together
 from costmodel.search.systolic import FLOWS, Systolic
 
 DATA = Path(__file__).parent / "data"
@@ -137,7 +137,9 @@ def test_pruning_loses_nothing(problem: Problem) -> None:
         for at, (tile, order) in enumerate(mappings[:60])
     ]
     assert frugal.energy <= min(energies) * (1 + 1e-9)
-    (least,) = lower_bounds((problem,))
+    quick, cheap, least = refined((problem,))
+    assert quick.cycles == pytest.approx(best.cycles)
+    assert cheap.energy == pytest.approx(frugal.energy)
     assert least.cycles <= best.cycles + 1e-6
     assert least.energy <= frugal.energy * (1 + 1e-9)
 
@@ -162,8 +164,7 @@ def test_sizes_below_a_pass_are_found_and_the_result_is_near_its_bound(
     """Products of more tiles than are all tried."""
     hardware = replace(small(size, rate), fabric=replace(EDGE.fabric, shape=shape))
     problem = Problem(Gemm("g", *extents), SCHEMES[scheme], hardware, Systolic(flow, *shape))
-    best, frugal = search_together([problem])
-    (least,) = lower_bounds((problem,))
+    best, frugal, least = refined((problem,))
     assert best.cycles <= cycles
     assert 0 <= best.cycles / least.cycles - 1 <= excess[0]
     assert -1e-9 <= frugal.energy / least.energy - 1 <= excess[1] + 1e-9

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.pool
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import groupby, product, repeat
 from math import isqrt
 from typing import Any
 
@@ -26,8 +25,9 @@ from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import LARGER, Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
-from costmodel.search.products import NoRoomError, Problem, Solution, lower_bounds
+from costmodel.search.products import NoRoomError, Problem, Solution, refined
 from costmodel.search.systolic import FLOWS, Systolic
+from groundwork.interrupts import end_with_parent
 
 BUFFERS = (0.125, 0.25, 0.5, 1.0, 2.0)  # in buffers of the base
 SPLITS = ((2, 4, 2), (1, 6, 1))  # eighths for A, B and C, of a buffer of the base's size
@@ -140,6 +140,7 @@ class Point:
 
     Attributes:
         plans: tiles and orders of each product by the product's key.
+        least: cycles and pJ that no tiles on the design fall below; None: unknown.
     """
 
     phase: int
@@ -150,6 +151,7 @@ class Point:
     energy: float
     area: float
     plans: Plans
+    least: tuple[float, float] | None
 
 
 def groups(phase: Phase) -> list[list[Item]]:
@@ -168,26 +170,27 @@ def _points(
     number: int,
     phase: Phase,
     base: Hardware,
-    listed: Sequence[Design],
-    schemes: Sequence[Scheme],
+    cases: Sequence[tuple[Scheme, str, Design]],
+    solved: Callable[[tuple[Problem, ...]], Sequence[Solution]],
 ) -> list[Point]:
-    """Return the points of a phase on designs of an array under every scheme and dataflow.
+    """Return the fastest and the most frugal point of a phase in each case.
 
     Designs that differ only in their buffer come one after the other, since they share the cache
-    of :func:`costmodel.search.products.candidates`.
+    of the search's candidates.
     """
     points: list[Point] = []
-    widest = 8 * max(design.buffer for design in listed)
-    for scheme, flow, design in product(schemes, FLOWS, listed):
+    widest = 8 * max(design.buffer for _, _, design in cases)
+    for scheme, flow, design in cases:
         hardware = design.hardware(base)
         size = area(hardware, scheme) * phase.all_arrays
         try:
-            chosen = list(_mapped(phase, hardware, flow, scheme, widest))
+            fast, frugal, *least = _mapped(phase, hardware, flow, scheme, solved, widest)
         except NoRoomError:
             continue  # a larger buffer may hold a tile
-        for cycles, energy, plans in chosen:
+        bound = least[0][:2] if least else None
+        for cycles, energy, plans in (fast, frugal):
             key = (number, scheme.name, flow, design)
-            points.append(Point(*key, cycles, energy, size, plans))
+            points.append(Point(*key, cycles, energy, size, plans, bound))
     return points
 
 
@@ -196,29 +199,30 @@ def _mapped(
     hardware: Hardware,
     flow: str,
     scheme: Scheme,
-    widest: int = 0,
-    solved: Callable[[tuple[Problem, ...]], Sequence[Solution]] = solve,
+    solved: Callable[[tuple[Problem, ...]], Sequence[Solution]],
+    widest: int,
 ) -> Iterator[tuple[float, float, Plans]]:
-    """Yield the fastest, then the most frugal mappings: cycles, pJ of all arrays, plans."""
+    """Yield for each solution of the products: cycles, pJ of all arrays, plans."""
     phase = chained(phase, hardware.levels[0], scheme)
     rows, columns = hardware.fabric.shape
     array = Systolic(flow, rows, columns, hardware.fabric.lanes, hardware.drains_whole)
     work = other_work(phase, hardware, scheme)
     lag = sum(level.latency - 1 for level in hardware.levels)
-    sums = [[float(work.latency), work.energy], [float(work.latency), work.energy]]
-    plans: list[dict[str, tuple[Holding, ...]]] = [{}, {}]
-    for items in groups(phase):
-        problems = tuple(_problem(i, items, scheme, hardware, array, widest) for i in items)
-        for index, best in enumerate(solved(problems)):
-            times = items[0].count
-            sums[index][0] += times * (best.cycles + lag * len(items))
-            sums[index][1] += times * best.energy
-            plans[index] |= _plans(items, best)
-    further: Iterable[tuple[float, float, Plans]] = [(0.0, 0.0, {})] * 2
+    grouped = groups(phase)
+    found = [
+        solved(tuple(_problem(i, items, scheme, hardware, array, widest) for i in items))
+        for items in grouped
+    ]
+    further: Iterable[tuple[float, float, Plans]] = repeat((0.0, 0.0, {}))
     if phase.beside:
-        further = _mapped(phase.beside, hardware, flow, scheme, widest, solved)
-    for (cycles, energy), own, (slower, added, others) in zip(sums, plans, further, strict=True):
-        yield max(cycles, slower), energy * phase.arrays + added, {**others, **own}
+        further = _mapped(phase.beside, hardware, flow, scheme, solved, widest)
+    for chosen, (slower, added, plans) in zip(zip(*found, strict=True), further, strict=False):
+        cycles, energy, own = float(work.latency), work.energy, dict(plans)
+        for items, best in zip(grouped, chosen, strict=True):
+            cycles += items[0].count * (best.cycles + lag * len(items))
+            energy += items[0].count * best.energy
+            own |= _plans(items, best)
+        yield max(cycles, slower), energy * phase.arrays + added, own
 
 
 def _problem(
@@ -243,41 +247,15 @@ def _plans(items: Sequence[Item], best: Solution) -> Plans:
     }
 
 
-def _end_with_parent() -> None:
-    """Let a worker process end with the search process, however the search ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search process gets the signal and decides
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 @contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """Block SIGINT while workers start, since code that runs at a fork swallows it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _workers() -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes; an interruption does not wait for running jobs."""
-    pool = ProcessPoolExecutor(WORKERS, initializer=_end_with_parent)
-    interrupted = False
-    try:
+def _workers() -> Iterator[multiprocessing.pool.Pool]:
+    """Yield a pool of processes, which end with the block."""
+    # The workers inherit the blocked signal: the search process alone gets Ctrl-C.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    pool = multiprocessing.Pool(WORKERS, end_with_parent, (os.getpid(),))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with pool:
         yield pool
-    except KeyboardInterrupt:
-        interrupted = True
-        raise
-    finally:
-        pool.shutdown(wait=not interrupted, cancel_futures=interrupted)
 
 
 def search(
@@ -308,19 +286,25 @@ def search(
     accuracy = accuracy or {}
     listed = designs(base, base.fabric.pes if pes is None else pes)
     arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
-    jobs = [(n, phase, base, group, schemes) for n, phase in enumerate(phases) for group in arrays]
     by_name = {s.name: s for s in schemes}
+    finer = refined if len(base.levels) == BUFFER_AND_MEMORY else solve
     fronts: list[dict[str, Any]] = []
     with _workers() as pool:
-        with _not_interrupted():
-            parts = pool.map(_points, *zip(*jobs, strict=True))
-        points = [p for part in parts for p in part]
+
+        def points(jobs: Iterable[tuple[Any, ...]]) -> list[Point]:
+            return [p for part in pool.starmap(_points, jobs, chunksize=1) for p in part]
+
         for number, phase in enumerate(phases):
-            best = _best([p for p in points if p.phase == number], phase, base, accuracy)
+            job = (number, phase, base)
+            every = points((*job, [*product(schemes, FLOWS, group)], solve) for group in arrays)
+            near = _best(every, phase, base, accuracy)
+            cases = dict.fromkeys((by_name[p.scheme], p.flow, p.design) for p in near)
+            best = _best(points((*job, [case], finer) for case in cases), phase, base, accuracy)
             calls = [
-                (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy) for p in best
+                (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy, p.least)
+                for p in best
             ]
-            exact = list(pool.map(row, *zip(*calls, strict=True)))
+            exact = pool.starmap(row, calls, chunksize=1)
             # The counting engine's figures may differ where those of the closed forms are equal.
             kept = [r for r in exact if not any(dominates(o, r) for o in exact)]
             fronts += sorted(kept, key=lambda r: r["latency_ms"])
@@ -372,16 +356,22 @@ def row(
     design: Design,
     plans: Plans,
     accuracy: Accuracy,
+    least: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Return a row of a front, estimated by the counting engine with the given mappings."""
+    """Return a row of a front, estimated by the counting engine with the given mappings.
+
+    ``least`` is that of the row's point; without it, it is computed.
+    """
     hardware = design.hardware(base)
     estimate = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans)
     excess = None
     if len(hardware.levels) == BUFFER_AND_MEMORY:
-        cycles, energy, _ = next(_mapped(phase, hardware, flow, scheme, solved=lower_bounds))
+        if least is None:
+            *_, (cycles, energy, _) = _mapped(phase, hardware, flow, scheme, refined, 0)
+            least = cycles, energy
         excess = {
-            "latency_ms": max(estimate.latency / cycles - 1, 0.0),
-            "energy_mj": max(estimate.energy / energy - 1, 0.0),
+            "latency_ms": max(estimate.latency / least[0] - 1, 0.0),
+            "energy_mj": max(estimate.energy / least[1] - 1, 0.0),
         }
     return {
         "phase": phase.name,

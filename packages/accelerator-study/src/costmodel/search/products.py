@@ -6,7 +6,8 @@ The candidates are every tile of a small product, and the tiles of
 has two lower bounds: the bus moves all its bits, and the array does all its cycles after the first
 fetch and before the last store; double buffering overlaps only these two. The search simulates
 candidates in the order of the larger bound, until that bound reaches the best simulated time: no
-other candidate is better.
+other candidate is better. :func:`refined` then tries finer sizes where a bound of all tiles is
+below what was found.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from itertools import permutations
+from itertools import product as combinations
 from math import prod
 from operator import add
 from typing import Any
@@ -151,30 +153,27 @@ class Problem:
         """Return the candidate tiles that fit.
 
         Args:
-            most: if a product has at most this many tiles, every tile is a candidate; up to eight
-                times as many, every size that changes a number of tiles or of passes.
+            most: if a product has at most this many tiles, every tile is a candidate.
         """
-        every = self._grid(lambda extent, _: range(1, extent + 1))
+        every = self.grid(lambda extent, _: range(1, extent + 1))
         if prod(map(len, every)) <= most:
-            return self._fitting(every)
-        finer = self._grid(lambda extent, grain: sorted({*sizes(extent, 1), *sizes(extent, grain)}))
-        if self.tight or prod(map(len, finer)) <= 8 * most:
-            return self._fitting(finer)
-        return self._fitting(self._grid(sizes))
+            return self.fitting_tiles(every)
+        if self.tight:
+            return self.fitting_tiles(
+                self.grid(lambda extent, grain: sorted({*sizes(extent, 1), *sizes(extent, grain)}))
+            )
+        return self.fitting_tiles(self.grid(sizes))
 
-    def smallest(self) -> Grid:
-        """Return the smallest tile that fits for each number of tiles along M, N and K."""
-        return self._fitting(self._grid(lambda extent, _: sizes(extent, 1)))
-
-    def _grid(self, choice: Callable[[int, int], Sequence[int]]) -> list[Sequence[int]]:
+    def grid(self, choice: Callable[[int, int], Sequence[int]]) -> list[Sequence[int]]:
         """Return sizes along M, N and K, chosen by the extent and the array's grain."""
         # Tiles of keys and values have the whole width; queries and sums of the result stay, too.
         fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(self.gemm.role)
         pairs = zip(self.gemm.extents, self.array.grains(), strict=True)
         return [[e] if axis == fixed else choice(e, g) for axis, (e, g) in enumerate(pairs)]
 
-    def _fitting(self, sides: list[Sequence[int]]) -> Grid:
-        sparse = np.meshgrid(*map(np.array, sides), indexing="ij", sparse=True)
+    def fitting_tiles(self, sides: Sequence[Sequence[int]]) -> Grid:
+        """Return the tiles that fit of all combinations of sizes along M, N and K."""
+        sparse = _sparse(sides)
         used = self.fitting(sparse)
         return Grid(sparse, np.broadcast_to(used, [len(side) for side in sides]))
 
@@ -197,13 +196,14 @@ class Problem:
         return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
 
     def bounds(
-        self, grid: Tile, least: bool = False
+        self, grid: Tile, least: bool = False, edges: bool = True
     ) -> tuple[Any, list[MovedBits], MovedBits, Any]:
         """Return lower bounds of the cycles of orders x tiles, and the traffic of each tile.
 
         Args:
             grid: extents of the tiles, arrays that broadcast.
             least: bound all tiles of equal numbers, of which the given tile is the smallest.
+            edges: include what is less for more tiles: the first fetch and the array's port.
 
         Returns:
             lower bounds of the cycles, and bits between buffer and outer memory, by order; bits
@@ -224,8 +224,10 @@ class Problem:
         inward = activations(gemm.m, gemm.k, grid, scheme) * passes[1]
         matrix = weights(gemm.n, gemm.k, grid, scheme) * passes[0]
         work = array.total_cycles(self.gemm.extents, tiles, passes, depth)
-        # The port's time is in whole cycles for each tile, rounded down.
-        work = np.maximum(work, (inward + matrix) / buffer.read - prod(tiles)) * gemm.batch
+        if edges:
+            # The port's time is in whole cycles for each tile, rounded down.
+            work = np.maximum(work, (inward + matrix) / buffer.read - prod(tiles))
+        work = work * gemm.batch
         finished = gemm.m * gemm.n
         spilled = (passes[2] - 1) * finished * scheme.accumulator
         port = MovedBits(inward, matrix, spilled, spilled + finished * scheme.output)
@@ -234,7 +236,7 @@ class Problem:
             first = first + scheme.activation_bits(grid[0], grid[2])
         # The last tile may be ragged: it stores at least a single element.
         last = 0 if "C" in gemm.on_chip else scheme.output
-        inside = work + first / behind.read + last / behind.write
+        inside = work + edges * (first / behind.read + last / behind.write)
         bounds, listed = [], []
         for each in outer_traffics(self.gemm.extents, grid, self.orders(), scheme, gemm.on_chip):
             moved = each * gemm.batch
@@ -262,6 +264,10 @@ class Problem:
             each = 1
         scaled = each * gemm.batch * gemm.m * gemm.n
         return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * self.rescale_energy
+
+
+def _sparse(sides: Sequence[Sequence[int]]) -> list[Any]:
+    return list(np.meshgrid(*map(np.array, sides), indexing="ij", sparse=True))
 
 
 def _along(array: Systolic, axis: int, size: Count) -> Count:
@@ -305,7 +311,7 @@ class Candidates:
         times: cycles; NaN before the simulation.
     """
 
-    problems: tuple[Problem, ...]
+    problems: Sequence[Problem]
     grid: list[Any]
     orders: list[tuple[str, ...]]
     bounds: Any
@@ -346,12 +352,12 @@ def turned(grid: Sequence[Any], lead: bool) -> Tile:
     return (m, n, k) if lead else (m, k, n)
 
 
-@lru_cache(maxsize=12)
-def candidates(problems: tuple[Problem, ...], least: bool = False) -> Candidates:
-    """Return the candidate mappings of products, cached for further buffers of an array."""
+def candidates(
+    problems: Sequence[Problem], grid: Grid, least: bool = False, edges: bool = True
+) -> Candidates:
+    """Return the candidate mappings of products; the arguments are those of `Problem.bounds`."""
     lead = problems[0]
-    grid = lead.smallest() if least else lead.tiles()
-    parts = [p.bounds(turned(grid.sides, p is lead), least) for p in problems]
+    parts = [p.bounds(turned(grid.sides, p is lead), least, edges) for p in problems]
     bounds = reduce(add, (np.stack([*map(grid.at, part[0])]) for part in parts)).ravel()
     outer = reduce(add, (grid.bits(part[1]) for part in parts))
     port = reduce(add, (grid.bits([part[2]]).at(0) for part in parts))
@@ -360,15 +366,10 @@ def candidates(problems: tuple[Problem, ...], least: bool = False) -> Candidates
     return Candidates(problems, grid.tiles, lead.orders(), bounds, outer, port, scaled, times)
 
 
-def lower_bounds(problems: tuple[Problem, ...]) -> tuple[Solution]:
-    """Return the cycles and the pJ that no tile in any order falls below, without a mapping.
-
-    All tiles that divide a product into equal numbers move as many bits between the memories, and
-    the array has at least the passes of the whole product, and a pass for each tile.
-    """
-    listed = candidates.__wrapped__(problems, True)
-    energies = listed.energies(problems[0].hardware.levels, np.arange(len(listed.grid[0])))
-    return (Solution((), float(listed.bounds.min()), float(energies.min()), len(energies), 0),)
+@lru_cache(maxsize=12)
+def _shared(problems: tuple[Problem, ...]) -> Candidates:
+    """Return the candidates of products, cached for further buffers of an array."""
+    return candidates(problems, problems[0].tiles())
 
 
 def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
@@ -386,9 +387,12 @@ def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
     Raises:
         NoRoomError: no tile fits.
     """
-    lead = problems[0]
+    return _best(problems[0], _shared(tuple(p.in_widest() for p in problems)))
+
+
+def _best(lead: Problem, listed: Candidates) -> tuple[Solution, Solution]:
+    """Return the fastest and the most frugal candidate that fits the buffer of ``lead``."""
     memory = lead.hardware.levels[0]
-    listed = candidates(tuple(p.in_widest() for p in problems))
     number = len(listed.grid[0])
     inside = np.flatnonzero(lead.fitting(listed.grid))
     if not len(inside):
@@ -413,3 +417,51 @@ def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
         return Solution((held,), cycles, float(energies[at]), len(bounds), simulated)
 
     return solution(fastest), solution(frugal)
+
+
+@lru_cache(maxsize=1 << 14)
+def refined(problems: tuple[Problem, ...]) -> tuple[Solution, Solution, Solution]:
+    """Return the best mappings of finer sizes, and the cycles and pJ that no tile falls below.
+
+    All tiles that divide a product into equal numbers move as many bits between the memories, and
+    the array has at least the passes of the whole product, and a pass for each tile. So the
+    smallest tile for each number of tiles bounds all others. Where that bound is below the result
+    of :func:`search_together`, the smallest tile and its sizes in whole passes are candidates, too.
+
+    Returns:
+        the fastest mapping, the mapping of the least energy, the bounds without a mapping.
+
+    Raises:
+        NoRoomError: no tile fits.
+    """
+    lead, (quick, cheap) = problems[0], search_together(problems)
+
+    def bounded(grid: Grid, edges: bool) -> tuple[Candidates, Any, Any]:
+        """Return the smallest tiles, their energies, and a mask of those that may be better."""
+        listed = candidates(problems, grid, True, edges)
+        energies = listed.energies(lead.hardware.levels, np.arange(len(listed.grid[0])))
+        better = (listed.bounds < quick.cycles) | (energies < cheap.energy)
+        return listed, energies, better.reshape(len(listed.orders), -1).any(axis=0)
+
+    sides: list[Any] = [np.array(side) for side in lead.grid(lambda extent, _: sizes(extent, 1))]
+    for axis, side in enumerate(sides):
+        # More tiles along the other dimensions only raise the bound of bits and cycles.
+        alone = [[e] if n != axis else side for n, e in enumerate(lead.gemm.extents)]
+        sparse = _sparse(alone)
+        shape = [len(each) for each in alone]
+        sides[axis] = side[bounded(Grid(sparse, np.full(shape, True)), False)[2]]
+    listed, energies, better = bounded(lead.fitting_tiles(sides), True)
+    cycles = min(quick.cycles, float(listed.bounds.min(initial=np.inf)))
+    energy = min(cheap.energy, float(energies.min(initial=np.inf)))
+    least = Solution((), cycles, energy, len(energies), 0)
+    if not better.any():
+        return quick, cheap, least
+    smallest = [side[better] for side in listed.grid]
+    passes = zip(smallest, lead.gemm.extents, lead.array.grains(), strict=True)
+    rounded = [np.minimum(extent, -(-side // grain) * grain) for side, extent, grain in passes]
+    both = [np.stack(tile) for tile in combinations(*zip(smallest, rounded, strict=True))]
+    tiles = list(np.unique(np.concatenate(both, axis=1), axis=1))
+    finer = _best(lead, candidates(problems, Grid(tiles, lead.fitting(tiles))))
+    quick = min(quick, finer[0], key=lambda found: found.cycles)
+    cheap = min(cheap, finer[1], key=lambda found: found.energy)
+    return quick, cheap, least
