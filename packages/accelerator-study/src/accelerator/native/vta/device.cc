@@ -110,18 +110,8 @@ void Device::Read(const Buffer& from, void* to, std::uint64_t bytes) const {
   std::memcpy(to, memory_ + from.at, bytes);
 }
 
-void Device::Run(const std::uint8_t* stream, std::uint64_t count) {
-  char message[kMessageBytes];
-  AcceleratorCounts counts;
-  if (accelerator_run(simulator_, memory_, bytes_, stream, count, 0, &counts, message,
-                      kMessageBytes)) {
-    throw DeviceError(message);
-  }
-  Add(counts, &counts_);
-  instructions_ += count;
-}
-
-void Stream::Launch(const AcceleratorProgram& program, const Operands& operands) {
+std::vector<std::uint8_t> Device::Relocated(const AcceleratorProgram& program,
+                                            const Operands& operands) const {
   const std::uint64_t bytes = program.instructions * kInstructionBytes;
   std::vector<std::uint8_t> relocated(program.stream, program.stream + bytes);
   for (std::uint64_t at = 0; at < bytes; at += kInstructionBytes) {
@@ -140,7 +130,7 @@ void Stream::Launch(const AcceleratorProgram& program, const Operands& operands)
                           " moves to or from buffer " + std::to_string(memory) +
                           ", for which there is no operand");
     }
-    const std::uint64_t element = ElementBytes(device_->spec(), memory);
+    const std::uint64_t element = ElementBytes(spec_, memory);
     const std::uint64_t old = word >> kDramShift & kDramMask;
     // Both addresses are multiples of the element: modulo 2^64 the difference may be below zero.
     const std::uint64_t address = old + to / element - from / element;
@@ -151,15 +141,19 @@ void Stream::Launch(const AcceleratorProgram& program, const Operands& operands)
     word = (word & ~(kDramMask << kDramShift)) | address << kDramShift;
     std::memcpy(&relocated[at], &word, sizeof(word));
   }
-  launched_.push_back(std::move(relocated));
+  return relocated;
 }
 
-void Stream::Synchronise() {
-  const auto programs = std::move(launched_);
-  launched_.clear();
-  for (const auto& program : programs) {
-    device_->Run(program.data(), program.size() / kInstructionBytes);
+void Device::Run(const AcceleratorProgram& program, const Operands& operands) {
+  const std::vector<std::uint8_t> stream = Relocated(program, operands);
+  char message[kMessageBytes];
+  AcceleratorCounts counts;
+  if (accelerator_run(simulator_, memory_, bytes_, stream.data(), program.instructions, 0, &counts,
+                      message, kMessageBytes)) {
+    throw DeviceError(message);
   }
+  Add(counts, &counts_);
+  instructions_ += program.instructions;
 }
 
 }  // namespace accelerator

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver of an accelerator with VTA's instruction set: memory, buffers, streams. The functional
+// Driver of an accelerator with VTA's instruction set: memory, buffers, programs. The functional
 // simulator runs the instructions on memory of its own; the host copies data in and out.
 #ifndef MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
 #define MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
@@ -11,6 +11,11 @@
 #include "vta/functional.h"
 
 namespace accelerator {
+
+// The buffers that a program's transfers read and write.
+struct Operands {
+  Buffer micro_ops, weights, values, results;
+};
 
 class Device {
  public:
@@ -33,14 +38,19 @@ class Device {
   void Write(const Buffer& to, const void* from, std::uint64_t bytes, std::uint64_t offset = 0);
   void Read(const Buffer& from, void* to, std::uint64_t bytes) const;
 
-  // Runs `count` instructions. Throws DeviceError with the device's message.
-  void Run(const std::uint8_t* stream, std::uint64_t count);
+  // Runs a program with its transfers relocated to the operands' buffers. Throws DeviceError if a
+  // transfer cannot encode a buffer's address, or with the device's message.
+  void Run(const AcceleratorProgram& program, const Operands& operands);
 
   // Counters and instructions of all runs so far.
   const AcceleratorCounts& counts() const { return counts_; }
   std::uint64_t instructions() const { return instructions_; }
 
  private:
+  // Returns the program's stream with the operands' addresses.
+  std::vector<std::uint8_t> Relocated(const AcceleratorProgram& program,
+                                      const Operands& operands) const;
+
   AcceleratorSpec spec_;
   std::uint64_t bytes_;
   std::uint64_t grain_;
@@ -49,29 +59,6 @@ class Device {
   void* simulator_ = nullptr;
   AcceleratorCounts counts_{};
   std::uint64_t instructions_ = 0;
-};
-
-// The buffers that a program's transfers read and write.
-struct Operands {
-  Buffer micro_ops, weights, values, results;
-};
-
-// A queue of programs that run one after the other, not before Synchronise: the simulator gains
-// nothing by running earlier.
-class Stream {
- public:
-  explicit Stream(Device* device) : device_(device) {}
-
-  // Appends a program with its transfers relocated to the operands' buffers.
-  // Throws DeviceError if a transfer cannot encode a buffer's address.
-  void Launch(const AcceleratorProgram& program, const Operands& operands);
-  // Runs the launched programs to their end. Throws DeviceError with the device's message, and
-  // drops the programs after the fault.
-  void Synchronise();
-
- private:
-  Device* device_;
-  std::vector<std::vector<std::uint8_t>> launched_;
 };
 
 }  // namespace accelerator

@@ -17,7 +17,7 @@ constexpr uint64_t kPlanes = 4;  // bytes of a sum; the device stores each byte 
 class DeviceProducts : public Products {
  public:
   explicit DeviceProducts(const AcceleratorImage& image)
-      : Products(image), device_(image.spec, image.memory), stream_(&device_) {}
+      : Products(image), device_(image.spec, image.memory) {}
 
   Buffer AllocateWeights(const AcceleratorLayer& layer) override {
     return device_.Allocate(WeightBytes(layer));
@@ -35,7 +35,6 @@ class DeviceProducts : public Products {
                std::int32_t* sums) const;
 
   Device device_;
-  Stream stream_;
   std::map<const AcceleratorProgram*, Buffer> micro_ops_;
 };
 
@@ -56,23 +55,21 @@ void DeviceProducts::Multiply(const AcceleratorLayer& layer, const Buffer& weigh
   for (const Part& part : parts) MicroOpsOf(*part.program);
   const uint64_t mark = device_.Mark();
   try {
-    std::vector<Buffer> results;
     for (const Part& part : parts) {
       const std::vector<std::int8_t> blocks = InBlocks(layer, part, values);
       const Buffer input = device_.Allocate(blocks.size());
       device_.Write(input, blocks.data(), blocks.size());
       const uint64_t down = Blocks(part.program->rows, spec.batch);
       const uint64_t across = Blocks(layer.outputs, spec.outputs);
-      results.push_back(device_.Allocate(kPlanes * down * spec.batch * across * spec.outputs));
-      stream_.Launch(*part.program, {MicroOpsOf(*part.program), weights, input, results.back()});
+      const Buffer results = device_.Allocate(kPlanes * down * spec.batch * across * spec.outputs);
+      device_.Run(*part.program, {MicroOpsOf(*part.program), weights, input, results});
+      Collect(part, results, layer, sums);
+      device_.Release(mark);
     }
-    stream_.Synchronise();
-    for (std::size_t i = 0; i < parts.size(); ++i) Collect(parts[i], results[i], layer, sums);
   } catch (...) {
     device_.Release(mark);
     throw;
   }
-  device_.Release(mark);
 }
 
 void DeviceProducts::Collect(const Part& part, const Buffer& results, const AcceleratorLayer& layer,
