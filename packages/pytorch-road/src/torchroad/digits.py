@@ -20,7 +20,7 @@ from crosslab.assemble.recipe_options import recipe_options
 from crosslab.errors import UserError
 from groundwork.command_line import Parser
 
-SEED, TRAINED, CALIBRATION, EPOCHS, BATCH = 0, 900, 64, 20, 50
+SEED, TRAINED, CALIBRATION, EPOCHS, BATCH = 0, 797, 64, 20, 50
 GREYS = 16  # of the data set's pixels
 
 
