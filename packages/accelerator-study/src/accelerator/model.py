@@ -19,17 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from accelerator import functional
-from accelerator.checker import check
 from accelerator.device import Device
-from accelerator.errors import AcceleratorError
-from accelerator.extension import functional as extension
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
 from accelerator.layer import Int8, Int32, LinearLayer
 from accelerator.lowering import lower
 from accelerator.mapping import best
 from accelerator.program import Program
+from accelerator.study import execute
 from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accuracy.llama import FloatLlama
 from costmodel.accuracy.rounding import F32
@@ -110,16 +107,9 @@ def attend(
 
 
 @lru_cache(maxsize=64)
-def lowered(layer: LinearLayer, device: Device) -> tuple[Program, bytes]:
-    """Return the program of a layer with the best mapping, and its stream."""
-    program = lower(layer, best(layer, device).mapping, device)
-    return program, program.stream
-
-
-@lru_cache(maxsize=64)
-def _check_once(layer: LinearLayer, device: Device) -> None:
-    program, stream = lowered(layer, device)
-    check(stream, device, program.image())
+def lowered(layer: LinearLayer, device: Device) -> Program:
+    """Return the program of a layer with the best mapping."""
+    return lower(layer, best(layer, device).mapping, device)
 
 
 @dataclass(frozen=True)
@@ -149,26 +139,16 @@ class IntegerProduct:
 
     def sums(self, values: Int8, weights: Int8) -> Int32:
         """Return the exact product of values [rows, inputs] by weights [outputs, inputs]."""
-        count = len(values)
+        layer = LinearLayer("a product", len(values), *weights.shape)
         if self.device is None:
-            return LinearLayer("", count, *weights.shape).reference(values, weights)
+            return layer.reference(values, weights)
         if isinstance(self.device, MatrixUnit):
-            code = lower_extension(LinearLayer("", count, *weights.shape), self.device)
-            memory = code.image(values, weights)
-            extension.run(self.device, code.stream, memory)
-            return code.result(memory)
+            return execute(lower_extension(layer, self.device), (values, weights), self.proved)[0]
         # Whole blocks of rows: a text that grows by a token mostly reuses its streams.
-        rows = -(-count // self.device.batch) * self.device.batch
-        layer = LinearLayer("", rows, *weights.shape)
-        program, stream = lowered(layer, self.device)
-        memory = program.image(values, weights)
-        if self.proved:
-            _check_once(layer, self.device)
-        functional.run(self.device, stream, memory)
-        found = program.result(memory)[:count]
-        if self.proved and (found != replace(layer, rows=count).reference(values, weights)).any():
-            raise AcceleratorError(f"{layer.extents}: results differ from numpy's", exit_code=1)
-        return found
+        rest = -len(values) % self.device.batch
+        program = lowered(replace(layer, rows=layer.rows + rest), self.device)
+        padded = np.pad(values, ((0, rest), (0, 0)))
+        return execute(program, (padded, weights), self.proved)[0][: len(values)]
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from accelerator.checker import Proof, check
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import encode, encode_micro_ops
@@ -142,10 +144,15 @@ class Program:
     results_at: int
     end: int
 
-    @property
+    @cached_property
     def stream(self) -> bytes:
         """The encoded instructions."""
         return encode(self.instructions, self.device)
+
+    @cached_property
+    def proof(self) -> Proof:
+        """The proof of the stream; reading it raises StreamError for a stream with a fault."""
+        return check(self.stream, self.device, self.image())
 
     def image(
         self,

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accelerator import functional
-from accelerator.checker import check
 from accelerator.device import Device
 from accelerator.errors import AcceleratorError
 from accelerator.extension import functional as extension
 from accelerator.extension.functional import ExtensionCounts
 from accelerator.extension.lowering import ExtensionProgram
 from accelerator.functional import AcceleratorCounts
-from accelerator.layer import EXACT, Layer, LinearLayer, Pooling, Requantisation
+from accelerator.layer import EXACT, Int32, Layer, LinearLayer, Pooling, Requantisation
 from accelerator.lowering import lower
 from accelerator.mapping import best
 from accelerator.pooling import pool
@@ -113,36 +112,44 @@ def study(layer: Layer, count: int, device: Device) -> StudiedLayer:
     )
 
 
-def prove(
-    program: Program | ExtensionProgram, seed: int = 0
-) -> AcceleratorCounts | ExtensionCounts:
-    """Check a program's stream, run it on random operands, compare with integer numpy.
+def execute(
+    program: Program | ExtensionProgram, operands: tuple[Any, ...], proved: bool = False
+) -> tuple[Int32, AcceleratorCounts | ExtensionCounts]:
+    """Run a program on operands; return its result and the counts of the run.
 
-    Returns:
-        the counts of the run.
+    Args:
+        program: to run.
+        operands: in the shapes of the layer's ``operands``.
+        proved: check the stream, and compare the result with integer numpy.
 
     Raises:
         AcceleratorError: the stream has a fault, or a result differs; the exit code is 1, since
             the lowering made the stream, not the user.
     """
-    layer, stream = program.layer, program.stream
-    operands: tuple[Any, ...] = layer.operands(seed)
     memory = program.image(*operands)
     unit = program.unit if isinstance(program, ExtensionProgram) else program.device
-    where = f"{layer.name} on {unit.name}"
+    where = f"{program.layer.name} on {unit.name}"
+    counts: AcceleratorCounts | ExtensionCounts
     try:
-        counts: AcceleratorCounts | ExtensionCounts
         if isinstance(program, ExtensionProgram):
-            counts = extension.run(program.unit, stream, memory)
+            counts = extension.run(program.unit, program.stream, memory)
         else:
-            check(stream, program.device, memory)
-            counts = functional.run(program.device, stream, memory)
+            _ = program.proof if proved else None
+            counts = functional.run(program.device, program.stream, memory)
     except AcceleratorError as error:
         raise AcceleratorError(f"{where}: {error.what}", exit_code=1) from error
-    wrong = int((program.result(memory) != layer.reference(*operands)).sum())
+    found = program.result(memory)
+    wrong = int((found != program.layer.reference(*operands)).sum()) if proved else 0
     if wrong:
         raise AcceleratorError(f"{where}: {wrong} results differ from numpy's", exit_code=1)
-    return counts
+    return found, counts
+
+
+def prove(
+    program: Program | ExtensionProgram, seed: int = 0
+) -> AcceleratorCounts | ExtensionCounts:
+    """Check a program on random operands, as :func:`execute` does; return the counts of the run."""
+    return execute(program, program.layer.operands(seed), proved=True)[1]
 
 
 def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:

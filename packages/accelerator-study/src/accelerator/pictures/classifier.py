@@ -18,8 +18,6 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper
 
-from accelerator import functional
-from accelerator.checker import check
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.layer import Int8, LinearLayer
@@ -35,6 +33,7 @@ from accelerator.pictures.partition import (
     single_nodes,
 )
 from accelerator.pictures.quantise import QuantisedLayer, Ranges, quantise, rounded
+from accelerator.study import execute
 from accelerator.timing import simulate
 from costmodel.accuracy.rounding import F32
 
@@ -131,7 +130,7 @@ class Classifier:
                 continue
             if isinstance(part, DeviceProduct):
                 shape = LinearLayer("", part.rows, part.outputs, part.inputs)
-                one = simulate(lowered(shape, self.device)[0].instructions, self.device)
+                one = simulate(lowered(shape, self.device).instructions, self.device)
                 name = name_of(part.node)
                 rows.append(Step(name, "device", part.macs, part.count * one.cycles))
                 continue
@@ -183,17 +182,9 @@ class Classifier:
     def _run(self, part: QuantisedLayer, integers: Callable[[str], Array]) -> Array:
         """Return the device's result of a layer: 1 x channels x rows x columns."""
         residual = integers(part.part.residual) if part.part.residual else None
-        program, layer = part.program, part.program.layer
         given = (integers(part.part.source), part.weights, part.channels, residual)
         operands: tuple[Any, ...] = given if part.weights is not None else given[:1]
-        memory = program.image(*operands)
-        if self.proved:
-            check(part.stream, self.device, memory)
-        functional.run(self.device, part.stream, memory)
-        found = program.result(memory)
-        if self.proved and (found != layer.reference(*operands)).any():
-            raise AcceleratorError(f"{layer.name}: results differ from numpy's", exit_code=1)
-        return found
+        return execute(part.program, operands, self.proved)[0]
 
 
 def _scaled(parts: Iterable[Part]) -> set[str]:

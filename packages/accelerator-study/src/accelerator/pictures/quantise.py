@@ -65,7 +65,7 @@ class QuantisedLayer:
 
     Attributes:
         part: in float.
-        program: of the device; stream: its encoded instructions.
+        program: of the device.
         weights, channels: operands; None for a pooling.
         exponent: of the result's scale; None: exact sums, multiplied by ``scales``.
         scales: of channels.
@@ -73,7 +73,6 @@ class QuantisedLayer:
 
     part: DeviceLayer
     program: Program
-    stream: bytes
     weights: Int8 | None
     channels: Int32 | None
     exponent: int | None
@@ -97,7 +96,7 @@ def quantise(
     source = ranges[part.source]
     if isinstance(part.layer, Pooling):
         program, _ = pool(part.layer, device)
-        return QuantisedLayer(part, program, program.stream, None, None, source, np.ones(1))
+        return QuantisedLayer(part, program, None, None, source, np.ones(1))
     largest = np.maximum(np.abs(part.weights).reshape(len(part.weights), -1).max(axis=1), 1e-12)
     shape = (-1, *[1] * (part.weights.ndim - 1))
     if exact:
@@ -105,9 +104,7 @@ def quantise(
         whole = np.rint(part.weights / steps.reshape(shape)).astype(np.int8)
         layer: Layer = replace(part.layer, requantisation=EXACT)
         program = lower(layer, best(layer, device).mapping, device)
-        return QuantisedLayer(
-            part, program, program.stream, whole, None, None, steps * 2.0**-source
-        )
+        return QuantisedLayer(part, program, whole, None, None, steps * 2.0**-source)
     result = ranges[part.result]
     # The sums of a channel are shifted to the result's scale: the step of its weights follows.
     room = np.floor(np.log2(MOST / largest)).astype(int)
@@ -130,4 +127,4 @@ def quantise(
     layer = replace(part.layer, requantisation=form)
     program = lower(layer, best(layer, device).mapping, device)
     channels = np.stack([addends, shifts]).astype(np.int32)
-    return QuantisedLayer(part, program, program.stream, whole, channels, result, np.ones(1))
+    return QuantisedLayer(part, program, whole, channels, result, np.ones(1))
