@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,8 +100,7 @@ def import_onnx(
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1]
         raise UserError(
-            f"TVM cannot import the model, whose operators are {_operators(model)}: "
-            f"{type(error).__name__}: {reason}",
+            f"TVM cannot import {_converted(error)}: {type(error).__name__}: {reason}",
             remedy=REMEDY,
         ) from error
     _check_outputs(model, module)
@@ -117,6 +117,15 @@ def import_onnx(
         told = f"{error.what}; the model's operators are {_operators(model)}"
         raise UserError(told, remedy=REMEDY) from error
     return module, params, names[:count]
+
+
+def _converted(error: Exception) -> str:
+    """Return the operator at which TVM's importer failed, by the variables of its loop."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "_construct_nodes":
+            node = frame.f_locals.get("node")
+            return f"{node.op_type} ({node.name or node.output[0]})" if node else "the model"
+    return "the model"
 
 
 def _operators(model: Any) -> str:

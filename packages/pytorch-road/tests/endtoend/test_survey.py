@@ -12,10 +12,16 @@ from support import shared_builds
 
 from crosslab.errors import UserError
 from torchroad.cli import main
-from torchroad.survey.cli import made_from
+from torchroad.survey.cli import PACKAGES, made_from
 from torchroad.survey.outcome import Outcome, Report, Verdict
 
 pytestmark = pytest.mark.slow
+# Architectures that torch exports to ONNX; ShuffleNet v2's import is refused.
+EXPORTED = (
+    *("ResNet", "DenseNet", "GoogLeNet", "SqueezeNet", "MobileNetV2", "MobileNetV3"),
+    *("ShuffleNetV2", "MNASNet", "EfficientNet", "RegNet", "ConvNeXt", "ViT", "DINOv2"),
+    *("RoBERTa", "DistilBERT"),
+)
 
 
 def survey(report: Path, *words: str) -> int:
@@ -58,6 +64,17 @@ def test_no_test_of_onnx_is_wrong(tmp_path: Path) -> None:
     verdicts = [outcome["verdict"] for outcome in outcomes]
     assert verdicts.count("right") >= 115
     assert set(verdicts) == {"right", "refused"}
+
+
+@pytest.mark.long
+def test_architectures_that_torch_exports_are_right_or_refused(tmp_path: Path) -> None:
+    for package in PACKAGES:
+        pytest.importorskip(package, reason="nox -s torch -- survey installs it")
+    file = tmp_path / "survey.json"
+    names = [f"{name} in ONNX" for name in EXPORTED]
+    assert survey(file, "--kind", "onnx-architecture", *names) == 0
+    outcomes = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+    assert [o["name"] for o in outcomes if o["verdict"] == "refused"] == ["ShuffleNetV2 in ONNX"]
 
 
 def test_names_choose_modules_or_their_settings() -> None:

@@ -78,9 +78,11 @@ def block(file: Path) -> Path:
     return exported(Block(), (torch.randn(1, 3, 16, 16),), file)
 
 
+OTHERS = ("perceptron", "vision", "encoder")
+
+
 @pytest.mark.parametrize(
-    "factory",
-    ["convnet", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("perceptron", "vision"))],
+    "factory", ["convnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)]
 )
 def test_a_model_that_torch_exports(factory: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -88,6 +90,13 @@ def test_a_model_that_torch_exports(factory: str, tmp_path: Path) -> None:
     file = exported(example.model, tuple(example.tensors()), tmp_path / "model.onnx")
     model = read_onnx(file)
     assert difference(model) < 1e-5
+
+
+def test_a_recurrent_layer_that_torch_exports_is_refused_by_its_name(tmp_path: Path) -> None:
+    file = exported(torch.nn.LSTM(2, 3), (torch.randn(4, 1, 2),), tmp_path / "model.onnx")
+    model = read_onnx(file)
+    with pytest.raises(UserError, match="cannot be imported:\n  LSTM"):
+        import_onnx(model, inputs_of(model))
 
 
 def test_convolutions_become_products(tmp_path: Path) -> None:

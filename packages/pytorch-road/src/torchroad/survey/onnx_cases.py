@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from crosslab.errors import UserError
-from torchroad.example import make_example
+from torchroad.example import Example, make_example
 from torchroad.onnx_file import read_onnx
 from torchroad.onnx_model import onnxruntime_outputs
 
@@ -66,13 +66,11 @@ def _exported(make: Callable[[], Any]) -> OnnxCase:
         UserError: torch cannot export the model, or onnxruntime cannot run it.
     """
     example = make_example(make, Path("survey"))
-    if example.by_name:
-        raise UserError("torch's exporter by traces gives no names to inputs")
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = Path(folder) / "model.onnx"
         try:
-            torch.onnx.export(example.model, tuple(example.by_place), str(file), dynamo=False)
+            torch.onnx.export(_ByPlace(example), tuple(example.tensors()), str(file), dynamo=False)
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"torch cannot export the model: {reason}") from error
@@ -83,6 +81,19 @@ def _exported(make: Callable[[], Any]) -> OnnxCase:
         raise UserError("torch's exporter leaves out inputs that it reads as constants")
     inputs = dict(zip(names, values, strict=True))
     return OnnxCase(model, inputs, onnxruntime_outputs(model, inputs))
+
+
+class _ByPlace(torch.nn.Module):  # type: ignore[misc]
+    """A model whose inputs have places, as torch's exporter by traces wants them."""
+
+    def __init__(self, example: Example) -> None:
+        super().__init__()
+        self.model, self.names, self.count = example.model, example.by_name, len(example.by_place)
+
+    def forward(self, *values: Any) -> Any:
+        """Return the model's outputs."""
+        named = dict(zip(self.names, values[self.count :], strict=True))
+        return self.model(*values[: self.count], **named)
 
 
 def _array(file: Path) -> NDArray[Any]:
