@@ -17,6 +17,16 @@ REMEDY = (
     "packages/pytorch-road/src/torchroad/conversion/converters.py"
 )
 
+# Reasons for which an operator has no converter, by the beginnings of operators' names.
+SIZES = "the size of its result depends on the inputs' values"
+COMPLEX = "it computes complex numbers, for which compiled code has no type"
+FACTORS = "it factorises or solves a matrix, for which no loop is compiled"
+REASONS = {
+    SIZES: ("nonzero", "_unique", "unique_", "masked_select", "index.", "repeat_interleave."),
+    COMPLEX: ("_fft_", "complex", "view_as_complex", "view_as_real", "polar"),
+    FACTORS: ("_linalg_", "linalg_", "cholesky", "triangular_solve"),
+}
+
 
 def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
     """Return a line for each operator without a converter and each place of its calls.
@@ -27,13 +37,32 @@ def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
     """
     places: dict[str, Counter[str]] = {}
     for node in program.graph.nodes:
-        if node.op == "call_function" and node.target.__name__ not in known:
-            places.setdefault(str(node.target), Counter())[place_of(node)] += 1
+        if node.op == "call_function" and (node.target.__name__ not in known or _masks(node)):
+            # torch wraps an operator that may raise an error.
+            wraps = node.target.__name__ == "with_effects"
+            name = str(node.args[1] if wraps else node.target)
+            places.setdefault(name, Counter())[place_of(node)] += 1
     return [
-        f"{name} in {place}" + (f" ({count} times)" if count > 1 else "")
+        f"{name} in {place}" + (f" ({count} times)" if count > 1 else "") + _reason(name)
         for name, counts in sorted(places.items())
         for place, count in counts.items()
     ]
+
+
+def _masks(node: Any) -> bool:
+    """Return True for a node that returns the elements at which a mask is true."""
+    if node.target.__name__ == "masked_select.default":
+        return True
+    if node.target.__name__ != "index.Tensor":
+        return False
+    indices = [index.meta["val"] for index in node.args[1] if index is not None]
+    return any(str(index.dtype) == "torch.bool" for index in indices)
+
+
+def _reason(name: str) -> str:
+    """Return why an operator has no converter, or "" if nothing but the converter is missing."""
+    own = name.removeprefix("aten.")
+    return next((f": {reason}" for reason, names in REASONS.items() if own.startswith(names)), "")
 
 
 def with_places(

@@ -14,6 +14,27 @@ from torchroad.survey.architectures.outputs import Factory, Made
 aten = torch.ops.aten
 PLACES = torch.tensor([[0, 2, 1], [2, 0, 0]])
 
+# Functions of a matrix that are refused, each for a reason of `conversion.operators.REASONS`.
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "unique": lambda x: x.unique(),
+    "nonzero": lambda x: x.nonzero(),
+    "where of one argument": lambda x: torch.where(x > 0)[0],
+    "elements at a mask": lambda x: x[x > 0],
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "repeat_interleave by counts": lambda x: x.repeat_interleave(x[:, 0].int() ** 2, 0),
+    "fft": lambda x: torch.fft.fft(x).abs(),
+    "rfft": lambda x: torch.fft.rfft(x).real,
+    "complex": lambda x: torch.complex(x, x).abs(),
+    "inv": lambda x: torch.linalg.inv(x[:, :5]),
+    "solve": lambda x: torch.linalg.solve(x[:, :5], x[:, 5:]),
+    "cholesky": lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(5)),
+    "det": lambda x: torch.linalg.det(x[:, :5]),
+    "qr": lambda x: torch.linalg.qr(x)[0],
+    "svd": lambda x: torch.linalg.svd(x)[1],
+    "eigh": lambda x: torch.linalg.eigh(x @ x.T)[0],
+    "pinv": torch.linalg.pinv,
+    "matrix_exp": lambda x: torch.matrix_exp(x[:, :5]),
+}
 # Functions of a matrix.
 OPERATORS: dict[str, Callable[[Any], Any]] = {
     "min of an axis": lambda x: x.min(1),
@@ -53,7 +74,7 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
 
 def operator_cases() -> dict[str, Factory]:
     """Return the factories of the operators, by name."""
-    return {name: partial(_made, function) for name, function in OPERATORS.items()}
+    return {name: partial(_made, function) for name, function in (OPERATORS | REFUSED).items()}
 
 
 class Operator(torch.nn.Module):  # type: ignore[misc]

@@ -65,6 +65,11 @@ class Outcome:
         return self.name.rpartition(" ")[0] if self.kind == "module" else self.name
 
     @property
+    def reason(self) -> str:
+        """The last words of a refusal, behind the operator's name and place."""
+        return self.told.strip().splitlines()[-1].rpartition(": ")[2]
+
+    @property
     def line(self) -> str:
         """The outcome as a line of text."""
         share = f"{self.share:7.1%}" if self.share is not None else "      -"
@@ -141,6 +146,8 @@ class Report:
 def _row(name: str, outcomes: Sequence[Outcome]) -> str:
     count = Counter(outcome.verdict for outcome in outcomes)
     verdict = ", ".join(v if len(count) == 1 else f"{n} {v}" for v, n in count.items())
+    if len(outcomes) == 1 and count[Verdict.REFUSED]:
+        verdict += f": {outcomes[0].reason}"
     shares = [outcome.share for outcome in outcomes if outcome.share is not None]
     share = f"{min(shares):.1%}" if shares else ""
     error = f"{max(outcome.error for outcome in outcomes):.1e}" if count[Verdict.RIGHT] else ""
