@@ -38,7 +38,7 @@ from costmodel.estimate.workload import (
     parse_extents,
     parse_phases,
 )
-from costmodel.results.report import titled
+from costmodel.results import report
 from crosslab.cached_build import default_cache
 from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
@@ -48,7 +48,6 @@ from groundwork.command_line import Parser
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
-FILE_WIDTH = 180
 ESTIMATE = "estimate"
 KINDS = (
     f"{', '.join(NAMED)}, a config.json of Hugging Face (Llama, GPT-2), an IRModule saved by "
@@ -71,48 +70,38 @@ def parser() -> Parser:
     layers = verbs.add_parser(
         "layers", help="compile layers for a device, simulate them, compare with the estimate"
     )
-    layers.add_argument("device", help=f"{', '.join(shipped())}, or a TOML file")
+    add = layers.add_argument
+    add("device", help=f"{', '.join(shipped())}, or a TOML file")
     work = layers.add_mutually_exclusive_group(required=True)
     work.add_argument("--model", type=Path, help=KINDS)
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
     work.add_argument("--network", choices=sorted(NETWORKS), help="a network for pictures")
-    layers.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
-    model.add_attention(layers)
-    layers.add_argument(
-        "--requantise",
-        default="4:0",
-        metavar="BYTES:SHIFT",
+    add("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    model.add_attention(add)
+    add(
+        "--requantise", default="4:0", metavar="BYTES:SHIFT",
         help="width and right shift of the results (default: 4:0, the whole sum)",
-    )
-    layers.add_argument(
-        "--prove",
-        action="store_true",
+    )  # fmt: skip
+    add(
+        "--prove", action="store_true",
         help="check each stream for races and deadlocks, run it, compare with numpy",
-    )
-    layers.add_argument(
-        "--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer"
-    )
-    layers.add_argument(
-        "--traces",
-        metavar="DIR",
-        type=Path,
+    )  # fmt: skip
+    add("--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer")
+    add(
+        "--traces", metavar="DIR", type=Path,
         help="write timelines for Perfetto: of each layer, and of all layers of a phase or network",
-    )
-    layers.add_argument("--timeline", metavar="FILE", type=Path, help="draw all layers' timeline")
-    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
-    layers.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
-    whole = verbs.add_parser(
+    )  # fmt: skip
+    add("--timeline", metavar="FILE", type=Path, help="draw all layers' timeline")
+    add("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
+    add("--json", metavar="FILE", type=Path, help="write all figures")
+    add = verbs.add_parser(
         "answer", help="let SmolLM2 answer a prompt, with its products on the device"
-    )
-    whole.add_argument("device", help="as above")
-    whole.add_argument(
-        "--gguf", metavar="FILE", type=Path, help="another Llama (default: the pinned SmolLM2)"
-    )
-    whole.add_argument("--prompt", default=PROMPT, help=f"(default: {PROMPT})")
-    model.add_attention(whole)
-    whole.add_argument(
-        "--tokens", type=int, default=16, metavar="N", help="answer at most N tokens (16)"
-    )
+    ).add_argument
+    add("device", help="as above")
+    add("--gguf", metavar="FILE", type=Path, help="another Llama (default: the pinned SmolLM2)")
+    add("--prompt", default=PROMPT, help=f"(default: {PROMPT})")
+    model.add_attention(add)
+    add("--tokens", type=int, default=16, metavar="N", help="answer at most N tokens (16)")
     about = verbs.add_parser("describe", help="print the sizes and rates of a device")
     about.add_argument("device", help="as above")
     text = verbs.add_parser("disassemble", help="print an instruction stream as text")
@@ -208,7 +197,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             )
     form, records = _requantisation(args.requantise), []
     counted = ("times", "instructions", "products", "MACs each", "loads")
-    table = titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
+    table = report.titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
     if args.network:
         raise AcceleratorError(
             f"--network: {unit.name} multiplies matrices", remedy="give --gemm or --model"
@@ -229,18 +218,14 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             sizes = {"rows": layer.rows, "outputs": layer.outputs, "inputs": layer.inputs}
             where = {"phase": phase.name, "layer": layer.name, "count": count}
             records.append({**where, **sizes, **asdict(counts)})
-    _console().print(table)
+    report.console().print(table)
     print("Every layer ran on random operands: equal to numpy's bit for bit.")
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": unit.name, "layers": records})
 
 
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
-
-
 def _layers(args: argparse.Namespace, device: Device) -> None:
-    console = _console()
+    console = report.console()
     records, drawn, order = [], {}, list[StudiedLayer]()
     for work in _works(args):
         studied = []
@@ -412,7 +397,7 @@ def _show(
     title = f"{work.name}, {work.size} {work.unit}, on {device.name}"
     numbers = ("times", "extents", "tile, blocks", "instructions", "cycles predicted", "simulated")
     further = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
-    table = titled(title, ("layer",), (*numbers, *further))
+    table = report.titled(title, ("layer",), (*numbers, *further))
     for row in record["layers"]:
         table.add_row(
             row["layer"],

@@ -8,7 +8,6 @@ device may also compute attention's products, see :func:`attend`.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -42,10 +41,10 @@ _DEVICE = "device"
 DISTURBANCE = 1e-6
 
 
-def add_attention(to: argparse.ArgumentParser, default: str = _DEVICE) -> None:
+def add_attention(add: Callable[..., Any]) -> None:
     """Add the option --attention, which chooses the CPU or the device for attention's products."""
-    who = f"who multiplies queries by keys and probabilities by values ({default})"
-    to.add_argument("--attention", choices=(_DEVICE, "cpu"), default=default, help=who)
+    who = f"who multiplies queries by keys and probabilities by values ({_DEVICE})"
+    add("--attention", choices=(_DEVICE, "cpu"), default=_DEVICE, help=who)
 
 
 def on_device(attention: str) -> bool:

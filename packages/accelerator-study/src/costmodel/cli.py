@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,8 +55,6 @@ from costmodel.search.page import page
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
-FILE_WIDTH = 160
-
 
 def main(
     argv: Sequence[str] | None = None, read: Callable[[Path], dict[str, Any]] = read_workloads
@@ -72,14 +69,9 @@ def main(
 
     def run() -> None:
         refuse_ignored(args, typed)
-        _run(args, _console(), read)
+        _run(args, report.console(), read)
 
     return exit_code_of(run, CostError)
-
-
-def _console() -> Console:
-    """Return a console that does not squeeze tables into 80 columns if the output is a file."""
-    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
 
 
 def _run(

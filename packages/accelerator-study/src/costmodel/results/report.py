@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ from costmodel.search.page import buffer
 from groundwork.files import atomic_write
 
 GIGA = 1e9
+FILE_WIDTH = 180
+
+
+def console() -> Console:
+    """Return a console that does not squeeze tables into 80 columns if the output is a file."""
+    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
 
 
 def gemm_record(cost: GemmCost) -> dict[str, Any]:
