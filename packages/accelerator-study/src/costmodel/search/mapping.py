@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from costmodel.accelerator.hardware import Hardware
@@ -85,36 +86,41 @@ def _whole(value: Any, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
+def _wholes(values: Any, most: Sequence[int]) -> bool:
+    """Return True for a list of as many integers as ``most`` has, each from 1 to its most."""
+    right = isinstance(values, list) and len(values) == len(most)
+    return right and all(map(_whole, values, most))
+
+
 @dataclass(frozen=True)
 class _Row:
     """A row of a search's file, with its phase."""
 
     where: str
-    old: Mapping[str, Any]
+    old: Any
     phase: Phase
     base: Hardware
     pes: Any = None  # most PEs of an array, by the file
 
     @property
-    def mapping(self) -> Mapping[str, Any]:
-        mapping: Mapping[str, Any] = self.old["mapping"]
-        return mapping
+    def mapping(self) -> Any:
+        return self.old["mapping"]
 
-    def _wrong(self, field: str, value: Any, wanted: str) -> CostError:
-        return CostError(f"{self.where}: {field} is {value!r}, not {wanted}", remedy=ANEW)
+    def _need(self, right: bool, field: str, value: Any, wanted: str) -> None:
+        if not right:
+            problem = f"{self.where}: {field} is {value!r}, not {wanted}"
+            raise CostError(problem, remedy=ANEW)
 
     def scheme(self, typed: Mapping[str, Scheme]) -> Scheme:
         """Return the row's scheme by name: a scheme of ``typed``, or a shipped scheme."""
         name = self.old.get("scheme")
-        if not _is_text(name):
-            raise self._wrong("scheme", name, "a name")
+        self._need(_is_text(name), "scheme", name, "a name")
         return scheme_named(str(name), typed) or schemes_by_name([str(name)])[0]
 
     def flow(self) -> str:
         """Return the name of the row's dataflow."""
         name = self.old.get("dataflow")
-        if name not in FLOWS:
-            raise self._wrong("dataflow", name, f"one of {', '.join(FLOWS)}")
+        self._need(name in list(FLOWS), "dataflow", name, f"one of {', '.join(FLOWS)}")
         return str(name)
 
     def design(self) -> Design:
@@ -124,35 +130,27 @@ class _Row:
             remedy = f"--hardware {hardware}" if _is_text(hardware) else ANEW
             raise CostError(f"{self.where} is of hardware {hardware!r}", remedy=remedy)
         array, size = self.old.get("array"), self.mapping.get("buffer_bytes")
-        sides = array if isinstance(array, list) and len(array) == 2 else []
-        if (
-            not sides
-            or not all(_whole(s, MOST_PES) for s in sides)
-            or (sides[0] * sides[1] > MOST_PES)
-        ):
-            wanted = f"two sides from 1 on of at most {MOST_PES} PEs"
-            raise self._wrong("array", array, wanted)
+        right = _wholes(array, (MOST_PES, MOST_PES)) and prod(array) <= MOST_PES
+        self._need(right, "array", array, f"two sides from 1 on of at most {MOST_PES} PEs")
+        sides = (array[0], array[1])
         if self.pes is not None:
             if not _whole(self.pes, MOST_PES):
                 raise CostError(f"--mapping: pes is {self.pes!r}, not a number", remedy=ANEW)
-            if (sides[0], sides[1]) not in arrays(self.pes):
-                wanted = f"an array that a search of {self.pes} PEs makes"
-                raise self._wrong("array", array, wanted)
-        if not isinstance(size, int) or not _whole(size, LARGEST_BUFFER):
-            raise self._wrong("buffer_bytes", size, f"from 1 to {LARGEST_BUFFER}")
+            wanted = f"an array that a search of {self.pes} PEs makes"
+            self._need(sides in arrays(self.pes), "array", array, wanted)
+        right = _whole(size, LARGEST_BUFFER)
+        self._need(right, "buffer_bytes", size, f"from 1 to {LARGEST_BUFFER}")
         split = self.mapping.get("split")
         if split is None:
-            return Design((sides[0], sides[1]), size)
-        parts = split if isinstance(split, list) and len(split) == 3 else []
-        if not parts or not all(_whole(p, EIGHTHS) for p in parts) or sum(parts) != EIGHTHS:
-            raise self._wrong("split", split, "the eighths of A, B and C")
-        return Design((sides[0], sides[1]), size, tuple(parts))
+            return Design(sides, size)
+        right = _wholes(split, (EIGHTHS,) * 3) and sum(split) == EIGHTHS
+        self._need(right, "split", split, "the eighths of A, B and C")
+        return Design(sides, size, tuple(split))
 
     def plans(self) -> Plans:
         """Return tiles and orders by product; the row must list the phase's products exactly."""
         listed = self.mapping.get("products")
-        if not isinstance(listed, dict):
-            raise self._wrong("products", listed, "a mapping by product")
+        self._need(isinstance(listed, dict), "products", listed, "a mapping by product")
         wanted: dict[str, tuple[int, int, int]] = {}
         part: Phase | None = self.phase
         while part is not None:
@@ -166,24 +164,19 @@ class _Row:
             raise CostError(problem, remedy=OTHER_RUN)
         return {key: self._held(key, listed[key], wanted[key]) for key in wanted}
 
-    def _held(self, key: str, plan: Any, extents: tuple[int, int, int]) -> tuple[Holding, ...]:
+    def _held(self, key: str, plan: Any, extents: tuple[int, ...]) -> tuple[Holding, ...]:
         """Return the tiles of a product that the memories hold, from the array outwards."""
         memories = len(self.base.levels) - 1
-        if not isinstance(plan, list) or len(plan) != memories:
-            raise self._wrong(f"{key!r}", plan, f"a list of {memories}: a tile for each memory")
+        right = isinstance(plan, list) and len(plan) == memories
+        self._need(right, f"{key!r}", plan, f"a list of {memories}: a tile for each memory")
         holdings: list[Holding] = []
         for held in reversed(plan):
-            inside = held if isinstance(held, dict) else {}
+            inside: Any = held if isinstance(held, dict) else {}
             tile, order = inside.get("tile"), inside.get("order")
-            if (
-                not isinstance(tile, list)
-                or len(tile) != len(extents)
-                or not all(_whole(t, e) for t, e in zip(tile, extents, strict=True))
-            ):
-                most = ",".join(map(str, extents))
-                raise self._wrong(f"tile of {key!r}", tile, f"M,N,K from 1,1,1 to {most}")
-            if not isinstance(order, list) or sorted(map(str, order)) != sorted(DIMENSIONS):
-                raise self._wrong(f"order of {key!r}", order, "an order of m, n and k")
-            extents = (tile[0], tile[1], tile[2])
+            wanted = f"M,N,K from 1,1,1 to {','.join(map(str, extents))}"
+            self._need(_wholes(tile, extents), f"tile of {key!r}", tile, wanted)
+            right = isinstance(order, list) and sorted(map(str, order)) == sorted(DIMENSIONS)
+            self._need(right, f"order of {key!r}", order, "an order of m, n and k")
+            extents = tuple(tile)
             holdings.append(Holding(BufferTile(*extents), tuple(order)))
         return tuple(reversed(holdings))
