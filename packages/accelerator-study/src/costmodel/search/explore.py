@@ -35,6 +35,7 @@ STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
 WORKERS = 2
 MOST_PES = 1 << 20
+NEAR = 0.01  # of latency and energy: designs so near to a front get finer tiles, too
 SQUARE_MM = 1e6  # square micrometres
 Plans = Mapping[str, tuple[Holding, ...]]  # by product, from the array outwards
 Accuracy = Mapping[str, float]  # perplexity by scheme
@@ -297,7 +298,7 @@ def search(
         for number, phase in enumerate(phases):
             job = (number, phase, base)
             every = points((*job, [*product(schemes, FLOWS, group)], solve) for group in arrays)
-            near = _best(every, phase, base, accuracy)
+            near = _best(every, phase, base, accuracy, NEAR)
             cases = dict.fromkeys((by_name[p.scheme], p.flow, p.design) for p in near)
             best = _best(points((*job, [case], finer) for case in cases), phase, base, accuracy)
             calls = [
@@ -311,8 +312,16 @@ def search(
     return fronts
 
 
-def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accuracy) -> list[Point]:
+def _best(
+    points: Sequence[Point],
+    phase: Phase,
+    base: Hardware,
+    accuracy: Accuracy,
+    slack: float = 0.0,
+) -> list[Point]:
     """Return the points of a phase that no other point dominates; of equal points, the first.
+
+    With a ``slack``, also points that nothing would dominate if they were better by that part.
 
     Raises:
         CostError: no design fits.
@@ -323,7 +332,12 @@ def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accur
             remedy=LARGER,
         )
     rows = [(_figures(p, base, accuracy), p) for p in points]
-    kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]
+    better = dict.fromkeys(OBJECTIVES[:2], 1 - slack)
+    kept = []
+    for figures, point in rows:
+        wished = {**figures, **{name: figures[name] * part for name, part in better.items()}}
+        if not any(dominates(other, wished) for other, _ in rows):
+            kept.append((figures, point))
     return list({tuple(r.items()): p for r, p in reversed(kept)}.values())
 
 
