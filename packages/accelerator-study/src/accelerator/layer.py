@@ -69,7 +69,7 @@ class Requantisation:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest result."""
+        """Return the least and largest result that the width and the activation allow."""
         most = 1 << (8 * self.width - 1)
         low = -most if self.least is None else max(self.least, -most)
         return low, most - 1 if self.most is None else min(self.most, most - 1)
@@ -441,7 +441,7 @@ class Pooling:
         return np.asarray(np.max(windows, axis=0), dtype=np.int32)
 
     def packed_values(self, values: Int8, device: Device) -> Int8:
-        """Return blocks of values: rows x columns x channel blocks, each batch x channels."""
+        """Return the images as blocks: rows x columns x channel blocks, each batch x channels."""
         blocks = self.geometry(device).bundles
         return pack_pictures(values, blocks, device.outputs, device.batch)
 

@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
 def _judged(
     args: argparse.Namespace, model: TorchModel, shown: pictures.Options | None, scratch: Path
 ) -> tuple[dict[str, Any], bool]:
-    """Compile a model, run it, and print the verdict; return the report, and True if right."""
+    """Compile a model, run it in QEMU, print the verdict; return the report, and True if right."""
     clock = Clock()
     core: Core | None = args.core
     # Kernels keep their default values, so that counts for all cores measure the same code.

@@ -86,5 +86,5 @@ def driver_objects(
 
 
 def _places(runtime: Runtime, out: Path) -> list[tuple[Path, str]]:
-    """Return the folders whose names the objects replace, with the replacements."""
+    """Return pairs of folder and replacement: paths that the compiler shortens in objects."""
     return [(NATIVE, "."), (out, "image"), (runtime.folder, "runtime")]

@@ -54,7 +54,7 @@ class Gemm:
         return self.role.on_chip | self.kept
 
     def beside(self, hardware: Hardware) -> Hardware:
-        """Return the hardware with its first memory reduced by the reserved bits."""
+        """Return the hardware without the first-memory bits that chained activations occupy."""
         first, *others = hardware.levels
         if not self.reserved or first.size is None:
             return hardware

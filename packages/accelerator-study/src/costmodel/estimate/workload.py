@@ -340,7 +340,7 @@ def layer_kind(product: Mapping[str, Any]) -> tuple[str, int | None]:
 
 
 def compiled_scheme(product: Mapping[str, Any]) -> Scheme:
-    """Return the scheme with a product's widths and scales in the module."""
+    """Return the quantization scheme with which a product of a work file was compiled."""
     a, b = product["a"], product["b"]
     width = int(re.sub(r"\D", "", product["c_dtype"]) or 16)
     grain = Grain(b["quantization"]["grain"])

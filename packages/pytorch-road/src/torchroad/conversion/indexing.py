@@ -152,7 +152,7 @@ def checked_offsets(offsets: Any, count: Any, where: str) -> Any:
 
 
 def at_indices(node: Any, importer: Any) -> Any:
-    """Convert ``index.Tensor``, ``index_select.default`` and ``embedding.default``."""
+    """Convert ``index``, ``index_select`` or ``embedding`` to a gather written in TE."""
     name, x = node.target.__name__, importer.env[node.args[0]]
     if name == "index.Tensor":
         if _mask_of(node) is not None:

@@ -64,7 +64,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 1 if a case is wrong, or fails without a name.
+    """Run the survey; return 1 if a case in the report has the verdict wrong or failed.
 
     Raises:
         UserError: an option is wrong, or a package is missing.
