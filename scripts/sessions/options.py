@@ -75,7 +75,7 @@ COMMANDS = {
     "apply_patches": Command("forkpatch.cli.main", ("apply",)),
     "patches": Command("forkpatch.cli.main"),
     "rebase": Command("forkpatch.cli.main", ("rebase",)),
-    "upstream_tests": Command("forkpatch.cli.main", ("upstream-tests",)),
+    "upstream_tests": Command("sessions.upstream_tests"),
     "bench": Command("crosslab.bench.cli", given=(*_TREES, *_VARIANTS), trees=True),
     "host_bench": Command(
         "crosslab.bench.host_bench", given=(*_TREES, "--upstream-tree", str(_PLACE)), trees=True

@@ -9,7 +9,6 @@ from groundwork.errors import USER_MISTAKE
 from sessions import requirements, trees
 from sessions.environments import install, run_module
 from sessions.requirements import ROOT
-from sessions.upstream_tests import install_suites
 
 MAP = str(ROOT / "out" / "map.json")
 
@@ -24,8 +23,6 @@ def run_engine(session: nox.Session, *words: str) -> None:
         applied, arguments = trees.prepare(session, "forkpatch", "necessity")
         arguments += ["--release", applied.release]
         install(session, "test")
-        if "--upstream-tests" in arguments:
-            install_suites(session, applied.release)
     elif arguments[0] == "probe" and not any(word.startswith("--json") for word in arguments):
         arguments += ["--json", MAP]
     install(session, "forkpatch")

@@ -3,22 +3,76 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
 import nox
-import nox.command
+from platformdirs import user_cache_path
 
 from groundwork.command_line import Parser
-from groundwork.errors import USER_MISTAKE
-from sessions.environments import install, install_torch, run_module
+from groundwork.errors import USER_MISTAKE, CommandError
+from groundwork.files import atomic_write_json
+from sessions.environments import install, install_torch
+from sessions.options import TREE_OPTIONS
 from sessions.requirements import ROOT, versions_lock
+from sessions.trees import WORK, Trees, apply, variant
+from sessions.upstream_suite import (
+    TABLE,
+    Change,
+    ComparedTest,
+    Outcome,
+    Runner,
+    Side,
+    Suite,
+    SuiteFile,
+    choose,
+    compare,
+    mirror_with,
+    places_of,
+    read_table,
+    reason_to_run,
+    touched_by,
+    write_suite,
+)
 
 # Packages that upstream's tests import, beside TVM and the needs of MLC-LLM's compiler.
 GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
+OUT = ROOT / "out" / "upstream-tests"
 
 
-def install_suites(session: nox.Session, release: str) -> None:
-    """Install the needs of upstream's tests on a release."""
-    install(session, *GROUPS, release=release)
-    install_torch(session, required=False)
+def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the session."""
+    parser = Parser("nox -s upstream_tests --", description=__doc__, allow_abbrev=False)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="part of a path (default: all)")
+    parser.add_argument("--release", metavar="R", help="the only release (default: every one)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="files at a time (1)")
+    parser.add_argument(
+        "--test-timeout", type=float, default=600, metavar="S", help="seconds for one test (600)"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="choose tests as pytest's -k")
+    parser.add_argument(
+        "--choose", action="store_true", help="run nothing; list the tests that touch our changes"
+    )
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        default=[],
+        metavar="PATCH",
+        help="compare our trees without these patches with ours: which tests notice?",
+    )
+    for option, metavar, text in TREE_OPTIONS:
+        if option != "--release":
+            parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    parser.add_argument("--offline", action="store_true", help="contact no server")
+    options: argparse.Namespace = parser.parse_args(words)
+    return options
+
+
+#: For the first look at the options.
+main = read_options
 
 
 def run(session: nox.Session) -> None:
@@ -30,22 +84,123 @@ def run(session: nox.Session) -> None:
         SystemExit: with code 2, a mistake in the options.
         nox.command.CommandFailed: a test is worse on our trees, in any release.
     """
-    parser = Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--release")
-    chosen, options = parser.parse_known_args(session.posargs)
-    releases = [chosen.release] if chosen.release else list(versions_lock()["releases"])
-    if unknown := set(releases) - set(versions_lock()["releases"]):
-        known = ", ".join(versions_lock()["releases"])
-        print(f"nox: --release {min(unknown)}: there is no such release; releases: {known}")
+    options = read_options(session.posargs)
+    known = versions_lock()["releases"]
+    if options.release not in (None, *known):
+        print(f"nox: --release {options.release}: no such release; releases: {', '.join(known)}")
         raise SystemExit(USER_MISTAKE)
-    worse = []
-    for release in releases:
-        install_suites(session, release)
-        report = ROOT / "out" / "upstream-tests" / f"{release}.json"
-        words = ["upstream-tests", "--release", release, "--json", str(report), *options]
+    wrong = []
+    for release in [options.release] if options.release else known:
+        install(session, *GROUPS, release=release)
+        install_torch(session, required=False)
+        words = ["--offline"] if options.offline else []
+        for option, _, _ in TREE_OPTIONS:
+            values = [release] if option == "--release" else vars(options)[_name(option)]
+            words += [word for value in values for word in (option, value)]
         try:
-            run_module(session, "forkpatch", "--root", str(ROOT), *words)
-        except nox.command.CommandFailed:
-            worse.append(release)
-    if worse:
-        session.error(f"upstream's tests are worse on our trees: {', '.join(worse)}")
+            wrong += _run(session, apply(session, words), options)
+        except CommandError as error:
+            session.warn(str(error))
+            raise SystemExit(error.exit_code) from None
+    if wrong:
+        session.error("\n".join(wrong))
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _run(session: nox.Session, trees: Trees, options: argparse.Namespace) -> list[str]:
+    """Compare the tests of a release on both sides; return what is wrong."""
+    wrong, files = list[str](), list[tuple[Suite, str]]()
+    suites = [suite for name in trees.paths if (suite := _suite(trees, name, options))]
+    for suite in suites:
+        names = [f"{one.removesuffix('.patch')}.patch" for one in options.without]
+        folders = _series(trees, suite.upstream), ROOT / "overlays" / suite.upstream
+        touched = touched_by(places_of(*folders, names), suite.table)
+        reasons = {} if names else choose(suite, touched)
+        unlisted = {*reasons} - {*suite.table.run, *suite.table.left_out}
+        wrong += [f"{path} is in no list of {TABLE}, and it {reasons[path]}" for path in unlisted]
+        for path, reason in reasons.items() if options.choose else ():
+            print(f"{path}: {reason}")
+        for path in suite.table.run:
+            if path in suite.absent:
+                session.warn(f"not run: {path}: the mirror of {suite.upstream} lacks it")
+            elif data := suite.files.get(path):
+                is_wanted = any(name in path for name in options.files or [""])
+                notices = not names or reason_to_run(data, touched, suite.table, wide=False)
+                files += [(suite, path)] if is_wanted and notices else []
+    if options.choose:
+        return wrong
+    sides = _sides(session, trees, options.without)
+    runner = Runner(
+        Path(session.bin) / "python",
+        OUT / trees.release,
+        *(options.test_timeout, options.jobs, options.only),
+    )
+    jobs = [[SuiteFile(suite, side, path) for suite, path in files] for side in sides]
+    results = runner.run([job for both in zip(*jobs, strict=True) for job in both])
+    compared = compare(*({job: results[job] for job in side} for side in jobs))
+    rows = [vars(one) | {"before": vars(one.before), "after": vars(one.after)} for one in compared]
+    atomic_write_json(OUT / f"{trees.release}.json", {"release": trees.release, "tests": rows})
+    _print(compared, sides)
+    wrong += [f"worse: {test}" for test in compared if test.change is Change.WORSE]
+    if not any(test.before.outcome is Outcome.PASSED for test in compared):
+        wrong.append(f"no test passes on the {sides[0].name} trees: nothing was compared")
+    return wrong
+
+
+def _series(trees: Trees, upstream: str) -> Path:
+    """Return the folder of a release's series."""
+    version: str = versions_lock()["releases"][trees.release][upstream]
+    return ROOT / "patches" / upstream / version
+
+
+def _suite(trees: Trees, upstream: str, options: argparse.Namespace) -> Suite | None:
+    """Return the tests of an upstream; None without a table."""
+    series = _series(trees, upstream)
+    table = read_table(series.with_name(TABLE))
+    if table is None:
+        return None
+    pin = versions_lock()["upstreams"][upstream]["versions"][series.name]
+    commit = table.commits.get(series.name) or pin.get("commit", "")
+    mirrors = [one.partition("=")[2] for one in options.mirror if one.startswith(f"{upstream}=")]
+    remembered = user_cache_path("mlc-rvv") / "forkpatch" / "mirrors.json"
+    if remembered.is_file():
+        mirrors += json.loads(remembered.read_text("utf-8")).get(upstream, [])
+    mirror = mirror_with(mirrors, commit)
+    if mirror is None:
+        raise CommandError(
+            f"no mirror of {upstream} has {commit or 'the commit of its tests'}",
+            remedy=f"name a clone: --mirror {upstream}=PATH",
+            exit_code=USER_MISTAKE,
+        )
+    folder = WORK / "upstream-tests" / f"{upstream}-{commit[:12]}"
+    return write_suite(upstream, table, mirror, commit, folder)
+
+
+def _sides(session: nox.Session, trees: Trees, without: Sequence[str]) -> tuple[Side, Side]:
+    """Return the sides to compare: upstream's trees and ours, or ours and ours without patches."""
+    packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
+    ours, others = Side("ours", trees.paths, packages), dict(trees.paths)
+    for name in trees.paths:
+        series = (_series(trees, name) / "series").read_text("utf-8")
+        gone = [one for one in without if one.removesuffix(".patch") in series]
+        chosen = ["--without", *gone] if without else ["--pristine"]
+        if gone or not without:
+            others[name] = variant(session, trees, name, chosen[0].strip("-"), *chosen)
+    if without:
+        return ours, Side("without", others, packages)
+    return Side("pristine", others, packages), ours
+
+
+def _print(compared: Sequence[ComparedTest], sides: Sequence[Side]) -> None:
+    """Print the changed tests, and the number of each outcome on both sides."""
+    for change in (Change.FAILS_ON_BOTH, Change.BETTER, Change.WORSE):
+        for test in compared:
+            if test.change is change:
+                print(f"{change}: {test}")
+    for side, results in zip(sides, ("before", "after"), strict=True):
+        counts = Counter(str(getattr(test, results).outcome) for test in compared)
+        print(f"{side.name}: {', '.join(f'{count} {what}' for what, count in counts.items())}")
+    print(f"{len(compared)} tests compared")

@@ -5,16 +5,26 @@ from __future__ import annotations
 
 import argparse
 
-from forkpatch.cli.options import SOURCES, Verb, flag, known_sources, value
+from forkpatch.cli.options import (
+    RELEASE,
+    SOURCES,
+    Verb,
+    flag,
+    known_sources,
+    plans_of_release,
+    value,
+)
 from forkpatch.command import typed
 from forkpatch.errors import UserError
+from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import RECORD
-from forkpatch.output import counted, say, warn, write_report
+from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.series.shared import homes_first, record_version
 from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.drift import Drift, compare, files_to_compare
-from forkpatch.tree.fork import Fork
+from forkpatch.tree.fork import Fork, TreePlan
+from forkpatch.tree.variants import patch_name
 
 
 def run_check(fork: Fork, options: argparse.Namespace) -> int:
@@ -98,6 +108,40 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
+def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
+    """Run each patch's test without the patch, to find patches that are no longer needed."""
+    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
+
+    plans = plans_of_release(fork, options)
+    judgements = []
+    with open_trees(fork, plans, options.timeout) as trees:
+        for upstream, patch in _patches(plans, options.patches):
+            judgements.append(judge(trees, upstream, patch))
+            say(f"{patch.name}: {judgements[-1].verdict}: {judgements[-1].reason}")
+    print_table(
+        ("upstream", "patch", "verdict", "left out with it"),
+        [
+            (item.upstream, item.patch, item.verdict, ", ".join(item.along) or "-")
+            for item in judgements
+        ],
+    )
+    write_report(options.json, judgements)
+    return 0 if all(item.verdict is Verdict.NEEDED for item in judgements) else 1
+
+
+def _patches(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
+    """Return upstream and patch of each patch to test."""
+    pairs = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
+    if not names:
+        return pairs
+    known = [patch.name for _, patch in pairs]
+    chosen = {patch_name(known, name) for name in names}
+    selected = [pair for pair in pairs if pair[1].name in chosen]
+    if len({patch.name for _, patch in selected}) != len(selected):
+        raise UserError("two upstreams have a patch of that name", remedy="rename one of them")
+    return selected
+
+
 VERBS = (
     Verb(
         "check",
@@ -117,5 +161,13 @@ VERBS = (
         flag("--check", "write nothing; exit with 1 if a derived.json is out of date"),
         claim=Claim.WRITE,
         reads="check",
+    ),
+    Verb(
+        "necessity",
+        run_necessity,
+        *SOURCES,
+        value("patches", "PATCH", "patches to test (default: all)", nargs="*"),
+        RELEASE,
+        value("--timeout", "S", "seconds for one run of a test", type=float, default=1800),
     ),
 )

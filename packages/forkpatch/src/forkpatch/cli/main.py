@@ -32,8 +32,7 @@ _OBJECTS = 5_000_000
 _VERBS = {
     "start_verbs": ("init", "adopt"),
     "tree_verbs": ("apply", "status", "lock", "tree"),
-    "check_verbs": ("check", "record"),
-    "test_verbs": ("upstream-tests", "necessity"),
+    "check_verbs": ("check", "record", "necessity"),
     "series_verbs": ("edit", "export", "rebase", "submit", "import-series"),
     "rework_verbs": ("range-diff", "absorb", "split", "bisect", "push"),
     "version_verbs": ("probe", "watch"),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's own tests as regression tests of a fork, and the tests that patches name."""
+"""Tests and commands run with and without patches."""

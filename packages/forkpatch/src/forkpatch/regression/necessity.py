@@ -13,27 +13,21 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 import forkpatch
-from forkpatch.command import typed
-from forkpatch.errors import ForkError
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
-from forkpatch.regression.runner import Outcome, TestChange, TestFile, TestRunner, compare_files
-from forkpatch.regression.selection import reason_to_run, touched_by_places
-from forkpatch.regression.suite import OURS, Suite, make_side
 from forkpatch.runtest import NOT_RUN, PASSED
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 
-_REASON = 200  # characters of a test's reason in a message
 _TAIL = 4000  # characters of a test's output kept as the reason
 
 
@@ -61,8 +55,6 @@ class Judgement:
     Attributes:
         along: patches that were left out, too, because they need this patch.
         reason: the reason in words.
-        noticed: upstream's own tests with a worse result without the patch; None when no test ran,
-            or no test touches the patch's changes.
     """
 
     upstream: str
@@ -71,7 +63,6 @@ class Judgement:
     verdict: Verdict
     along: tuple[str, ...]
     reason: str
-    noticed: tuple[str, ...] | None = None
 
 
 @dataclass
@@ -229,50 +220,6 @@ def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:
     lines = data.splitlines(True)
     lines.insert(row, b"#error forkpatch: this place was reached\n")
     return b"".join(lines)
-
-
-class NothingComparedError(ForkError):
-    """All upstream tests that touch a patch fail with the patch, too."""
-
-
-def noticing_tests(
-    trees: NecessityTrees, suites: Collection[Suite], runner: TestRunner, upstream: str, name: str
-) -> tuple[str, ...] | None:
-    """Return the ids of upstream's tests with a worse result without a patch.
-
-    None when no listed test touches the patch's changes.
-
-    Raises:
-        NothingComparedError: all tests that touch the changes fail on our trees already.
-    """
-    fork, plans = trees.fork, trees.plans
-    places, files = record_of(fork, plans[upstream]).patches[name], []
-    for suite in suites:
-        touched = touched_by_places(places, suite.table)
-        for path in suite.table.run:
-            data = suite.files.get(path)
-            if data is not None and reason_to_run(data, touched, suite.table, wide=False):
-                files.append((suite, path))
-    if not files:
-        return None
-    ours = make_side(fork, plans, OURS, {})
-    whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
-    results = [result for file_results in whole.values() for result in file_results.values()]
-    if not any(result.outcome is Outcome.PASSED for result in results):
-        reason = next((result.reason for result in results if result.reason), "there is no result")
-        raise NothingComparedError(
-            f"{name}: no upstream test that touches it passes on our trees:"
-            f" {' '.join(reason.split())[:_REASON]}",
-            remedy=f"all of them, with the reason of each: {typed('upstream-tests')}",
-        )
-    gone = [name, *plans[upstream].weave.dependents([name])]
-    side = make_side(fork, plans, f"without-{name.removesuffix('.patch')}", {upstream: gone})
-    try:
-        reduced = runner.run([TestFile(suite, side, path) for suite, path in files])
-    finally:
-        shutil.rmtree(side.trees[upstream], ignore_errors=True)
-    compared = compare_files(whole, reduced)
-    return tuple(item.test for item in compared if item.change is TestChange.WORSE)
 
 
 def _last(output: str) -> str:
