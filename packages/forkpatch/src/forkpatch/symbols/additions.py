@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
@@ -28,9 +29,7 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     ):
         return
     done = [range(*place.rows) for place in edits.places if place and place.is_done]
-    to_old = edits.versions.to_old
-    came = [row for row in range(len(to_old) - 1) if to_old[row] < 0]
-    came = [row for row in came if not any(row in rows for rows in done)]
+    came = [row for row in _new(edits.versions) if not any(row in rows for rows in done)]
     after = text(edits.versions.old.path, patched)
     found = _same_line(edits.versions, places, after, came) or _same_symbol(
         edits.versions, places, after, came
@@ -38,6 +37,15 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     if found:
         where = f"line {found[0] + 1} of {edits.versions.new.path}"
         yield found[0], f"upstream adds {found[1]!r}, too, at {where}"
+
+
+def _new(versions: Versions) -> Iterator[int]:
+    """Yield the rows that upstream adds, without those that are old lines with other values."""
+    old, new = versions.old, versions.new
+    for (first, start, size), (end, last, _) in pairwise([(0, 0, 0), *versions.runs]):
+        gone = {without_values(line) for line in old.lines[first + size : end]}
+        rows = range(start + size, last)
+        yield from (row for row in rows if without_values(new.lines[row]) not in gone)
 
 
 def _same_line(
@@ -72,8 +80,8 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
         word = _FIRST_WORD.match(line)
         if line != other or word is None or after.lines[after.head(row)] != new.lines[new.head(at)]:
             return False
-        named = [text for text in old.lines if text.startswith(word[0])]
-        return 0 < len(named) == len(set(named))
+        sides = ([one for one in side.lines if one.startswith(word[0])] for side in (old, new))
+        return all(0 < len(named) == len(set(named)) for named in sides)
     top, bottom = next(new.levels(*place.rows, depth))
     if not top <= at < bottom or indent(new.raw[at], b" -") != indent(after.raw[row], b" -"):
         return False

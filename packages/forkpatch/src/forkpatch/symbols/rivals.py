@@ -158,7 +158,8 @@ class _Pair:
                 for at in (at for at in likes if outer[0] <= at[0] < outer[1]):
                     spot = _Spot(self.home.text, at, self.depth)
                     block = spot.block(number)
-                    if block != span and {*self.lost(span, spot, block)} <= {*lost}:
+                    is_other = not block[0] <= self.first < block[1]
+                    if is_other and {*self.lost(span, spot, block)} <= {*lost}:
                         return at
         return None
 
