@@ -392,9 +392,9 @@ def test_old_series_that_changed_meanwhile_is_named(lab: ForkLab) -> None:
     (lab.root / ".work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - a - 0"))
     series = lab.patches / "series"
     for text, word in (
-        ("turn.patch\n", "lacks run.patch"),
-        ("turn.patch\nrun.patch\n", "has its patches in another order"),
-        ("run.patch\nturn.patch\nmore.patch\n", "has more.patch in addition"),
+        ("turn.patch\n", "patch run.patch is gone"),
+        ("turn.patch\nrun.patch\n", "the patches are in another order"),
+        ("run.patch\nturn.patch\nmore.patch\n", "new patch more.patch"),
     ):
         if "more" in text:
             made = FILES["src/run.c"].replace(b"return 0", b"return 2")
@@ -404,14 +404,14 @@ def test_old_series_that_changed_meanwhile_is_named(lab: ForkLab) -> None:
             (lab.patches / "more.patch").write_bytes(data)
         series.write_text(text)
         done = lab.run("rebase", "calc", "--continue")
-        assert done.code == 2 and f"{series} {word}, and the rebase of calc began" in done.err
+        assert done.code == 2 and f"the rebase of calc began: {word}" in done.err
         assert "forkpatch rebase calc --abort" in done.err
     series.write_text("run.patch\nturn.patch\n")
     for patch in ("run.patch", "turn.patch"):  # one that is done, and the one with conflicts
         data = (lab.patches / patch).read_bytes()
         (lab.patches / patch).write_bytes(data.replace(b"Subject: ", b"Subject: Please "))
         done = lab.run("rebase", "calc", "--continue")
-        assert done.code == 2 and f"{series} has another {patch}, and the rebase" in done.err
+        assert done.code == 2 and f"began: patch {patch} changed" in done.err
         (lab.patches / patch).write_bytes(data)
     done = lab.ok("rebase", "calc", "--continue")
     assert "resolved by hand" in done.out

@@ -270,9 +270,11 @@ def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: Sour
     known = fork.lock.versions(old.name).values()
     if not named and any(options.version in (version.version, version.tag) for version in known):
         return fork
-    from forkpatch.pins.refresh import pin_version  # noqa: PLC0415 - rarely needed
+    from forkpatch.pins.lockfile import NewVersion  # noqa: PLC0415 - rarely needed
+    from forkpatch.pins.refresh import pin_version  # noqa: PLC0415
 
-    fork = pin_version(fork, old, options.version, chosen, tag=options.tag, commit=options.commit)
+    wanted = NewVersion(options.version, options.tag, options.commit)
+    fork = pin_version(fork, old, wanted, chosen)
     new = fork.lock.upstream(old.name, options.version)
     say(f"{fork.settings.lock.name}: {new} added, commit {new.commit[:12]}")
     return fork

@@ -127,7 +127,7 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     """Look up every pin of the upstreams again, and rewrite or check the lock."""
-    from forkpatch.pins.lockfile import with_pins  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.lockfile import NewVersion, with_pins  # noqa: PLC0415 - for this verb only
     from forkpatch.pins.refresh import relock, with_version  # noqa: PLC0415
 
     chosen = known_sources(fork, options)
@@ -140,8 +140,8 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
         like = upstream_of(fork, None, name)[1]
         if options.no_wheel:
             like = replace(like, wheel=None)
-        pins = {name: getattr(options, name) for name in ("tag", "commit", "wheel_only")}
-        fork, text = with_version(fork, like, version, chosen, **pins)
+        new = NewVersion(version, options.tag, options.commit, options.wheel_only)
+        fork, text = with_version(fork, like, new, chosen)
     result = relock(fork, chosen)
     if not options.check and result.differences:
         atomic_write(path, with_pins(text, result.upstreams))

@@ -37,21 +37,26 @@ def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes 
         return theirs
     if theirs == base:
         return ours
-    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
-        files = _written(name, ours, base, theirs)
-        done = Git().run("merge-file", "-p", "-q", *options, *files, ok=(*_CONFLICTS, _BINARY))
-    return None if done.returncode else done.stdout
+    conflicts, merged = _merged((ours, base, theirs), *options)
+    return None if conflicts else merged
 
 
 def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
     """The merge of one file with its conflicts between markers; None when it is not text."""
     labels = ("-L", "ours", "-L", "base", "-L", "theirs")
-    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
-        files = _written(name, ours, base, theirs)
-        done = Git().run(
-            "merge-file", "-p", "-q", "--diff3", *labels, *files, ok=(*_CONFLICTS, _BINARY)
-        )
-    return done.stdout if done.returncode in _CONFLICTS else None
+    conflicts, merged = _merged((ours, base, theirs), "--diff3", *labels)
+    return None if conflicts == _BINARY else merged
+
+
+def _merged(sides: Sequence[bytes], *options: str) -> tuple[int, bytes]:
+    """Return the number of conflicts, _BINARY for a file that is not text, and the merged file."""
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
+        paths = [Path(folder, str(number)) for number in range(len(sides))]
+        for path, data in zip(paths, sides, strict=True):
+            path.write_bytes(data)
+        command = ("merge-file", "-p", "-q", *options, *map(str, paths))
+        done = Git().run(*command, ok=(*_CONFLICTS, _BINARY))
+    return done.returncode, done.stdout
 
 
 def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
@@ -93,10 +98,3 @@ def _ranges(diff: bytes) -> Iterator[Range]:
         first, count, start, length = (int(text or 1) for text in ranges)
         # Without lines, git names the line above.
         yield first - (count > 0), count, start - (length > 0), length
-
-
-def _written(folder: str, *contents: bytes) -> Sequence[str]:
-    paths = [Path(folder, str(number)) for number in range(len(contents))]
-    for path, data in zip(paths, contents, strict=True):
-        path.write_bytes(data)
-    return [str(path) for path in paths]

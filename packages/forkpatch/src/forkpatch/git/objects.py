@@ -198,6 +198,11 @@ def read_index(git: Git) -> dict[str, dict[str, tuple[str, str]]]:
     return found
 
 
+def unmerged(index: Mapping[str, Mapping[str, object]]) -> set[str]:
+    """The paths with conflicts in an index."""
+    return {path for path, stages in index.items() if "0" not in stages}
+
+
 def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
     """Contents of objects by name; None for those that the repository lacks.
 

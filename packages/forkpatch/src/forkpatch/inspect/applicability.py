@@ -15,22 +15,12 @@ The map of all series is configured in ``pyproject.toml``:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from forkpatch.errors import SourceError, UserError
-from forkpatch.inspect.probe import (
-    FITTING,
-    Contents,
-    Fit,
-    PatchFit,
-    ProbedSeries,
-    Prober,
-    Snapshot,
-    probe,
-    snapshots,
-)
+from forkpatch.inspect.probe import FITTING, Contents, Fit, Fits, ProbedSeries, Prober
 from forkpatch.model.lock import Upstream
 from forkpatch.model.record import SymbolPlace
 from forkpatch.output import warn
@@ -134,7 +124,6 @@ class _Scope:
         wheels: versions of the wheel to probe.
         since: first commit of the scan before the base; empty: no scan there.
         until: last commit of the scan after the base; empty: no scan there.
-        paths: paths of the files to read.
     """
 
     history: History | None
@@ -142,7 +131,6 @@ class _Scope:
     wheels: Sequence[str]
     since: str
     until: str
-    paths: Sequence[str]
 
 
 def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
@@ -173,14 +161,14 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
                 f"no mirror of {name} with its history up to {newest} is known",
                 remedy=f"name a full clone of {url}: --mirror {name}=PATH",
             )
-        every = [_prepared(fork, one, options) for one in versions if fork.series(one)]
         until = until or history.resolve("HEAD") or ""
         first = f"{table.get('from', '0')}.dev0"  # its pre-releases, too
         probed = (*_tags(history, first, until), (until[:_SHORT], until))
-        paths = sorted({path for series in every for path in series.paths})
-        scope = _Scope(history, probed, table.get("wheels", ()), probed[0][1], until, paths)
+        scope = _Scope(history, probed, table.get("wheels", ()), probed[0][1], until)
+        every = [_prepared(fork, one, options) for one in versions if fork.series(one)]
+        paths = frozenset[str]().union(*(series.paths for series in every))
         for series in every:
-            result, cells = _map_series(fork, series, scope, options)
+            result, cells = _map_series(fork, replace(series, paths=paths), scope, options)
             sets.append(result)
             rows += cells
     return ApplicabilityMap(tuple(sets), tuple(rows))
@@ -209,7 +197,7 @@ def map_upstream(
     labels = {label for label, _ in versions}
     wheels = [name for name in wanted if name not in labels]
     until = (history.resolve(tip) or "") if history and upstream.commit else ""
-    scope = _Scope(history, versions, wheels, "", until, series.paths)
+    scope = _Scope(history, versions, wheels, "", until)
     result, cells = _map_series(fork, series, scope, options)
     return ApplicabilityMap((result,), tuple(cells))
 
@@ -253,7 +241,9 @@ def _tags(history: History, first: str, until: str = "") -> list[tuple[str, str]
 
 def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
     plan = fork.plan(upstream, options)
-    return ProbedSeries(plan, record_of(fork, plan), tuple(plan.steps()))
+    record = record_of(fork, plan)
+    paths = frozenset({*plan.base, *(place.path for place in record.shadows)})
+    return ProbedSeries(plan, record, tuple(plan.steps()), paths)
 
 
 def _map_series(
@@ -264,61 +254,56 @@ def _map_series(
     result = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
     cells: list[MapCell] = []
     if scope.history is not None:
-        git = scope.history.git
-        probed = snapshots(git, scope.versions, scope.paths)
-        before, after, commits = _scan(scope, scope.history, series)
-        prober = Prober(series, git, [*probed, *before, *after])
-        turns = tuple(_turning_points(prober, before, after, commits))
-        result = replace(result, commits=len(commits), turns=turns)
-        for one in probed:
-            cell = MapCell(upstream.name, one.label, one.commit, "git", upstream.version)
-            cells += _cells(cell, series, prober.contents(one), prober.fits(one))
+        before, after = _scan(scope, scope.history, series)
+        commits = [commit for _, commit in scope.versions]
+        commits += [one.commit for one in (*before, *after)]
+        prober = Prober(series, scope.history.git, dict.fromkeys(commits))
+        turns = tuple(_turning_points(names, prober, before, after))
+        count = len(before) + len(after) - (1 if before else 0)
+        result = replace(result, commits=count, turns=turns)
+        for version, commit in scope.versions:
+            cell = MapCell(upstream.name, version, commit, "git", upstream.version)
+            cells += _cells(cell, series, prober.contents(commit), prober.fits(commit))
     for version in scope.wheels:
-        contents = _wheel_contents(fork, upstream, version, scope.paths, options)
+        contents = _wheel_contents(fork, upstream, version, sorted(series.paths), options)
         cell = MapCell(upstream.name, version, "", "wheel", upstream.version)
-        cells += _cells(cell, series, contents, probe(series, contents))
+        cells += _cells(cell, series, contents, series.fits(contents))
     return result, [_attributed(cell, result, scope.history) for cell in cells]
 
 
 def _scan(
     scope: _Scope, history: History, series: ProbedSeries
-) -> tuple[Sequence[Snapshot], Sequence[Snapshot], Mapping[str, UpstreamCommit]]:
+) -> tuple[Sequence[UpstreamCommit], Sequence[UpstreamCommit]]:
     """Return the upstream commits that change a series' files before and after its base.
 
     The commit ``since`` itself comes first.
     """
     base = series.plan.upstream.commit
     if not base or history.resolve(base) is None:
-        return (), (), {}
-    before = list(history.commits(scope.since, base, *series.paths)) if scope.since else []
-    after = list(history.commits(base, scope.until, *series.paths)) if scope.until else []
-    first = [scope.since] if scope.since else []
-    ids = [*first, *(one.commit for one in (*before, *after))]
-    taken = snapshots(history.git, [(oid, oid) for oid in ids], scope.paths)
-    split = len(first) + len(before)
-    return taken[:split], taken[split:], {one.commit: one for one in (*before, *after)}
+        return (), ()
+    first = UpstreamCommit(scope.since, "")
+    before = [first, *history.commits(scope.since, base, *series.paths)] if scope.since else []
+    return before, list(history.commits(base, scope.until, *series.paths)) if scope.until else []
 
 
 def _turning_points(
+    patches: Sequence[str],
     prober: Prober,
-    before: Sequence[Snapshot],
-    after: Sequence[Snapshot],
-    commits: Mapping[str, UpstreamCommit],
+    before: Sequence[UpstreamCommit],
+    after: Sequence[UpstreamCommit],
 ) -> Iterator[TurningPoint]:
     """Yield the commits at which each patch starts to apply before the base, or stops after it."""
-    for index, patch in enumerate(prober.patches):
-        fits = [[prober.fits(one)[index].fit for one in side] for side in (before, after)]
-        bad = [at for at, fit in enumerate(fits[0]) if fit not in FITTING]
-        if bad and bad[-1] + 1 < len(before):
-            commit = before[bad[-1] + 1].commit
-            fit, subject = fits[0][bad[-1] + 1], commits[commit].subject
-            yield TurningPoint(patch, commit, subject, fit, broke=False, again=False)
-        broke = (at for at, fit in enumerate(fits[1]) if fit not in (*FITTING, Fit.UNKNOWN))
-        for at in list(broke)[:1]:
-            again = any(fit in FITTING for fit in fits[1][at:])
-            commit = after[at].commit
-            subject = commits[commit].subject
-            yield TurningPoint(patch, commit, subject, fits[1][at], broke=True, again=again)
+    for patch in patches:
+        old, new = ([prober.fits(one.commit)[patch][0] for one in side] for side in (before, after))
+        start = max((at + 1 for at, fit in enumerate(old) if fit not in FITTING), default=0)
+        if 0 < start < len(old):
+            yield TurningPoint(
+                patch, before[start].commit, before[start].subject, old[start], False, False
+            )
+        bad = (at for at, fit in enumerate(new) if fit not in (*FITTING, Fit.UNKNOWN))
+        if (at := next(bad, None)) is not None:
+            again = any(fit in FITTING for fit in new[at:])
+            yield TurningPoint(patch, after[at].commit, after[at].subject, new[at], True, again)
 
 
 def _attributed(cell: MapCell, series_map: SeriesMap, history: History | None) -> MapCell:
@@ -344,14 +329,13 @@ def _is_newer(cell: MapCell, series_map: SeriesMap, history: History | None) -> 
 
 
 def _cells(
-    cell: MapCell, series: ProbedSeries, contents: Contents, fits: Sequence[PatchFit]
+    cell: MapCell, series: ProbedSeries, contents: Contents, fits: Fits
 ) -> Iterator[MapCell]:
     """Yield a cell for each patch and for each shadowed symbol on a version."""
-    for fit in fits:
-        places = series.record.patches[fit.patch]
+    for patch, (fit, detail) in fits.items():
+        places = series.record.patches[patch]
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")
-        outcome = str(fit.fit)
-        yield replace(cell, patch=fit.patch, outcome=outcome, symbol_drift=drift, detail=fit.detail)
+        yield replace(cell, patch=patch, outcome=str(fit), symbol_drift=drift, detail=detail)
     for place in series.record.shadows:
         detail = f"{place.path}: {place.symbol}"
         yield replace(cell, patch=SHADOW, symbol_drift=_drift(place, contents), detail=detail)

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from forkpatch.git.calls import Git
-from forkpatch.git.objects import Changes, TreeFile, read_available, read_blobs
+from forkpatch.git.objects import Changes, TreeFile, list_tree, read_available
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
-from forkpatch.safety import FILE_MODES, SYMLINK_MODE
+from forkpatch.safety import FILE_MODES, GITLINK_MODE
 from forkpatch.series.merge import MergeError, merged_file
 from forkpatch.symbols.outline import outline
 from forkpatch.tree.fork import PatchStep, TreePlan
 
+#: Contents of a version's files: None for a missing file, no entry for one that a mirror lacks.
 Contents = Mapping[str, bytes | None]
 
 
@@ -35,154 +36,90 @@ class Fit(StrEnum):
 FITTING = (Fit.APPLIES, Fit.CHANGED)
 
 
-@dataclass(frozen=True)
-class PatchFit:
-    """Fit of a patch on a version; ``detail`` names the file or symbol that decides."""
-
-    patch: str
-    fit: Fit
-    detail: str = ""
+#: Fit of a patch, and the file or symbol that decides; by patch.
+Fits = Mapping[str, tuple[Fit, str]]
 
 
 @dataclass(frozen=True)
 class ProbedSeries:
-    """A series prepared for probing: each patch with its files before and after it."""
+    """A series prepared for probing: each patch with its files before and after it.
+
+    Attributes:
+        paths: the upstream files to read; a lost symbol is searched in them.
+    """
 
     plan: TreePlan
     record: Record
     steps: tuple[PatchStep, ...]
+    paths: frozenset[str]
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The upstream files that the series changes or its overlays shadow."""
-        return tuple(sorted({*self.plan.base, *(place.path for place in self.record.shadows)}))
+    def fits(self, contents: Contents) -> Fits:
+        """Return the fit of each patch on a version, with all earlier fitting patches applied."""
+        state, fits = dict(contents), dict[str, tuple[Fit, str]]()
+        for step in self.steps:
+            fit, detail, changed = self._fit(step, contents, state)
+            fits[step.patch.name] = fit, detail
+            state |= changed
+        return fits
 
+    def _fit(self, step: PatchStep, contents: Contents, state: Contents) -> _Fitted:
+        for path in step.patch.paths:
+            if path in self.plan.base and path not in contents:
+                return Fit.UNKNOWN, path, {}
 
-def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
-    """Return the fit of each patch on a version, with all earlier fitting patches applied.
+        def read(path: str) -> TreeFile | None:
+            data = state.get(path)
+            return TreeFile(FILE_MODES[0], data) if data is not None else None
 
-    ``contents`` has None for a missing file, and no entry for a file whose content is unavailable.
-    """
-    state = dict(contents)
-    fits = []
-    for step in series.steps:
-        fit, changed = _fit(series, step, contents, state)
-        state.update(changed)
-        fits.append(fit)
-    return tuple(fits)
+        changes: Changes = {}
+        try:
+            for diff in step.patch.files:
+                changes |= merged_file(diff, step, read)
+        except MergeError as error:
+            return Fit(error.obstacle), error.detail, {}
+        changed = {path: file.data if file else None for path, file in changes.items()}
+        if all(state.get(path) == data for path, data in changed.items()):
+            return Fit.UPSTREAM, "it changes nothing any more", {}
+        drifted = self._drifted(step.patch, contents)
+        return Fit.CHANGED if drifted else Fit.APPLIES, drifted, changed
 
-
-def _fit(
-    series: ProbedSeries, step: PatchStep, contents: Contents, state: Contents
-) -> tuple[PatchFit, dict[str, bytes | None]]:
-    patch = step.patch
-    for path in patch.paths:
-        if path in series.plan.base and path not in contents:
-            return PatchFit(patch.name, Fit.UNKNOWN, path), {}
-
-    def read(path: str) -> TreeFile | None:
-        data = state.get(path)
-        return TreeFile(FILE_MODES[0], data) if data is not None else None
-
-    changes: Changes = {}
-    try:
-        for diff in patch.files:
-            changes |= merged_file(diff, step, read)
-    except MergeError as error:
-        return PatchFit(patch.name, Fit(error.obstacle), error.detail), {}
-    changed = {path: file.data if file else None for path, file in changes.items()}
-    if all(state.get(path) == data for path, data in changed.items()):
-        return PatchFit(patch.name, Fit.UPSTREAM, "it changes nothing any more"), {}
-    return _same_bodies(series, patch, contents), changed
+    def _drifted(self, patch: Patch, contents: Contents) -> str:
+        """Return the first symbol of a patch that differs from the series' own base."""
+        for place in self.record.patches[patch.name]:
+            data = contents.get(place.path)
+            known = outline(place.path, data) if place.body and data is not None else None
+            if known and known.body(place.symbol) != place.body:
+                return f"{place.path}: {place.symbol}"
+        return ""
 
 
-def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> PatchFit:
-    """Return the fit APPLIES when the patch's symbols are as on its own base, else CHANGED."""
-    for place in series.record.patches[patch.name]:
-        data = contents.get(place.path)
-        if not place.body or data is None:
-            continue
-        if outline(place.path, data).body(place.symbol) != place.body:
-            return PatchFit(patch.name, Fit.CHANGED, f"{place.path}: {place.symbol}")
-    return PatchFit(patch.name, Fit.APPLIES)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Blob ids of a version's files, by path; empty for a missing file."""
-
-    label: str
-    commit: str
-    blobs: tuple[tuple[str, str], ...]
-
-
-def snapshots(
-    git: Git, versions: Sequence[tuple[str, str]], paths: Sequence[str]
-) -> tuple[Snapshot, ...]:
-    """Return the blob ids of ``paths`` at many commits, with one call of git.
-
-    ``versions`` has label and commit of each version.
-    """
-    folders = {path: path.rpartition("/")[0] for path in paths}
-    keys = [(commit, folder) for _, commit in versions for folder in set(folders.values())]
-    text = "".join(f"{commit}:{folder}\n" for commit, folder in keys)
-    command = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-    out = git.run(*command, stdin=text.encode("utf-8", "surrogateescape")).stdout
-    # Trees are read, not files: a partial mirror has every tree, but not every file.
-    trees = {
-        place: line.split(b" ")[0].decode("ascii") if line.endswith(b" tree") else ""
-        for place, line in zip(keys, out.split(b"\n")[:-1], strict=True)
-    }
-    raw = read_blobs(git, filter(None, trees.values()))
-    entries = {oid: dict(_entries(data or b"", len(oid) // 2)) for oid, data in raw.items()}
-    return tuple(
-        Snapshot(
-            label,
-            commit,
-            tuple(
-                (path, entries.get(trees[commit, folders[path]], {}).get(path.split("/")[-1], ""))
-                for path in paths
-            ),
-        )
-        for label, commit in versions
-    )
-
-
-def _entries(tree: bytes, size: int) -> Iterator[tuple[str, str]]:
-    """Yield name and id of the files and links in a raw tree object with ids of ``size`` bytes."""
-    offset = 0
-    while offset < len(tree):
-        end = tree.index(b"\0", offset)
-        mode, _, name = tree[offset:end].partition(b" ")
-        offset = end + 1 + size
-        if mode.startswith(b"100") or mode == SYMLINK_MODE.encode():
-            yield name.decode("utf-8", "surrogateescape"), tree[end + 1 : offset].hex()
+_Fitted = tuple[Fit, str, Mapping[str, bytes | None]]
 
 
 class Prober:
-    """Prober of a series on many versions; equal file contents are probed once."""
+    """A series on commits of its upstream; equal file contents are probed once."""
 
-    def __init__(self, series: ProbedSeries, git: Git, versions: Sequence[Snapshot]) -> None:
-        self._series = series
-        self.patches = [patch.name for patch in series.plan.patches]
-        ids = (oid for version in versions for _, oid in version.blobs if oid)
-        self._blobs = read_available(git, ids)
-        self._known: dict[tuple[tuple[str, str], ...], tuple[PatchFit, ...]] = {}
+    def __init__(self, series: ProbedSeries, git: Git, commits: Iterable[str]) -> None:
+        self._series, self._known = series, dict[frozenset[tuple[str, str]], Fits]()
+        self._listed = {commit: self._files(git, commit) for commit in commits}
+        self._blobs = read_available(
+            git, (oid for files in self._listed.values() for oid in files.values())
+        )
 
-    def fits(self, version: Snapshot) -> tuple[PatchFit, ...]:
-        """Return the fit of each patch on a version."""
-        if version.blobs not in self._known:
-            self._known[version.blobs] = probe(self._series, self.contents(version))
-        return self._known[version.blobs]
+    def _files(self, git: Git, commit: str) -> Mapping[str, str]:
+        """Return the ids of a commit's files; a partial mirror has these, but not every file."""
+        listed = list_tree(git, commit, *self._series.paths) if self._series.paths else {}
+        return {path: oid for path, (mode, oid) in listed.items() if mode != GITLINK_MODE}
 
-    def contents(self, version: Snapshot) -> dict[str, bytes | None]:
-        """Return a version's available file contents; None for a missing file."""
-        return dict(self._contents(version))
+    def fits(self, commit: str) -> Fits:
+        """Return the fit of each patch on a commit."""
+        key = frozenset(self._listed[commit].items())
+        if key not in self._known:
+            self._known[key] = self._series.fits(self.contents(commit))
+        return self._known[key]
 
-    def _contents(self, version: Snapshot) -> Iterator[tuple[str, bytes | None]]:
-        """Yield path and content of a version's available files; None for a missing file."""
-        for path, oid in version.blobs:
-            if not oid:
-                yield path, None
-            elif (data := self._blobs[oid]) is not None:
-                yield path, data
+    def contents(self, commit: str) -> Contents:
+        """Return a commit's available file contents."""
+        found = {path: self._blobs[oid] for path, oid in self._listed[commit].items()}
+        missing = dict.fromkeys(path for path in self._series.paths if path not in found)
+        return {path: data for path, data in found.items() if data is not None} | missing

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,43 +35,41 @@ _NAMED = 5
 _COMMON = {"repo", "repository", "clone", "mirror", "checkout", "src", "source", "upstream", "git"}
 
 
-def add_version(
-    text: str,
-    lock: Lock,
-    like: Upstream,
-    version: str,
-    *,
-    tag: str,
-    commit: str,
-    wheel_only: bool,
-    places: Sequence[str],
-) -> str:
-    """Append a version of an upstream to a lock, with the layout of another version.
+@dataclass(frozen=True)
+class NewVersion:
+    """A version that is added to a lock.
 
-    Args:
-        text: present text of the lock.
-        lock: present content of the lock.
-        like: version whose paths, globs and wheel layout are copied.
-        version: the new version's name. A whole tag of the other version's scheme is shortened to
-            its version, as :func:`forkpatch.pins.lockfile.first_lock` does.
-        tag: tag of the new version; empty: found by the version and the other version's prefix.
-        commit: commit of the new version, if it has no tag.
+    Attributes:
+        name: its name, or its whole tag of the other versions' scheme, which is shortened.
+        tag: its tag; empty: found by the name and the other version's prefix.
+        commit: its commit, if it has no tag.
         wheel_only: True when the commit of the wheel is unknown.
-        places: repositories that are searched for the tag.
+    """
 
-    Returns:
-        The text with the new version, whose tree is not looked up yet.
+    name: str
+    tag: str = ""
+    commit: str = ""
+    wheel_only: bool = False
+
+
+def add_version(
+    text: str, lock: Lock, like: Upstream, new: NewVersion, places: Sequence[str]
+) -> str:
+    """Return a lock's text with a version of an upstream, whose tree is not looked up yet.
+
+    The layout is that of the version ``like``; ``places`` are searched for the tag.
 
     Raises:
         UserError: the lock has the version already, no repository has the tag, or the upstream
             has no wheel for ``wheel_only``.
     """
+    version, tag, commit = new.name, new.tag, new.commit
     if not (tag or commit) and like.tag and prefix_of(version) == prefix_of(like.tag):
         version = name_of_version(version)
     check_name(version, "version")
     if version in lock.versions(like.name):
         raise UserError(f"the lock has {like.name} {version} already")
-    if wheel_only:
+    if new.wheel_only:
         if tag or commit or not (like.wheel and version_of(version)):
             raise UserError(
                 f"{like.name} {version} cannot be pinned as a wheel only",
@@ -84,7 +83,7 @@ def add_version(
     entry |= {"commit": commit} if commit else {}
     chosen = {"include": like.folders, "exclude": like.exclude, "submodules": like.submodules}
     entry |= {key: list(value) for key, value in chosen.items() if value}
-    if wheel_only:  # without git; a wheel does not store executable bits
+    if new.wheel_only:  # without git; a wheel does not store executable bits
         entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
     added = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"

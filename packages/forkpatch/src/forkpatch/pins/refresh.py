@@ -14,7 +14,7 @@ from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.git.objects import list_tree
 from forkpatch.model.lock import Upstream, Wheel, WheelFile, parse_lock
 from forkpatch.output import warn
-from forkpatch.pins.lockfile import add_version, with_pins
+from forkpatch.pins.lockfile import NewVersion, add_version, with_pins
 from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
@@ -41,50 +41,26 @@ class Relocked:
 
 
 def with_version(
-    fork: Fork,
-    like: Upstream,
-    version: str,
-    options: SourceOptions,
-    *,
-    tag: str = "",
-    commit: str = "",
-    wheel_only: bool = False,
+    fork: Fork, like: Upstream, new: NewVersion, options: SourceOptions
 ) -> tuple[Fork, str]:
     """Return the fork with another version of an upstream in its lock, and the lock's text.
 
     The version's tree is not looked up yet, and nothing is written. See :func:`add_version`.
     """
-    path = fork.settings.lock
-    text = add_version(
-        path.read_text("utf-8"),
-        fork.lock,
-        like,
-        version,
-        tag=tag,
-        commit=commit,
-        wheel_only=wheel_only,
-        places=places_of(like, fork.cache, options),
-    )
+    path, places = fork.settings.lock, places_of(like, fork.cache, options)
+    text = add_version(path.read_text("utf-8"), fork.lock, like, new, places)
     return replace(fork, lock=parse_lock(text, path)), text
 
 
-def pin_version(
-    fork: Fork,
-    like: Upstream,
-    version: str,
-    options: SourceOptions,
-    *,
-    tag: str = "",
-    commit: str = "",
-) -> Fork:
+def pin_version(fork: Fork, like: Upstream, new: NewVersion, options: SourceOptions) -> Fork:
     """Add another version of an upstream, with its pins, to the lock; return the fork.
 
     Raises:
         ForkError: a pin could not be looked up; the lock is unchanged.
     """
-    fork, text = with_version(fork, like, version, options, tag=tag, commit=commit)
-    path, new = fork.settings.lock, fork.lock.upstream(like.name, version)
-    text = with_pins(text, relock(fork, options, (new,)).upstreams)
+    fork, text = with_version(fork, like, new, options)
+    path, added = fork.settings.lock, fork.lock.upstream(like.name, new.name)
+    text = with_pins(text, relock(fork, options, (added,)).upstreams)
     atomic_write(path, text)
     return replace(fork, lock=parse_lock(text, path))
 

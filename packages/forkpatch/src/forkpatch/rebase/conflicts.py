@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
 from forkpatch.git.merge import merge_data
-from forkpatch.git.objects import blob_id, read_index
+from forkpatch.git.objects import blob_id, read_index, unmerged
 from forkpatch.model.diffs import Hunk, split_lines
 from forkpatch.rebase.merging import Move
 from forkpatch.rebase.plan import Conflict, ConflictKind
@@ -21,8 +21,8 @@ from forkpatch.symbols.placement import Misplacement, misplaced
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
     """Return the conflicts of the patch whose merge has just failed."""
-    unmerged = {path: held for path, held in read_index(rebase.git).items() if "0" not in held}
-    return tuple(_conflict(rebase, name, path, held) for path, held in sorted(unmerged.items()))
+    index = read_index(rebase.git)
+    return tuple(_conflict(rebase, name, path, index[path]) for path in sorted(unmerged(index)))
 
 
 def _conflict(rebase: Rebase, name: str, path: str, stages: Container[str]) -> Conflict:

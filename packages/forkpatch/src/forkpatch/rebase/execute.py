@@ -26,11 +26,9 @@ from forkpatch.rebase.merging import Move, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete, merge_by_syntax
-from forkpatch.rebase.workspace import Rebase
+from forkpatch.rebase.workspace import MERGED, Rebase
 from forkpatch.sources.history import UpstreamCommit
 from forkpatch.symbols.placement import Misplacement
-
-_MERGED = "refs/forkpatch/merged"
 
 
 def execute(rebase: Rebase) -> Rebase:
@@ -53,7 +51,7 @@ def _completed(rebase: Rebase, moves: Sequence[Move]) -> Rebase:
         for move in moves
         if not move.is_done
     ]
-    ids = iter(write_commits(rebase.git, _MERGED, commits, brief=True) if commits else ())
+    ids = iter(write_commits(rebase.git, MERGED, commits, brief=True) if commits else ())
     for move in moves:
         if move.is_done:
             where = "already upstream" + (" or in a kept patch" if plan.existing else "")

@@ -24,7 +24,14 @@ from pathlib import Path, PurePosixPath
 from forkpatch.errors import ForkError
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import changed_lines, marked, merge_data
-from forkpatch.git.objects import changed_files, list_tree, read_blobs, read_index, tree_id
+from forkpatch.git.objects import (
+    changed_files,
+    list_tree,
+    read_blobs,
+    read_index,
+    tree_id,
+    unmerged,
+)
 from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
 from forkpatch.symbols.outline import outline
 from groundwork.files import atomic_write, atomic_write_json
@@ -164,11 +171,11 @@ def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
 def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
     """Return the tree that a resolution gives; if it does not apply, an empty id and the reason."""
     merged = read_index(git)
-    unmerged = {path for path, stages in merged.items() if set(stages) & set(_STAGES)}
-    moved = _renamed(record, merged, unmerged)
+    left = unmerged(merged)
+    moved = _renamed(record, merged, left)
     files_now = tuple(replace(item, path=moved.get(item.path, item.path)) for item in record.files)
     record = replace(record, files=files_now)
-    if unmerged != record.conflicts:
+    if left != record.conflicts:
         return "", "the conflicts are in other files"
     files = {path: entry for path, held in merged.items() for entry in (held.get("0"),) if entry}
     for number, file in enumerate(record.files):
@@ -186,11 +193,9 @@ def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
     return tree, ""
 
 
-def _renamed(
-    record: Resolution, merged: Mapping[str, Stages], unmerged: set[str]
-) -> dict[str, str]:
+def _renamed(record: Resolution, merged: Mapping[str, Stages], left: set[str]) -> dict[str, str]:
     """Return the new names of conflicting files that upstream renamed, by recorded name."""
-    lost, new = record.conflicts - unmerged, unmerged - record.conflicts
+    lost, new = record.conflicts - left, left - record.conflicts
     base_entries = {file.path: file.before.get("1") for file in record.files if file.path in lost}
     renames = {}
     for path, base in base_entries.items():

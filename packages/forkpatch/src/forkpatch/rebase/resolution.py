@@ -14,20 +14,27 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.merge import changed_lines
-from forkpatch.git.objects import blob_id, read_blobs, read_index, tree_id
+from forkpatch.git.objects import (
+    blob_id,
+    read_blobs,
+    read_index,
+    tree_id,
+    unmerged,
+    write_commits,
+)
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import files_after, placed_wrongly
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember
-from forkpatch.rebase.workspace import Rebase, files_at
+from forkpatch.rebase.workspace import MERGED, Rebase, files_at
 from forkpatch.safety import FILE_MODES
-from forkpatch.series.mailbox import write_commit
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.text import DOCUMENTS
 
@@ -80,11 +87,10 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
 
 def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
     """Complete the step with conflicts by a tree in which the conflicts are resolved."""
-    git, head, step = rebase.git, rebase.plan.head, rebase.plan.pending[0]
-    header, _, message = git.run("cat-file", "commit", step.original).stdout.partition(b"\n\n")
-    kept = [line for line in header.split(b"\n") if not line.startswith((b"tree ", b"parent "))]
-    parents = [b"tree " + tree.encode(), b"parent " + head.encode()]
-    commit = write_commit(git, b"\n".join([*parents, *kept]), message)
+    step = rebase.plan.pending[0]
+    own = next(one.commit for one in rebase.old.steps() if one.patch.name == step.patch)
+    resolved = replace(own, changes={}, tree=tree, parent=rebase.plan.head)
+    (commit,) = write_commits(rebase.git, MERGED, [resolved], brief=True)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
     done = rebase.completed(RebaseOutcome.ADAPTED, commit=commit, reason=f"{kinds}: {how}")
     # Counting resets the working tree, so the plan saves the resolution first.
@@ -192,8 +198,8 @@ def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
     A file removed by ``git rm`` has no conflict left in git's index.
     """
     git = f"git -C {shlex.quote(str(rebase.tree))}"
-    unmerged = {path for path, held in read_index(rebase.git).items() if "0" not in held}
-    for path in sorted(path for path in unmerged if not os.path.lexists(rebase.tree / path)):
+    left = unmerged(read_index(rebase.git))
+    for path in sorted(path for path in left if not os.path.lexists(rebase.tree / path)):
         if not files_at(rebase.git, [rebase.plan.head], [path])[0]:
             warn(f"{step.patch}: its change of {path} is left out: the file is gone upstream")
             continue
@@ -225,7 +231,7 @@ def run_merge_tool(rebase: Rebase) -> None:
         UserError: git's index has no conflicts.
         ForkError: a file still has conflicts.
     """
-    if not _unmerged(rebase):
+    if not unmerged(read_index(rebase.git)):
         raise UserError(
             "no file has a conflict that a merge tool can show",
             remedy=f"resolve it in {rebase.tree}, then go on with --continue",
@@ -233,7 +239,7 @@ def run_merge_tool(rebase: Rebase) -> None:
     # No backup: forkpatch would add the copy to the patch as a new file.
     command = ("git", "-C", str(rebase.tree), "-c", "mergetool.keepBackup=false", "mergetool")
     subprocess.run(command, check=False)
-    if left := sorted(_unmerged(rebase)):
+    if left := sorted(unmerged(read_index(rebase.git))):
         raise ForkError(
             f"{', '.join(left)}: the merge tool left conflicts",
             remedy=f"type the same command again, or resolve them in {rebase.tree}",
@@ -247,7 +253,7 @@ def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
         return ""
     index = read_index(rebase.git)
     files = {path: held["0"] for path, held in index.items() if "0" in held}
-    for path in _unmerged(rebase):
+    for path in unmerged(index):
         data = _merged(rebase, program, path, index[path])
         if data is None:
             return ""
@@ -272,11 +278,6 @@ def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
         if bodies[0] == bodies[1]:
             return f"{path}: {place.symbol} lacks its change"
     return ""
-
-
-def _unmerged(rebase: Rebase) -> set[str]:
-    """Return the paths with conflicts in git's index."""
-    return {path for path, held in read_index(rebase.git).items() if set(held) & set(_STAGES)}
 
 
 def _merged(

@@ -37,7 +37,7 @@ from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.drift import known_record
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
-from forkpatch.tree.worktree import add_objects, build_repository
+from forkpatch.tree.worktree import add_objects, build_repository, differences
 from groundwork.files import atomic_write
 
 _TREE = "tree"
@@ -50,6 +50,8 @@ _PICK = (
     *("-c", "rerere.enabled=false"),
     *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
 )
+#: Reference of the commits of merged patches.
+MERGED = "refs/forkpatch/merged"
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
 
@@ -238,25 +240,16 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
 def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
     """Raise when the old series differs from the series at the beginning of the rebase."""
     hashes = {patch.name: patch.sha256 for patch in fork.series(old)}
-    current = list(hashes)
-    steps = [step for step in plan.steps if step.outcome is not RebaseOutcome.KEPT]
-    gone = [step.patch for step in steps if step.patch not in current]
-    added = sorted(set(current) - {step.patch for step in plan.steps})
-    begun = [step.patch for step in steps if step.patch in current]
-    other = [step.patch for step in steps if step.sha256 not in ("", hashes.get(step.patch))]
-    what = ""
-    if gone:
-        what = f"lacks {', '.join(gone)}"
-    elif added:
-        what = f"has {', '.join(added)} in addition"
-    elif [name for name in current if name in begun] != begun:
-        what = "has its patches in another order"
-    elif other:
-        what = f"has another {', '.join(other)}"
-    if what:
+    kept = {step.patch for step in plan.steps if step.outcome is RebaseOutcome.KEPT}
+    begun = {step.patch: step.sha256 for step in plan.steps if step.patch not in kept}
+    now = {name: sha256 for name, sha256 in hashes.items() if name not in kept}
+    changed = differences("patch", now, begun)
+    if not changed and list(now) != list(begun):
+        changed = ["the patches are in another order"]
+    if changed:
         raise UserError(
-            f"{fork.patch_folder(old) / SERIES} {what}, and the rebase of {plan.upstream} began"
-            " with it",
+            f"{fork.patch_folder(old) / SERIES} changed since the rebase of {plan.upstream} began:"
+            f" {'; '.join(changed)}",
             remedy="put it back as it was, then type the same command again; or begin again:"
             f" {typed(f'rebase {plan.upstream} --abort')}",
         )

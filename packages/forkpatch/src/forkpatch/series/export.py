@@ -39,7 +39,7 @@ from forkpatch.series.shared import (
 )
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions
-from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
+from forkpatch.tree.apply import Applied, ApplyState, apply_release, outcome_of, write_tree
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.tree.worktree import (
@@ -267,12 +267,7 @@ def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOpt
         folder = fork.tree_folder(chosen, upstream)
         stamp = read_stamp(folder)
         if upstream.name == name and stamp and local_changes(folder, stamp):
-            patches = tuple(patch for patch, _ in stamp.inputs.patches)
-            overlays = tuple(path for path, _, _ in stamp.inputs.overlays)
-            return Applied(
-                *(name, stamp.version, stamp.source, stamp.tree, folder),
-                *(patches, overlays, ApplyState.CURRENT),
-            )
+            return outcome_of(stamp, folder, ApplyState.CURRENT)
     _, applied = apply_release(fork, release, options, only=name, chosen=(EVERY,))
     return applied[0]
 

@@ -219,12 +219,6 @@ def _settled(message: str) -> str:
     return " ".join(subject.split()) + "\n" + body.strip("\n")
 
 
-def write_commit(git: Git, head: bytes, message: bytes) -> str:
-    """Write a commit object with these header lines; return its id."""
-    command = ("hash-object", "-t", "commit", "-w", "--stdin")
-    return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
-
-
 def _file_name(message: str, taken: Collection[str], commit: str) -> SeriesEntry:
     """Return the file name and condition that a commit carries, else a name from its subject."""
     carried = _NAME_LINE.findall(message)

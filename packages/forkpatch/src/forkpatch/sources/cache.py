@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
@@ -136,11 +137,7 @@ class Cache:
 
     def mirrors(self) -> dict[str, list[str]]:
         """Return the remembered mirrors, by upstream, newest first."""
-        try:
-            known: dict[str, list[str]] = json.loads(self.mirrors_file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known
+        return dict(_json(self.mirrors_file))
 
     def remember(self, mirrors: Mapping[str, str]) -> None:
         """Remember mirrors for later runs, the newest first."""
@@ -153,23 +150,15 @@ class Cache:
 
     def seen(self, name: str) -> str:
         """Return the tree id noted for ``name``; empty without a note."""
-        return self._notes().get(name, "")
+        return str(dict(_json(self._notes_file)).get(name, ""))
 
     def note(self, name: str, tree: str) -> None:
         """Note that ``name``, a version that no lock pins, has this tree."""
-        atomic_write_json(self._notes_file, {**self._notes(), name: tree})
+        atomic_write_json(self._notes_file, {**dict(_json(self._notes_file)), name: tree})
 
     @property
     def _notes_file(self) -> Path:
         return self.root / "seen.json"
-
-    def _notes(self) -> dict[str, str]:
-        """Return the noted tree ids, by name."""
-        try:
-            notes: dict[str, str] = json.loads(self._notes_file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return notes
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -211,10 +200,15 @@ class Cache:
 
     def _origins(self, tree: str) -> tuple[str, ...]:
         """Return the sources that gave a tree."""
-        try:
-            return tuple(json.loads((self._folder(tree) / _ORIGINS).read_text("utf-8")))
-        except (OSError, ValueError):
-            return ()
+        return tuple(_json(self._folder(tree) / _ORIGINS))
+
+
+def _json(path: Path) -> Any:
+    """Return what a file of the cache holds; empty for a missing or damaged file."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return ()
 
 
 def _packs(folder: Path) -> list[Path]:

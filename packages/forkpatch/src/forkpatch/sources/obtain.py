@@ -152,7 +152,7 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
         if source not in allowed:
             continue
         if isinstance(files, str):
-            attempts.append(Attempt(source, place, f"not asked: {files}"))
+            attempts.append(Attempt(source, place, files))
             continue
         try:
             pristine = cache.store(files(), source, upstream.tree)
@@ -160,14 +160,6 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
             attempts.append(Attempt(source, place, error.what))
             continue
         return Obtained(pristine, source)
-    if not any(attempt.source is SourceKind.MIRROR for attempt in attempts):
-        attempts.insert(1, Attempt(SourceKind.MIRROR, "", "none was named"))
-    if upstream.wheel is None and SourceKind.WHEEL in allowed:
-        reason = "the lock pins none: this version is available from git only"
-        last = next((i for i, item in enumerate(attempts) if item.source is SourceKind.GIT), None)
-        attempts.insert(
-            len(attempts) if last is None else last, Attempt(SourceKind.WHEEL, "", reason)
-        )
     raise MissingUpstreamError(upstream, tuple(attempts))
 
 
@@ -209,10 +201,16 @@ def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
 ) -> Iterator[tuple[SourceKind, str, Callable[[], Files] | str]]:
     """Yield each source with its place and a function of its files, or why it is not asked."""
-    for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
+    mirrors = mirrors_of(upstream, cache, options) if upstream.commit else ()
+    for place in mirrors:
         yield SourceKind.MIRROR, place, _from_git(upstream, place, cache, options)
+    if not mirrors:
+        yield SourceKind.MIRROR, "", "none was named"
     wheel = upstream.wheel
-    if wheel is not None:
+    if wheel is None:
+        reason = "the lock pins none: this version is available from git only"
+        yield SourceKind.WHEEL, "", reason
+    else:
 
         def from_wheel() -> Files:
             yield from wheel_files(
@@ -221,10 +219,10 @@ def _candidates(
 
         yield SourceKind.WHEEL, f"{wheel.package} {wheel.version}", from_wheel
     if not upstream.commit:
-        reason = "the lock pins a wheel, and no commit that it was made from"
+        reason = "not asked: the lock pins a wheel, and no commit that it was made from"
         yield SourceKind.GIT, upstream.url, reason
     elif options.offline:
-        yield SourceKind.GIT, upstream.url, "this run is offline"
+        yield SourceKind.GIT, upstream.url, "not asked: this run is offline"
     else:
         yield SourceKind.GIT, upstream.url, _from_git(upstream, upstream.url, cache, options)
 

@@ -65,12 +65,12 @@ class Applied:
 
     name: str
     version: str
-    source: str
     tree: str
-    path: Path | None
-    patches: tuple[str, ...]
-    overlays: tuple[str, ...]
     state: ApplyState
+    source: str = ""
+    path: Path | None = None
+    patches: tuple[str, ...] = ()
+    overlays: tuple[str, ...] = ()
     reason: str = ""
     remedy: str = ""
     inputs: Inputs | None = None
@@ -153,7 +153,7 @@ def _apply_upstream(
     inputs = fork.inputs(upstream, chosen)
     is_current = stamp is not None and (stamp.format, stamp.inputs) == (FORMAT, inputs)
     if stamp and is_current and not changes and not forced:
-        return replace(_outcome(stamp, folder, ApplyState.CURRENT), left_out=left_out)
+        return replace(outcome_of(stamp, folder, ApplyState.CURRENT), left_out=left_out)
     try:
         obtained = obtain(upstream, fork.cache, options)
     except MissingUpstreamError as error:
@@ -167,7 +167,7 @@ def _apply_upstream(
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
     plan = chosen_plan(plan, chosen)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
-    return replace(_outcome(built, folder, ApplyState.APPLIED), left_out=left_out)
+    return replace(outcome_of(built, folder, ApplyState.APPLIED), left_out=left_out)
 
 
 def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
@@ -231,7 +231,8 @@ def write_tree(
     return stamp
 
 
-def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
+def outcome_of(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
+    """Return the outcome for a tree that is up to date."""
     return Applied(
         name=stamp.upstream,
         version=stamp.version,
@@ -247,18 +248,8 @@ def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
 
 def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
     reason = "\n".join(str(attempt) for attempt in error.attempts)
-    return Applied(
-        name=upstream.name,
-        version=upstream.version,
-        source="",
-        tree=upstream.tree,
-        path=None,
-        patches=(),
-        overlays=(),
-        state=ApplyState.MISSING,
-        reason=reason,
-        remedy=how_to_supply(upstream),
-    )
+    pinned, state = (upstream.name, upstream.version, upstream.tree), ApplyState.MISSING
+    return Applied(*pinned, state, reason=reason, remedy=how_to_supply(upstream))
 
 
 class TreeCondition(StrEnum):

@@ -54,13 +54,13 @@ class Inputs:
     def differences(self, old: Inputs) -> tuple[str, ...]:
         """Return the differences from ``old``, in words."""
         messages = [] if self.base == old.base else ["the base is another"]
-        messages += _differences("patch", dict(self.patches), dict(old.patches))
-        messages += _differences(
+        messages += differences("patch", dict(self.patches), dict(old.patches))
+        messages += differences(
             "overlay",
             {path: (mode, blob) for path, mode, blob in self.overlays},
             {path: (mode, blob) for path, mode, blob in old.overlays},
         )
-        messages += _differences("condition of", dict(self.conditions), dict(old.conditions))
+        messages += differences("condition of", dict(self.conditions), dict(old.conditions))
         if not messages and self.patches != old.patches:
             messages.append("the order of the series changed")
         if not messages and self.placed != old.placed:
@@ -259,7 +259,7 @@ def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
     return tuple(changes)
 
 
-def _differences(what: str, new: Mapping[str, object], old: Mapping[str, object]) -> list[str]:
+def differences(what: str, new: Mapping[str, object], old: Mapping[str, object]) -> list[str]:
     """Return the new, removed and changed names of two mappings, in words."""
     messages = [f"new {what} {name}" for name in new if name not in old]
     messages += [f"{what} {name} is gone" for name in old if name not in new]
