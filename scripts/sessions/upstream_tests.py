@@ -58,10 +58,10 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--without",
-        nargs="+",
+        action="append",
         default=[],
         metavar="PATCH",
-        help="compare our trees without these patches with ours: which tests notice?",
+        help="compare our trees without this patch with ours: which tests notice?",
     )
     for option, metavar, text in TREE_OPTIONS:
         if option != "--release":
@@ -116,8 +116,8 @@ def _run(session: nox.Session, trees: Trees, options: argparse.Namespace) -> lis
     suites = [suite for name in trees.paths if (suite := _suite(trees, name, options))]
     for suite in suites:
         names = [f"{one.removesuffix('.patch')}.patch" for one in options.without]
-        folders = _series(trees, suite.upstream), ROOT / "overlays" / suite.upstream
-        touched = touched_by(places_of(*folders, names), suite.table)
+        series, overlays = _series(trees, suite.upstream), ROOT / "overlays" / suite.upstream
+        touched = touched_by(places_of(series, overlays, names), suite.table)
         reasons = {} if names else choose(suite, touched)
         unlisted = {*reasons} - {*suite.table.run, *suite.table.left_out}
         wrong += [f"{path} is in no list of {TABLE}, and it {reasons[path]}" for path in unlisted]
@@ -183,15 +183,25 @@ def _sides(session: nox.Session, trees: Trees, without: Sequence[str]) -> tuple[
     """Return the sides to compare: upstream's trees and ours, or ours and ours without patches."""
     packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
     ours, others = Side("ours", trees.paths, packages), dict(trees.paths)
+    if not without:
+        made = {name: variant(session, trees, name, "pristine", "--pristine") for name in others}
+        return Side("pristine", made, packages), ours
+    left = {one.removesuffix(".patch") for one in without}
     for name in trees.paths:
-        series = (_series(trees, name) / "series").read_text("utf-8")
-        gone = [one for one in without if one.removesuffix(".patch") in series]
-        chosen = ["--without", *gone] if without else ["--pristine"]
-        if gone or not without:
-            others[name] = variant(session, trees, name, chosen[0].strip("-"), *chosen)
-    if without:
-        return ours, Side("without", others, packages)
-    return Side("pristine", others, packages), ours
+        listed = {
+            Path(w).stem for w in (_series(trees, name) / "series").read_text("utf-8").split()
+        }
+        gone = sorted(left & listed)
+        left -= {*gone}
+        if gone:
+            others[name] = variant(session, trees, name, "without", "--without", *gone)
+    if left:
+        raise CommandError(
+            f"--without {min(left)}: no series of release {trees.release} has it",
+            remedy="name a patch of patches/UPSTREAM/VERSION/series",
+            exit_code=USER_MISTAKE,
+        )
+    return ours, Side("without", others, packages)
 
 
 def _print(compared: Sequence[ComparedTest], sides: Sequence[Side]) -> None:
