@@ -227,9 +227,9 @@ def test_file_that_is_too_large_for_a_parser_is_named(lab: ForkLab, size: str) -
     lab.change("run.patch", {path: text.replace(b"return 0", b"return 1")})
     moves(lab, {path: b"\n" + text})
     done = lab.ok("rebase", "calc", "2.0")
-    line = f"{path} is above 4 MB or 50,000 lines: its places were compared by git's function"
+    line = f"{path} is above 4 MB or 50,000 lines: its functions have no names here"
     assert line in done.out
-    assert done.out.count("function context") == 1
+    assert done.out.count("have no names") == 1
 
 
 def test_language_without_a_grammar_is_named(lab: ForkLab) -> None:
@@ -239,7 +239,7 @@ def test_language_without_a_grammar_is_named(lab: ForkLab) -> None:
     lab.change("run.patch", {path: text.replace(b"return 0", b"return 1")})
     moves(lab, {path: b"\n" + text})
     done = lab.ok("rebase", "calc", "2.0")
-    assert "no grammar for .kt" in done.out and "git's function context" in done.out
+    assert "no grammar for .kt: its functions have no names here" in done.out
 
 
 @pytest.mark.parametrize("kind", ["binary", "UTF-16"])

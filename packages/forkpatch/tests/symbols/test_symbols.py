@@ -53,14 +53,11 @@ def test_python_lines_are_in_their_innermost_definition(line: int, name: str) ->
     assert Outline("a.py", PYTHON).at(line).name == name
 
 
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [(1, MODULE), (5, "int add(int a, int b)"), (10, "static int sub(int a, int b)")],
-)
-def test_language_without_a_grammar_goes_by_the_rule_of_git(line: int, name: str) -> None:
+def test_language_without_a_grammar_has_one_symbol() -> None:
     known = Outline("a.kt", C)
     assert not known.is_parsed
-    assert known.at(line).name == name
+    assert {known.at(line).name for line in (1, 5, 10)} == {MODULE}
+    assert known.body(MODULE) != Outline("a.kt", C + b"\n").body(MODULE)
 
 
 def test_layout_comments_and_positions_do_not_change_a_body() -> None:

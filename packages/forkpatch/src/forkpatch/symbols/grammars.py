@@ -2,7 +2,7 @@
 """Tree-sitter grammars of the languages whose symbols are parsed, with their symbol nodes.
 
 A language is an entry of :data:`_LANGUAGES`: its suffixes, its grammar, and the node types that
-define symbols. Other languages have no grammar; git's function context names their symbols.
+define symbols. Other languages have no grammar, and no symbols.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 """Functions, classes and tables of a source file: names, lines, and hashes of their bodies.
 
 A file of a language with a grammar is parsed (:mod:`forkpatch.symbols.grammars`). Any other file
-follows git's rule for the text after ``@@``: a symbol begins at a line whose first character is a
-letter, ``_`` or ``$``, and ends before the next such line.
+has one symbol, the file itself.
 
 The name of a symbol is its identity: the scopes around it, its own name, the types of its
 parameters where a language overloads names, and in brackets the conditions around it, as in
@@ -17,7 +16,7 @@ import ast
 import hashlib
 import re
 import warnings
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,9 +39,7 @@ _LARGE_PYTHON = 1 << 20
 _KEPT = 16 << 20  # bytes of the files whose outlines are kept
 _VERSIONS = 3  # versions of a file that are kept
 
-_FUNCTION_LINE = re.compile(rb"^[A-Za-z_$].*", re.MULTILINE)
-_LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
-_HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yaml", ".yml", ".rb", ".pl", ".py", ".pyi", ".mk"}
+_HASH_COMMENTS = {".py", ".pyi"}
 _TOKEN = re.compile(
     rb'"(?:\\.|[^"\\\n])*"' rb"|'(?:\\.|[^'\\\n])*'" rb"|[A-Za-z0-9_$\x80-\xff]+" rb"|[^\s\w]"
 )
@@ -52,7 +49,6 @@ _C_COMMENT = re.compile(
 _HASH_COMMENT = re.compile(
     rb"(?:^|(?<=\s))\#[^\n]*" rb'|("(?:\\.|[^"\\\n])*"|' rb"'(?:\\.|[^'\\\n])*')"
 )
-_COUNTED = re.compile(r"#\d+$")
 #: Type of the root, column, text, and conditions around a part of a file.
 _Part = tuple[str, int, bytes, tuple[tuple[str, ...], ...]]
 _PythonNodes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -63,8 +59,7 @@ class Symbol:
     """A function, class or table, or the rest of a file.
 
     Attributes:
-        name: full name as in the module's docstring; the defining line in a file without a grammar;
-            MODULE for the lines outside of all symbols.
+        name: full name as in the module's docstring; MODULE for the lines outside of all symbols.
         first: first line, from 1, decorators included.
         last: last line, from 1.
         text: function that returns the normalised text or tree; called only for the hash.
@@ -132,11 +127,9 @@ def outline(path: str, data: bytes) -> Outline:
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
-    """Return a note for each file or language whose changes git's function context places."""
+    """Return a note for each file or language whose functions have no names here."""
     reasons = dict.fromkeys(outline(*file).why_not_parsed for file in files)
-    return tuple(
-        f"{why}: its places were compared by git's function context" for why in reasons if why
-    )
+    return tuple(f"{why}: its functions have no names here" for why in reasons if why)
 
 
 class Outline:
@@ -165,7 +158,7 @@ class Outline:
 
     @property
     def why_not_parsed(self) -> str:
-        """Reason why git's function context names the symbols; empty for a parsed file."""
+        """Reason why the file's functions have no names; empty for a parsed file."""
         if self._grammar is not None:
             return ""
         if grammar_of(self.path) is None:
@@ -176,8 +169,8 @@ class Outline:
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer symbols before inner symbols, MODULE first."""
         if self._grammar is None:
-            found = map(self._line_symbol, range(len(self._line_names[1])))
-            return {symbol.name: symbol for symbol in found}
+            text = hashlib.sha256(self.data).hexdigest
+            return {MODULE: Symbol(MODULE, 1, len(self.lines), text)}
         parsed = [
             symbol.moved(row) for row, key in self._parts for symbol in self._symbols_of_parts[key]
         ]
@@ -185,39 +178,6 @@ class Outline:
             parsed = list(_with_trees(parsed, _PythonTrees(self.data)))
         rest = partial(_outside, parsed, self.lines, self._suffix)
         return _unique([Symbol(MODULE, 1, len(self.lines), rest), *parsed])
-
-    @property
-    def names(self) -> Container[str]:
-        """The names of all symbols."""
-        return self.symbols if self.is_parsed else self._line_names[2]
-
-    @cached_property
-    def _line_names(self) -> tuple[list[int], list[str], set[str]]:
-        """First line and name of each symbol that git's function context finds; and the names.
-
-        A text may have thousands, few of which are asked for.
-        """
-        rows, names, number, offset = [1], [MODULE], 1, 0
-        known, counts = {MODULE}, Counter[str]()
-        for match in _FUNCTION_LINE.finditer(self.data):
-            number, offset = number + self.data.count(b"\n", offset, match.start()), match.start()
-            if _LABEL.match(match[0]):
-                continue
-            plain = name = _line_name(match[0])
-            while name in known:
-                counts[plain] += 1
-                name = f"{plain}#{counts[plain] + 1}"
-            known.add(name)
-            rows.append(number)
-            names.append(name)
-        return rows, names, known
-
-    def _line_symbol(self, index: int) -> Symbol:
-        """Return a symbol that git's function context finds, by its number; MODULE for 0."""
-        rows, names, _ = self._line_names
-        first, end = rows[index], [*rows[index + 1 : index + 2], len(self.lines) + 1][0]
-        text = partial(_tokens_of, self.lines, first - 1, end - 1, self._suffix)
-        return Symbol(names[index], first, end - 1 if index else len(self.lines), text)
 
     @cached_property
     def _parts(self) -> list[tuple[int, _Part]]:
@@ -273,7 +233,7 @@ class Outline:
     def at(self, line: int) -> Symbol:
         """Return the innermost symbol around line ``line`` (from 1)."""
         if not self.is_parsed:
-            return self._line_symbol(bisect_right(self._line_names[0], max(line, 1)) - 1)
+            return self.symbols[MODULE]
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
 
     def inside(self, first: int, last: int, data: bytes) -> str | None:
@@ -286,20 +246,18 @@ class Outline:
         if symbol.name in (MODULE, *self._outer_names) or symbol.name != self.at(last).name:
             return None
         head, *lines = self.lines[symbol.first - 1 : last - 1] or [b""]
-        opens = not self.is_parsed or any(
-            line.rstrip().endswith((b"{", b":")) for line in (head, *lines)
-        )
+        opens = any(line.rstrip().endswith((b"{", b":")) for line in (head, *lines))
         return symbol.name if opens and head and indent(data) > indent(head) else None
 
     @cached_property
     def _outer_names(self) -> Collection[str]:
-        return {one.name for one in self._nesting[1].values()} if self.is_parsed else ()
+        return {one.name for one in self._nesting[1].values()}
 
     def around(self, line: int, known: Container[str]) -> str:
         """Return the innermost symbol around ``line`` with a name in ``known``, else MODULE."""
         symbol: Symbol | None = self.at(line)
         while symbol is not None and symbol.name not in known:
-            symbol = self._nesting[1].get(symbol.name) if self.is_parsed else None
+            symbol = self._nesting[1].get(symbol.name)
         return symbol.name if symbol else MODULE
 
     def body(self, name: str) -> str | None:
@@ -429,16 +387,6 @@ def canonical(node: object) -> str:
     if isinstance(node, list):
         return f"[{','.join(canonical(item) for item in node)}]" if node else ""
     return "" if node is None else repr(node)
-
-
-def _tokens_of(lines: Sequence[bytes], first: int, end: int, suffix: str) -> str:
-    return tokens(b"\n".join(lines[first:end]), suffix)
-
-
-@lru_cache(maxsize=1 << 16)
-def _line_name(line: bytes) -> str:
-    """Return the name of the symbol that begins at a line."""
-    return " ".join(line.decode("utf-8", "replace").split()).rstrip("{ ;")
 
 
 def tokens(data: bytes, suffix: str) -> str:

@@ -65,8 +65,7 @@ class _Spot:
 
     def symbol(self) -> str:
         """Return the symbol at the rows; MODULE in a file without a grammar."""
-        known = outline(self.text.path, self.text.data)
-        return known.at(self.rows[0] + 1).name if known.is_parsed else MODULE
+        return outline(self.text.path, self.text.data).at(self.rows[0] + 1).name
 
 
 class _Pair:

@@ -223,12 +223,14 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
     if diff.old is None:
         return {MODULE: (1,)}
     old = outline(diff.old, before)
+    if not old.is_parsed:
+        return {MODULE: tuple(range(1, len(diff.hunks) + 1)) or (1,)}
     changes = list(_changed_lines(diff))
     names = [old.inside(line - (sign == "+"), line, data) for _, sign, line, _, data in changes]
     if None in names:
         new = outline(diff.new or diff.old, after)
         names = [
-            new.around(new_line, old.names) if sign == "+" else old.at(line).name
+            new.around(new_line, old.symbols) if sign == "+" else old.at(line).name
             for _, sign, line, new_line, _ in changes
         ]
     hunks: dict[str, dict[int, None]] = {}
