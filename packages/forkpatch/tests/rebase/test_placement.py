@@ -265,3 +265,42 @@ def test_file_that_is_not_text_and_that_both_change_is_a_conflict(
     (lab.root / ".work/rebase/calc/tree" / path).write_bytes(table(5))
     lab.ok("rebase", "calc", "--continue")
     assert "GIT binary patch" in (lab.root / "patches/calc/2.0/table.patch").read_text()
+
+
+STEPS = b'def t():\n    expect("(P)")\n    send("c")\n    expect("x")\n    end()\n'
+CALLS = b"run(\n    (\n        w()\n        if a\n    ),\n" + b"".join(
+    b"    s%d(),\n" % number for number in range(9)
+)
+
+
+def when(text: bytes, *numbers: int) -> bytes:
+    """The calls, some of them under a condition."""
+    for number in numbers:
+        call = b"    s%d(),\n" % number
+        text = text.replace(call, b"    (\n        s%d()\n        if both\n    ),\n" % number)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("old", "patched", "new", "outcome"),
+    [
+        (
+            STEPS,
+            STEPS.replace(b'x")', b'x")\n    expect("P")'),
+            STEPS.replace(b"(P)", b"P"),
+            "clean",
+        ),
+        (CALLS, when(CALLS, 4), when(CALLS, 1, 7), "clean"),
+        (CALLS, when(CALLS, 4), when(CALLS, 1), "misplaced"),
+    ],
+)
+def test_line_that_names_no_single_thing_may_be_added_by_both(
+    lab: ForkLab, old: bytes, patched: bytes, new: bytes, outcome: str
+) -> None:
+    path = "python/calc/steps.py"
+    grown(lab, {path: old})
+    lab.change("steps.patch", {path: patched})
+    moves(lab, {path: new})
+    report = rebased(lab)
+    stops = [one["kind"] for one in report["plan"]["conflicts"]] if "plan" in report else []
+    assert (stops or [one["outcome"] for one in report["patches"]]) == [outcome]

@@ -41,11 +41,14 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
 
 def _new(versions: Versions) -> Iterator[int]:
     """Yield the rows that upstream adds, without those that are old lines with other values."""
-    old, new = versions.old, versions.new
+    old, new = versions.old.lines, versions.new.lines
     for (first, start, size), (end, last, _) in pairwise([(0, 0, 0), *versions.runs]):
-        gone = {without_values(line) for line in old.lines[first + size : end]}
-        rows = range(start + size, last)
-        yield from (row for row in rows if without_values(new.lines[row]) not in gone)
+        gone, came = range(first + size, end), range(start + size, last)
+        edited = dict(zip(came, gone, strict=True)) if len(gone) == len(came) else {}
+        for row in came:
+            was = edited.get(row)
+            if was is None or without_values(old[was]) != without_values(new[row]):
+                yield row
 
 
 def _same_line(
@@ -74,15 +77,17 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
         return False
     depths = map(after.depth, range(edit.start, edit.start + len(edit.new)))
     depth = min(depth for depth in depths if depth is not None)
+    top, bottom = next(new.levels(*place.rows, depth))
     if (after.depth(row) or 0) > depth:  # the name of a new block, if it told all blocks apart
         if new.path.endswith(DOCUMENTS):  # samples of code have no names
             return False
         word = _FIRST_WORD.match(line)
         if line != other or word is None or after.lines[after.head(row)] != new.lines[new.head(at)]:
             return False
-        sides = ([one for one in side.lines if one.startswith(word[0])] for side in (old, new))
-        return all(0 < len(named) == len(set(named)) for named in sides)
-    top, bottom = next(new.levels(*place.rows, depth))
+        named = [text for text in old.lines if text.startswith(word[0])]
+        added = after.lines[edit.start : edit.start + len(edit.new)]
+        is_common = max(new.lines[top:bottom].count(line), added.count(line)) > 1
+        return 0 < len(named) == len(set(named)) and not is_common
     if not top <= at < bottom or indent(new.raw[at], b" -") != indent(after.raw[row], b" -"):
         return False
     block = old.lines[slice(*next(old.levels(edit.first, edit.last, depth)))]
