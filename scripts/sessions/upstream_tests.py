@@ -95,7 +95,7 @@ def run(session: nox.Session) -> None:
         install_torch(session, required=False)
         words = ["--offline"] if options.offline else []
         for option, _, _ in TREE_OPTIONS:
-            values = [release] if option == "--release" else vars(options)[_name(option)]
+            values = [release] if option == "--release" else vars(options)[option[2:]]
             words += [word for value in values for word in (option, value)]
         try:
             wrong += _run(session, apply(session, words), options)
@@ -106,14 +106,16 @@ def run(session: nox.Session) -> None:
         session.error("\n".join(wrong))
 
 
-def _name(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
-
-
 def _run(session: nox.Session, trees: Trees, options: argparse.Namespace) -> list[str]:
     """Compare the tests of a release on both sides; return what is wrong."""
     wrong, files = list[str](), list[tuple[Suite, str]]()
-    suites = [suite for name in trees.paths if (suite := _suite(trees, name, options))]
+    suites = [suite for name in trees.paths if (suite := _suite(session, trees, name, options))]
+    if not suites:
+        raise CommandError(
+            f"release {trees.release}: no upstream has tests here that can be run",
+            remedy=f"write patches/UPSTREAM/{TABLE}, and name clones: --mirror UPSTREAM=PATH",
+            exit_code=USER_MISTAKE,
+        )
     for suite in suites:
         names = [f"{one.removesuffix('.patch')}.patch" for one in options.without]
         series, overlays = _series(trees, suite.upstream), ROOT / "overlays" / suite.upstream
@@ -156,8 +158,10 @@ def _series(trees: Trees, upstream: str) -> Path:
     return ROOT / "patches" / upstream / version
 
 
-def _suite(trees: Trees, upstream: str, options: argparse.Namespace) -> Suite | None:
-    """Return the tests of an upstream; None without a table."""
+def _suite(
+    session: nox.Session, trees: Trees, upstream: str, options: argparse.Namespace
+) -> Suite | None:
+    """Return the tests of an upstream; None without a table, or without a mirror of the tests."""
     series = _series(trees, upstream)
     table = read_table(series.with_name(TABLE))
     if table is None:
@@ -170,11 +174,12 @@ def _suite(trees: Trees, upstream: str, options: argparse.Namespace) -> Suite | 
         mirrors += json.loads(remembered.read_text("utf-8")).get(upstream, [])
     mirror = mirror_with(mirrors, commit)
     if mirror is None:
-        raise CommandError(
-            f"no mirror of {upstream} has {commit or 'the commit of its tests'}",
-            remedy=f"name a clone: --mirror {upstream}=PATH",
-            exit_code=USER_MISTAKE,
-        )
+        what = f"no mirror of {upstream} has {commit or 'the commit of its tests'}"
+        remedy = f"name a clone: --mirror {upstream}=PATH"
+        if upstream in options.require:
+            raise CommandError(what, remedy=remedy, exit_code=USER_MISTAKE)
+        session.warn(f"not run: {what}; {remedy}")
+        return None
     folder = WORK / "upstream-tests" / f"{upstream}-{commit[:12]}"
     return write_suite(upstream, table, mirror, commit, folder)
 
