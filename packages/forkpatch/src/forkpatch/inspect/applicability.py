@@ -331,7 +331,7 @@ def _is_newer(cell: MapCell, series_map: SeriesMap, history: History | None) -> 
 def _cells(
     cell: MapCell, series: ProbedSeries, contents: Contents, fits: Fits
 ) -> Iterator[MapCell]:
-    """Yield a cell for each patch and for each shadowed symbol on a version."""
+    """Yield the cell with the fit of each patch, then with each symbol that an overlay replaces."""
     for patch, (fit, detail) in fits.items():
         places = series.record.patches[patch]
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")

@@ -240,7 +240,7 @@ def _paths(
 
 
 def _split_names(reader: DiffReader, named: bytes, where: str) -> tuple[str | None, str | None]:
-    """The two names of a ``diff --git`` line; None when blanks in them leave it open."""
+    """Return the two paths of a ``diff --git`` line; None twice if unquoted paths differ."""
     if named.startswith(b'"') or named.endswith(b'"'):
         match = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|[^"]+) ("(?:[^"\\]|\\.)*"|[^"]+)', named)
         if match is None:

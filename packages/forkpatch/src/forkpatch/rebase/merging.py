@@ -124,7 +124,7 @@ class Move:
         return [path for path in paths if self.here.get(path) != self.after.get(path)]
 
     def _is_followed(self, path: str) -> bool:
-        """Return True for a new file that git puts into a folder that upstream renamed."""
+        """Return True if ``path`` is new in the merge, with name and content of an added file."""
         name = path.rpartition("/")[2]
         added = (diff.new for diff in self.step.patch.files if diff.old is None and diff.new)
         data = [self.step.after[new] for new in added if new.rpartition("/")[2] == name]

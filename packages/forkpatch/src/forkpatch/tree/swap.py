@@ -150,7 +150,7 @@ def discard(folder: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two names in one step; return False on a system without such a call."""
+    """Exchange two names in one step; return False where the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
