@@ -83,6 +83,12 @@ std::string Shown(const std::string& token) {
   return Replaced(token, kBlank, " ");
 }
 
+// The same of a piece of a word.
+std::string ShownPiece(const std::string& token, const std::string& prefix) {
+  const bool goes_on = !prefix.empty() && token.starts_with(prefix);
+  return goes_on ? token.substr(prefix.size()) : " " + token;
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerFile file)
@@ -91,10 +97,11 @@ Tokenizer::Tokenizer(TokenizerFile file)
     const std::string& token = file_.tokens[i];
     const bool one =
         file_.by_character && !token.empty() && DecodeAt(token, 0).length == token.size();
-    if ((file_.kinds[i] & kWord) && (file_.whole_words || one)) {
+    if ((file_.kinds[i] & kWord) && (file_.whole_words || file_.pieces || one)) {
       words_.emplace(token, static_cast<uint32_t>(i));
     }
     if (file_.by_character) shown_.push_back(Shown(token));
+    if (file_.pieces) shown_.push_back(ShownPiece(token, file_.pieces->prefix));
     longest_ = std::max(longest_, token.size());
   }
 }
@@ -156,6 +163,10 @@ Encoded Tokenizer::Encode(std::string_view text, size_t most) const {
       normal = Nfc(part);
       part = normal;
     }
+    if (file_.pieces) {
+      normal = file_.pieces->Changed(part);
+      part = normal;
+    }
     if (file_.prefix_blank == Prefix::kAlways) {
       normal = std::string(file_.by_character ? kBlank : " ") + std::string(part);
       part = normal;
@@ -169,12 +180,40 @@ Encoded Tokenizer::Encode(std::string_view text, size_t most) const {
 
 // Encodes a part without markers; `first` if it is at the beginning.
 void Tokenizer::EncodePart(std::string_view part, bool first, size_t most, Encoded* out) const {
+  if (file_.pieces) {
+    file_.pieces->Split(part, [&](std::string_view word) { EncodePieces(word, out); });
+    return CheckRoom(out->ids.size(), most, false);
+  }
   const std::string_view blank = file_.by_character ? kBlank : std::string_view(" ");
   std::string text = file_.by_character ? Replaced(part, " ", kBlank) : std::string(part);
   const bool here = file_.prefix_blank == Prefix::kUnlessThere ||
                     (file_.prefix_blank == Prefix::kAtBeginning && first);
   if (here && !text.starts_with(blank)) text.insert(0, blank);
   SplitWords(file_.rule, text, [&](std::string_view word) { EncodeWord(word, most, out); });
+}
+
+// The longest tokens one after another, or the unknown one.
+void Tokenizer::EncodePieces(std::string_view word, Encoded* out) const {
+  const WordPieces& pieces = *file_.pieces;
+  const size_t before = out->ids.size();
+  const bool long_word = std::ssize(word) > 4 * pieces.longest ||
+                         static_cast<int64_t>(Characters(word)) > pieces.longest;
+  for (size_t at = 0, end; !long_word && at < word.size(); at = end) {
+    const std::string prefix = at > 0 ? pieces.prefix : "";
+    auto found = words_.end();
+    for (end = word.size(); end > at; --end) {
+      // Cut between characters.
+      if (end < word.size() && (word[end] & 0xC0) == 0x80) continue;
+      found = words_.find(prefix + std::string(word.substr(at, end - at)));
+      if (found != words_.end()) break;
+    }
+    if (found == words_.end()) {
+      out->ids.resize(before);
+      break;
+    }
+    out->ids.push_back(static_cast<int32_t>(found->second));
+  }
+  if (out->ids.size() == before) out->ids.push_back(pieces.unknown);
 }
 
 const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
@@ -255,7 +294,7 @@ void Tokenizer::EncodeWord(std::string_view word, size_t most, Encoded* out) con
 std::string_view Tokenizer::Bytes(int32_t id) const {
   const auto index = static_cast<size_t>(id);
   if (id < 0 || index >= file_.tokens.size() || (file_.kinds[index] & kSpecial)) return {};
-  return file_.by_character ? shown_[index] : file_.tokens[index];
+  return shown_.empty() ? file_.tokens[index] : shown_[index];
 }
 
 std::string_view Tokenizer::Visible(int32_t id) const {
@@ -348,6 +387,7 @@ Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool
   CheckUtf8(prompt, what);
   Encoded encoded = tokenizer.Encode(prompt, most);
   encoded.ids.insert(encoded.ids.begin(), tokenizer.first().begin(), tokenizer.first().end());
+  encoded.ids.insert(encoded.ids.end(), tokenizer.last().begin(), tokenizer.last().end());
   return NotEmpty(std::move(encoded), what);
 }
 

@@ -22,7 +22,7 @@ struct Encoded {
   size_t dropped = 0;
 };
 
-// A BPE tokenizer: text to ids, ids to bytes.
+// A tokenizer: text to ids, ids to bytes.
 class Tokenizer {
  public:
   explicit Tokenizer(TokenizerFile file);
@@ -50,6 +50,10 @@ class Tokenizer {
   size_t size() const { return file_.tokens.size(); }
   const std::vector<int32_t>& stop() const { return file_.stop; }
   const std::vector<int32_t>& first() const { return file_.first; }
+  // What a text without the chat ends with.
+  std::span<const int32_t> last() const {
+    return file_.pieces ? std::span<const int32_t>(file_.pieces->last) : std::span<const int32_t>();
+  }
   const ChatTemplate& chat() const { return file_.chat; }
   const std::optional<ToolFormat>& calls() const { return file_.calls; }
 
@@ -63,6 +67,7 @@ class Tokenizer {
                     const Rest& rest) const;
   void EncodePart(std::string_view part, bool first, size_t most, Encoded* out) const;
   void EncodeWord(std::string_view word, size_t most, Encoded* out) const;
+  void EncodePieces(std::string_view word, Encoded* out) const;
   template <typename Take>
   void Beginnings(std::string_view word, const Take& take) const;
   const Merge* FindMerge(uint32_t left, uint32_t right) const;
@@ -71,7 +76,7 @@ class Tokenizer {
   Markers markers_;
   Markers late_markers_;
   std::unordered_map<std::string_view, uint32_t> words_;  // whole words, or characters
-  std::vector<std::string> shown_;  // by_character: what tokens are in an answer
+  std::vector<std::string> shown_;  // what tokens are in an answer; empty: as they are
   size_t longest_ = 1;              // bytes of a token
 };
 

@@ -13,7 +13,7 @@ namespace rvv_runner {
 namespace {
 
 constexpr std::string_view kMagic = "RVVTOKEN";
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr uint32_t kWholeWords = 1;
 constexpr uint32_t kHasChat = 2;
 constexpr uint32_t kNfc = 8;
@@ -21,7 +21,7 @@ constexpr uint32_t kByCharacter = 128;
 constexpr uint32_t kDropsBlank = 256;
 constexpr uint32_t kPrefixShift = 9;  // two bits
 constexpr uint32_t kFlags = 0x78B;
-constexpr size_t kTexts = 3;
+constexpr size_t kTexts = 4;
 constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight;
 
 struct Counts {
@@ -43,6 +43,7 @@ class Reader {
   [[noreturn]] void Fail(const std::string& what) const { throw InputError(where_ + ": " + what); }
 
   std::string_view rest() const { return data_; }
+  const std::string& where() const { return where_; }
 
   std::string_view Bytes(size_t count) {
     if (count > data_.size()) Fail("it ends too early");
@@ -139,11 +140,15 @@ void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
   }
 }
 
-void ReadChat(Reader* reader, const Counts& counts, bool known, TokenizerFile* file) {
+void ReadTexts(Reader* reader, const Counts& counts, bool known, TokenizerFile* file) {
   std::array<std::string, kTexts> texts;
   for (size_t i = 0; i < kTexts; ++i) {
     texts[i] = reader->Bytes(counts.texts[i]);
-    if (FirstBroken(texts[i])) reader->Fail("the chat template is not UTF-8");
+    if (FirstBroken(texts[i])) reader->Fail("one of its texts is not UTF-8");
+  }
+  if (!texts[3].empty()) {
+    const std::string where = reader->where() + ", word pieces";
+    file->pieces = ReadWordPieces(ParseJson(texts[3], where), counts.tokens, where);
   }
   if (!known) return;
   try {
@@ -221,7 +226,7 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   }
   ReadTokens(&reader, counts, ends, &file);
   CheckSpelling(reader, file);
-  ReadChat(&reader, counts, flags & kHasChat, &file);
+  ReadTexts(&reader, counts, flags & kHasChat, &file);
   return file;
 }
 

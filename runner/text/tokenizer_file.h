@@ -10,6 +10,7 @@
 
 #include "text/chat.h"
 #include "text/tool_format.h"
+#include "text/word_pieces.h"
 #include "text/words.h"
 
 namespace rvv_runner {
@@ -44,14 +45,14 @@ enum class Prefix : uint8_t {
 };
 
 // The content of `tokenizer.bin`: a BPE tokenizer, byte-level or with bytes for characters that
-// have no token. The layout, all numbers little-endian uint32:
-//   "RVVTOKEN", version (3), CRC-32 of all that follows,
+// have no token; or WordPiece. The layout, all numbers little-endian uint32:
+//   "RVVTOKEN", version (4), CRC-32 of all that follows,
 //   word rule, flags, counts of tokens, merges, bytes of all tokens, stop ids, first ids, bytes
-//   of each of the chat's three texts,
+//   of each of four texts,
 //   for each token the end of its bytes, for each byte its token, merges (left, right, merged,
 //   rank) in ascending order of their pairs, stop ids, first ids,
-//   one byte a token: its kind; the tokens' bytes; the chat's texts: the template, its
-//   variables and the form of its calls of tools, both as JSON.
+//   one byte a token: its kind; the tokens' bytes; the texts: the chat's template, its
+//   variables, the form of its calls of tools, and WordPieces, the last three as JSON.
 struct TokenizerFile {
   WordRule rule = WordRule::kGpt2;
   bool whole_words = false;  // a word that is a token is not built from merges
@@ -69,6 +70,7 @@ struct TokenizerFile {
   std::vector<int32_t> first;  // what a text without the chat starts with
   ChatTemplate chat;
   std::optional<ToolFormat> calls;  // nullopt: the model calls no tools
+  std::optional<WordPieces> pieces;  // nullopt: BPE
 };
 
 // Reads and checks a file. Throws InputError that starts with `where`. It takes at most a small

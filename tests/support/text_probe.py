@@ -18,6 +18,7 @@ from tokenizers import (
     models,
     normalizers,
     pre_tokenizers,
+    processors,
     trainers,
 )
 
@@ -183,6 +184,24 @@ def trained(
         "add_bos_token": True,
     }
     return ChatTokenizer(tokenizer, settings)
+
+
+def in_pieces(*, lowercase: bool = True) -> ChatTokenizer:
+    """A tokenizer of pieces of words, as BERT's."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=400, show_progress=False, special_tokens=special, limit_alphabet=120
+    )
+    tokenizer.train_from_iterator([CORPUS], trainer)
+    outer = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=outer
+    )
+    return ChatTokenizer(tokenizer, {})
 
 
 BLANKS: dict[str, tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer | None]] = {

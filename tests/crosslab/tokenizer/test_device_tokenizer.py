@@ -532,8 +532,8 @@ def number(data: bytes, at: int, value: int) -> bytes:
         (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not match its size"),
         (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
         (lambda d: with_checksum(number(d, 20, 1 << 30)), "unknown flags"),
-        (lambda d: with_checksum(number(d, 56, 0xFFFF)), "its tokens are not in order"),
-        (lambda d: with_checksum(d[:-1] + b"\xff"), "the chat template is not UTF-8"),
+        (lambda d: with_checksum(number(d, 60, 0xFFFF)), "its tokens are not in order"),
+        (lambda d: with_checksum(d[:-1] + b"\xff"), "one of its texts is not UTF-8"),
     ],
 )
 def test_a_damaged_file_is_refused(

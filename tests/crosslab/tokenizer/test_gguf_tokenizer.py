@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from support import text_probe
+from tokenizers import Tokenizer
 
 from crosslab.errors import UserError
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer
@@ -44,4 +46,36 @@ def test_a_tokenizer_of_characters_gives_the_tokens_of_the_one_that_it_is_of(pre
 def test_a_tokenizer_without_scores_is_rejected() -> None:
     fields = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a", "b"]}
     with pytest.raises(UserError, match="lacks a score for each token"):
+        build_tokenizer(fields)
+
+
+def pieces_of(theirs: Tokenizer) -> dict[str, Any]:
+    """The fields of a file, as llama.cpp's converter writes them."""
+    special = {token.content for token in theirs.get_added_tokens_decoder().values()}
+    vocabulary = theirs.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    begun = {token: token[2:] if token.startswith("##") else f"\u2581{token}" for token in tokens}
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": [t if t in special else begun[t] for t in tokens],
+        "tokenizer.ggml.token_type": [3 if t in special else 1 for t in tokens],
+        "tokenizer.ggml.unknown_token_id": vocabulary["[UNK]"],
+        "tokenizer.ggml.cls_token_id": vocabulary["[CLS]"],
+        "tokenizer.ggml.seperator_token_id": vocabulary["[SEP]"],
+    }
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_pieces_of_words_are_those_of_the_tokenizer_that_they_are_of(lowercase: bool) -> None:
+    theirs = text_probe.in_pieces(lowercase=lowercase).tokenizer
+    ours = build_tokenizer(pieces_of(theirs))
+    for text in ("The quick brown F\u00f6x", "[CLS] \u017elu\u0165 [MASK]\u6771\x00 zq", ""):
+        assert ours.encode(text).ids == theirs.encode(text).ids, text
+        assert ours.decode(ours.encode(text).ids) == theirs.decode(ours.encode(text).ids)
+
+
+def test_pieces_without_the_ends_of_a_text_are_rejected() -> None:
+    fields = pieces_of(text_probe.in_pieces().tokenizer)
+    del fields["tokenizer.ggml.seperator_token_id"]
+    with pytest.raises(UserError, match="seperator_token_id"):
         build_tokenizer(fields)

@@ -12,7 +12,15 @@ from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from crosslab.errors import LabError, UserError
 from crosslab.json_table import read_json_table
@@ -24,6 +32,7 @@ TEMPLATE_FILE = "chat_template.jinja"
 # Values of GGUF's token_type. Merging never creates control tokens and never splits user tokens.
 NORMAL_TOKEN, UNKNOWN_TOKEN, CONTROL_TOKEN, USER_TOKEN = 1, 2, 3, 4
 BLANK = "\u2581"
+_GOES_ON = "##"  # before a piece that continues a word
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
@@ -43,7 +52,10 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     if not isinstance(types, list):
         raise UserError("the model's file has tokenizer.ggml.token_type as something else")
     named = list(zip(tokens, types, strict=False))
-    tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
+    if kind == "bert":
+        tokenizer = _in_pieces(fields, named)
+    else:
+        tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
     control = [token for token, kind in named if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
     return tokenizer
@@ -57,7 +69,7 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
         known = ", ".join(sorted(rules))
         raise UserError(
             f"the model's tokenizer is {kind!r} with words split as {pre!r}",
-            remedy=f"supported: 'llama', and 'gpt2' with one of: {known}",
+            remedy=f"supported: 'llama', 'bert', and 'gpt2' with one of: {known}",
         )
     vocabulary = {t: i for i, t in enumerate(_texts(fields, "tokenizer.ggml.tokens"))}
     halves = (pair.partition(" ") for pair in _texts(fields, "tokenizer.ggml.merges"))
@@ -71,6 +83,32 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = rules[pre].build()
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _in_pieces(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> Tokenizer:
+    """Build a tokenizer of pieces of words; a file marks those at the beginning of a word."""
+    vocabulary = {}
+    for index, (token, kind) in enumerate(named):
+        goes_on = not token.startswith(BLANK) and kind == NORMAL_TOKEN
+        text = f"{_GOES_ON}{token}" if goes_on else token.removeprefix(BLANK)
+        vocabulary[text] = index
+    outer = {}
+    for name in ("unknown", "cls", "seperator"):
+        place = fields.get(f"tokenizer.ggml.{name}_token_id")
+        if type(place) is not int or not 0 <= place < len(named):
+            raise UserError(f"the model's file lacks tokenizer.ggml.{name}_token_id")
+        outer[name] = named[place][0].removeprefix(BLANK)
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=outer["unknown"]))
+    # A file does not say whether its words keep their case.
+    cased = any(text.isalpha() and text != text.lower() for text in vocabulary)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    ends = [(outer[name], vocabulary[outer[name]]) for name in ("cls", "seperator")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{ends[0][0]} $A {ends[1][0]}", special_tokens=ends
+    )
     return tokenizer
 
 
@@ -190,6 +228,9 @@ class ChatTokenizer:
             raise UserError(f"no {TOKENIZER_FILE} in {folder}", remedy=_SAVE_AGAIN.format(folder))
         try:
             tokenizer = Tokenizer.from_file(str(path))
+            # Settings of the program that wrote the file; transformers ignores them, too.
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         except Exception as error:  # the library raises plain exceptions
             raise UserError(
                 f"{path} is not a tokenizer that the library reads: {error}",
@@ -270,7 +311,8 @@ class ChatTokenizer:
         if not prompt.strip():
             raise UserError("the prompt is empty", remedy="give one: --prompt TEXT")
         if not self.has_chat:
-            return [*self.first_ids(), *self.tokenizer.encode(prompt, add_special_tokens=False).ids]
+            first, last = self.outer_ids()
+            return [*first, *self.tokenizer.encode(prompt, add_special_tokens=False).ids, *last]
         text = self.chat_text([{"role": "user", "content": prompt}])
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
@@ -281,15 +323,31 @@ class ChatTokenizer:
         Raises:
             LabError: the tokenizer adds ids after a text, or ids that depend on the text.
         """
-        first: list[int] = self.tokenizer.encode("").ids
+        first, last = self.outer_ids()
+        if last:
+            raise LabError("the model's tokenizer adds more to a text than first tokens")
+        return first
+
+    def outer_ids(self) -> tuple[list[int], list[int]]:
+        """Return the ids before and behind every text outside of a chat, such as BOS.
+
+        Raises:
+            LabError: the tokenizer adds ids that depend on the text.
+        """
+        outer: list[int] = self.tokenizer.encode("").ids
+        found = []
         for probe in ("a", "Some words"):
             plain = self.tokenizer.encode(probe, add_special_tokens=False).ids
-            if self.tokenizer.encode(probe).ids != first + plain:
-                raise LabError("the model's tokenizer adds more to a text than first tokens")
-        if not first and self.settings.get("add_bos_token"):
+            whole = self.tokenizer.encode(probe).ids
+            cuts = [n for n in range(len(outer) + 1) if whole == outer[:n] + plain + outer[n:]]
+            found.append(cuts[-1] if cuts else -1)
+        if found[0] < 0 or found[0] != found[1]:
+            raise LabError("the model's tokenizer adds tokens that depend on the text")
+        first, last = outer[: found[0]], outer[found[0] :]
+        if not outer and self.settings.get("add_bos_token"):
             index = self.tokenizer.token_to_id(str(self.settings.get("bos_token", "")))
-            return [] if index is None else [index]
-        return first
+            return ([] if index is None else [index]), []
+        return first, last
 
     def decode(self, ids: Sequence[int]) -> str:
         """Convert token ids to text, without special tokens."""

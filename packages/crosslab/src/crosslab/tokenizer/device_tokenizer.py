@@ -20,13 +20,16 @@ from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.text_form import Flag, text_form
 from crosslab.tokenizer.tool_format import ToolFormat, tool_format
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
+from crosslab.tokenizer.word_pieces import word_pieces
 from crosslab.tokenizer.word_rules import TABLE
 from groundwork.hashing import digest
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"
-VERSION = 3
-SOURCES = tuple(Path(__file__).with_name(n) for n in ("tool_format.py", "text_form.py"))
+VERSION = 4
+SOURCES = tuple(
+    Path(__file__).with_name(n) for n in ("tool_format.py", "text_form.py", "word_pieces.py")
+)
 NO_TOKEN = 0xFFFFFFFF
 
 
@@ -72,21 +75,26 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     model = about["model"]
     _check(about)
     form = text_form(about)
+    in_pieces = model["type"] == "WordPiece"
     by_character = Flag.BY_CHARACTER in form.flags
-    alphabet = {} if by_character else byte_alphabet()
+    alphabet = {} if by_character or in_pieces else byte_alphabet()
     vocabulary: dict[str, int] = model["vocab"]
     tokens, kinds = _tokens(vocabulary, about["added_tokens"], alphabet)
     spelled = [f"<0x{b:02X}>" for b in range(256)] if by_character else list(byte_order(alphabet))
-    of_bytes = [vocabulary.get(name, NO_TOKEN) for name in spelled]
-    merges = _merges(model["merges"], vocabulary)
-    if NO_TOKEN in of_bytes and (by_character or model.get("unk_token") is not None):
+    of_bytes = [vocabulary.get(name, NO_TOKEN) for name in spelled] or [NO_TOKEN] * 256
+    merges = _merges(model.get("merges", ()), vocabulary)
+    no_byte = NO_TOKEN in of_bytes and not in_pieces
+    if no_byte and (by_character or model.get("unk_token") is not None):
         raise UnsupportedTokenizerError("it has an unk_token, and no tokens for some bytes")
     flags = form.flags | (Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0))
-    texts = _chat_texts(tokenizer)
+    first, last = _outer_ids(tokenizer)
+    if last and not in_pieces:
+        raise UnsupportedTokenizerError("it adds more to a text than first tokens")
+    texts = [*_chat_texts(tokenizer), word_pieces(tokenizer.tokenizer, last) if in_pieces else b""]
     if tokenizer.has_chat:
         flags |= Flag.CHAT
         _show(tool_format(tokenizer), tokens, kinds)
-    first, stop = _first_ids(tokenizer), tokenizer.stop_ids
+    stop = tokenizer.stop_ids
     blob = b"".join(tokens)
     sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
     numbers = [form.rule, flags, *sizes]
@@ -138,14 +146,15 @@ def byte_order(alphabet: Mapping[str, int]) -> Iterable[str]:
 def _check(about: Mapping[str, Any]) -> None:
     """Refuse a tokenizer whose ids the runner would compute differently from the library."""
     model = about["model"]
+    if model.get("type") == "WordPiece":
+        return
     if model.get("type") != "BPE":
-        raise UnsupportedTokenizerError(f"its model is {model.get('type')}, not BPE")
+        raise UnsupportedTokenizerError(
+            f"its model is {model.get('type')}, neither BPE nor WordPiece"
+        )
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise UnsupportedTokenizerError(f"its model uses {option}")
-    for name in ("truncation", "padding"):
-        if about.get(name):
-            raise UnsupportedTokenizerError(f"it has {name}")
 
 
 def _tokens(
@@ -200,8 +209,8 @@ def _ends(tokens: Iterable[bytes]) -> list[int]:
     return ends
 
 
-def _first_ids(tokenizer: ChatTokenizer) -> list[int]:
+def _outer_ids(tokenizer: ChatTokenizer) -> tuple[list[int], list[int]]:
     try:
-        return tokenizer.first_ids()
+        return tokenizer.outer_ids()
     except LabError as error:
-        raise UnsupportedTokenizerError("it adds more to a text than first tokens") from error
+        raise UnsupportedTokenizerError("it adds tokens that depend on the text") from error

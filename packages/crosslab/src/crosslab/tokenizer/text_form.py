@@ -59,10 +59,23 @@ def text_form(about: Mapping[str, Any]) -> TextForm:
         UnsupportedTokenizerError: the runner does not support a normalizer, rule, decoder or added
             token.
     """
+    if about["model"]["type"] == "WordPiece":
+        return _in_pieces(about)
     decoder = about.get("decoder") or {}
     form = _byte_level(about) if decoder.get("type") == "ByteLevel" else _by_character(about)
     _check_added(about)
     return form
+
+
+def _in_pieces(about: Mapping[str, Any]) -> TextForm:
+    """BERT's words; the characters of its normalizer are in the file."""
+    for part, wanted in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
+        if (kind := (about.get(part) or {}).get("type")) != wanted:
+            raise UnsupportedTokenizerError(f"it has WordPiece, and its {part} is {kind}")
+    if late := [t["content"] for t in about["added_tokens"] if t["normalized"] or t["single_word"]]:
+        raise UnsupportedTokenizerError(f"its token {late[0]} is normalized, or a word of its own")
+    whole = next(rule for rule in word_rules() if rule.name == "whole")
+    return TextForm(whole.number, Flag.DROPS_BLANK)
 
 
 def _byte_level(about: Mapping[str, Any]) -> TextForm:
