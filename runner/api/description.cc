@@ -191,7 +191,7 @@ std::vector<PathAbout> MakePaths() {
        "norm. "
        "A model that was not trained for it gives vectors that tell less than those of an "
        "embedding "
-       "model.",
+       "model. A BERT gives the vectors that it was trained for, and answers nothing else.",
        false, "EmbeddingRequest", EmbeddingFields().About(), "EmbeddingList", ""},
       {"POST", "/api/chat", "Answers a chat, in the form of Ollama's API.", false,
        "OllamaChatRequest", OllamaChatFields().About(), "OllamaAnswer", "OllamaAnswer"},

@@ -56,7 +56,8 @@ void Answer::Score(const std::vector<std::vector<float>>& rows) {
   }
 }
 
-void Answer::AddStates(const std::vector<double>& sum) {
+void Answer::AddStates(const std::vector<double>& sum, bool unit) {
+  unit_ = unit;
   states_.resize(sum.size());
   std::transform(sum.begin(), sum.end(), states_.begin(), states_.begin(), std::plus<>());
 }
@@ -104,7 +105,7 @@ void Answer::End(Finish finish, const std::string& error) {
   ended_.error = error;
   // The sum has the direction of the mean.
   const double square = std::inner_product(states_.begin(), states_.end(), states_.begin(), 0.0);
-  const double length = square > 0 ? std::sqrt(square) : 1.0;
+  const double length = unit_ && square > 0 ? std::sqrt(square) : 1.0;
   for (const double each : states_) ended_.embedding.push_back(static_cast<float>(each / length));
   try {
     if (finish != Finish::kError) {

@@ -54,8 +54,9 @@ class Answer {
   bool starts_empty() const { return scores_prompt() || embeds(); }
   // Notes the logits after each of the next tokens of the prompt, before Read.
   void Score(const std::vector<std::vector<float>>& rows);
-  // Notes the sum of the states of the next tokens of the prompt.
-  void AddStates(const std::vector<double>& sum);
+  // Notes the sum of the states of the next tokens of the prompt. `unit`: the vector that they give
+  // is scaled to length 1.
+  void AddStates(const std::vector<double>& sum, bool unit);
   void Decoded(double seconds) { ended_.decode_seconds.push_back(seconds); }
 
   // Chooses a token and reports it. Returns how the answer ends, if it does.
@@ -83,6 +84,7 @@ class Answer {
   int64_t read_ = 0;
   bool in_files_ = true;
   std::vector<double> states_;  // sum
+  bool unit_ = true;
   Tokens said_;                 // the prompt and the answer
   GuessLength guesses_;
   Piece piece_;

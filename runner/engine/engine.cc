@@ -114,6 +114,7 @@ class Engine::State {
   // Tokens of the prompt and its longest answer.
   int64_t Check(const Request& request) const {
     if (request.tokens.empty()) throw InputError("the prompt has no tokens");
+    if (!request.embeds && model_->encodes()) throw InputError(kOnlyVectors);
     if (request.embeds && !model_->embeds()) {
       throw InputError(
           "the model library has no function prefill_to_last_hidden_states, which gives vectors of "
@@ -324,9 +325,12 @@ class Engine::State {
     const int64_t most = pace_.Rows(!Decoding().empty());
     for (auto it = running_.begin(); it != running_.end(); ++it) {
       const int64_t left = most - std::ssize(rows.tokens);
-      if (left == 0 || std::ssize(parts) == model_->batch()) break;
+      if (left <= 0 || std::ssize(parts) == model_->batch()) break;
       if (!(*it)->embeds() || (*it)->unread() == 0) continue;
-      const auto part = (*it)->Chunk(left);
+      // An encoder reads whole texts.
+      const int64_t whole = model_->encodes() ? (*it)->unread() : 0;
+      if (whole > left && !parts.empty()) continue;
+      const auto part = (*it)->Chunk(std::max(left, whole));
       rows.sequences.push_back((*it)->sequence());
       rows.lengths.push_back(part.second - part.first);
       rows.tokens.insert(rows.tokens.end(), part.first, part.second);
@@ -339,7 +343,7 @@ class Engine::State {
     Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto& [answer, part] = parts[i];
-      (*answer)->AddStates(sums[i]);
+      (*answer)->AddStates(sums[i], model_->normalizes());
       HasRead(answer, part, {}, seconds);
     }
   }

@@ -44,6 +44,11 @@ struct Ended {
   std::vector<double> decode_seconds;   // of each decode call of this answer
 };
 
+// The error for a request without `embeds` to an encoder.
+inline constexpr char kOnlyVectors[] =
+    "this model gives vectors of texts, and answers nothing; ask for them at /v1/embeddings or "
+    "/api/embed";
+
 struct Request {
   std::vector<int32_t> tokens;  // the prompt, at least one
   Sampling sampling;
@@ -62,7 +67,8 @@ struct Request {
   // There is no answer: the request ends when the prompt is read.
   bool only_reads = false;
   // Asks for a vector of the prompt instead of an answer: the mean of the last layer's normed states
-  // of all tokens, scaled to length 1. Implies only_reads; no beginning is taken from the cache.
+  // of all tokens, scaled to length 1; of an encoder what it was trained for (Model::SumsOfStates).
+  // Implies only_reads; no beginning is taken from the cache.
   bool embeds = false;
 };
 

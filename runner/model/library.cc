@@ -35,6 +35,8 @@ namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
 constexpr char kLoad[] = "vm_load_executable";
+const std::vector<std::string> kOfLanguageModels = {"embed", "prefill", "decode",
+                                                    "create_tir_paged_kv_cache"};
 
 // The variable MLC_RVV_IME: 0 keeps the matrix unit out of use, 1 leaves CPUs without it idle.
 bool AsksForMatrixUnit(const char* value) {
@@ -175,7 +177,8 @@ Library::Library(const std::string& path, int64_t check_vlen,
   vlen_ = std::max(vlen_, Limit("vlen", 0));
   // The metadata can name a unit that the link did not.
   cpus_ = Settle(cpus_, {vlen_, Limit("zvfh", 0) != 0, false});
-  for (const std::string& name : functions) Function(name);
+  const bool language = functions.empty() && !encodes();
+  for (const std::string& name : language ? kOfLanguageModels : functions) Function(name);
 }
 
 int64_t Library::Limit(const std::string& name, int64_t otherwise) const {

@@ -21,11 +21,10 @@ class Library {
   // Opens the library of this file, or a linked-in library if the path is empty: among several, the
   // one that suits this machine's CPUs best (BestLibrary). Keeps the process on the CPUs that can
   // run it: create it before other threads. Throws InputError if there is no library, if it lacks
-  // one of `functions` (by default those of a language model), or if every CPU's vector registers
+  // one of `functions` (none: those of a language model or of an encoder), or if every CPU's vector registers
   // are shorter than it was compiled for (or than `check_vlen` bits).
   Library(const std::string& path, int64_t check_vlen,
-          const std::vector<std::string>& functions = {"embed", "prefill", "decode",
-                                                       "create_tir_paged_kv_cache"});
+          const std::vector<std::string>& functions = {});
 
   const Json& metadata() const { return metadata_; }
   // Bits in a vector register that it was compiled for; 0 if that is unknown.
@@ -35,6 +34,8 @@ class Library {
 
   // True if the library has this function.
   bool Has(const std::string& name) const;
+  // True if it gives vectors of whole texts, and answers nothing (BERT).
+  bool encodes() const { return Has("encode"); }
   // A function of the library. Throws InputError if the library lacks it.
   tvm::ffi::Function Function(const std::string& name) const;
 

@@ -30,18 +30,30 @@ ffi::Function Global(const std::string& name) {
 
 Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLimits& limits,
              const Region& region)
-    : embed_(library.Function("embed")),
-      prefill_(library.Function("prefill")),
-      decode_(library.Function("decode")),
-      begin_forward_(Global("vm.builtin.kv_state_begin_forward")),
-      end_forward_(Global("vm.builtin.kv_state_end_forward")),
-      free_pages_(Global("vm.builtin.attention_kv_cache_get_num_available_pages")),
-      params_(std::move(params)),
+    : params_(std::move(params)),
       region_(region),
       chunk_(limits.chunk),
       window_(library.Limit("sliding_window_size", 0)),
       sink_(library.Limit("attention_sink_size", 0)),
-      batch_(1) {
+      batch_(1),
+      pages_(0),
+      bytes_(0) {
+  if (library.encodes()) {
+    encode_ = library.Function("encode");
+    const std::string where = "the library's metadata, embedding_metadata";
+    const Json& about = Field(library.metadata(), "embedding_metadata", where);
+    first_alone_ = TextOf(Field(about, "pooling_strategy", where), where) == "cls";
+    normalizes_ = Field(about, "normalize", where) == true;
+    batch_ = limits.sequences;
+    pages_ = limits.tokens / kPageTokens;
+    return;
+  }
+  embed_ = library.Function("embed");
+  prefill_ = library.Function("prefill");
+  decode_ = library.Function("decode");
+  begin_forward_ = Global("vm.builtin.kv_state_begin_forward");
+  end_forward_ = Global("vm.builtin.kv_state_end_forward");
+  free_pages_ = Global("vm.builtin.attention_kv_cache_get_num_available_pages");
   cached_ = CacheSizesOf(library);
   if (library.Has("extend")) extend_ = library.Function("extend");
   if (library.Has("batch_verify") && extend_ == nullptr) {
@@ -70,9 +82,10 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
 }
 
 void Model::Add(int64_t sequence) {
+  lengths_[sequence] = 0;
+  if (encodes()) return;
   Global("vm.builtin.kv_state_add_sequence")(cache_, sequence);
   if (recurrent_) recurrent_->Add(sequence);
-  lengths_[sequence] = 0;
   if (window_ > 0) {
     // MLC-LLM's engine does the same for each sequence of such a model.
     Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence, window_,
@@ -91,9 +104,10 @@ void Model::Occupy(int64_t sequence, int64_t tokens) {
 }
 
 void Model::Remove(int64_t sequence) {
+  lengths_.erase(sequence);
+  if (encodes()) return;
   Global("vm.builtin.kv_state_remove_sequence")(cache_, sequence);
   if (recurrent_) recurrent_->Remove(sequence);
-  lengths_.erase(sequence);
 }
 
 void Model::Fork(int64_t parent, int64_t child, int64_t tokens) {
@@ -123,9 +137,10 @@ void Model::ForgetCheckpoints(int64_t sequence, int64_t first) {
 }
 
 void Model::Clear() {
+  lengths_.clear();
+  if (encodes()) return;
   Global("vm.builtin.kv_state_clear")(cache_);
   if (recurrent_) recurrent_->Clear();
-  lengths_.clear();
 }
 
 bool Model::tells_rows() const {
@@ -153,7 +168,9 @@ bool Model::AppendRows(int64_t sequence, int64_t tokens, int64_t skipped, const 
   return true;
 }
 
-int64_t Model::FreePages() const { return free_pages_(cache_).cast<int64_t>(); }
+int64_t Model::FreePages() const {
+  return encodes() ? pages_ : free_pages_(cache_).cast<int64_t>();
+}
 
 std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
   const auto& read = Reader(sequence, tokens.size());
@@ -168,7 +185,31 @@ std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
   return rows;
 }
 
+std::vector<std::vector<double>> Model::Encoded(const Rows& rows) {
+  if (std::ssize(rows.tokens) > chunk_) throw RunError("the texts have more tokens than one call reads");
+  StartThreadPool();
+  std::vector<int32_t> positions, bounds = {0};
+  for (const int64_t length : rows.lengths) {
+    for (int32_t i = 0; i < length; ++i) positions.push_back(i);
+    bounds.push_back(static_cast<int32_t>(positions.size()));
+  }
+  const Tensor tokens = TensorOf(rows.tokens), places = TensorOf(positions);
+  std::vector<std::vector<double>> vectors;
+  {
+    const RegionOfInterest call(region_.prefill);
+    const auto states = encode_(tokens, places, TensorOf(bounds), params_).cast<Tensor>();
+    vectors = SumsOfRows(states, rows.lengths, first_alone_ ? 1 : INT64_MAX);
+  }
+  for (size_t i = 0; i < vectors.size(); ++i) {
+    lengths_[rows.sequences[i]] += rows.lengths[i];
+    const double count = first_alone_ ? 1.0 : static_cast<double>(rows.lengths[i]);
+    for (double& each : vectors[i]) each /= count;
+  }
+  return vectors;
+}
+
 std::vector<std::vector<double>> Model::SumsOfStates(const Rows& rows) {
+  if (encodes()) return Encoded(rows);
   const auto call = [&](const Tensor& embedded) -> ffi::Any {
     if (recurrent_) return states_(embedded, cache_, StatesOf(rows), params_);
     return states_(embedded, cache_, params_);

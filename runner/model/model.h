@@ -78,7 +78,7 @@ class Model {
   // Removes all sequences, also after a failed call.
   void Clear();
   // True if sequences can be forked and shortened, which a sliding window does not allow.
-  bool shares() const { return window_ == 0; }
+  bool shares() const { return window_ == 0 && !encodes(); }
 
   // True if rows of the cache can be read and appended: not without the patch of TVM's runtime, nor
   // with a sliding window or recurrent states.
@@ -104,9 +104,14 @@ class Model {
   // The same, and returns the logits after each token. At most scored() tokens.
   std::vector<std::vector<float>> PrefillRows(int64_t sequence, const std::vector<int32_t>& tokens);
   // True if the library can tell the states of tokens.
-  bool embeds() const { return states_ != nullptr; }
-  // Reads tokens of sequences, and returns the sum [hidden] of each sequence's states after the last
-  // norm. Throws RunError if the library returns anything but float32 or float16.
+  bool embeds() const { return states_ != nullptr || encodes(); }
+  // True if it can do nothing else (BERT): a call reads whole texts, and there is no cache.
+  bool encodes() const { return encode_ != nullptr; }
+  // True if the vectors of texts have the length 1.
+  bool normalizes() const { return normalizes_; }
+  // Reads tokens of sequences, and returns of each the sum [hidden] of its states after the last
+  // norm; of an encoder the pooled states of the text. Throws RunError if the library returns anything
+  // but float32 or float16.
   std::vector<std::vector<double>> SumsOfStates(const Rows& rows);
   // Most tokens of one PrefillRows call: its logits take memory, and a library without a function
   // for it takes a decode call for each token.
@@ -127,7 +132,9 @@ class Model {
   // [batch, tokens / batch, hidden].
   tvm::ffi::Any Run(const std::function<tvm::ffi::Any(const tvm::runtime::Tensor&)>& call,
                     const Rows& rows, int64_t batch, bool marked);
-  // The same of a library's function, which reads as many tokens of each sequence.
+  // The pooled states of whole texts, from an encoder.
+  std::vector<std::vector<double>> Encoded(const Rows& rows);
+  // The same as Run, of a library's function which reads as many tokens of each sequence.
   tvm::ffi::Any Run(const tvm::ffi::Function& call, const std::vector<int64_t>& sequences,
                     const std::vector<int32_t>& tokens, bool marked);
   // Appends places for `tokens` tokens, whose keys and values are not computed.
@@ -144,6 +151,7 @@ class Model {
                                        const std::vector<int32_t>& tokens, size_t rows,
                                        bool marked);
 
+  tvm::ffi::Function encode_;  // of an encoder, which has no other function; else null
   tvm::ffi::Function embed_;
   tvm::ffi::Function prefill_;
   tvm::ffi::Function extend_;  // null if prefill_ can also continue a sequence
@@ -162,6 +170,8 @@ class Model {
   RoundingRecord* record_ = nullptr;
   std::map<int64_t, int64_t> lengths_;  // tokens of each sequence
   Region region_;
+  bool normalizes_ = true;
+  bool first_alone_ = false;  // an encoder's vector is the state of the first token, not the mean
   int64_t chunk_;
   int64_t window_;
   int64_t sink_;

@@ -85,7 +85,7 @@ std::vector<float> FloatsOf(const Tensor& tensor, const char* what) {
 }
 
 std::vector<std::vector<double>> SumsOfRows(const Tensor& states,
-                                            const std::vector<int64_t>& lengths) {
+                                            const std::vector<int64_t>& lengths, int64_t most) {
   const std::vector<float> values = FloatsOf(states, "the library's states");
   const auto width = static_cast<size_t>(states->ndim > 0 ? states->shape[states->ndim - 1] : 0);
   const auto rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -96,9 +96,11 @@ std::vector<std::vector<double>> SumsOfRows(const Tensor& states,
   auto value = values.begin();
   for (const int64_t length : lengths) {
     std::vector<double>& sum = sums.emplace_back(width);
-    for (size_t i = 0; i < static_cast<size_t>(length) * width; ++i, ++value) {
+    const size_t end = static_cast<size_t>(length) * width;
+    const size_t last = length <= most ? end : static_cast<size_t>(most) * width;
+    for (size_t i = 0; i < end; ++i, ++value) {
       if (!std::isfinite(*value)) throw RunError("the model's states hold NaN or infinity");
-      sum[i % width] += *value;
+      if (i < last) sum[i % width] += *value;
     }
   }
   return sums;

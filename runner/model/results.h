@@ -26,9 +26,10 @@ std::vector<std::vector<float>> LogitsOf(const tvm::ffi::Any& result, size_t cou
 // Elements of a tensor of float32 or float16. Throws RunError, which names `what`, for other types.
 std::vector<float> FloatsOf(const tvm::runtime::Tensor& tensor, const char* what);
 
-// The sums of rows of states [..., hidden], of as many rows as each length says. Throws RunError if
-// they are not of each token, or not finite.
+// The sums of rows of states [..., hidden], of as many rows as each length says, but of the first
+// `most` alone. Throws RunError if they are not of each token, or not finite.
 std::vector<std::vector<double>> SumsOfRows(const tvm::runtime::Tensor& states,
-                                            const std::vector<int64_t>& lengths);
+                                            const std::vector<int64_t>& lengths,
+                                            int64_t most = INT64_MAX);
 
 }  // namespace rvv_runner

@@ -142,6 +142,10 @@ std::vector<int32_t> Differing(int64_t count, int64_t vocabulary) {
 }
 
 void ReadPrompt(Model* model, const std::vector<int32_t>& tokens, int64_t chunk) {
+  if (model->encodes()) {
+    model->SumsOfStates({{0}, {std::ssize(tokens)}, tokens});
+    return;
+  }
   for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(chunk)) {
     const size_t end = std::min(tokens.size(), at + static_cast<size_t>(chunk));
     model->Prefill(0, {tokens.begin() + at, tokens.begin() + end});
@@ -319,7 +323,11 @@ int Bench(const std::vector<std::string>& words) {
   SetThreads(0);
   const int64_t context = MostOf(library, arguments).max_seq;
   const int64_t prompted = Tokens("--prompt-tokens", own.prompt, 512, context);
-  const int64_t decoded = Tokens("--new-tokens", own.answer, 128, context);
+  if (library.encodes() && own.answer.value_or(0) > 0) {
+    throw InputError("--new-tokens: this model gives vectors of texts, and decodes nothing");
+  }
+  const int64_t decoded =
+      library.encodes() ? 0 : Tokens("--new-tokens", own.answer, 128, context);
   arguments.max_seq = std::max(prompted, decoded);
   const Limits limits = MostOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, nullptr);
@@ -348,7 +356,7 @@ int Bench(const std::vector<std::string>& words) {
     SetThreads(threads);
     OnNewThread([&] {
       // The first call on a thread starts the pool and touches the weights.
-      Timed(&model, [&] { DecodeEach(&model, {0}); });
+      Timed(&model, [&] { ReadPrompt(&model, {0}, 1); });
       for (const auto& [name, tokens, work] : tests) {
         if (tokens == 0) continue;
         Row row = {threads, name + std::to_string(tokens), tokens, {}};

@@ -316,8 +316,9 @@ int Chat(const Arguments& arguments) {
   if (!arguments.system.empty()) {
     probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
   }
-  EncodeChat(tokenizer, probe, "--system");  // refuse a bad --system before the slow start
   const Library library(arguments.library, arguments.check_vlen);
+  if (library.encodes()) throw InputError(std::string("--chat: ") + kOnlyVectors);
+  EncodeChat(tokenizer, probe, "--system");  // refuse a bad --system before the slow start
   SetThreads(arguments.threads);
   const Limits limits = MostOf(library, arguments);
   Sampling sampling = DefaultSampling(arguments.params);

@@ -35,11 +35,18 @@ int64_t ChunkOf(const Library& library, const Arguments& arguments, int64_t othe
   return chunk;
 }
 
+// The longest sequence, or `otherwise` if the library does not state it. An encoder reads a text in
+// one call.
+int64_t ContextOf(const Library& library, const Arguments& arguments, int64_t otherwise) {
+  const int64_t context = library.Limit("context_window_size", otherwise);
+  return library.encodes() ? std::min(context, ChunkOf(library, arguments, context)) : context;
+}
+
 }  // namespace
 
 Limits MostOf(const Library& library, const Arguments& arguments) {
   RefuseUnsupported(library);
-  const int64_t context = library.Limit("context_window_size", arguments.max_seq);
+  const int64_t context = ContextOf(library, arguments, arguments.max_seq);
   const int64_t most = arguments.max_seq ? arguments.max_seq : context;
   if (most == 0)
     throw InputError("the model library does not state its context length; give --max-seq");
@@ -52,7 +59,7 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   const auto prompt = static_cast<int64_t>(arguments.tokens.size());
   const int64_t needed = prompt + arguments.max_new;
   const int64_t depth = arguments.region.depth;
-  const int64_t context = library.Limit("context_window_size", depth + needed);
+  const int64_t context = ContextOf(library, arguments, depth + needed);
   const int64_t longest = arguments.max_seq ? arguments.max_seq : context;
   CheckContext(longest, context);
   const int64_t most = longest - depth;
@@ -68,10 +75,11 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   }
   const int64_t chunk = ChunkOf(library, arguments, needed);
   // The cache holds what this run needs, not the most that the model allows.
-  return {arguments.max_seq ? most : needed, std::min(chunk, prompt)};
+  return {arguments.max_seq ? most : needed, library.encodes() ? chunk : std::min(chunk, prompt)};
 }
 
 int64_t DefaultMaxNew(const Library& library, const Arguments& arguments, int64_t most) {
+  if (library.encodes()) return 0;
   const auto prompt = static_cast<int64_t>(arguments.tokens.size());
   const int64_t context =
       library.Limit("context_window_size", arguments.region.depth + prompt + most);

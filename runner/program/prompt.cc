@@ -43,12 +43,11 @@ void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
 
 int AnswerPrompt(Arguments arguments) {
   std::optional<Tokenizer> tokenizer;
-  if (!arguments.tokenizer.empty()) {
-    tokenizer.emplace(ReadTokenizer(arguments.tokenizer));
-    ReadPrompt(*tokenizer, &arguments);
-  }
-  const Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
+  if (!arguments.tokenizer.empty()) tokenizer.emplace(ReadTokenizer(arguments.tokenizer));
   const Library library(arguments.library, arguments.check_vlen);
+  arguments.raw |= library.encodes();
+  if (tokenizer) ReadPrompt(*tokenizer, &arguments);
+  const Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
   SetThreads(arguments.threads);
   if (arguments.max_new == 0) {
     arguments.max_new = DefaultMaxNew(library, arguments, words ? kMostText : kMostIds);
@@ -64,21 +63,26 @@ int AnswerPrompt(Arguments arguments) {
   if (!arguments.roundings.empty()) model.Record(&roundings.emplace(arguments.roundings));
   Engine engine(&model, words, weights.vocabulary, {batch, limits.max_seq, limits.chunk, batch});
 
-  const bool aloud = words != nullptr && !arguments.json;
+  const bool aloud = words != nullptr && !arguments.json && !library.encodes();
   std::vector<int32_t> tokens;
   std::vector<std::vector<int32_t>> beside(arguments.beside.size());
+  std::vector<std::vector<float>> vectors(library.encodes() ? batch : 0);
   std::string text, failure;
   Ended ended;
   Request request{arguments.tokens, {}, arguments.stop, {}, {}, {}};
   for (const auto& change : arguments.sampling) change(&request.sampling);
   request.sampling.max_tokens = arguments.max_new;
+  request.embeds = library.encodes();
   const Request alike = request;
   request.on_piece = [&](const Piece& piece) {
     tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
     text += piece.text;
     if (aloud) std::cout << piece.text << std::flush;
   };
-  request.on_finish = [&](const Ended& end) { ended = end; };
+  request.on_finish = [&](const Ended& end) {
+    ended = end;
+    if (!vectors.empty()) vectors[0] = end.embedding;
+  };
   if (!arguments.logits.empty()) {
     request.on_logits = [&](const std::vector<float>& row) { logits.Add(row); };
   }
@@ -89,7 +93,8 @@ int AnswerPrompt(Arguments arguments) {
     other.on_piece = [&, i](const Piece& piece) {
       beside[i].insert(beside[i].end(), piece.tokens.begin(), piece.tokens.end());
     };
-    other.on_finish = [&](const Ended& end) {
+    other.on_finish = [&, i](const Ended& end) {
+      if (!vectors.empty()) vectors[i + 1] = end.embedding;
       if (end.finish == Finish::kError) failure = end.error;
     };
     engine.Submit(std::move(other));
@@ -102,7 +107,7 @@ int AnswerPrompt(Arguments arguments) {
   logits.Close();
   if (roundings) roundings->Close();
   if (!aloud) {
-    Report(arguments, library.vlen(), tokens, beside, ended,
+    Report(arguments, library.vlen(), tokens, beside, vectors, ended,
            words ? std::optional(text) : std::nullopt, DeviceCounters(), std::cout);
   }
   std::cout.flush();

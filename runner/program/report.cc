@@ -22,6 +22,14 @@ std::string Joined(const std::vector<T>& values, const char* between) {
   return text.str();
 }
 
+// Lists of numbers as JSON.
+template <typename T>
+std::string Listed(const std::vector<std::vector<T>>& lists) {
+  std::vector<std::string> all;
+  for (const auto& one : lists) all.push_back("[" + Joined(one, ",") + "]");
+  return "[" + Joined(all, ",") + "]";
+}
+
 double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -47,8 +55,13 @@ void LogitsFile::Close() {
 }
 
 void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>& tokens,
-            const std::vector<std::vector<int32_t>>& beside, const Ended& ended,
+            const std::vector<std::vector<int32_t>>& beside,
+            const std::vector<std::vector<float>>& vectors, const Ended& ended,
             const std::optional<std::string>& text, const std::string& device, std::ostream& out) {
+  if (!arguments.json && !vectors.empty()) {
+    for (const auto& vector : vectors) out << "[" << Joined(vector, ", ") << "]\n";
+    return;
+  }
   if (!arguments.json) {
     out << "tokens: " << Joined(tokens, " ") << "\n"
         << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
@@ -59,11 +72,10 @@ void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>
   }
   const std::string logits = arguments.logits.empty() ? "null" : Written(arguments.logits);
   const std::string words = text ? Written(*text) : "null";
-  std::vector<std::string> others;
-  for (const auto& one : beside) others.push_back("[" + Joined(one, ",") + "]");
   out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["
       << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(tokens, ",")
-      << "],\"beside\":[" << Joined(others, ",") << "],\"text\":" << words
+      << "],\"beside\":" << Listed(beside) << ",\"vectors\":" << Listed(vectors)
+      << ",\"text\":" << words
       << ",\"prefill_seconds\":[" << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
       << Joined(ended.decode_seconds, ",") << "],\"vlen\":" << vlen << ",\"device\":" << device
       << ",\"logits_file\":" << logits << "}\n";

@@ -243,6 +243,18 @@ CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int
   return room;
 }
 
+// What the server says of its room.
+std::string RoomOf(const Model& model, const CacheLimits& room, const EngineLimits& limits,
+                   int64_t states) {
+  const std::string each = " of up to " + std::to_string(limits.tokens) + " tokens (--max-seq)";
+  const std::string most = std::to_string(limits.sequences);
+  if (model.encodes()) return "vectors of texts" + each + ", " + most + " at once (--parallel)";
+  return "a KV cache of " + Mebibytes(model.bytes()) +
+         (states > 0 ? " and recurrent states of " + Mebibytes(states) : "") + " for " +
+         std::to_string(room.tokens) + " tokens of " + most + " answers at once (--parallel), each" +
+         each;
+}
+
 // The files of --cache-dir; null without the option, and for a model whose cache cannot be stored.
 std::unique_ptr<PromptFiles> FilesOfPrompts(const ServeArguments& own, const ParamFiles& params,
                                             const Library& library, const Accepted& keys,
@@ -354,12 +366,7 @@ int Serve(const std::vector<std::string>& words) {
       RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : MostMemory());
   Model model(library, weights.params, room, arguments.region);
   const int64_t states = StateBytes(library) * Model::StateSlots(room.sequences);
-  Log(LogLevel::kInfo, "a KV cache of " + Mebibytes(model.bytes()) +
-                           (states > 0 ? " and recurrent states of " + Mebibytes(states) : "") +
-                           " for " + std::to_string(room.tokens) + " tokens of " +
-                           std::to_string(limits.sequences) +
-                           " answers at once (--parallel), each of up to " +
-                           std::to_string(limits.tokens) + " tokens (--max-seq)");
+  Log(LogLevel::kInfo, RoomOf(model, room, limits, states));
   if (weights.verdict == "right") Log(LogLevel::kInfo, "when it was built, its answer was right");
   const ParamFiles files = FilesOf(arguments.params);
   const auto prompts = FilesOfPrompts(own, files, library, server.keys(), model);
@@ -369,7 +376,7 @@ int Serve(const std::vector<std::string>& words) {
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
   ServeUntilStopped(&server,
                     {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases,
-                     own.strict, files.bytes, files.digest},
+                     own.strict, files.bytes, files.digest, model.encodes()},
                     &signals, std::cout);
   return 0;
 }

@@ -177,6 +177,7 @@ Asked Endpoints::RequestsFor(Body* body, ApiRequest api) const {
   body->Drop();
   served_.CheckIgnored(api.ignored);
   served_.CheckModel(api.model);
+  served_.CheckAnswers();
   const std::string input = api.input();
   return Explained(input, [&] { return RequestsOf(served_, std::move(api)); });
 }
@@ -336,7 +337,7 @@ void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
     served_.CheckIgnored(OllamaShowFields().Read(ParseBody(body->text()), body->text(), &name));
     served_.CheckModel(name);
   });
-  json capabilities = {"completion"};
+  json capabilities = {served_.encodes ? "embedding" : "completion"};
   if (served_.tokenizer->calls()) capabilities.push_back("tools");
   if (served_.tokenizer->chat().thinks()) capabilities.push_back("thinking");
   Send(response,
@@ -366,6 +367,7 @@ void Endpoints::Tokenize(Body* body, httplib::Response& response) {
     std::vector<int32_t> ids = encoded.ids;
     if (request.text && request.first_tokens) {
       ids.insert(ids.begin(), tokenizer.first().begin(), tokenizer.first().end());
+      ids.insert(ids.end(), tokenizer.last().begin(), tokenizer.last().end());
     }
     json answer = {{"count", ids.size()}, {"max_model_len", served_.context}, {"tokens", ids}};
     answer["token_strs"] = request.texts ? TextsOf(tokenizer, ids) : json();

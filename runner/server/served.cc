@@ -15,6 +15,10 @@ void Served::CheckModel(const std::string& asked) const {
                  "model");
 }
 
+void Served::CheckAnswers() const {
+  if (encodes) throw ApiError(400, std::string("model: ") + kOnlyVectors, "model");
+}
+
 void Served::CheckIgnored(const std::vector<std::string>& ignored) const {
   if (strict && !ignored.empty()) Refuse(ignored.front(), "is not supported here");
 }

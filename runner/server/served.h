@@ -24,9 +24,12 @@ struct Served {
   bool strict = false;                // refuse unknown fields
   int64_t bytes = 0;                  // of the model's parameters
   std::string digest = {};            // of their index, hexadecimal; may be empty
+  bool encodes = false;               // it gives vectors of texts alone
 
   // Throws ApiError (404) if a request asks for another model.
   void CheckModel(const std::string& asked) const;
+  // Throws ApiError (400) if the model answers nothing.
+  void CheckAnswers() const;
   // Throws ApiError (400) for unknown fields if they are refused.
   void CheckIgnored(const std::vector<std::string>& ignored) const;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY,KEY... [CORS [strict | stuck]]];
+// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY,KEY... [CORS [strict | stuck | encodes]]];
 // any free port; SCRIPTED_NAME names the model. `stuck`: it goes on after the server has stopped, as in a long call of the model.
 #include <chrono>
 #include <cstdlib>
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
     const char* name = std::getenv("SCRIPTED_NAME");
     const Served served{
         name ? name : "scripted", &tokenizer, &answerer, &grammars, {}, 4096, &aliases,
-        more == "strict"};
+        more == "strict", 0, {}, more == "encodes"};
     ServeUntilStopped(&server, served, &signals, std::cout);
     if (more == "stuck") std::this_thread::sleep_for(std::chrono::minutes(1));
   } catch (const std::exception& error) {

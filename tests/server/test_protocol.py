@@ -495,3 +495,21 @@ def test_a_key_and_another_origin(start: Callable[..., Served]) -> None:
     assert preflight.status == 204
     assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
     assert key not in server.log.read_text()
+
+
+def test_an_encoder_answers_nothing(start: Callable[..., Served]) -> None:
+    server = start(4, 0.0, "127.0.0.1", "", "", "encodes")
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    for path, body in (
+        ("/v1/chat/completions", chat),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+        ("/api/chat", {"model": server.model, **chat}),
+        ("/api/generate", {"model": server.model, "prompt": "a"}),
+    ):
+        reply = server.post(path, body)
+        assert reply.status == 400, path
+        assert "this model gives vectors of texts, and answers nothing" in reply.body.decode()
+    assert server.post("/v1/embeddings", {"input": ["ab", "c"]}).status == 200
+    shown = server.post("/api/show", {"model": server.model}).json()
+    assert shown["capabilities"] == ["embedding"]

@@ -363,13 +363,13 @@ def test_a_model_of_a_hub_is_pinned_at_a_commit(
 
 
 def test_a_gguf_file_of_another_kind_is_the_users_mistake(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "bert.gguf", "bert")
+    writer = gguf.GGUFWriter(tmp_path / "mamba.gguf", "mamba")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(UserError, match="holds a 'bert' model") as caught:
-        import_model(str(tmp_path / "bert.gguf"), "bert", PROJECT, tmp_path / "cache")
-    assert "supported: baichuan, chatglm" in caught.value.remedy
+    with pytest.raises(UserError, match="holds a 'mamba' model") as caught:
+        import_model(str(tmp_path / "mamba.gguf"), "mamba", PROJECT, tmp_path / "cache")
+    assert "supported: baichuan, bert, chatglm" in caught.value.remedy
 
 
 def test_a_gguf_file_is_named_with_its_hash(tmp_path: Path) -> None:

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of this project, beside those of MLC-LLM: one row each, by ``model_type``."""
+"""Models of this project, beside MLC-LLM's or in their place: one row each, by ``model_type``."""
 
 from mlc_llm.quantization import make_quantization_functions
 
 from . import smollm3
+from .bert import bert_loader
+from .bert import on_cpu as bert
 from .model import Model
 
 
-def _row(name: str, model: type, config: type, loader: object) -> Model:
+def _row(name: str, model: type, config: type, loader: object, **more: object) -> Model:
     sources = dict.fromkeys(("huggingface-torch", "huggingface-safetensor"), loader)
-    return Model(name, config, model, sources, make_quantization_functions(model))
+    return Model(name, config, model, sources, make_quantization_functions(model), **more)
 
 
 MORE_MODELS = {
+    "bert": _row(
+        *("bert", bert.BertModel, bert.EncoderConfig, bert_loader.huggingface_bge),
+        model_task="embedding",
+        embedding_metadata=bert.EmbeddingMetadata("encoder", "mean"),
+    ),
     "smollm3": _row(
         "smollm3", smollm3.SmolLM3ForCausalLM, smollm3.SmolLM3Config, smollm3.huggingface
     ),

@@ -38,9 +38,14 @@ class RwkvOnCpu:
 
     @property
     def recurrent_floats(self) -> int:
-        """Return the floats of a sequence's states; the library's metadata has the number."""
+        """Return the floats of a sequence's states."""
         layer = 2 * self.hidden_size + self.num_heads * self.head_size**2
         return layer * self.num_hidden_layers
+
+    @property
+    def more_metadata(self) -> dict[str, int]:
+        """Entries of the library's metadata."""
+        return {"recurrent_floats": self.recurrent_floats}
 
     def _read(self, input_embed: Tensor, cache: PagedKVCache, states: Any) -> Any:
         op_ext.configure()

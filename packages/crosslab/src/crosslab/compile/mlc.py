@@ -31,7 +31,8 @@ from crosslab.compile.driver import (
 from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.models.config import DEFAULT_CONTEXT
+from crosslab.models.config import DEFAULT_CONTEXT, kind_of
+from crosslab.models.encoder import ENCODER
 from crosslab.models.formats import MLC_FORMATS
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
@@ -233,7 +234,9 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     files = weight_files(model)
     about = [_config(model), *sorted(model.glob("*.safetensors.index.json"))]
     contents = json.dumps({file.name: file.sha256 for file in files})
-    key = digest(quantization, tools.key(), *about, contents)
+    # Vectors are compared with those of other programs, so that no weight is rounded.
+    exact = kind_of(model) == ENCODER
+    key = digest(quantization, tools.key(), *about, contents, *(["exact"] if exact else []))
 
     def make(folder: Path) -> None:
         resumed_shards(folder)
@@ -247,7 +250,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
                 places = StoredWeights({file.name: Path(view) / file.name for file in files}).places
                 write_index({name: path.name for name, path in places.items()}, Path(view))
             arguments = [view, "--quantization", quantization, "--device", "cpu"]
-            journal = {"MLC_RVV_JOURNAL": str(folder / JOURNAL)}
+            journal = {"MLC_RVV_JOURNAL": str(folder / JOURNAL), "MLC_RVV_EXACT": "1" * exact}
             _run(tools, "convert_weight", [*arguments, "--output", str(folder)], journal, log)
         if not (folder / "tensor-cache.json").is_file():
             raise LabError("mlc_llm convert_weight wrote no tensor-cache.json", remedy=_see(log))

@@ -57,7 +57,8 @@ def dump(params: Iterator[tuple[str, Any]], *arguments: Any, **options: Any) -> 
         else (name, value)
         for name, value in params
     )
-    _dump(seen, *arguments, **options)
+    exact = {"encode_format": "raw"} if os.environ["MLC_RVV_EXACT"] else {}
+    _dump(seen, *arguments, **options | exact)
 
 
 def outputs(loader: Any, name: str) -> list[str]:

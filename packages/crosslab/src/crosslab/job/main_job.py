@@ -37,8 +37,16 @@ from crosslab.job.job_options import Job, Omission, parse_job
 from crosslab.job.kept_answers import KeptAnswers, Table, answers_key, keep_answers
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
-from crosslab.job.verdict import UNCHECKED, AnswerVerdict, Asked, judge, prepare_reference
-from crosslab.models.config import read_family
+from crosslab.job.verdict import (
+    UNCHECKED,
+    AnswerVerdict,
+    Asked,
+    AskedVector,
+    judge,
+    prepare_reference,
+)
+from crosslab.models.config import kind_of, read_family
+from crosslab.models.encoder import ENCODER
 from crosslab.models.formats import GGUF
 from crosslab.models.int8_error import DEFAULT_TEXT, read_text
 from crosslab.models.params import read_index
@@ -78,7 +86,12 @@ class Question:
     tokenizer: ChatTokenizer
     prompt: tuple[int, ...]
     options: tuple[str, ...]
-    asked: Asked | None
+    asked: Asked | AskedVector | None
+
+    @property
+    def encodes(self) -> bool:
+        """True if the model gives the vector of the prompt instead of an answer."""
+        return isinstance(self.asked, AskedVector)
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ class RunResult:
         tokens: generated ids.
         text: the words that the device made of them; None when it knows no words.
         prompt: ids that the device made of the message.
-        logits: [len(tokens), vocab] float32.
+        logits: [len(tokens), vocab] float32; of an encoder the vector [1, hidden].
         prefill_seconds: of each prefill call, as the guest's clock shows.
         decode_seconds: of each decode call.
         counted: executed instructions; one region a call, prefill before decode. None where
@@ -136,6 +149,7 @@ class CheckedAnswer:
             "vlen": self.vlen,
             "text": self.result.text,
             "tokens": list(self.result.tokens),
+            "vector": 0 if self.result.tokens else self.result.logits.shape[1],
             "max_logit_error": self.verdict.comparison.logit_error if self.verdict else None,
             "right": self.is_right,
             "counters": counters(self.result),
@@ -190,7 +204,9 @@ def run(job: Job) -> int:
         _say_older(tarball)
         raise
     shown = shown_answer(answers.answers)
-    _output.print(question.tokenizer.decode(shown["tokens"]), markup=False, soft_wrap=True)
+    words = question.tokenizer.decode(shown["tokens"])
+    vector = f"a vector of {shown['vector']} numbers"
+    _output.print(vector if question.encodes else words, markup=False, soft_wrap=True)
     checked_after = clock.elapsed
     checked = Verdict.RIGHT if shown["checked"] else Verdict.UNCHECKED
     _finish(job, question, runner, checked if shown["right"] else Verdict.WRONG, clock)
@@ -284,7 +300,8 @@ def ask(job: Job, clock: Clock) -> Question:
         if why:
             _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
         prompt = tokenizer.chat_ids(job.prompt)
-        check_length(job, len(prompt), model.folder)
+        answer = 0 if kind_of(model.folder) == ENCODER else job.max_new
+        check_length(job, len(prompt), answer, model.folder)
     with clock.step("params"):
         params = store_params(job.recipe.of(model.folder), job.cache)
         if job.offload:
@@ -327,8 +344,9 @@ def _of_vlen(job: Job, step: str, vlen: int) -> str:
 def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Clock) -> RunResult:
     """Let the model answer in the emulator, on registers of ``vlen`` bits."""
     _progress.print(
-        f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer, "
-        f"VLEN {vlen}"
+        f"emulator: {len(question.prompt)} tokens of prompt, "
+        + ("" if question.encodes else f"up to {job.max_new} of answer, ")
+        + f"VLEN {vlen}"
     )
     step = clock.step(_of_vlen(job, "emulator", vlen))
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, step:
@@ -336,7 +354,9 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         zvfh, threads = job.recipe.zvfh, job.threads
         machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh)
         arguments = ["--params", str(question.params), *question.options]
-        arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
+        arguments += ["--json"]
+        if not question.encodes:
+            arguments += ["--max-new", str(job.max_new), "--logits", str(logits)]
         arguments += ["--roundings", str(record)] if job.rounds else []
         result, counted = run_counted(runner, arguments, machine, job.cache)
         found = read_answer(result.stdout, logits, counted)
@@ -353,7 +373,9 @@ def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResu
         table = json.loads(text)
         tokens, prompt = tuple(table["tokens"]), tuple(table["prompt_ids"])
         words, vlen, device = table["text"], table["vlen"], table["device"]
-        rows = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
+        vectors = table["vectors"]
+        stored = np.asarray(vectors, np.float32) if vectors else np.fromfile(logits, np.float32)
+        rows = stored.reshape(len(vectors or tokens), -1)
     except (ValueError, KeyError, OSError) as error:
         raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
     prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])

@@ -20,6 +20,7 @@ from crosslab.models.config import (
     read_family,
     read_table,
 )
+from crosslab.models.encoder import ENCODER, read_encoder
 from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
@@ -65,7 +66,9 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     if kind in FAMILIES:
         _check_sizes(job, table, folder)
         return tokenizer
-    if kind == HYBRID and not job.rounds:
+    if kind == ENCODER:
+        _check_encoder(job, folder)
+    elif kind == HYBRID and not job.rounds:
         read_hybrid(folder / CONFIG_FILE)
     elif not job.unchecked:
         raise UserError(
@@ -77,22 +80,32 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     return tokenizer
 
 
-def check_length(job: Job, prompt: int, model: Path) -> None:
+def check_length(job: Job, prompt: int, answer: int, model: Path) -> None:
     """Raise UserError if prompt and answer do not fit the compiled model's context.
 
     Args:
         job: what was asked for.
         prompt: tokens of the prompt.
+        answer: most tokens of the answer.
         model: the model's folder.
 
     Raises:
         UserError: they have not.
     """
-    if prompt + job.max_new > (room := job.recipe.of(model).longest):
+    if prompt + answer > (room := job.recipe.of(model).longest):
         raise UserError(
-            f"a prompt of {prompt} tokens and an answer of up to {job.max_new} do not fit "
+            f"a prompt of {prompt} tokens and an answer of up to {answer} do not fit "
             f"the model's context of {room} tokens",
             remedy="give a shorter --prompt, a smaller --max-new, or a larger --context",
+        )
+
+
+def _check_encoder(job: Job, folder: Path) -> None:
+    read_encoder(folder / CONFIG_FILE)
+    if job.rounds:
+        raise UserError(
+            f"{folder}: a model of type {ENCODER!r} has no cache, and is not computed in int8",
+            remedy="leave out --kv-cache, --activations and --offload",
         )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -28,18 +28,20 @@ def summary(report: Mapping[str, Any]) -> Table:
     int8 = ["int8 activations"] if report["activations"] == "int8" else []
     int8 += ["int8 KV cache"] if report["kv_cache"] == "int8" else []
     int8 += [f"products by {device}"] if (device := report.get("accelerator")) else []
+    # An encoder gives a vector instead of tokens.
+    vector = report.get("vector")
     rows = {
         "model": ", ".join([*(str(report[name]) for name in about), *int8]),
-        "tokens": f"{len(report['tokens'])}, {tokens}",
-        "logit error": error,
+        **({"vector": f"{vector} numbers"} if vector else {}),
+        **({} if vector else {"tokens": f"{len(report['tokens'])}, {tokens}"}),
+        "error" if vector else "logit error": error,
         **beside,
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
         **({"schedules": taken} if (taken := report.get("schedules")) else {}),
         **({"parameters": told(values)} if (values := report.get("kernel_values")) else {}),
         "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
         + _millions(counters["prefill"]),
-        "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"
-        + _millions(counters["decode_per_token"], " a token"),
+        **({} if vector else {"decode": _decode(decode, counters)}),
         **({"device": _device(counts)} if (counts := report.get("device")) else {}),
         **_times(report),
     }
@@ -47,6 +49,11 @@ def summary(report: Mapping[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table
+
+
+def _decode(seconds: Sequence[float], counters: Mapping[str, Any]) -> str:
+    counted = _millions(counters["decode_per_token"], " a token")
+    return f"{len(seconds)} tokens, {sum(seconds):.1f} s{counted}"
 
 
 def _times(report: Mapping[str, Any]) -> dict[str, str]:
@@ -76,7 +83,7 @@ def _beside(report: Mapping[str, Any]) -> dict[str, str]:
     """Return rows about the file's weights and the roundings."""
     rows = {}
     if (stored := report.get("stored_weights_error")) is not None:
-        rows["file's weights"] = f"their logits in float32 are {stored:.1e} of the largest apart"
+        rows["file's weights"] = f"in float32 they give numbers {stored:.1e} of the largest apart"
     if taken := report.get("roundings"):
         rows["roundings"] = (
             f"{taken['other']:,} of {taken['count']:,} are not the reference's own, at most "

@@ -24,6 +24,13 @@ from crosslab.errors import LabError
 from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare_rows
 from crosslab.models.config import FAMILIES, FamilyConfig, kind_of, read_family
+from crosslab.models.encoder import (
+    ENCODER,
+    EncoderConfig,
+    EncoderWeights,
+    read_encoder,
+    vector_of,
+)
 from crosslab.models.gguf_params import rows_and_blocks
 from crosslab.models.hybrid import HYBRID, HybridConfig, HybridWeights, ReferenceHybrid, read_hybrid
 from crosslab.models.int8_error import log_probabilities
@@ -154,6 +161,23 @@ class Asked:
     text: Sequence[int] = ()
 
 
+@dataclass(frozen=True)
+class AskedVector:
+    """An encoder, and the text of which a run gives the vector.
+
+    Attributes:
+        config: the model's sizes.
+        values: its parameters in float32.
+        of_file: weights of the model's file in float32.
+        prompt: token ids.
+    """
+
+    config: EncoderConfig
+    values: Mapping[str, F32]
+    of_file: Mapping[str, F32]
+    prompt: Sequence[int]
+
+
 def prepare_reference(
     job: Job,
     model: Path,
@@ -161,13 +185,17 @@ def prepare_reference(
     prompt: Sequence[int],
     stop: Sequence[int],
     text: Sequence[int] = (),
-) -> Asked | None:
+) -> Asked | AskedVector | None:
     """Return the reference for a question; None for a model without reference (--unchecked)."""
     kind, packing = kind_of(model), job.recipe.weights.packing
     if kind == HYBRID and not job.rounds:
         hybrid = read_hybrid(model / CONFIG_FILE)
         values, own = ReadParams(params, packing=packing), HybridWeights(model, hybrid)
         return Asked(config=hybrid, values=values, prompt=prompt, stop=stop, of_file=own)
+    if kind == ENCODER:
+        encoder = read_encoder(model / CONFIG_FILE)
+        values, of_model = ReadParams(params, packing=packing), EncoderWeights(model, encoder)
+        return AskedVector(encoder, values, of_model, prompt)
     if job.unchecked and kind not in FAMILIES:
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None
@@ -189,14 +217,18 @@ def prepare_reference(
 
 
 def judge(
-    job: Job, tokens: Sequence[int], logits: F32, record: bytes | None, asked: Asked | None
+    job: Job,
+    tokens: Sequence[int],
+    logits: F32,
+    record: bytes | None,
+    asked: Asked | AskedVector | None,
 ) -> AnswerVerdict | None:
     """Compare an answer with the reference's; None for a model without a reference.
 
     Args:
         job: with its bounds.
         tokens: that were generated.
-        logits: [len(tokens), vocab] float32.
+        logits: [len(tokens), vocab] float32; of an encoder the vector [1, hidden].
         record: what the run rounded; None if it recorded nothing.
         asked: the model and its question; None: without a reference.
 
@@ -208,6 +240,8 @@ def judge(
         if not np.isfinite(logits).all():
             raise LabError("the logits of the model are not finite numbers")
         return None
+    if isinstance(asked, AskedVector):
+        return _judge_vector(logits, asked, job.tolerance)
     if job.rounds and record is None:
         raise LabError("the run wrote no record of what it rounded")
     slack = HALVES_SLACK if job.halves else FLOAT32_SLACK
@@ -236,6 +270,17 @@ def judge(
         cost=rounding_cost(job, tokens, logits, asked, taking) if taking else None,
         stored=stored,
     )
+
+
+def _judge_vector(vector: F32, asked: AskedVector, tolerance: float) -> AnswerVerdict:
+    """Compare the vector of a text with the reference's; errors are parts of its largest number."""
+    of_values, of_file = (
+        vector_of(asked.config, values, asked.prompt).astype(np.float32)[None]
+        for values in (asked.values, asked.of_file)
+    )
+    # The largest number stands where an answer has its likeliest token.
+    comparison = compare_rows([int(vector.argmax())], vector, of_values, tolerance)
+    return AnswerVerdict(reference=(), comparison=comparison, stored=_apart(vector, of_file))
 
 
 def _halves_fault(logits: F32, wanted: F32, layers: int) -> str:

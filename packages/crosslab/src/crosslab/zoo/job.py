@@ -39,7 +39,7 @@ from crosslab.zoo.outcome import (
     error_bound,
     first_reason,
 )
-from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, ask
+from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, as_answer, ask
 from crosslab.zoo.weights import USUAL
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
@@ -199,23 +199,27 @@ def answer(
     """Run a compiled model in the emulator; return the cached answer for an equal run.
 
     Returns:
-        tokens, and logits [tokens, vocab] float32.
+        tokens, and logits [tokens, vocab] float32; see :func:`as_answer`.
     """
     program, vlen = build_runner(recipe, spec.cache).program, recipe.vlens[0]
     prompt = ",".join(map(str, question.prompt))
 
     def make(folder: Path) -> None:
         arguments = ["--params", str(params), "--tokens", prompt, "--json", "--roi", "none"]
-        arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
-        arguments += ["--vocab", str(question.answer.logits.shape[1])]
-        arguments += ["--logits", str(folder / ANSWER_LOGITS)]
+        if not question.encodes:
+            arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
+            arguments += ["--vocab", str(question.answer.logits.shape[1])]
+            arguments += ["--logits", str(folder / ANSWER_LOGITS)]
         machine = GuestMachine(vlen=vlen, timeout=RUN_SECONDS, zvfh=recipe.zvfh)
         result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 
     key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(vlen))
     folder = cached_build(spec.cache, "zoo-answer", key, make)
-    tokens = tuple(json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))["tokens"])
+    told = json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))
+    if question.encodes:
+        return as_answer(np.asarray(told["vectors"][0], np.float32))
+    tokens = tuple(told["tokens"])
     rows = np.fromfile(folder / ANSWER_LOGITS, np.float32).reshape(len(tokens), -1)
     return tokens, rows
 

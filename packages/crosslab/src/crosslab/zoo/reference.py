@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.models import families as families_module
+from crosslab.models.encoder import ENCODER
 from crosslab.models.families import Family
 from crosslab.models.formats import Packing
 from crosslab.models.reference import Answer
+from crosslab.models.weights_file import F32
 from crosslab.zoo import weights as weights_module
 from crosslab.zoo.weights import USUAL, random_weights
 from groundwork.hashing import digest
@@ -47,12 +49,14 @@ class FamilyQuestion:
         answer: tokens and logits of the reference.
         margin: smallest difference of a chosen token's logit to the next one, divided by the
             largest logit.
+        encodes: the answer is a vector of the prompt, see :func:`as_answer`.
     """
 
     model: Path
     prompt: tuple[int, ...]
     answer: Answer
     margin: float
+    encodes: bool = False
 
 
 def need_packages() -> None:
@@ -91,9 +95,13 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion
     with np.load(folder / ANSWER) as stored:
         tokens = tuple(int(token) for token in stored["tokens"])
         answer = Answer(tokens, stored["logits"])
-        return FamilyQuestion(
-            folder, tuple(map(int, stored["prompt"])), answer, float(stored["margin"])
-        )
+        prompt, margin = tuple(map(int, stored["prompt"])), float(stored["margin"])
+        return FamilyQuestion(folder, prompt, answer, margin, family.kind == ENCODER)
+
+
+def as_answer(vector: F32) -> tuple[tuple[int, ...], F32]:
+    """Return a vector as tokens and logits: the place of its largest number, and one row."""
+    return (int(vector.argmax()),), vector[None]
 
 
 def make_model(family: Family, folder: Path, packing: Packing = USUAL) -> Any:
@@ -159,9 +167,19 @@ def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[
     """Return the margin, the prompt and the answer of a random prompt."""
     rng = np.random.default_rng([SEED, number])
     prompt = rng.integers(0, family.vocab, PROMPT)
+    if family.kind == ENCODER:
+        return 1.0, prompt, Answer(*as_answer(_vector(model, prompt.tolist())))
     answer = _greedy(model, prompt.tolist())
     first, second = np.sort(answer.logits, axis=-1)[:, :-3:-1].T
     return float((first - second).min() / np.abs(answer.logits).max()), prompt, answer
+
+
+def _vector(model: Any, tokens: list[int]) -> F32:
+    """Return the mean of the tokens' states, scaled to length 1."""
+    torch = importlib.import_module("torch")
+    mean = model(torch.tensor([tokens])).last_hidden_state[0].double().mean(dim=0)
+    vector: F32 = (mean / mean.norm()).numpy().astype(np.float32)
+    return vector
 
 
 def _greedy(model: Any, tokens: list[int]) -> Answer:

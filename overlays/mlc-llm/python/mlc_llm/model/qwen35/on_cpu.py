@@ -86,8 +86,13 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
 
     @property
     def recurrent_floats(self) -> int:
-        """Return the floats of a sequence's states; the library's metadata has the number."""
+        """Return the floats of a sequence's states."""
         return shape_of(self.config).floats * self.num_linear_layers
+
+    @property
+    def more_metadata(self) -> dict[str, int]:
+        """Entries of the library's metadata."""
+        return {"recurrent_floats": self.recurrent_floats}
 
     def to(self, dtype: Optional[str] = None) -> None:  # noqa: UP045
         """Convert the parameters, except those of the convolutions."""

@@ -23,11 +23,13 @@ from rich.console import Console
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import WINDOW, read_table
+from crosslab.models.encoder import ENCODER
 from crosslab.models.formats import GGUF
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import check_magic, import_gguf
 from crosslab.models.sources.hub import HUB, download, parse_reference
 from crosslab.models.sources.pins import Asset, read_pins
+from crosslab.models.sources.pooling import pooling_of
 from crosslab.models.weights_file import (
     INDEX_FILE,
     StoredWeights,
@@ -211,14 +213,15 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
         UserError: config.json, the weights or a shard are missing or incomplete.
     """
     folder = folder.resolve()
-    read_table(folder / CONFIG_FILE)
+    kind = read_table(folder / CONFIG_FILE).get("model_type")
+    more = pooling_of(folder) if kind == ENCODER else {}
     paths = weight_paths(folder)
     StoredWeights({path.name: path for path in paths}).places  # noqa: B018 (reads the headers)
     hashes = _hashes(paths, cache)
     small = [folder / file for file in SMALL_FILES if (folder / file).is_file()]
     table = {path.name: hashes[path] for path in paths}
     table |= {path.name: sha256_of(path) for path in small}
-    contents = json.dumps(table, sort_keys=True)
+    contents = json.dumps({**table, **more}, sort_keys=True)
 
     def make(out: Path) -> None:
         for path in small:
@@ -226,6 +229,7 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
         config = read_table(out / CONFIG_FILE)
         if config.get("model_type") == "mistral" and config.get("sliding_window"):
             config |= {WINDOW: config["sliding_window"], "sliding_window": None}
+        config |= more
         (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         write_elsewhere([WeightFile(path.name, path, hashes[path]) for path in paths], out)
 
