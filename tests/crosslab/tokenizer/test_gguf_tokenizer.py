@@ -60,7 +60,7 @@ def pieces_of(theirs: Tokenizer) -> dict[str, Any]:
         "tokenizer.ggml.tokens": [t if t in special else begun[t] for t in tokens],
         "tokenizer.ggml.token_type": [3 if t in special else 1 for t in tokens],
         "tokenizer.ggml.unknown_token_id": vocabulary["[UNK]"],
-        "tokenizer.ggml.cls_token_id": vocabulary["[CLS]"],
+        "tokenizer.ggml.bos_token_id": vocabulary["[CLS]"],
         "tokenizer.ggml.seperator_token_id": vocabulary["[SEP]"],
     }
 
@@ -69,6 +69,9 @@ def pieces_of(theirs: Tokenizer) -> dict[str, Any]:
 def test_pieces_of_words_are_those_of_the_tokenizer_that_they_are_of(lowercase: bool) -> None:
     theirs = text_probe.in_pieces(lowercase=lowercase).tokenizer
     ours = build_tokenizer(pieces_of(theirs))
+    older = pieces_of(theirs)
+    older["tokenizer.ggml.cls_token_id"] = older.pop("tokenizer.ggml.bos_token_id")
+    assert build_tokenizer(older).to_str() == ours.to_str()
     for text in ("The quick brown F\u00f6x", "[CLS] \u017elu\u0165 [MASK]\u6771\x00 zq", ""):
         assert ours.encode(text).ids == theirs.encode(text).ids, text
         assert ours.decode(ours.encode(text).ids) == theirs.decode(ours.encode(text).ids)

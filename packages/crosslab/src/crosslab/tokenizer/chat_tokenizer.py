@@ -93,23 +93,31 @@ def _in_pieces(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> T
         goes_on = not token.startswith(BLANK) and kind == NORMAL_TOKEN
         text = f"{_GOES_ON}{token}" if goes_on else token.removeprefix(BLANK)
         vocabulary[text] = index
-    outer = {}
-    for name in ("unknown", "cls", "seperator"):
-        place = fields.get(f"tokenizer.ggml.{name}_token_id")
-        if type(place) is not int or not 0 <= place < len(named):
-            raise UserError(f"the model's file lacks tokenizer.ggml.{name}_token_id")
-        outer[name] = named[place][0].removeprefix(BLANK)
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=outer["unknown"]))
-    # A file does not say whether its words keep their case.
+    unknown, first, last = (
+        _special(fields, named, *names)
+        for names in (("unknown",), ("bos", "cls"), ("seperator", "eos"))
+    )
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
+    # Older files do not say whether words keep their case.
     cased = any(text.isalpha() and text != text.lower() for text in vocabulary)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    lowercase = fields.get("tokenizer.ggml.normalizer.lowercase", not cased)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=bool(lowercase))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
-    ends = [(outer[name], vocabulary[outer[name]]) for name in ("cls", "seperator")]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{ends[0][0]} $A {ends[1][0]}", special_tokens=ends
+        single=f"{first} $A {last}",
+        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
     )
     return tokenizer
+
+
+def _special(fields: Mapping[str, Any], named: Sequence[tuple[str, int]], *names: str) -> str:
+    """Return the token that the first known of these fields names; files differ in them."""
+    for name in names:
+        place = fields.get(f"tokenizer.ggml.{name}_token_id")
+        if type(place) is int and 0 <= place < len(named):
+            return named[place][0].removeprefix(BLANK)
+    raise UserError(f"the model's file lacks tokenizer.ggml.{names[0]}_token_id")
 
 
 def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> Tokenizer:
