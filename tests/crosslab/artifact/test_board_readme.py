@@ -77,3 +77,9 @@ def test_float32_takes_its_size_in_memory(tmp_path: Path) -> None:
     assert memory_of(index["records"]) == sum(
         4 * math.prod(shape) for shape in param_shapes(config).values()
     )
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+def test_says_that_a_model_gives_vectors_alone(*, encodes: bool) -> None:
+    text = board_readme({**ABOUT, "encodes": encodes}, "M", ENTRIES, SHARDS)
+    assert ("gives vectors of texts, and answers nothing" in text) is encodes

@@ -20,6 +20,11 @@ _VERDICTS = {
 }
 # QEMU 8.1 renamed its options for half-precision numbers.
 _QEMUS = {"before QEMU 8.1, such as Debian 12's": (7, 2), "QEMU 8.1 or newer": (8, 1)}
+_ENCODES = """This model gives vectors of texts, and answers nothing. `./run.sh "TEXT"` prints the
+vector of a text, and `serve` answers at `/v1/embeddings` and Ollama's `/api/embed`; `chat` and the
+chat page do not work.
+
+"""
 _OBJECTS = """## If you hand it on
 
 The runner contains parts of the GNU C library. Section 6 of the library's licence, LGPL 2.1, lets
@@ -60,6 +65,7 @@ def board_readme(
         widened=widened if memory > stored else "",
         disk=_mebibytes(sum(entry.bytes for entry in entries)),
         emulator="\n".join(_emulators(vlens[0], zvfh=about["zvfh"])),
+        encodes=_ENCODES if about.get("encodes") else "",
         objects=_OBJECTS.format(name=name) if about["links_again"] else "",
         held="\n".join(f"| `{name}` | {what} |" for name, what in about["holds"].items()),
     )
