@@ -21,8 +21,8 @@ class Library {
   // Opens the library of this file, or a linked-in library if the path is empty: among several, the
   // one that suits this machine's CPUs best (BestLibrary). Keeps the process on the CPUs that can
   // run it: create it before other threads. Throws InputError if there is no library, if it lacks
-  // one of `functions` (none: those of a language model or of an encoder), or if every CPU's vector registers
-  // are shorter than it was compiled for (or than `check_vlen` bits).
+  // one of `functions` (none: those of a language model, or of an encoder), or if every CPU's vector
+  // registers are shorter than it was compiled for (or than `check_vlen` bits).
   Library(const std::string& path, int64_t check_vlen,
           const std::vector<std::string>& functions = {});
 

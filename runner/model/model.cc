@@ -186,7 +186,9 @@ std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
 }
 
 std::vector<std::vector<double>> Model::Encoded(const Rows& rows) {
-  if (std::ssize(rows.tokens) > chunk_) throw RunError("the texts have more tokens than one call reads");
+  if (std::ssize(rows.tokens) > chunk_) {
+    throw RunError("the texts have more tokens than one call reads");
+  }
   StartThreadPool();
   std::vector<int32_t> positions, bounds = {0};
   for (const int64_t length : rows.lengths) {

@@ -82,7 +82,7 @@ void WordPieces::Split(std::string_view text,
 WordPieces ReadWordPieces(const Json& about, int64_t tokens, const std::string& where) {
   WordPieces pieces;
   pieces.unknown = static_cast<int32_t>(Below(Field(about, "unknown", where), tokens, where));
-  pieces.longest = IntegerOf(Field(about, "longest", where), where);
+  pieces.longest = Below(Field(about, "longest", where), kCodes, where);
   pieces.prefix = TextOf(Field(about, "prefix", where), where);
   for (const Json& id : ListOf(Field(about, "last", where), where)) {
     pieces.last.push_back(static_cast<int32_t>(Below(id, tokens, where)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY,KEY... [CORS [strict | stuck | encodes]]];
-// any free port; SCRIPTED_NAME names the model. `stuck`: it goes on after the server has stopped, as in a long call of the model.
+// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY,KEY... [CORS [MODE]]]; MODE is
+// strict, stuck or encodes; any free port; SCRIPTED_NAME names the model. `stuck`: it goes on after the server has stopped, as in a long call of the model.
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
