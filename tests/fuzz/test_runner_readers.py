@@ -10,6 +10,7 @@ import pytest
 from support import shared_builds
 
 from crosslab.host.toolchain import Toolchain
+from crosslab.tokenizer.device_tokenizer import MAGIC, VERSION
 
 RUNS = 4000
 
@@ -24,6 +25,14 @@ def program(sanitizers: Toolchain) -> Path:
 def server_program(sanitizers: Toolchain) -> Path:
     tools = shared_builds.sanitizing("fuzzer,address,undefined")
     return native_run.build(tools, shared_builds.CACHE, server=True)
+
+
+def test_the_kept_tokenizers_are_of_the_format_that_is_read() -> None:
+    """With another version, no input would reach what lies behind it."""
+    kept = sorted((native_run.HERE / "corpus" / "runner-tokenizer").iterdir())
+    assert {path.name for path in kept} >= {"pieces.bin", "tiny.bin", "tool.bin"}
+    for path in kept:
+        assert path.read_bytes().startswith(MAGIC + VERSION.to_bytes(4, "little")), path.name
 
 
 @pytest.mark.parametrize("name", native_run.SERVER_NAMES)
