@@ -118,7 +118,7 @@ class MissingPackages(MetaPathFinder, Loader):
     """Import finder of stand-ins for modules of packages that are not ours."""
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
-        """Return a stand-in's spec; None for a module of Python's library or this checkout."""
+        """Return a stand-in's spec for any module but Python's and ours, even an installed one."""
         top = fullname.partition(".")[0]
         if top in sys.stdlib_module_names or any(ROOT.glob(f"packages/*/src/{top}")):
             return None

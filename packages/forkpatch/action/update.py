@@ -79,7 +79,7 @@ def run(*command: str) -> str:
 
 
 def gh(*words: str, body: str = "") -> str:
-    """Run ``gh``, with a text as its body."""
+    """Return the output of ``gh``; a body is cut to ``_LONGEST``, and passed as a file."""
     with tempfile.NamedTemporaryFile("w", suffix=".md", encoding="utf-8") as file:
         file.write(body[:_LONGEST])
         file.flush()

@@ -145,7 +145,7 @@ def boards_of(bench: Bench) -> tuple[Board, ...]:
 def predictions(
     bench: Bench, boards: Sequence[Board], counted: Mapping[Size, Sequence[Row]]
 ) -> Iterator[RenderableType]:
-    """Yield the table of predictions, and the figures that it uses.
+    """Yield the table of predicted speeds, then notes on the counts, the peers and the boards.
 
     Args:
         bench: options of the whole model.

@@ -342,7 +342,7 @@ def _config(model: Path) -> Path:
 
 
 def _log(cache: Path, name: str) -> Path:
-    """Return the path of a log in the cache; the log remains after a failure."""
+    """Return the path of a log in the cache, outside the folders of builds; make its folder."""
     folder = cache / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.log"

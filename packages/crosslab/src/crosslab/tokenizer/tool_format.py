@@ -124,7 +124,7 @@ def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
 
 
 def _find(text: str, name: str, name_id: str) -> _Call | None:
-    """Find a call of the named tool; None for calls that are not JSON with JSON arguments."""
+    """Find a tool's call by its braces; None without them, or with an id before the arguments."""
     if text.count(name) < 1 or KEY not in text:
         return None
     named = text.index(name)

@@ -43,7 +43,7 @@ class Relocked:
 def with_version(
     fork: Fork, like: Upstream, new: NewVersion, options: SourceOptions
 ) -> tuple[Fork, str]:
-    """Return the fork with another version of an upstream in its lock, and the lock's text.
+    """Return the fork with a version added to its lock, and the lock's text; look up the tag.
 
     The version's tree is not looked up yet, and nothing is written. See :func:`add_version`.
     """

@@ -121,7 +121,7 @@ class NewBase:
         return next(stream_blobs(self._git, [self.changed[path][0]])) or b""
 
     def _files(self) -> Iterable[tuple[str, bytes]]:
-        """Return path and content of each changed text file; all are kept unless very large."""
+        """Return path and content of each changed text file, from memory if read before."""
         return self._read_files() if self._texts is None else self._texts
 
     def _read_files(self) -> Iterator[tuple[str, bytes]]:

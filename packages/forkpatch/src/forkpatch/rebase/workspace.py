@@ -143,7 +143,7 @@ class Rebase:
         self.git.run("clean", "-fdq")
 
     def pick(self, commit: str) -> None:
-        """Merge a commit of the old series onto the commit that is checked out.
+        """Cherry-pick a commit of the old series onto the commit that is checked out.
 
         Raises:
             GitError: the merge has conflicts, which are in the index and the working tree.

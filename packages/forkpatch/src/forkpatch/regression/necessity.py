@@ -89,7 +89,7 @@ class NecessityTrees:
         return folder
 
     def with_all(self, test: str) -> tuple[RunOutcome, str]:
-        """Run ``test`` once on the complete trees; return outcome and output."""
+        """Return a test's outcome and end of output on the complete trees; run it at most once."""
         if test not in self._whole:
             self._whole[test] = self.run(test, self.whole)
         return self._whole[test]

@@ -67,7 +67,7 @@ def vectorize_rotary(func: tirx.PrimFunc, most: int) -> tirx.PrimFunc:
 
 
 def make_rotary(rotary: Rotary, lanes: int) -> tirx.PrimFunc:
-    """Return the function with the same interface and vectors of ``lanes`` lanes."""
+    """Return fused_rope in vectors of ``lanes`` lanes, a divisor of half the rotated features."""
     q_heads, kv_heads, dim, dtype = rotary.q_heads, rotary.kv_heads, rotary.dim, rotary.dtype
     half, heads = rotary.rotary_dim // 2, rotary.q_heads + 2 * rotary.kv_heads
     rest = dim - 2 * half
