@@ -17,6 +17,8 @@ from costmodel.counting.affine import Affine, constant, floor_div, modulo, varia
 from costmodel.errors import CostError
 
 DIGITS = 18  # of a whole number: enough for every size, and within 64 bits
+DEPTH = 200  # levels of an expression's syntax tree
+_TOO_DEEP = "it is too deep"
 
 
 def is_number(text: str) -> bool:
@@ -184,10 +186,17 @@ class _Reader:
         for spelling, python in _SPELLINGS:
             text = re.sub(spelling, python, text)
         try:
-            return ast.parse(text.strip(), mode="eval").body
+            tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            reason = error.msg if isinstance(error, SyntaxError) else "it is too deep"
+            reason = error.msg if isinstance(error, SyntaxError) else _TOO_DEEP
             raise self.fail(f"{part.strip()!r}: {reason}") from error
+        # How deep Python parses depends on its version.
+        level: list[ast.AST] = [tree]
+        for _ in range(DEPTH):
+            level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if level:
+            raise self.fail(f"{part.strip()!r}: {_TOO_DEEP}")
+        return tree
 
     def tuple_(self, part: str) -> Tuple:
         match self.parse(part):
