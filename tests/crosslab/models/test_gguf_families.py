@@ -22,7 +22,7 @@ from crosslab.models.config import FAMILIES, read_table
 from crosslab.models.families import Family, families
 from crosslab.models.gguf_params import TYPES, GgufWeights
 from crosslab.models.sources import gguf_families
-from crosslab.models.sources.gguf_import import import_into, keeps_blocks
+from crosslab.models.sources.gguf_import import import_into, kind_of_file
 from crosslab.models.weights_file import StoredWeights
 from crosslab.zoo.reference import make_model
 
@@ -157,8 +157,8 @@ def test_weights_stay_in_the_blocks_of_a_file(folders: Path, kind: str, tmp_path
 
 
 def test_a_family_without_kernels_for_blocks_is_refused(folders: Path, tmp_path: Path) -> None:
-    assert not keeps_blocks(folders / "phi3" / "model.gguf")
-    assert keeps_blocks(folders / "llama" / "model.gguf")
+    for kind in ("phi3", "llama", "bert"):
+        assert kind_of_file(folders / kind / "model.gguf") == kind
     with pytest.raises(UserError, match="'phi3' do not stay in blocks") as caught:
         import_into(folders / "phi3" / "model.gguf", tmp_path, blocks=True)
     assert "--quantization" in caught.value.remedy

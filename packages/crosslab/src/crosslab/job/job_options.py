@@ -16,9 +16,11 @@ from crosslab.compile.modes import TILES, KernelMode
 from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
+from crosslab.models.config import FAMILIES, kind_of
+from crosslab.models.encoder import ENCODER
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
-from crosslab.models.sources.gguf_import import keeps_blocks
-from crosslab.models.sources.model_folder import check_source, name_of
+from crosslab.models.sources.gguf_import import kind_of_file
+from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name_of
 from groundwork.command_line import Parser, at_first_look
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
@@ -150,7 +152,7 @@ class Job:
 def parser(verb: str = BUILD_AND_TEST) -> Parser:
     """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
     several = "or several with commas, for one artefact that runs on each"
-    default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}; of a GGUF file {GGUF}"
+    default = f"{MODEL_FORMAT} with MLC-LLM, else and of a BERT {DEFAULT_FORMAT}; GGUF file: {GGUF}"
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
         *("quantization", "context", "weights", "activations", "kv-cache", "tuned", "cache"),
@@ -226,11 +228,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
     default = DEFAULT_FORMAT
     if verb == MODEL and args.quantization is None:
-        # A first look has no package that reads the file.
-        in_blocks = args.source.endswith(".gguf") and (
-            at_first_look() or keeps_blocks(Path(args.source))
-        )
-        default = GGUF if in_blocks else MODEL_FORMAT if args.mlc_tree else DEFAULT_FORMAT
+        default = _usual_format(Path(args.source), mlc=args.mlc_tree is not None)
     project, name = args.project.resolve(), _model_name(args)
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
     recipe, offload = read_recipe(args, args.quantization or default), None
@@ -272,6 +270,18 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             remedy=job.supply_mlc,
         )
     return job
+
+
+def _usual_format(source: Path, *, mlc: bool) -> str:
+    """Return the format of a model's weights without ``--quantization``."""
+    if source.suffix == ".gguf":
+        # A first look has no package that reads the file.
+        if at_first_look() or (kind := kind_of_file(source)) in FAMILIES:
+            return GGUF
+    else:
+        kind = kind_of(source) if (source / CONFIG_FILE).is_file() else ""
+    # Vectors are compared with those of other programs, so that no weight is rounded.
+    return MODEL_FORMAT if mlc and kind != ENCODER else DEFAULT_FORMAT
 
 
 def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:

@@ -134,13 +134,13 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     save_tokenizer(build_tokenizer(fields), fields, folder)
 
 
-def keeps_blocks(source: Path) -> bool:
-    """Return True if the weights of a GGUF file can stay in its blocks.
+def kind_of_file(source: Path) -> str:
+    """Return the ``model_type`` of a GGUF file's model.
 
     Raises:
         UserError: the file is not a GGUF file, or its family is not supported.
     """
-    return family_of(_metadata(source, *open_gguf(source))).kind in FAMILIES
+    return family_of(_metadata(source, *open_gguf(source))).kind
 
 
 def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Metadata:
