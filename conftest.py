@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -64,8 +65,19 @@ def _run_on_any_core() -> None:
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
+def _draw_at_any_speed() -> None:
+    """Let hypothesis fail no test for its time: the machine may be busy."""
+    with suppress(ImportError):
+        from hypothesis import HealthCheck, settings  # noqa: PLC0415
+
+        slow = [HealthCheck.too_slow]
+        settings.register_profile("any speed", deadline=None, suppress_health_check=slow)
+        settings.load_profile("any speed")
+
+
 _use_patched_tvm()
 _multiply_on_one_core()
+_draw_at_any_speed()
 _run_on_any_core()
 heed_interrupts()
 
