@@ -19,17 +19,11 @@ from sessions.environments import install, install_torch
 from sessions.options import TREE_OPTIONS
 from sessions.requirements import ROOT, versions_lock
 from sessions.trees import WORK, Trees, apply, variant
+from sessions.upstream_runs import Change, ComparedTest, Outcome, Runner, Side, SuiteFile, compare
 from sessions.upstream_suite import (
     TABLE,
-    Change,
-    ComparedTest,
-    Outcome,
-    Runner,
-    Side,
     Suite,
-    SuiteFile,
     choose,
-    compare,
     mirror_with,
     places_of,
     read_table,

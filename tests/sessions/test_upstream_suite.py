@@ -14,15 +14,10 @@ from pathlib import Path
 import pytest
 
 from groundwork.errors import CommandError
+from sessions.upstream_runs import FILE, Result, Runner, Side, SuiteFile, compare
 from sessions.upstream_suite import (
-    FILE,
-    Result,
-    Runner,
-    Side,
     Suite,
-    SuiteFile,
     choose,
-    compare,
     mirror_with,
     read_table,
     reason_to_run,
