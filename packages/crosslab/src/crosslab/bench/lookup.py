@@ -18,6 +18,7 @@ from rich.table import Table
 
 from crosslab.boards.board import Board, read_boards
 from crosslab.boards.matrices import Phase, formats, matrices, seconds
+from crosslab.boards.predictions import PROGRAM
 from crosslab.cached_build import CACHE_OPTION
 from crosslab.cores.check import write_table
 from crosslab.errors import UserError
@@ -28,7 +29,6 @@ from crosslab.peers.perplexity import StoredModel, gguf_file
 from groundwork.command_line import Parser, choice
 
 NAME = "lookup"
-PROGRAM = "ours"
 PROMPTS = Path(__file__).with_name("lookup_prompts.toml")
 HEADINGS = ("answer", "tokens", "calls", "guesses", "right", "without", "with", "gain")
 # The constants of runner/engine/prompt_lookup.cc.
@@ -84,7 +84,8 @@ def calls(
     end = len(prompt) + most
     while len(text) < len(prompt) + len(reply):
         tries = always or (decode > 0 and rest == 0)
-        rest -= not tries and rest > 0
+        if not tries:
+            rest = max(0, rest - 1)
         guesses = guess_next(text, min(length, end - len(text))) if tries else ()
         wanted = reply[len(text) - len(prompt) :]
         right = 0

@@ -23,7 +23,8 @@ PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LI
 # vset* in llama.cpp's assembly has no policies, which clang 19 refuses; the defaults are added.
 WITHOUT_POLICY = re.compile(r'("vset[i]?vli zero, [^"\\]*?e\d+, *mf?\d)(\\n)')
 # SpacemiT's sources need GCC: clang has no parameters of type auto in C++17, and prefixes vmadot.
-WITHOUT_AUTO = ("(auto up, auto down)", "template <class U, class D> ", "(U up, D down)")
+AUTO = "constexpr auto div_round_up(auto up, auto down)"
+TEMPLATE = "template <class U, class D> constexpr auto div_round_up(U up, D down)"
 VMADOT = r"""__asm__(".macro vmadot to, left, right\n.option push\n.option arch, +xsmtvdot\n"
         "smt.vmadot \\to, \\left, \\right\n.option pop\n.endm\n");
 """
@@ -92,13 +93,8 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
     tree = unpack_source(source, PARTS, folder)
     cpu = tree / "ggml" / "src" / "ggml-cpu"
     _change(cpu / "arch/riscv/quants.c", lambda text: WITHOUT_POLICY.sub(r"\1, tu, mu\2", text))
-    auto, template, named = WITHOUT_AUTO
-    function = f"constexpr auto div_round_up{auto}"
-    _change(
-        cpu / "spacemit/rvv_kernels.h",
-        lambda text: text.replace(function, template + function.replace(auto, named)),
-    )
-    _change(cpu / "spacemit/ime1_kernels.cpp", lambda text: VMADOT + text)
+    _change(cpu / "spacemit/rvv_kernels.h", lambda text: text.replace(AUTO, TEMPLATE))
+    _change(cpu / "spacemit/ime1_kernels.cpp", lambda text: VMADOT * ("vmadot " in text) + text)
     return tree
 
 
