@@ -218,7 +218,7 @@ PACKAGE_UNIT = """
 [Unit]
 After=multi-user.target
 [Service]
-ExecStart=/bin/sh /root/session
+ExecStart=/bin/sh /opt/session
 StandardOutput=file:/dev/ttyS0
 StandardError=file:/dev/ttyS0
 """
@@ -228,7 +228,7 @@ ask() {{
     /bin/busybox wget -q -O - --header 'Content-Type: application/json' \\
         --post-data '{body}' http://127.0.0.1:8000/v1/chat/completions && echo
 }}
-dpkg --install /root/package.deb
+dpkg --install /opt/package.deb
 echo "enabled: $(systemctl is-enabled {name})"
 ask
 systemctl kill --signal KILL {name}
@@ -255,8 +255,9 @@ def test_a_debian_system_installs_the_package_and_serves(folder: Path, tmp_path:
     asked = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 4, "temperature": 0}
     name = package_name("tiny")
     session = PACKAGE_SESSION.format(name=name, body=json.dumps(asked))
-    shutil.copy(deb, root / "root/package.deb")
-    (root / "root/session").write_text(session, encoding="utf-8")
+    (root / "opt").mkdir(exist_ok=True)
+    shutil.copy(deb, root / "opt/package.deb")
+    (root / "opt/session").write_text(session, encoding="utf-8")
     units = root / "etc/systemd/system"
     (units / "session.service").write_text(PACKAGE_UNIT, encoding="utf-8")
     (units / "multi-user.target.wants").mkdir(exist_ok=True)
