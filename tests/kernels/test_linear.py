@@ -199,7 +199,6 @@ def one_of_each(panel: int, kinds: Sequence[str] = KINDS) -> st.SearchStrategy[t
 
 
 light = settings(
-    deadline=None,
     max_examples=15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

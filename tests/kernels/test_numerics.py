@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crosslab.assemble.kernels import read_kernels
@@ -33,9 +33,7 @@ whole_list = st.tuples(*call_of.values())
 
 settings.register_profile(
     "drivers",
-    deadline=None,
     max_examples=12,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 drivers = settings.get_profile("drivers")
 

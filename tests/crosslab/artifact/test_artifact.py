@@ -389,7 +389,8 @@ def test_malformed_manifest_is_said_to_be_one(tarball: Path, text: bytes) -> Non
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(place=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255), cut=st.booleans())
 def test_no_single_byte_can_change_unseen(

@@ -273,7 +273,8 @@ def test_any_text(sanitized_probe: list[str], tmp_path: Path, rule: str) -> None
     tokenizer = text_probe.trained(rule, whole_words=rule == "llama3")
 
     @settings(
-        max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=12,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(st.lists(texts, min_size=50, max_size=100))
     def same(batch: list[str]) -> None:
@@ -294,7 +295,8 @@ def test_any_marked_text_is_normalized(sanitized_probe: list[str], tmp_path: Pat
     tokenizer = text_probe.trained("qwen2", nfc=True)
 
     @settings(
-        max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=40,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(st.lists(MARKED, min_size=50, max_size=100))
     def same(batch: list[str]) -> None:
