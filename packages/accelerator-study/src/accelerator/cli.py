@@ -79,18 +79,23 @@ def parser() -> Parser:
     add("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
     model.add_attention(add)
     add(
-        "--requantise", default="4:0", metavar="BYTES:SHIFT",
+        "--requantise",
+        default="4:0",
+        metavar="BYTES:SHIFT",
         help="width and right shift of the results (default: 4:0, the whole sum)",
-    )  # fmt: skip
+    )
     add(
-        "--prove", action="store_true",
+        "--prove",
+        action="store_true",
         help="check each stream for races and deadlocks, run it, compare with numpy",
-    )  # fmt: skip
+    )
     add("--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer")
     add(
-        "--traces", metavar="DIR", type=Path,
+        "--traces",
+        metavar="DIR",
+        type=Path,
         help="write timelines for Perfetto: of each layer, and of all layers of a phase or network",
-    )  # fmt: skip
+    )
     add("--timeline", metavar="FILE", type=Path, help="draw all layers' timeline")
     add("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
     add("--json", metavar="FILE", type=Path, help="write all figures")

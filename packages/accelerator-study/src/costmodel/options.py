@@ -26,31 +26,42 @@ def _parser() -> Parser:
     )
     kind = command_line.add_mutually_exclusive_group(required=True).add_argument
     kind(
-        "--model", metavar="FILE", type=Path,
+        "--model",
+        metavar="FILE",
+        type=Path,
         help="a work file; `accelerator workload` writes one. `accelerator --model` takes smollm2, "
         "gpt2, a Hugging Face config.json or a saved IRModule, too",
-    )  # fmt: skip
+    )
     kind("--gemm", metavar="M,N,K", help="one matrix product")
     kind("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
     kind("--trace", metavar="FILE", type=Path, help="estimate the shapes that a recorded run used")
     kind(
-        "--accuracy", metavar="GGUF", type=Path,
+        "--accuracy",
+        metavar="GGUF",
+        type=Path,
         help="measure perplexity under each --scheme (default: all; of one: --scheme int8-token)",
-    )  # fmt: skip
+    )
     choice = command_line.add_argument_group("accelerator").add_argument
     choice(
-        "--hardware", nargs="+", metavar="FILE",
+        "--hardware",
+        nargs="+",
+        metavar="FILE",
         help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files "
         f"(default: {DEFAULT_HARDWARE}; of a search: {SEARCHED_HARDWARE})",
-    )  # fmt: skip
+    )
     choice(
-        "--dataflow", nargs="+", default=["output-stationary"], metavar="FILE",
+        "--dataflow",
+        nargs="+",
+        default=["output-stationary"],
+        metavar="FILE",
         help=f"{', '.join(shipped_names('dataflow'))}, or TOML or TENET .m files",
-    )  # fmt: skip
+    )
     choice(
-        "--macs-per-pe", type=int, metavar="N",
+        "--macs-per-pe",
+        type=int,
+        metavar="N",
         help="multiply-accumulates of a PE in a cycle (default: the hardware's)",
-    )  # fmt: skip
+    )
     choice(
         "--factor",
         action="append",
@@ -59,54 +70,73 @@ def _parser() -> Parser:
         help="value of a name in the maps",
     )
     choice(
-        "--tile", metavar="M,N,K",
+        "--tile",
+        metavar="M,N,K",
         help="tile in the buffer, reduced for smaller products (default: the tile with the least "
         "sum of bus time and array time, which is not the least latency: use --search for that)",
-    )  # fmt: skip
+    )
     work = command_line.add_argument_group("work").add_argument
     work(
-        "--scheme", nargs="+", metavar="NAME",
+        "--scheme",
+        nargs="+",
+        metavar="NAME",
         help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
         f"(default: {AS_COMPILED} for a trace, all for a search, else float16)",
-    )  # fmt: skip
+    )
     work(
-        "--phase", metavar="NAME:TOKENS,...",
+        "--phase",
+        metavar="NAME:TOKENS,...",
         help=f"phases and their tokens (default: {DEFAULT_PHASES})",
-    )  # fmt: skip
+    )
     work("--batch", type=int, default=1, metavar="N", help="number of products of --gemm")
     work(
         "--bind", action="append", default=[], metavar="NAME=N", help="value of a model's open size"
     )
     work(
-        "--causal", type=int, default=0, metavar="N",
+        "--causal",
+        type=int,
+        default=0,
+        metavar="N",
         help="skip the keys that no query of a block of N sees",
-    )  # fmt: skip
+    )
     work("--page", type=int, default=0, metavar="N", help="read the KV cache in pages of N entries")
     work(
-        "--chain", action="store_true",
+        "--chain",
+        action="store_true",
         help="keep activations that fit on chip between consecutive operators",
-    )  # fmt: skip
+    )
     work("--arrays", type=int, default=1, metavar="N", help="number of arrays that share the work")
     work(
-        "--split", choices=(TENSOR, SEQUENCES), default=TENSOR,
+        "--split",
+        choices=(TENSOR, SEQUENCES),
+        default=TENSOR,
         help="split every layer, or the sequences of a batch, between --arrays (default: tensor)",
-    )  # fmt: skip
+    )
     find = command_line.add_argument_group("search, with --model").add_argument
     find("--search", action="store_true", help="find the best arrays, dataflows and mappings")
     find(
-        "--cache", nargs="+", type=int, choices=(16, 8, 4), default=[],
+        "--cache",
+        nargs="+",
+        type=int,
+        choices=(16, 8, 4),
+        default=[],
         help="bits of the KV cache, for each --scheme that does not set them (default: 16)",
-    )  # fmt: skip
+    )
     find(
-        "--pes", type=int, metavar="N",
+        "--pes",
+        type=int,
+        metavar="N",
         help="search arrays of N PEs, N/2, N/4 ... down to 4x4, with sides of at most 16:1 "
         "(default: as many PEs as the hardware has)",
-    )  # fmt: skip
+    )
     find(
-        "--max-perplexity", type=float, default=1.1, metavar="FACTOR",
+        "--max-perplexity",
+        type=float,
+        default=1.1,
+        metavar="FACTOR",
         help="most perplexity of the best designs that are printed, in multiples of float32's; a "
         "model without measured accuracy has no bound (default: 1.1)",
-    )  # fmt: skip
+    )
     find("--mapping", type=Path, metavar="FILE", help="estimate the rows of a search's JSON again")
     find("--html", type=Path, metavar="FILE", help="write interactive plots of the Pareto fronts")
     output = command_line.add_argument_group("output").add_argument
@@ -114,9 +144,10 @@ def _parser() -> Parser:
     output("--csv", type=Path, metavar="FILE", help="write a table by kind of layer")
     output("--plots", type=Path, metavar="DIR", help="write plots as PNG")
     output(
-        "--compare", action="store_true",
+        "--compare",
+        action="store_true",
         help="print only the table of ms, tokens/s, mJ and bytes a token",
-    )  # fmt: skip
+    )
     output("--quiet", action="store_true", help="print no tables")
     return command_line
 
