@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forklab import FORMAT, Repo, git, message
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forkpatch.errors import PatchError
@@ -81,7 +81,7 @@ def content(weave: Weave, base: bytes, kept: Sequence[str] | None = None) -> byt
     return file.data
 
 
-relaxed = settings(max_examples=15)
+relaxed = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @relaxed

@@ -121,7 +121,7 @@ def test_every_pair_that_is_taken_away_is_a_race() -> None:
             check(encode(changed, BATCHED), BATCHED, memory)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_is_proved_gives_the_same_bytes_in_every_order(data: st.DataObject) -> None:
     """Random flags: most are refused; what passes does not depend on the order of the queues."""

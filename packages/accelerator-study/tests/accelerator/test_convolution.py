@@ -71,7 +71,7 @@ def ran(program: Program, order: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_random_convolutions_are_bit_equal(device: Device, data: st.DataObject) -> None:
     layer, side = data.draw(convolutions(device)), st.integers(1, 5)
@@ -91,7 +91,7 @@ def test_random_convolutions_are_bit_equal(device: Device, data: st.DataObject) 
     assert predict(layer, mapping, device).bytes == moved
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_the_reference_is_the_sum_of_the_definition(data: st.DataObject) -> None:
     layer = replace(data.draw(convolutions(DEVICE)), requantisation=EXACT)
@@ -115,7 +115,7 @@ def test_the_reference_is_the_sum_of_the_definition(data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_random_poolings_are_bit_equal(device: Device, data: st.DataObject) -> None:
     channels = data.draw(st.sampled_from([3, 16, 40]))

@@ -30,7 +30,7 @@ WORD = (1 << 64) - 1
 
 
 @pytest.mark.parametrize("device", [DEVICE, BATCHED], ids=lambda d: d.name)
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_round_trip(device: Device, data: st.DataObject) -> None:
     listed = data.draw(st.lists(instructions(device), max_size=4))
@@ -40,7 +40,7 @@ def test_round_trip(device: Device, data: st.DataObject) -> None:
     assert disassemble(stream, device).count("\n") == len(listed)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(min_size=16, max_size=16))
 def test_any_16_bytes_are_refused_or_come_back(data: bytes) -> None:
     try:

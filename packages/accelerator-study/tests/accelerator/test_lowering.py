@@ -39,7 +39,7 @@ def requantisations(draw: st.DrawFn) -> Requantisation:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_random_layers_are_bit_equal(device: Device, data: st.DataObject) -> None:
     extents = st.tuples(st.integers(1, 70), st.integers(1, 100), st.integers(1, 150))
@@ -66,7 +66,7 @@ def test_the_largest_sums_are_exact() -> None:
     assert set(layer.reference(values, weights).ravel()) == {1536 * 128 * 128}
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 99))
 def test_the_reference_is_integer_arithmetic(inputs: int, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def test_rounding_and_saturation() -> None:
     assert not Requantisation(2, 10).saturates(1536)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_packed_blocks_come_back(rows: int, columns: int, height: int, width: int) -> None:
     matrix = np.arange(rows * columns, dtype=np.int8).reshape(rows, columns)

@@ -97,7 +97,7 @@ def cases(draw: st.DrawFn) -> tuple[LinearLayer, Mapping, Device]:
     return LinearLayer("any", *extents, form), Mapping(*sides, draw(st.booleans()), halves), device
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(cases())
 def test_bytes_are_predicted_and_times_add_up(case: tuple[LinearLayer, Mapping, Device]) -> None:
     layer, mapping, device = case

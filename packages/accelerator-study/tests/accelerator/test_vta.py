@@ -41,7 +41,7 @@ def oracle(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return lambda stream, memory: vta_oracle.run(program, folder, stream, memory)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_programs_do_the_same_in_every_order(device: Device, data: st.DataObject) -> None:
     stream, memory = data.draw(programs(device))
@@ -55,8 +55,7 @@ def test_random_programs_do_the_same_in_every_order(device: Device, data: st.Dat
 
 
 @settings(
-    max_examples=100,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_random_programs_are_equal_to_the_last_byte(

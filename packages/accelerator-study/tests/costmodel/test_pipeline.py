@@ -62,7 +62,7 @@ def walk(
     return time, sum(fetch), sum(store)
 
 
-@settings(max_examples=120)
+@settings(max_examples=120, deadline=None)
 @given(
     st.tuples(st.integers(1, 21), st.integers(1, 17), st.integers(1, 19)),
     st.tuples(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8)),

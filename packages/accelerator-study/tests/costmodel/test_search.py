@@ -46,7 +46,7 @@ def small(size: int, bandwidth: float) -> Hardware:
     return replace(EDGE, levels=levels)
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from(FLOWS),
     st.integers(1, 40),
@@ -112,7 +112,7 @@ def every_mapping(problem: Problem) -> list[tuple[tuple[int, int, int], tuple[st
     return [(tile, order) for tile in tiles for order in permutations(DIMENSIONS)]
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(small_problems())
 def test_pruning_loses_nothing(problem: Problem) -> None:
     """Against the simulation of every tile that fits, in every order of the loops."""

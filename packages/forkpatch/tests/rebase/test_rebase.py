@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from forklab import CORE, FILES, ForkLab, copy_of, core, git, message
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forkpatch.git.calls import init_repository
@@ -352,7 +352,7 @@ def test_lines_that_were_there_before_do_not_pass_for_the_patch(lab: ForkLab) ->
 BODIES = {"add": "0 + a + b", "sub": "b - a", "mul": "a * b * 1"}
 
 
-@settings(max_examples=6)
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     series=st.permutations(sorted(BODIES)).flatmap(
         lambda names: st.integers(1, 3).map(lambda count: list(names)[:count])

@@ -79,7 +79,7 @@ def test_immediates_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("one", UNITS, ids=lambda u: str(u.vlen))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_random_layers_are_bit_equal(one: MatrixUnit, data: st.DataObject) -> None:
     extents = st.tuples(st.integers(1, 90), st.integers(1, 120), st.integers(1, 150))

@@ -66,7 +66,7 @@ SIDES = st.tuples(*[st.integers(1, 9)] * 3)
 PLANS = st.lists(st.tuples(SIDES, st.permutations(DIMENSIONS).map(tuple)), min_size=1, max_size=2)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(FLOWS), SIDES, PLANS, st.sampled_from(Role))
 def test_every_access_is_counted(
     flow: str,
