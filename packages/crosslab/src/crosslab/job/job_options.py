@@ -25,6 +25,8 @@ from groundwork.command_line import Parser, at_first_look
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
+# The bound of logits' errors where decode attention rounds queries and weights to int16.
+INT8_CACHE_TOLERANCE = 1e-3
 PROMPT = "What is the capital of France?"
 PINNED_MODEL = "smollm2-135m"
 
@@ -110,7 +112,8 @@ class Job:
         """Largest difference of a logit to the reference's, as a part of its largest."""
         if self.offload:
             return self.offload.tolerance
-        return self.recipe.weights.tolerance
+        tolerance = self.recipe.weights.tolerance
+        return max(tolerance, INT8_CACHE_TOLERANCE) if self.int8_cache else tolerance
 
     @property
     def rounds(self) -> bool:

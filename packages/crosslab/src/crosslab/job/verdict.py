@@ -40,6 +40,7 @@ from crosslab.models.reference import ReferenceLlama, RoundingBlocks
 from crosslab.models.roundings import (
     FLOAT32_SLACK,
     HALVES_SLACK,
+    INT16_SLACK,
     RoundingError,
     Roundings,
     RunRoundings,
@@ -244,7 +245,7 @@ def judge(
         return _judge_vector(logits, asked, job.tolerance)
     if job.rounds and record is None:
         raise LabError("the run wrote no record of what it rounded")
-    slack = HALVES_SLACK if job.halves else FLOAT32_SLACK
+    slack = HALVES_SLACK if job.halves else INT16_SLACK if job.int8_cache else FLOAT32_SLACK
     taking = RunRoundings(record, slack) if job.rounds and record is not None else None
     fault, tolerance = _end_fault(tokens, asked.stop, job.max_new), job.tolerance
     if taking:

@@ -15,6 +15,10 @@ its sums in registers and works on several, as in-order cores wait for the sum b
 With queries in halves the factors of all products are halves, and their sums float32: cores with
 Zvfh have one instruction for both. Where a target has none, a pass makes everything float32.
 
+Over pages in int8 all products are of integers, so that no key or value is converted to a float.
+Queries are rounded to int16, and so are a tile's weights times the factors of its values: by a
+65,534th of the largest at most, less than halves round. Sums are int32.
+
 Parts have the same number of keys whatever the threads, so that the result does not depend on them.
 What a long sequence's parts give is merged once all tasks are done.
 
@@ -23,13 +27,15 @@ A sequence without keys has output 0 and log-sum-exp ``EMPTY_LSE``, as upstream'
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 
+from ._int8_pages_cpu import quantise_row
 from ._kv_layouts import PagedKeys, match_integers, row_of_pages
 from ._rope_tables import RopeTable, rope_macros, rope_table
 from ._tiled_attention import EMPTY_LSE, LOG2_E, LOWEST_SCORE, row_max
-from ._vector_math import exp2, log2
+from ._vector_math import exp2, log2, rounded
 from ._vector_rows import MOST_LANES, copy_row, fill_row, lanes_of, zero_row
 
 # Keys of a tile: how many share one step of the softmax.
@@ -51,51 +57,46 @@ def _power_of_two(most: int) -> int:
     return 1 << most.bit_length() - 1
 
 
-def _sum(vector):
+def _sum(x, row, lanes: int):
+    """Return the sum of the first elements of a row of float32 or int32."""
+    vector = x[row, T.ramp(0, 1, lanes)]
+    if x.dtype == "int32":
+        return T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.add", vector)
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fadd", T.float32(0), vector)
 
 
-def _single(x, row: tuple, first, lanes: int, near: str):
-    """Load elements of a row as float32; int8 values are first converted to the type `near`."""
-    value = x[(*row, T.ramp(first, 1, lanes))]
-    if x.dtype == "int8":
-        # LLVM would convert to float32 at once, and again where a product needs a half.
-        value = T.call_llvm_pure_intrin(f"{near}x{lanes}", "llvm.arithmetic.fence", T.cast(value, f"{near}x{lanes}"))
-    return T.cast(value, f"float32x{lanes}")
+def _elements(x, row: tuple, first, lanes: int, dtype: str):
+    """Load elements of a row in another type."""
+    return T.cast(x[(*row, T.ramp(first, 1, lanes))], f"{dtype}x{lanes}")
 
 
-def _store_scores(S_tile, first, queries, keys, rows: list, sums, width, factor=None) -> None:
+def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None:
     """Write the scores of some keys for all queries, each a dot product.
 
     Args:
         S_tile: [group, KV_TILE], the scores.
         first: the column of the first key.
-        queries: [group, d], in the type that whole numbers are converted to.
+        queries: [group, d].
         keys: the buffer of the keys.
         rows: the row of each key there, all indices but the last.
         sums: [len(rows) * group, lanes], which stays in registers.
         width: elements of a row.
-        factor: gives what the scores of a row are multiplied by, or None; without it, nothing is.
     """
-    group, lanes, near = int(queries.shape[0]), int(sums.shape[1]), str(queries.dtype)
+    group, lanes, dtype = int(queries.shape[0]), int(sums.shape[1]), str(sums.dtype)
     lane = T.ramp(0, 1, lanes)
     scores = [(g, j, row) for j, row in enumerate(rows) for g in range(group)]
 
     def add(at: Any, *, begin: bool) -> None:
         for i, (g, _, row) in enumerate(scores):
-            product = _single(queries, (g,), at, lanes, near) * _single(keys, row, at, lanes, near)
+            product = _elements(queries, (g,), at, lanes, dtype) * _elements(keys, row, at, lanes, dtype)
             T.buffer_store(sums, product if begin else sums[i, lane] + product, [i, lane])
 
     add(0, begin=True)
     with T.serial(1, width // lanes) as block:
         IRBuilder.name("block", block)
         add(block * lanes, begin=False)
-    factors = [factor(row) if factor else None for row in rows]
     for i, (g, j, _) in enumerate(scores):
-        score = _sum(sums[i, lane])
-        if factors[j] is not None:
-            score = score * factors[j]
-        T.buffer_store(S_tile, score, [g, first + j])
+        T.buffer_store(S_tile, _sum(sums, i, lanes), [g, first + j])
 
 
 def _add_value(parts, weights, j, values, row, first) -> None:
@@ -103,18 +104,18 @@ def _add_value(parts, weights, j, values, row, first) -> None:
 
     Args:
         parts: [group, lanes], which stays in registers.
-        weights: [group, KV_TILE], in the type that whole numbers are converted to.
+        weights: [group, KV_TILE].
         j: the value's column of the weights.
         values: the buffer of the values.
         row: its row there, all indices but the last.
         first: the first column of the part.
     """
     group, lanes = map(int, parts.shape)
-    near = str(weights.dtype)
+    dtype = str(parts.dtype)
     lane = T.ramp(0, 1, lanes)
     for g in range(group):
-        weight = T.Broadcast(T.cast(weights[g, j], "float32"), lanes)
-        product = weight * _single(values, row, first, lanes, near)
+        weight = T.Broadcast(T.cast(weights[g, j], dtype), lanes)
+        product = weight * _elements(values, row, first, lanes, dtype)
         T.buffer_store(parts, parts[g, lane] + product, [g, lane])
 
 
@@ -137,12 +138,13 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     page_row, page_dtype = row_of_pages(d, dtype, int8_pages)
     near = dtype if dtype == "float16" else "float32"
-    # Weights times values' factors would leave the range of halves: the largest factor is apart.
-    apart = int8_pages and near == "float16"
     group = h_q // h_kv
-    abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // group)))  # keys
-    lanes = lanes_of(d, SUM_LANES)
+    # Sums of integers are added up in a tree, so that more lanes cost less.
+    wider = 2 if int8_pages else 1
+    abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // (wider * group))))  # keys
+    lanes = lanes_of(d, wider * SUM_LANES)
     v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, MOST_OUTPUTS // group)))
+    zero = tirx.const(0, "int32" if int8_pages else "float32")
     in_vectors = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
     pages_of_part = max(1, PART // page_size)
     part_keys = pages_of_part * page_size
@@ -223,16 +225,24 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 Q_tile = T.sblock_alloc_buffer((group, d), near)
                 K_tile = T.sblock_alloc_buffer((KV_TILE, d), "float32")
                 S_tile = T.sblock_alloc_buffer((group, KV_TILE), "float32")
-                P_tile = T.sblock_alloc_buffer((group, KV_TILE), near)
+                P_tile = T.sblock_alloc_buffer((group, KV_TILE), "int16" if int8_pages else near)
                 sums = T.sblock_alloc_buffer((abreast * group, lanes), "float32")
                 O_tile = T.sblock_alloc_buffer((group, d), "float32")
-                O_part = T.sblock_alloc_buffer((group, v_lanes), "float32")
+                O_part = T.sblock_alloc_buffer((group, v_lanes), "int32" if int8_pages else "float32")
                 m_val = T.sblock_alloc_buffer((group,), "float32")
                 m_new = T.sblock_alloc_buffer((group,), "float32")
                 d_lanes = T.sblock_alloc_buffer((group, KV_TILE), "float32")
                 scale = T.sblock_alloc_buffer((group,), "float32")
+                # Over pages in int8.
+                Q_whole = T.sblock_alloc_buffer((group, d), "int16")
+                whole_sums = T.sblock_alloc_buffer((abreast * group, lanes), "int32")
+                S_whole = T.sblock_alloc_buffer((group, KV_TILE), "int32")
+                q_factors = T.sblock_alloc_buffer((group,), "float32")
+                k_factors = T.sblock_alloc_buffer((KV_TILE,), "float32")
                 v_factors = T.sblock_alloc_buffer((1, KV_TILE), "float32")
-                largest = T.sblock_alloc_buffer((1,), "float32")
+                V_whole = T.sblock_alloc_buffer((1, KV_TILE), "int16")
+                v_factor = T.sblock_alloc_buffer((1,), "float32")
+                largest = T.sblock_alloc_buffer((KV_TILE,), "int32")
 
                 row: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
@@ -251,17 +261,27 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     zero_row(d_lanes, (g,), KV_TILE)
                     zero_row(O_tile, (g,), d, **in_vectors)
                     # Written outside of the loop, it shares no memory with `sums`: both stay in registers.
-                    zero_row(O_part, (g,), v_lanes)
+                    fill_row(O_part, (g,), v_lanes, lambda _: zero)
                     if rotary_mode == 1:
                         copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), **in_vectors)
                     else:
                         copy_row(Q_tile, (g,), d, q, (b, h * group + g), **in_vectors)
+                    if int8_pages:
+                        q_factors[g] = quantise_row(Q_whole, (g,), d, q, (b, h * group + g), largest)
 
                 for tile in T.serial(T.ceildiv(part_len, KV_TILE)):
                     kv_begin: T.let[T.int32] = part_begin + tile * KV_TILE
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, KV_TILE)
                     kv_row = T.meta_var(keys.row(page_begin, kv_begin))
                     place = T.meta_var(keys.places_of_tile(b, page_begin, h, kv_begin, KV_TILE))
+                    if int8_pages:
+                        # Once a row, not once an element of it.
+                        zero_row(v_factors, (0,), KV_TILE)
+                        for j in T.serial(num_keys):
+                            k_factors[j] = keys.factor(place(j)[0])
+                            v_factors[0, j] = keys.factor(place(j)[1])
+                        v_factor[0] = quantise_row(V_whole, (0,), KV_TILE, v_factors, (0,), largest)
+                        fill_row(v_factors, (0,), KV_TILE, lambda j: T.cast(V_whole[0, j], "float32"))
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             key = T.meta_var(place(j)[0])
@@ -271,9 +291,14 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
                             # Those behind the last key are masked below.
                             _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, width)
+                    elif int8_pages:
+                        for some in T.serial(T.ceildiv(num_keys, abreast)):
+                            _store_scores(S_whole, some * abreast, Q_whole, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], whole_sums, width)
+                        for g in T.unroll(group):
+                            fill_row(S_tile, (g,), KV_TILE, lambda j: T.cast(S_whole[g, j], "float32") * (k_factors[j] * q_factors[g]))
                     else:
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
-                            _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width, keys.factor)
+                            _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width)
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j] * (sm_scale * T.float32(LOG2_E)), T.float32(LOWEST_SCORE))
@@ -289,27 +314,17 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             S_tile[g, j] = exp2(S_tile[g, j] - m_new[g])
                         for j in T.vectorized(KV_TILE):
                             d_lanes[g, j] = d_lanes[g, j] * scale[g] + S_tile[g, j]
-                    if int8_pages:
-                        # Once a value, not once an element of it.
-                        zero_row(v_factors, (0,), KV_TILE)
-                        for j in T.serial(num_keys):
-                            v_factors[0, j] = keys.factor(place(j)[1])
-                        if apart:
-                            largest[0] = row_max(v_factors, 0, KV_TILE)
-                            inverse: T.let[T.float32] = T.if_then_else(largest[0] > T.float32(0), T.float32(1) / largest[0], T.float32(0))
-                            for j in T.vectorized(KV_TILE):
-                                v_factors[0, j] = v_factors[0, j] * inverse
                     for g in T.unroll(group):
-                        for j in T.vectorized(KV_TILE):
-                            if int8_pages:
-                                P_tile[g, j] = T.cast(S_tile[g, j] * v_factors[0, j], near)
-                            else:
-                                P_tile[g, j] = T.cast(S_tile[g, j], near)
+                        if int8_pages:
+                            # No weight is above 1.
+                            fill_row(P_tile, (g,), KV_TILE, lambda j: T.cast(rounded(S_tile[g, j] * v_factors[0, j])[0], "int16"))
+                        else:
+                            fill_row(P_tile, (g,), KV_TILE, lambda j: T.cast(S_tile[g, j], near))
                     for block in T.serial(width // v_lanes):
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
-                                if apart:
-                                    O_part[g, c] = T.float32(0)
+                                if int8_pages:
+                                    O_part[g, c] = T.int32(0)
                                 else:
                                     O_part[g, c] = O_tile[g, block * v_lanes + c] * scale[g]
                         for some in T.serial(num_keys // V_ABREAST):
@@ -319,14 +334,14 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             _add_value(O_part, P_tile, num_keys - 1 - j, pages, place(num_keys - 1 - j)[1], block * v_lanes)
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
-                                if apart:
-                                    O_tile[g, block * v_lanes + c] = O_tile[g, block * v_lanes + c] * scale[g] + O_part[g, c] * largest[0]
+                                if int8_pages:
+                                    O_tile[g, block * v_lanes + c] = O_tile[g, block * v_lanes + c] * scale[g] + T.cast(O_part[g, c], "float32") * v_factor[0]
                                 else:
                                     O_tile[g, block * v_lanes + c] = O_part[g, c]
 
                 for g in T.unroll(group):
                     # The sum is 0 only without keys; else it has its maximum's 1 in it.
-                    total: T.let[T.float32] = _sum(d_lanes[g, T.ramp(0, 1, KV_TILE)])
+                    total: T.let[T.float32] = _sum(d_lanes, g, KV_TILE)
                     m_new[g] = T.if_then_else(kv_len > 0, m_val[g] + log2(total), T.float32(EMPTY_LSE))
                     scale[g] = T.if_then_else(kv_len > 0, T.float32(1) / total, T.float32(0))
                     if kv_len > part_keys:

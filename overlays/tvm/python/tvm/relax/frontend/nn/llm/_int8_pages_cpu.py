@@ -20,7 +20,7 @@ from ._vector_rows import columns, fill_row, lanes_of
 
 # All but the sign of a float32. So the largest of a row is one of integers, and NaN is the largest.
 MAGNITUDE = 0x7FFFFFFF
-# Rows whose largest element is not above this are zeros: 127 divided by it has to be finite.
+# Rows whose largest element is not above this are zeros: 32767 divided by it has to be finite.
 LEAST = 2.0**-100
 
 
@@ -28,28 +28,35 @@ def _element(x: Any, row: tuple, column: Any) -> Any:
     return T.cast(x[(*row, column)], "float32")
 
 
-def _quantise_row(pages, at: tuple, x, row: tuple, largest) -> None:
-    """Write a row of x, rounded, to the row `at` of the pages.
+def quantise_row(to, at: tuple, width: int, x, row: tuple, largest) -> Any:
+    """Write a row of x, rounded, to the row `at` of a buffer; return what it is multiplied by.
 
     NaN or infinity in the row makes the factor one, and so all that is read of the row.
 
     Args:
-        pages: buffer of int8.
+        to: buffer of int8 or int16.
         at: indices of the row there, all but the last.
-        x: buffer of keys or values.
+        width: elements of the row.
+        x: buffer of numbers.
         row: indices of the row there, likewise.
         largest: int32, [lanes], which stays in registers.
     """
-    d, lanes = int(pages.shape[-1]) - FACTOR_BYTES, int(largest.shape[0])
+    lanes, most = int(largest.shape[0]), tirx.max_value(to.dtype).value
     fill_row(largest, (), lanes, lambda _: tirx.const(0, "int32"))
-    with columns(d, lanes) as (first, lane):
+    with columns(width, lanes) as (first, lane):
         bits = tirx.reinterpret("int32", _element(x, row, first + lane))
         T.buffer_store(largest, T.max(largest[lane], tirx.bitwise_and(bits, tirx.const(MAGNITUDE, "int32"))), [lane])
     bits = T.Bind(T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.smax", largest[T.ramp(0, 1, lanes)]))
-    most = T.Bind(tirx.reinterpret("float32", bits))
-    inverse = T.Bind(T.if_then_else(most > const(LEAST), const(127) / most, const(0)))
-    fill_row(pages, at, d, lambda c: T.cast(rounded(_element(x, row, c) * inverse)[0], "int8"), lanes=lanes)
-    factor = tirx.reinterpret("int8x4", most * const(1 / 127))
+    top = T.Bind(tirx.reinterpret("float32", bits))
+    inverse = T.Bind(T.if_then_else(top > const(LEAST), const(most) / top, const(0)))
+    fill_row(to, at, width, lambda c: T.cast(rounded(_element(x, row, c) * inverse)[0], to.dtype), lanes=lanes)
+    return top * const(1 / most)
+
+
+def _keep_row(pages, at: tuple, x, row: tuple, largest) -> None:
+    """Write a row of keys or values and its factor to the row `at` of the pages."""
+    d = int(pages.shape[-1]) - FACTOR_BYTES
+    factor = tirx.reinterpret("int8x4", quantise_row(pages, at, d, x, row, largest))
     T.buffer_store(pages, factor, [*at, T.ramp(d, 1, FACTOR_BYTES)])
 
 
@@ -80,8 +87,8 @@ def _append_int8_cpu(num_key_value_heads, head_dim, dtype, page_size: int = 16):
                 slot: T.let[T.int32] = position_map[token]
                 if slot != T.int32(-1):
                     for h in T.serial(num_key_value_heads):
-                        _quantise_row(pages, (slot // page_size, 0, h, slot % page_size), k_data, (token, h), largest)
-                        _quantise_row(pages, (slot // page_size, 1, h, slot % page_size), v_data, (token, h), largest)
+                        _keep_row(pages, (slot // page_size, 0, h, slot % page_size), k_data, (token, h), largest)
+                        _keep_row(pages, (slot // page_size, 1, h, slot % page_size), v_data, (token, h), largest)
 
     return tir_kv_cache_transpose_append
 

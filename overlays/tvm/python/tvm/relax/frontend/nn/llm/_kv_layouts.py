@@ -25,6 +25,8 @@ from ._kernel_common import _get_kv_chunk_len, _get_seq_offset
 
 # Bytes of the factor of a row in int8: a float32 behind the elements.
 FACTOR_BYTES = 4
+# The largest head dimension there: an int32 holds the sum of so many products of int16 and int8.
+MOST_IN_INT8 = 512
 
 
 def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
@@ -38,6 +40,8 @@ def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
     """
     if int8 and d % FACTOR_BYTES:
         raise ValueError(f"a KV cache in int8 needs a head dimension that 4 divides, got {d}")
+    if int8 and d > MOST_IN_INT8:
+        raise ValueError(f"a KV cache in int8 has heads of at most {MOST_IN_INT8}, got {d}")
     return (d + FACTOR_BYTES, "int8") if int8 else (d, dtype)
 
 
