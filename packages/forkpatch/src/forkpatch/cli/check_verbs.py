@@ -1,49 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that verify a series: check, record, necessity."""
+"""Verbs that verify a series: check, record, necessity; and on newer versions: probe, watch."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from forkpatch.cli.options import (
     RELEASE,
     SOURCES,
     Verb,
-    flag,
     known_sources,
     plans_of_release,
-    value,
+    version_of,
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import RECORD
-from forkpatch.output import counted, print_table, say, warn, write_report
+from forkpatch.output import counted, print_table, say, warn
 from forkpatch.series.shared import homes_first, record_version
-from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
+from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, mirrors_of
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.drift import Drift, compare, files_to_compare
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import patch_name
 
+if TYPE_CHECKING:
+    from forkpatch.inspect.applicability import MapCell, SeriesMap
 
-def run_check(fork: Fork, options: argparse.Namespace) -> int:
+_MOST_COLUMNS = 6  # versions in a table with a column for each
+_MOST_NAMES = 5  # newer versions that are listed
+
+
+def run_check(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Lint patches, series and overlays; print each finding with its place and fix."""
     from forkpatch.inspect.lint import check_fork  # noqa: PLC0415 - for this verb only
 
     if options.together:
-        return _check_together(fork, options.together, options.json)
+        return _check_together(fork, options.together)
     report = check_fork(fork)
     say(*(str(finding) for finding in report.findings))
     say(*(f"not checked: {note}" for note in report.notes))
     count = counted(len(report.findings), "finding") if report.findings else "no findings"
     unchecked = f" in what was checked; not checked: {', '.join(report.unchecked)}"
     say(f"{count}{unchecked if report.unchecked else ''}")
-    write_report(options.json, report)
-    return 1 if report.findings else 0
+    return report, 1 if report.findings else 0
 
 
-def _check_together(fork: Fork, branch: str, target: str | None) -> int:
+def _check_together(fork: Fork, branch: str) -> tuple[object, int]:
     """Check whether the changes of a branch and the changes here apply together."""
     from forkpatch.inspect.together import check_together  # noqa: PLC0415 - for this option only
 
@@ -61,11 +68,10 @@ def _check_together(fork: Fork, branch: str, target: str | None) -> int:
         compared = ", as far as they were compared" if report.missing else none
         say(f"{branch} and the changes here apply together{compared}")
         say(*(f"  {name}: {', '.join(order)}" for name, order in report.orders.items()))
-    write_report(target, report)
-    return 1 if report.clashes or report.missing else 0
+    return report, 1 if report.clashes or report.missing else 0
 
 
-def run_record(fork: Fork, options: argparse.Namespace) -> int:
+def run_record(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Write derived.json beside each series, or check that it is up to date."""
     pins = [pin for versions in fork.lock.upstreams.values() for pin in versions.values()]
     if options.upstream:
@@ -104,18 +110,17 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
         say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
         wrong |= options.check and not done.same
-    write_report(options.json, result)
-    return 1 if wrong else 0
+    return result, 1 if wrong else 0
 
 
-def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
+def run_necessity(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Run each patch's test without the patch, to find patches that are no longer needed."""
-    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
+    from forkpatch.regression.necessity import TIMEOUT, Verdict, judge, open_trees  # noqa: PLC0415
 
     plans = plans_of_release(fork, options)
     judgements = []
-    with open_trees(fork, plans, options.timeout) as trees:
-        for upstream, patch in _patches(plans, options.patches):
+    with open_trees(fork, plans, options.timeout or TIMEOUT) as trees:
+        for upstream, patch in _patches(plans, options.patch):
             judgements.append(judge(trees, upstream, patch))
             say(f"{patch.name}: {judgements[-1].verdict}: {judgements[-1].reason}")
     print_table(
@@ -125,8 +130,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
             for item in judgements
         ],
     )
-    write_report(options.json, judgements)
-    return 0 if all(item.verdict is Verdict.NEEDED for item in judgements) else 1
+    return judgements, 0 if all(item.verdict is Verdict.NEEDED for item in judgements) else 1
 
 
 def _patches(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
@@ -142,32 +146,129 @@ def _patches(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Pa
     return selected
 
 
+def run_probe(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
+    """List the upstream versions on which each patch applies, and the commit that broke it."""
+    from forkpatch.inspect.applicability import map_fork, map_upstream  # noqa: PLC0415
+
+    if options.upstream is None:
+        if wrong := [name for name in ("version", "versions") if getattr(options, name)]:
+            raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
+        result = map_fork(fork, known_sources(fork, options))
+    else:
+        chosen = known_sources(fork, options)
+        upstream = version_of(fork, options)
+        result = map_upstream(fork, upstream, chosen, options.versions, options.to or "HEAD")
+    for series in result.sets if options.json != "-" else ():
+        if options.upstream is None:
+            say(f"{series.upstream} {series.set}:")
+        key = series.upstream, series.set
+        _say_probe(series, [row for row in result.rows if (row.upstream, row.set) == key])
+    return result, 0
+
+
+def _say_probe(series: SeriesMap, rows: Sequence[MapCell]) -> None:
+    """Print the fits of the patches on each version, and the commits that changed a fit."""
+    versions = dict.fromkeys(row.version for row in rows)
+    fits = {(row.patch, row.version): row.outcome for row in rows}
+    if len(versions) <= _MOST_COLUMNS:
+        cells = [[patch, *(fits[patch, each] for each in versions)] for patch in series.patches]
+        print_table(("patch", *versions), cells)
+    else:
+        by_patch = ({each: fits[patch, each] for each in versions} for patch in series.patches)
+        cells = [
+            [patch, line]
+            for patch, known in zip(series.patches, by_patch, strict=True)
+            for line in _ranges(known)
+        ]
+        print_table(("patch", f"on {len(versions)} versions"), cells)
+    commits = counted(series.commits, "upstream commit")
+    say(f"{commits} since {series.set} changed these files; each was probed")
+    for turn in series.turns:
+        again = "; it applies again later" if turn.again else ""
+        say(f"{turn.patch}: {turn.fit} since {turn.commit[:12]} {turn.subject}{again}")
+
+
+def _ranges(fits: Mapping[str, str]) -> Iterator[str]:
+    """Yield a fit and its first and last version, for each run of versions with the same fit."""
+    for fit, run in groupby(fits, key=fits.__getitem__):
+        first, *others = run
+        yield f"{fit}: {first}{f' to {others[-1]}' if others else ''}"
+
+
+def _newest(names: Sequence[str]) -> str:
+    """Return the newest releases of a list in words, or its newest versions without releases."""
+    from forkpatch.pins.versions import version_of as number_of  # noqa: PLC0415 - for this verb only
+
+    releases = [name for name in names if (known := number_of(name)) and not known.is_prerelease]
+    shown = (releases or list(names))[-_MOST_NAMES:]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more (--json lists them)" if rest else "")
+
+
+def run_watch(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
+    """List upstream versions that are newer than the pinned ones."""
+    from forkpatch.pins.versions import news_of  # noqa: PLC0415 - for this verb only
+
+    chosen = known_sources(fork, options)
+    news = []
+    for upstream in fork.lock.release()[1]:
+        places = list(mirrors_of(upstream, fork.cache, chosen))
+        if not options.offline:
+            places.append(upstream.url)
+        news.append(news_of(upstream, places, index=not options.offline))
+    print_table(
+        ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),
+        [
+            (
+                item.upstream,
+                item.version,
+                _newest(item.tags) or ("-" if item.tags_understood else "tags not understood"),
+                _newest(item.wheels) or "-",
+                item.head[:12] or "-",
+            )
+            for item in news
+        ],
+    )
+    say(*(f"{item.upstream}: not asked: {note}" for item in news for note in item.notes))
+    return news, 0
+
+
 VERBS = (
     Verb(
         "check",
         run_check,
-        value(
-            "--together",
-            "BRANCH",
-            "check instead whether the changes of BRANCH and those here apply together",
-        ),
+        "--together BRANCH  check instead whether the changes of BRANCH and here apply together",
     ),
     Verb(
         "record",
         run_record,
-        *SOURCES,
-        value("upstream", "UPSTREAM", "default: all", nargs="?"),
-        value("--version", "V", "default: every version in the lock"),
-        flag("--check", "write nothing; exit with 1 if a derived.json is out of date"),
+        SOURCES,
+        """
+        [UPSTREAM]  default: all
+        --version V  default: every version in the lock
+        --check  write nothing; exit with 1 if a derived.json is out of date
+        """,
         claim=Claim.WRITE,
         reads="check",
     ),
     Verb(
         "necessity",
         run_necessity,
-        *SOURCES,
-        value("patches", "PATCH", "patches to test (default: all)", nargs="*"),
+        SOURCES,
+        "[PATCH...]  patches to test (default: all)",
         RELEASE,
-        value("--timeout", "S", "seconds for one run of a test", type=float, default=1800),
+        "--timeout SECONDS  for one run of a test (default: 1800)",
     ),
+    Verb(
+        "probe",
+        run_probe,
+        SOURCES,
+        """
+        [UPSTREAM]  upstream to probe (default: all series)
+        --version V  version whose series is probed (default: the release's)
+        --versions V...  tags, commits or wheel versions to probe
+        --to REF  scan the commits up to this one (default: HEAD)
+        """,
+    ),
+    Verb("watch", run_watch, SOURCES),
 )

@@ -20,7 +20,7 @@ from forkpatch.errors import UserError
 from forkpatch.git.calls import drop_variables, require_git
 from forkpatch.git.objects import end_readers
 from forkpatch.model.settings import find_root, load_settings
-from forkpatch.output import be_quiet
+from forkpatch.output import be_quiet, write_report
 from forkpatch.tree.claim import claimed
 from forkpatch.tree.fork import open_fork
 from groundwork.command_line import Parser
@@ -30,12 +30,13 @@ from groundwork.errors import exit_code_of
 _OBJECTS = 5_000_000
 #: The verbs of each module; only the module of the typed verb is loaded.
 _VERBS = {
-    "start_verbs": ("init", "adopt"),
-    "tree_verbs": ("apply", "status", "lock", "tree"),
-    "check_verbs": ("check", "record", "necessity"),
-    "series_verbs": ("edit", "export", "rebase", "submit", "import-series"),
-    "rework_verbs": ("range-diff", "absorb", "split", "bisect", "push"),
-    "version_verbs": ("probe", "watch"),
+    "tree_verbs": ("init", "adopt", "apply", "status", "lock", "tree"),
+    "check_verbs": ("check", "record", "necessity", "probe", "watch"),
+    "rebase_verbs": ("rebase",),
+    "series_verbs": (
+        *("edit", "export", "submit", "import-series", "range-diff", "absorb", "split", "bisect"),
+        "push",
+    ),
 }
 
 
@@ -70,7 +71,9 @@ def _run(options: argparse.Namespace) -> int:
     be_quiet(options.json == "-")
     with claimed(settings, verb.claim_of(options)):
         try:
-            return verb.run(open_fork(settings, new=verb.begins), options)
+            result, code = verb.run(open_fork(settings, new=verb.begins), options)
+            write_report(options.json, result)
+            return code
         finally:
             end_readers()
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of verbs, and the options that several verbs share."""
+"""Registry of verbs, their options as a text, and the options that several verbs share."""
 
 from __future__ import annotations
 
 import argparse
+import keyword
+import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from forkpatch.errors import UserError
@@ -15,60 +20,32 @@ from forkpatch.sources.repository import local_path
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, TreePlan
 
-Run = Callable[[Fork, argparse.Namespace], int]
-#: Function that adds an option, a word or a choice of options to a parser or to a group of options.
-Option = Callable[[Any], object]
+#: Function of a verb: returns the result, which ``--json`` writes, and the exit code.
+Run = Callable[[Fork, argparse.Namespace], tuple[object, int]]
 
-
-def value(name: str, metavar: str | None, text: str | None = None, **settings: Any) -> Option:
-    """Return an option with a value, or a word."""
-    return lambda parser: parser.add_argument(name, metavar=metavar, help=text, **settings)
-
-
-def values(name: str, metavar: str, text: str) -> Option:
-    """Return an option with one or more values."""
-    return value(name, metavar, text, nargs="+", default=[])
-
-
-def repeated(name: str, metavar: str, text: str) -> Option:
-    """Return an option that a user may type several times."""
-    return value(name, metavar, text, action="append", default=[])
-
-
-def flag(name: str, text: str, **settings: Any) -> Option:
-    """Return an option without a value."""
-    return lambda parser: parser.add_argument(name, action="store_true", help=text, **settings)
-
-
-def one_of(*options: Option, required: bool = False) -> Option:
-    """Return options of which a user types one at the most, or exactly one."""
-
-    def add(parser: Any) -> None:
-        group = parser.add_mutually_exclusive_group(required=required)
-        for option in options:
-            option(group)
-
-    return add
-
-
-UPSTREAM = value("upstream", "UPSTREAM")
-RELEASE = value("--release", "R", "the release (default: the lock's)")
-VERSION = value("--version", "V", "default: the default release's version")
+UPSTREAM = "UPSTREAM\n"
+RELEASE = "--release R  the release (default: the lock's)\n"
+VERSION = "--version V  default: the default release's version\n"
 #: The options that choose the sources of upstreams.
-SOURCES = (
-    repeated(
-        "--mirror",
-        "NAME=PATH_OR_URL",
-        "a git repository that has the upstream; the cache remembers it",
-    ),
-    repeated("--source", "NAME=wheel|git", "take the upstream from this source only"),
-    repeated("--require", "NAME", "fail when the optional upstream is missing"),
-    flag("--offline", "contact no package index and no upstream server"),
-)
+SOURCES = """
+--mirror* NAME=PATH_OR_URL  a git repository that has the upstream; the cache remembers it
+--source* NAME=wheel|git  take the upstream from this source only
+--require* NAME  fail when the optional upstream is missing
+--offline  contact no package index and no upstream server
+"""
+_TYPES = {"DIR": Path, "FOLDER": Path, "SECONDS": float}
 
 
 class Verb:
     """A verb of the command line; the first line of ``run``'s docstring is its help.
+
+    A line of ``options`` has an option or a word, its value, and its help after two blanks. A line
+    that is indented goes on with the help above. Further signs:
+
+    - ``--option* X`` may be typed several times; ``X...`` has one value or more; ``[X]`` may be
+      left out, and so may ``[X...]``; ``a|b`` is a choice of two values.
+    - ``| --other`` excludes the option above, ``! --option`` must be typed, or one of those that
+      exclude it.
 
     Args:
         name: the word that a user types.
@@ -83,29 +60,59 @@ class Verb:
         self,
         name: str,
         run: Run,
-        *options: Option,
+        *options: str,
         claim: Claim = Claim.NONE,
         reads: str = "",
         begins: bool = False,
     ) -> None:
-        self.run, self.begins = run, begins
-        self._name, self._options, self._claim, self._reads = name, options, claim, reads
+        self.name, self.run, self.begins = name, run, begins
+        self._claim, self._reads = claim, reads
+        self._options = ["--json PATH  write the result as JSON; - prints it", *options]
 
     def add_to(self, verbs: Any) -> None:
         """Add the verb to argparse's verbs."""
         line = (self.run.__doc__ or "").splitlines()[0]
-        parser: argparse.ArgumentParser = verbs.add_parser(self._name, help=line, description=line)
+        parser: argparse.ArgumentParser = verbs.add_parser(self.name, help=line, description=line)
         parser.set_defaults(run=self)
-        for add in (
-            value("--json", "PATH", "write the result as JSON; - prints it"),
-            *self._options,
-        ):
-            add(parser)
+        text = "\n".join(dedent(part).strip() for part in self._options)
+        rows = re.sub(r"\n +", " ", text).splitlines()
+        group: Any = parser
+        for row, after in pairwise([*rows, ""]):
+            if not row.startswith("|"):
+                group, must = parser, row.startswith("!")
+                if after.startswith("|"):
+                    group, must = parser.add_mutually_exclusive_group(required=must), False
+            _add(group, row.lstrip("|! "), must=must)
 
     def claim_of(self, options: argparse.Namespace) -> Claim:
         """Return the claim to the fork; some options turn WRITE into READ."""
         reads = self._claim is Claim.WRITE and self._reads and getattr(options, self._reads)
         return Claim.READ if reads else self._claim
+
+
+def _add(parser: Any, row: str, *, must: bool) -> None:
+    """Add an option or a word to a parser, or to a group of options."""
+    form, _, text = row.partition("  ")
+    name, _, value = form.partition(" ")
+    settings: dict[str, Any] = {"help": text.strip() or None}
+    word = value or name
+    metavar = word.strip("[]").removesuffix("...")
+    if name.startswith("-"):
+        plain = name.strip("-*").replace("-", "_")
+        settings |= {"required": must, "dest": f"{plain}_" if keyword.iskeyword(plain) else plain}
+    if name.startswith("-") and not value:
+        settings["action"] = "store_true"
+    elif re.fullmatch(r"[a-z-]+(\|[a-z-]+)+", value):
+        settings["choices"] = value.split("|")
+    else:
+        settings |= {"metavar": metavar, "type": _TYPES.get(metavar)}
+    if name.endswith("*"):
+        settings |= {"action": "append", "default": []}
+    elif word.endswith(("...", "...]")):
+        settings |= {"nargs": "*" if word.endswith("]") else "+", "default": []}
+    elif word.endswith("]") and not value:
+        settings["nargs"] = "?"
+    parser.add_argument(name.rstrip("*") if name.startswith("-") else metavar.lower(), **settings)
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:

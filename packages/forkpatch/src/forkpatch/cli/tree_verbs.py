@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs about trees and pins: apply, status, lock, tree."""
+"""Verbs about pins and trees: init, adopt, apply, status, lock, tree."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +13,18 @@ from forkpatch.cli.options import (
     SOURCES,
     UPSTREAM,
     Verb,
-    flag,
     known_sources,
-    one_of,
     source_options,
     upstream_of,
-    value,
-    values,
 )
 from forkpatch.command import typed
-from forkpatch.errors import UserError
+from forkpatch.errors import SourceError, UserError
+from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
-from forkpatch.output import print_table, say, warn, write_report
+from forkpatch.output import counted, print_table, say, warn
 from forkpatch.rebase.plan import under_way
 from forkpatch.sources.obtain import SourceKind
-from forkpatch.tree.apply import Applied, ApplyState, TreeCondition, apply_release, release_status
+from forkpatch.tree.apply import PatchedTree, TreeState, apply_release, release_status
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.variants import choose_patches, write_variant
@@ -36,96 +34,139 @@ from groundwork.files import atomic_write
 _MOST_NAMES = 3  # patches of a variant that are named
 
 
-def run_apply(fork: Fork, options: argparse.Namespace) -> int:
+def run_init(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
+    """Begin a fork here: pin a version of an upstream in a new lock."""
+    from forkpatch.pins.lockfile import first_lock, is_new, with_pins  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.refresh import relock  # noqa: PLC0415
+
+    path = fork.settings.lock
+    is_new(path)
+    chosen = source_options(options)
+    text = first_lock(
+        options.url,
+        name=options.name or "",
+        tag=options.tag or "",
+        commit=options.commit or "",
+        include=options.include,
+        submodules=options.submodules,
+        places=[*chosen.mirrors.values(), *([] if options.offline else [options.url])],
+    )
+    fork = replace(fork, lock=parse_lock(text, path))
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    try:
+        result = relock(fork, chosen)
+    except SourceError as error:
+        raise UserError(
+            error.what,
+            remedy="correct --commit or --include; or name a clone that has the commit:"
+            f" --mirror {next(iter(fork.lock.upstreams))}=PATH_OR_URL",
+        ) from error
+    atomic_write(path, with_pins(text, result.upstreams))
+    upstream = result.upstreams[0]
+    say(
+        f"{path.name}: {upstream}, commit {upstream.commit[:12]}, tree {upstream.tree[:12]}",
+        f"next: {typed('apply')}; then change the tree, commit, and write the series:",
+        f"  {typed(f'export {upstream.name}')}",
+        "or take over the branch of an existing fork:",
+        f"  {typed(f'adopt {upstream.name} REPOSITORY BRANCH')}",
+    )
+    if Path(upstream.url).is_absolute():
+        say(
+            f"{path.name} has a folder of this machine as the url of {upstream.name}:"
+            f" {upstream.url}",
+            "before others use the fork, put the upstream's public URL there; to go on"
+            " using this folder, name it as a mirror:",
+            f"  {typed(f'apply --mirror {upstream.name}={upstream.url}')}",
+        )
+    return upstream, 0
+
+
+def run_adopt(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
+    """Turn a branch of an existing fork into a series and overlays."""
+    from forkpatch.series.adopt import adopt  # noqa: PLC0415 - for this verb only
+
+    report = adopt(
+        fork,
+        options.upstream,
+        options.version,
+        options.repository,
+        options.branch,
+        known_sources(fork, options),
+        with_overlays=not options.no_overlays,
+        leave_out=options.leave_out,
+        squash=options.squash,
+    )
+    for path, commits in report.overlays.items():
+        say(f"overlay {path}: from {', '.join(commits)}")
+    say(*(f"no patch of {commit}: {reason}" for commit, reason in report.left_out.items()))
+    indented = "a line that would end it in a patch file is indented"
+    say(*(f"message of {commit}: {indented}" for commit in report.indented))
+    count = counted(len(report.patches), "patch")
+    overlays = counted(len(report.overlays), "overlay")
+    say(f"{report.upstream} {report.version}: {count} in {report.folder}, {overlays}")
+    return report, 0
+
+
+def run_apply(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Bring the patched trees of a release up to date."""
     chosen = source_options(options)
-    release, applied = apply_release(
-        fork, options.release, chosen, discard=options.discard, chosen=options.chosen
+    release, trees = apply_release(
+        fork, options.release, chosen, discard=options.discard, chosen=options.with_
     )
-    value = {"release": release, "root": fork.settings.root, "upstreams": applied}
     for upstream in fork.lock.release(release)[1]:
         for path in unlisted(fork.patch_folder(upstream)):
             warn(f"{path} is not applied: {SERIES} does not list it; add it there, or delete it")
-    for tree in applied:
-        unused = tree.state is ApplyState.CURRENT or tree.source.startswith(SourceKind.CACHE)
+    for tree in trees:
+        unused = tree.state is TreeState.CURRENT or tree.source.startswith(SourceKind.CACHE)
         if tree.name in chosen.mirrors and unused:
-            warn(
-                f"--mirror {tree.name}: remembered, but not used now:"
-                f" {tree.version} is in the cache"
-            )
-    for tree in applied:
-        if tree.state is ApplyState.MISSING:
-            _say_missing(tree, fork)
-    print_table(
-        ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
-        [
-            (
-                tree.name,
-                tree.version,
-                tree.source or "-",
-                str(len(tree.patches)),
-                str(len(tree.overlays)),
-                tree.state,
-                _short(tree.path, fork) if tree.path else "-",
-            )
-            for tree in applied
-        ],
-        title=f"release {release}",
-    )
-    say(
-        *(f"{tree.name}: left out: {', '.join(tree.left_out)}" for tree in applied if tree.left_out)
-    )
-    if all(tree.state is ApplyState.CURRENT for tree in applied):
+            known = f"{tree.version} is in the cache"
+            warn(f"--mirror {tree.name}: remembered, but not used now: {known}")
+    for tree in trees:
+        if tree.state is TreeState.MISSING:
+            why = fork.settings.work / f"{tree.name}-{tree.version}.missing"
+            atomic_write(why, f"{tree.reason}\n{tree.remedy}\n")
+            left = f"{tree.name} {tree.version} was left out"
+            say(f"{left} ({_short(why, fork)} says why): {tree.remedy}")
+    _print_trees(fork, release, trees)
+    say(*(f"{tree.name}: left out: {', '.join(tree.left_out)}" for tree in trees if tree.left_out))
+    if all(tree.state is TreeState.CURRENT for tree in trees):
         say("nothing changed, nothing done")
-    write_report(options.json, value)
-    return 0
+    return {"release": release, "root": fork.settings.root, "upstreams": trees}, 0
 
 
-def _say_missing(item: Applied, fork: Fork) -> None:
-    """Print a line about a missing upstream; write the sources' answers to a file."""
-    report = fork.settings.work / f"{item.name}-{item.version}.missing"
-    atomic_write(report, f"{item.reason}\n{item.remedy}\n")
-    say(f"{item.name} {item.version} was left out ({_short(report, fork)} says why): {item.remedy}")
-
-
-def run_status(fork: Fork, options: argparse.Namespace) -> int:
+def run_status(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Print release, sources, bases, patches and overlays, and the state of each tree."""
     release, trees = release_status(fork, options.release)
-    value = {"release": release, "root": fork.settings.root, "upstreams": trees}
-    print_table(
-        ("upstream", "version", "source", "base", "patches", "overlays", "state"),
-        [
-            (
-                tree.name,
-                tree.version,
-                tree.source or "-",
-                tree.commit[:12] or "-",
-                str(len(tree.patches)),
-                str(len(tree.overlays)),
-                tree.state,
-            )
-            for tree in trees
-        ],
-        title=f"release {release}",
-    )
+    _print_trees(fork, release, trees)
     for tree in trees:
         say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
-    edited = [tree for tree in trees if tree.state is TreeCondition.EDITED]
+    edited = [tree for tree in trees if tree.state is TreeState.EDITED]
     for tree in edited:
         open_changes = any(reason != OTHER_COMMITS for reason in tree.reasons)
         first = "commit the changes, then write" if open_changes else "write"
         say(f"{first} the commits to the series: {typed(f'export {tree.name}')}")
-    states = (TreeCondition.STALE, TreeCondition.MISSING)
+    states = (TreeState.STALE, TreeState.MISSING)
     if not edited and any(tree.state in states for tree in trees):
         say(f"bring it up to date: {typed('apply')}")
     for plan in under_way(fork.settings.work):
         about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
         say(f"{about}: {typed(f'rebase {plan.upstream} --status')}")
-    write_report(options.json, value)
-    return 0
+    return {"release": release, "root": fork.settings.root, "upstreams": trees}, 0
 
 
-def run_lock(fork: Fork, options: argparse.Namespace) -> int:
+def _print_trees(fork: Fork, release: str, trees: Sequence[PatchedTree]) -> None:
+    heads = ("upstream", "version", "source", "base", "patches", "overlays", "state", "tree")
+    rows = []
+    for tree in trees:
+        counts = str(len(tree.patches)), str(len(tree.overlays))
+        path = _short(tree.path, fork) if tree.path else "-"
+        commit, source = tree.commit[:12] or "-", tree.source or "-"
+        rows.append((tree.name, tree.version, source, commit, *counts, tree.state, path))
+    print_table(heads, rows, title=f"release {release}")
+
+
+def run_lock(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Look up every pin of the upstreams again, and rewrite or check the lock."""
     from forkpatch.pins.lockfile import NewVersion, with_pins  # noqa: PLC0415 - for this verb only
     from forkpatch.pins.refresh import relock, with_version  # noqa: PLC0415
@@ -140,8 +181,10 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
         like = upstream_of(fork, None, name)[1]
         if options.no_wheel:
             like = replace(like, wheel=None)
-        new = NewVersion(version, options.tag, options.commit, options.wheel_only)
-        fork, text = with_version(fork, like, new, chosen)
+        pins = options.tag or "", options.commit or ""
+        fork, text = with_version(
+            fork, like, NewVersion(version, *pins, options.wheel_only), chosen
+        )
     result = relock(fork, chosen)
     if not options.check and result.differences:
         atomic_write(path, with_pins(text, result.upstreams))
@@ -149,15 +192,14 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     say(*result.differences)
     done = "differs" if options.check else "rewritten"
     say(f"{path.name}: {done if result.differences else 'up to date'}")
-    write_report(options.json, {"differences": result.differences, "notes": result.notes})
-    return 1 if options.check and result.differences else 0
+    report = {"differences": result.differences, "notes": result.notes}
+    return report, 1 if options.check and result.differences else 0
 
 
-def run_tree(fork: Fork, options: argparse.Namespace) -> int:
+def run_tree(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
     release, upstream = upstream_of(fork, options.release, options.upstream)
-    chosen = known_sources(fork, options)
-    plan = fork.plan(upstream, chosen)
+    plan = fork.plan(upstream, known_sources(fork, options))
     kept = choose_patches(
         plan,
         without=options.without,
@@ -169,11 +211,8 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> int:
     write_variant(plan, kept, options.output.absolute(), with_overlays=overlays, durable=True)
     names = ", ".join(kept) if len(kept) <= _MOST_NAMES else f"{len(kept)} patches"
     say(f"{options.output}: {upstream} with {names or 'no patch'}")
-    write_report(
-        options.json,
-        {"release": release, "upstream": upstream.name, "patches": kept, "path": options.output},
-    )
-    return 0
+    variant = {"upstream": upstream.name, "patches": kept, "path": options.output}
+    return {"release": release, **variant}, 0
 
 
 def _short(path: Path, fork: Fork) -> str:
@@ -184,55 +223,76 @@ def _short(path: Path, fork: Fork) -> str:
 
 VERBS = (
     Verb(
+        "init",
+        run_init,
+        """
+        URL  the upstream's repository: a URL or a folder
+        --name NAME  the upstream's name (default: the URL's end)
+        --tag TAG  the tag to pin (default: the newest)
+        | --commit ID  the commit to pin
+        --include PATH...  paths to take (default: the whole tree)
+        --submodules PATH...  submodules to take; '*' takes all
+        """,
+        SOURCES,
+        claim=Claim.WRITE,
+        begins=True,
+    ),
+    Verb(
+        "adopt",
+        run_adopt,
+        UPSTREAM,
+        """
+        REPOSITORY  folder or URL that has the branch
+        BRANCH  branch, tag or commit of the existing fork
+        --version V  pinned version below the branch (default: the nearest)
+        --no-overlays  keep the files that the branch adds in patches
+        --leave-out  leave out changes outside the included paths
+        --squash SUBJECT  make one patch of all changes, with this subject
+        """,
+        SOURCES,
+        claim=Claim.WRITE,
+    ),
+    Verb(
         "apply",
         run_apply,
-        *SOURCES,
+        SOURCES,
         RELEASE,
-        flag("--discard", "throw away work done inside a patched tree"),
-        value(
-            "--with",
-            "OPTION",
-            "options that choose among the patches with conditions; all takes every patch"
-            " (default: no option)",
-            dest="chosen",
-            nargs="+",
-            default=[],
-        ),
+        """
+        --discard  throw away work done inside a patched tree
+        --with OPTION...  options that choose among the patches with conditions; all takes every
+          patch (default: no option)
+        """,
         claim=Claim.WRITE,
     ),
     Verb("status", run_status, RELEASE, claim=Claim.REPORT),
     Verb(
         "lock",
         run_lock,
-        *SOURCES,
-        one_of(
-            flag("--check", "change nothing; print each difference"),
-            value("--add", "NAME=VERSION", "pin one more version of an upstream"),
-        ),
-        one_of(
-            value("--tag", "TAG", "with --add: its tag", default=""),
-            value("--commit", "ID", "with --add: its commit", default=""),
-            flag("--wheel-only", "with --add: pin the wheel; its commit is not known"),
-        ),
-        flag("--no-wheel", "with --add: there is no wheel; take git only"),
+        SOURCES,
+        """
+        --check  change nothing; print each difference
+        | --add NAME=VERSION  pin one more version of an upstream
+        --tag TAG  with --add: its tag
+        | --commit ID  with --add: its commit
+        | --wheel-only  with --add: pin the wheel; its commit is not known
+        --no-wheel  with --add: there is no wheel; take git only
+        """,
         claim=Claim.WRITE,
         reads="check",
     ),
     Verb(
         "tree",
         run_tree,
-        *SOURCES,
+        SOURCES,
         UPSTREAM,
-        one_of(
-            values("--without", "PATCH", "leave out these patches"),
-            values("--only", "PATCH", "apply these patches only"),
-            value("--upto", "PATCH", "apply the series up to this patch"),
-            flag("--pristine", "apply no patch and no overlay"),
-        ),
-        flag("--no-overlays", "leave the overlays out"),
+        """
+        --without PATCH...  leave out these patches
+        | --only PATCH...  apply these patches only
+        | --upto PATCH  apply the series up to this patch
+        | --pristine  apply no patch and no overlay
+        --no-overlays  leave the overlays out
+        ! --output DIR  folder for the tree; it must not exist
+        """,
         RELEASE,
-        value(
-            "--output", "DIR", "folder for the tree; it must not exist", type=Path, required=True
-        ),
     ),
 )

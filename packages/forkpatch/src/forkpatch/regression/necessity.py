@@ -28,6 +28,7 @@ from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 
+TIMEOUT = 1800.0  # seconds for one run of a test
 _TAIL = 4000  # characters of a test's output kept as the reason
 
 

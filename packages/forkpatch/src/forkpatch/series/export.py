@@ -39,7 +39,7 @@ from forkpatch.series.shared import (
 )
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions
-from forkpatch.tree.apply import Applied, ApplyState, apply_release, outcome_of, write_tree
+from forkpatch.tree.apply import PatchedTree, TreeState, apply_release, tree_of, write_tree
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.tree.worktree import (
@@ -256,20 +256,19 @@ def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) 
         write_tree(plan, folder, release, source, builds, options)
 
 
-def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOptions) -> Applied:
+def open_for_edit(
+    fork: Fork, release: str, upstream: Upstream, options: SourceOptions
+) -> PatchedTree:
     """Bring the patched tree up to date for editing; work in the tree stays.
 
     Raises:
-        UserError: the upstream is missing, or is not in the release.
+        UserError: the upstream is missing.
     """
-    chosen, upstreams = fork.lock.release(release)
-    for upstream in upstreams:
-        folder = fork.tree_folder(chosen, upstream)
-        stamp = read_stamp(folder)
-        if upstream.name == name and stamp and local_changes(folder, stamp):
-            return outcome_of(stamp, folder, ApplyState.CURRENT)
-    _, applied = apply_release(fork, release, options, only=name, chosen=(EVERY,))
-    return applied[0]
+    folder = fork.tree_folder(release, upstream)
+    stamp = read_stamp(folder)
+    if stamp and local_changes(folder, stamp):
+        return tree_of(upstream, folder, stamp, TreeState.CURRENT)
+    return apply_release(fork, release, options, only=upstream.name, chosen=(EVERY,))[1][0]
 
 
 def with_left_out(

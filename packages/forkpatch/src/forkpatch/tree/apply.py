@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, UserError
@@ -42,36 +43,46 @@ from forkpatch.tree.worktree import (
 )
 
 
-class ApplyState(StrEnum):
-    """Outcome of an apply for an upstream."""
+class TreeState(StrEnum):
+    """State of a patched tree; ``applied`` is also the outcome of an apply that wrote it."""
 
     APPLIED = "applied"
     CURRENT = "current"
+    STALE = "stale"
     MISSING = "missing"
+    EDITED = "edited"
+    BROKEN = "broken"
 
 
 @dataclass(frozen=True)
-class Applied:
-    """Result of an apply for an upstream.
+class PatchedTree:
+    """The patched tree of an upstream of a release.
 
     Attributes:
+        base: tree id of the pristine upstream.
+        commit: the pinned upstream commit.
+        tree: tree id of the patched tree; empty while it is missing.
         source: the source of the pristine tree when this patched tree was built.
-        path: the patched tree; None when the upstream is missing.
-        inputs: digests of all inputs of the tree; None when the upstream is missing.
+        path: the patched tree; None after an apply when the upstream is missing.
+        inputs: digests of all inputs of the tree; None while it is missing.
         left_out: name and condition of each patch with a false condition.
         reason: reason why the upstream is missing: a line for each source that was tried.
+        reasons: reasons why the state is not simply APPLIED.
         remedy: how to supply the missing upstream.
     """
 
     name: str
     version: str
-    tree: str
-    state: ApplyState
+    base: str
+    commit: str
+    state: TreeState
+    tree: str = ""
     source: str = ""
     path: Path | None = None
     patches: tuple[str, ...] = ()
     overlays: tuple[str, ...] = ()
     reason: str = ""
+    reasons: tuple[str, ...] = ()
     remedy: str = ""
     inputs: Inputs | None = None
     left_out: tuple[str, ...] = ()
@@ -85,7 +96,7 @@ def apply_release(
     discard: bool = False,
     only: str | None = None,
     chosen: Sequence[str] = (),
-) -> tuple[str, tuple[Applied, ...]]:
+) -> tuple[str, tuple[PatchedTree, ...]]:
     """Bring the patched trees of a release up to date.
 
     ``discard`` throws away work done inside a patched tree; ``only`` names the only upstream;
@@ -128,7 +139,7 @@ def _apply_upstream(
     chosen: Sequence[str],
     *,
     discard: bool,
-) -> Applied:
+) -> PatchedTree:
     """Bring a patched tree up to date; return the outcome."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
@@ -153,13 +164,17 @@ def _apply_upstream(
     inputs = fork.inputs(upstream, chosen)
     is_current = stamp is not None and (stamp.format, stamp.inputs) == (FORMAT, inputs)
     if stamp and is_current and not changes and not forced:
-        return replace(outcome_of(stamp, folder, ApplyState.CURRENT), left_out=left_out)
+        return replace(tree_of(upstream, folder, stamp, TreeState.CURRENT), left_out=left_out)
     try:
         obtained = obtain(upstream, fork.cache, options)
     except MissingUpstreamError as error:
         if not upstream.optional or upstream.name in options.required:
             raise
-        return _missing(upstream, error)
+        return replace(
+            tree_of(upstream, None, None, TreeState.MISSING),
+            reason="\n".join(map(str, error.attempts)),
+            remedy=how_to_supply(upstream),
+        )
     plan = plan_tree(fork, upstream, obtained.pristine)
     check_placement(fork, plan)
     source = obtained.source
@@ -167,7 +182,7 @@ def _apply_upstream(
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
     plan = chosen_plan(plan, chosen)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
-    return replace(outcome_of(built, folder, ApplyState.APPLIED), left_out=left_out)
+    return replace(tree_of(upstream, folder, built, TreeState.APPLIED), left_out=left_out)
 
 
 def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
@@ -231,110 +246,66 @@ def write_tree(
     return stamp
 
 
-def outcome_of(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
-    """Return the outcome for a tree that is up to date."""
-    return Applied(
-        name=stamp.upstream,
-        version=stamp.version,
-        source=stamp.source,
-        tree=stamp.tree,
-        path=folder,
-        patches=tuple(name for name, _ in stamp.inputs.patches),
-        overlays=tuple(path for path, _, _ in stamp.inputs.overlays),
-        state=state,
-        inputs=stamp.inputs,
+def tree_of(
+    upstream: Upstream, folder: Path | None, stamp: Stamp | None, state: TreeState
+) -> PatchedTree:
+    """Return the facts about a tree that was built as its stamp says."""
+    pinned = PatchedTree(upstream.name, upstream.version, upstream.tree, upstream.commit, state)
+    built = replace(pinned, path=folder)
+    return (
+        replace(built, tree=stamp.tree, source=stamp.source, **_named(stamp.inputs))
+        if stamp
+        else built
     )
 
 
-def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
-    reason = "\n".join(str(attempt) for attempt in error.attempts)
-    pinned, state = (upstream.name, upstream.version, upstream.tree), ApplyState.MISSING
-    return Applied(*pinned, state, reason=reason, remedy=how_to_supply(upstream))
+def _named(inputs: Inputs) -> dict[str, Any]:
+    """Return the inputs of a tree, and the names of its patches and overlays."""
+    patches = tuple(name for name, _ in inputs.patches)
+    overlays = tuple(path for path, _, _ in inputs.overlays)
+    return {"patches": patches, "overlays": overlays, "inputs": inputs}
 
 
-class TreeCondition(StrEnum):
-    """State of a patched tree."""
-
-    APPLIED = "applied"
-    STALE = "stale"
-    MISSING = "missing"
-    EDITED = "edited"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True)
-class TreeStatus:
-    """State of the patched tree of an upstream of a release.
-
-    Attributes:
-        source: the source of the pristine tree; empty while the patched tree is missing.
-        base: tree id of the pristine upstream.
-        commit: the pinned upstream commit.
-        patches: names of the patches in the series now.
-        overlays: paths of the present overlays.
-        reasons: reasons why the state is not simply APPLIED.
-    """
-
-    name: str
-    version: str
-    source: str
-    base: str
-    commit: str
-    path: Path
-    patches: tuple[str, ...]
-    overlays: tuple[str, ...]
-    state: TreeCondition
-    reasons: tuple[str, ...]
-
-
-def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStatus, ...]]:
-    """Return the name of a release and the state of every tree."""
+def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[PatchedTree, ...]]:
+    """Return the name of a release and the state of every tree, with the inputs of now."""
     name, upstreams = fork.lock.release(release)
     return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
 
 
-def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
+def _status(fork: Fork, release: str, upstream: Upstream) -> PatchedTree:
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
+    inputs: Inputs | None = None
+    problems: tuple[str, ...] = ()
     try:
         inputs = fork.inputs(upstream, stamp.options if stamp else ())
-        problems: tuple[str, ...] = ()
     except ForkError as error:
-        inputs = None
         problems = (error.what,)
     state, reasons = _judge(folder, stamp, inputs, problems)
-    return TreeStatus(
-        name=upstream.name,
-        version=upstream.version,
-        source=stamp.source if stamp else "",
-        base=upstream.tree,
-        commit=upstream.commit,
-        path=folder,
-        patches=tuple(name for name, _ in inputs.patches) if inputs else (),
-        overlays=tuple(path for path, _, _ in inputs.overlays) if inputs else (),
-        state=state,
-        reasons=reasons,
+    tree = replace(
+        tree_of(upstream, folder, stamp, state), reasons=reasons, patches=(), overlays=()
     )
+    return replace(tree, **_named(inputs)) if inputs else tree
 
 
 def _judge(
     folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
-) -> tuple[TreeCondition, tuple[str, ...]]:
+) -> tuple[TreeState, tuple[str, ...]]:
     """Return the state of a tree, and the reasons.
 
     ``inputs`` is None when they cannot be read, for the reasons ``problems``.
     """
     if not folder.exists():
-        return TreeCondition.MISSING, ("it was never applied", *problems)
+        return TreeState.MISSING, ("it was never applied", *problems)
     if stamp is None:
-        return TreeCondition.BROKEN, ("it carries no stamp that can be read",)
+        return TreeState.BROKEN, ("it carries no stamp that can be read",)
     try:
         changes = local_changes(folder, stamp)
     except GitError as error:
-        return TreeCondition.BROKEN, (f"its repository cannot be read: {error.what}",)
+        return TreeState.BROKEN, (f"its repository cannot be read: {error.what}",)
     if changes:
-        return TreeCondition.EDITED, changes
+        return TreeState.EDITED, changes
     reasons = problems if inputs is None else inputs.differences(stamp.inputs)
     if stamp.format != FORMAT:
         reasons = ("it was built by another version of forkpatch",)
-    return (TreeCondition.STALE if reasons else TreeCondition.APPLIED), reasons
+    return (TreeState.STALE if reasons else TreeState.APPLIED), reasons
