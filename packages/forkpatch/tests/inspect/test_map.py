@@ -10,8 +10,7 @@ import pytest
 from forklab import CORE, FILES, ForkLab, core, git, make_wheel
 
 from forkpatch.errors import ForkError
-from forkpatch.inspect.applicability import SHADOW, map_fork
-from forkpatch.inspect.probe import Fit
+from forkpatch.inspect.probe import SHADOW, Fit, map_fork
 from forkpatch.model.settings import load_settings
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.fork import open_fork

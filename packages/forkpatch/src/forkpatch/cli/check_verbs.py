@@ -29,7 +29,7 @@ from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import patch_name
 
 if TYPE_CHECKING:
-    from forkpatch.inspect.applicability import MapCell, SeriesMap
+    from forkpatch.inspect.probe import MapCell, SeriesMap
 
 _MOST_COLUMNS = 6  # versions in a table with a column for each
 _MOST_NAMES = 5  # newer versions that are listed
@@ -148,7 +148,7 @@ def _patches(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Pa
 
 def run_probe(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """List the upstream versions on which each patch applies, and the commit that broke it."""
-    from forkpatch.inspect.applicability import map_fork, map_upstream  # noqa: PLC0415
+    from forkpatch.inspect.probe import map_fork, map_upstream  # noqa: PLC0415
 
     if options.upstream is None:
         if wrong := [name for name in ("version", "versions") if getattr(options, name)]:

@@ -10,7 +10,6 @@ a licence (GPL) that users of this engine would have to take over.
 from __future__ import annotations
 
 import email.errors
-import email.header
 import email.parser
 import email.utils
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 from forkpatch.errors import PatchError
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.git.calls import Git, GitError
-from forkpatch.model.mailhead import made_whole, parse_trailers
+from forkpatch.model.mailhead import decoded_words, git_date, made_whole, parse_trailers
 from forkpatch.model.patchfile import Patch
 
 STATUS = "Upstream-Status"
@@ -200,19 +199,15 @@ def _date(fields: Sequence[tuple[str, str]]) -> str:
     if "date" in found:
         # Some have a day alone, in the words of mail or by ISO 8601.
         mail = found["date"], f"{found['date']} 00:00"
-        moment = next(filter(None, map(_mail_date, mail)), None) or _day(found["date"])
-        zone = re.search(r"([+-][0-9]{4})\s*(?:\(.*\))?$", found["date"])
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        if moment.timestamp() < 0:
-            raise PatchError(f"the date {found['date'][:60]!r}: git has no dates before 1970")
-        return f"{int(moment.timestamp())} {zone[1] if zone else '+0000'}"
-    if update := found.get("last-update"):
         try:
-            seconds = int(_day(update).timestamp())
-        except PatchError:
-            return NO_DATE
-        return f"{seconds} +0000" if seconds >= 0 else NO_DATE
-    return NO_DATE
+            moment = next(filter(None, map(_mail_date, mail)), None) or _day(found["date"])
+            return git_date(moment, found["date"])
+        except ValueError as error:
+            raise PatchError(f"the date {found['date'][:60]!r}: {error}") from error
+    try:
+        return git_date(_day(found.get("last-update", "")), "")
+    except ValueError:
+        return NO_DATE
 
 
 def _mail_date(text: str) -> datetime | None:
@@ -223,18 +218,12 @@ def _mail_date(text: str) -> datetime | None:
 
 
 def _day(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.split(maxsplit=1)[0] if " " in text else text)
-    except (ValueError, IndexError) as error:
-        raise PatchError(f"the date {text[:60]!r} cannot be read") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return datetime.fromisoformat(text.partition(" ")[0])
 
 
 def _decode(value: str) -> str:
-    if "=?" not in value:
-        return value
     try:
-        return str(email.header.make_header(email.header.decode_header(value)))
+        return decoded_words(value) if "=?" in value else value
     except (ValueError, LookupError, email.errors.MessageError):
         return value
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import PatchError, UserError
@@ -19,7 +20,7 @@ from forkpatch.foreign.heads import decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
 from forkpatch.foreign.unified import read_unified, reverse, settled
-from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
+from forkpatch.git.objects import Commit, TreeFile
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
@@ -155,16 +156,8 @@ def weave_foreign(
     Raises:
         PatchError: a patch cannot be read, or the place of a hunk is not certain.
     """
-    listed = list_tree(pristine.git, pristine.tree)
-    contents: dict[str, bytes] = {}
-
-    def read(path: str) -> bytes:
-        if path not in contents:
-            oid = listed[path][1]
-            contents[path] = read_blobs(pristine.git, [oid])[oid] or b""
-        return contents[path]
-
-    weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
+    read, listed = cache(pristine.data), pristine.listed
+    weave = Weave(pristine.modes, read)
 
     def state(path: str) -> TreeFile | None:
         changed = weave.changes(paths=[path])

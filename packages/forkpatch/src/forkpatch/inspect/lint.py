@@ -23,7 +23,6 @@ from typing import Any
 import forkpatch
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError
-from forkpatch.git.objects import list_tree
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
@@ -356,7 +355,7 @@ def _check_tree(
 
 def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
     """Find files of the fork whose paths differ from another path in case only."""
-    listed = list_tree(plan.pristine.git, plan.pristine.tree)
+    listed = plan.pristine.listed
     changed = plan.weave.changes()
     files = {path: plan.overlays.get(path) or changed[path] for path in (*plan.overlays, *changed)}
     paths = dict.fromkeys((*listed, *files))

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError
-from forkpatch.git.objects import list_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
@@ -243,9 +242,7 @@ def _overlay_clashes(old: _Side, local: _Side, remote: _Side) -> Iterator[str]:
 def _not_exact(local: _Side, remote: _Side, patches: Sequence[tuple[str, _Side]]) -> Clash | None:
     """Return the first patch whose unchanged file does not apply beside the other change."""
     upstream, pristine = str(local.plan.upstream), local.plan.pristine
-    listed = list_tree(pristine.git, pristine.tree)
-    modes = {path: mode for path, (mode, _) in listed.items()}
-    base = {**local.plan.base, **remote.plan.base}
+    base, modes = {**local.plan.base, **remote.plan.base}, pristine.modes
     weave = Weave(modes, base.__getitem__)
     all_patches = [side.steps[name].patch for name, side in patches]
     overlays = {**local.plan.overlays, **remote.plan.overlays}

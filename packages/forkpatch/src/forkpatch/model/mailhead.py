@@ -8,7 +8,7 @@ import email.header
 import email.parser
 import email.utils
 import re
-from datetime import UTC
+from datetime import UTC, datetime
 
 from forkpatch.errors import PatchError
 
@@ -60,7 +60,7 @@ def _text(value: object) -> str:
 
 def _decode(value: str, where: str) -> str:
     try:
-        return str(email.header.make_header(email.header.decode_header(value)))
+        return decoded_words(value)
     except (ValueError, LookupError, email.errors.MessageError) as error:
         raise PatchError(
             f"{where}: header {value[:80]!r}: {error}",
@@ -68,21 +68,32 @@ def _decode(value: str, where: str) -> str:
         ) from error
 
 
+def decoded_words(value: str) -> str:
+    """Return a header with its encoded words decoded."""
+    return str(email.header.make_header(email.header.decode_header(value)))
+
+
 def _git_date(value: str, where: str) -> str:
     try:
-        moment = email.utils.parsedate_to_datetime(value)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        seconds = int(moment.timestamp())
-        if seconds < 0:
-            raise ValueError("git has no dates before 1970")
+        return git_date(email.utils.parsedate_to_datetime(value), value)
     except (ValueError, OverflowError, TypeError) as error:
         raise PatchError(
             f"{where}: Date {value[:80]!r}: {error}",
             remedy="write it as in: Mon, 2 Nov 2026 09:30:00 +0000",
         ) from error
-    zone = re.search(r"([+-][0-9]{4})\s*$", value)
-    return f"{seconds} {zone.group(1) if zone else '+0000'}"
+
+
+def git_date(moment: datetime, text: str) -> str:
+    """Return a date as git stores it, with the zone at the end of its text.
+
+    Raises:
+        ValueError: git has no such date.
+    """
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if (seconds := int(moment.timestamp())) < 0:
+        raise ValueError("git has no dates before 1970")
+    zone = re.search(r"([+-][0-9]{4})\s*(?:\(.*\))?$", text)
+    return f"{seconds} {zone[1] if zone else '+0000'}"
 
 
 def ending_line(message: str) -> str | None:

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
@@ -159,10 +160,6 @@ class Patch:
         return tuple(value for name, value in self.trailers if name.lower() == key.lower())
 
 
-_KEPT = 512
-_parsed: dict[tuple[str, str, str], Patch] = {}
-
-
 def moved(file: FileDiff, starts: Sequence[int]) -> FileDiff:
     """Return a file's diff with its hunks at other lines; a new file's hunk does not move."""
     if not starts:
@@ -306,28 +303,20 @@ def patch_bytes(path: Path) -> bytes:
 
 
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
-    """Return the patch of the bytes of a file ``name``; ``where`` is for messages.
-
-    One run parses the same patch several times: to check its form, to apply it, to compare
-    versions. Parsed patches are therefore cached by the hash of the bytes.
-    """
-    key = (hashlib.sha256(data).hexdigest(), name, where or name)
-    if key not in _parsed:
-        if len(_parsed) == _KEPT:
-            del _parsed[next(iter(_parsed))]
-        try:
-            _parsed[key] = _parse(data, *key)
-        except UserError as error:
-            if not _CRLF.search(data):
-                raise
-            raise PatchError(
-                f"{error.what}; the lines of its diff end with CRLF",
-                remedy="an editor or git (core.autocrlf) changed it: turn them into LF",
-            ) from error
-    return _parsed[key]
+    """Return the patch of the bytes of a file ``name``; ``where`` is for messages."""
+    try:
+        return _parse(data, name, where or name)
+    except UserError as error:
+        if not _CRLF.search(data):
+            raise
+        raise PatchError(
+            f"{error.what}; the lines of its diff end with CRLF",
+            remedy="an editor or git (core.autocrlf) changed it: turn them into LF",
+        ) from error
 
 
-def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
+@lru_cache(maxsize=512)  # one run parses a patch to check its form, to apply it, to compare it
+def _parse(data: bytes, name: str, where: str) -> Patch:
     start = diff_start(data, where)
     author, date, message = parse_head(data[:start], where)
     return Patch(
@@ -337,7 +326,7 @@ def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
         message=message,
         trailers=parse_trailers(message),
         files=tuple(parse_diff(data, start, where)),
-        sha256=sha256,
+        sha256=hashlib.sha256(data).hexdigest(),
     )
 
 

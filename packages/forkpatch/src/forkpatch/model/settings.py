@@ -48,7 +48,7 @@ class Settings:
             no option, and each option by itself.
         require: what `check` demands of a patch's message: ``subject`` (at most 72 characters),
             ``reason`` (a paragraph), and names of trailers.
-        map: settings of the applicability map, described in inspect/applicability.py.
+        map: settings of the applicability map, described in inspect/probe.py.
     """
 
     root: Path

@@ -36,7 +36,7 @@ from forkpatch.rebase.recorded import FOLDER
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.drift import known_record
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
-from forkpatch.tree.swap import discard, remove_tree, scratch_beside
+from forkpatch.tree.swap import remove_tree, scratch_folder
 from forkpatch.tree.worktree import add_objects, build_repository, differences
 from groundwork.files import atomic_write
 
@@ -182,10 +182,9 @@ def start(
     check_choice(fork, old, new, existing)
     new_tree = fork.pristine(new, options)
     series = fork.plan(old, options)
-    modes = {path: mode for path, (mode, _) in list_tree(new_tree.git, new_tree.tree).items()}
-    check_collisions(fork.overlays(new), modes, (), fork.overlay_folder(new), str(new))
-    scratch = scratch_beside(final)
-    try:
+    overlays = fork.overlays(new)
+    check_collisions(overlays, new_tree.modes, (), fork.overlay_folder(new), str(new))
+    with scratch_folder(final) as scratch:
         (scratch / _TREE).mkdir()
         commits = [series.commits[0], *series.patch_commits]
         # Files are checked out only when a person must resolve a patch.
@@ -212,9 +211,6 @@ def start(
         if final.exists():
             remove_tree(final)
         scratch.rename(final)
-    except BaseException:
-        discard(scratch)
-        raise
     return _opened(fork, plan, series, new)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,10 +19,9 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from forkpatch.git.calls import Git
 from forkpatch.tree.fork import Fork, TreePlan
-from forkpatch.tree.swap import discard, scratch_beside
+from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import write_variant
 from forkpatch.tree.worktree import build_repository
-from groundwork.locks import folder_locked
 
 SKIP = 125  # exit code as for git bisect run
 
@@ -104,12 +103,7 @@ def _trees(
 
     The other upstreams' trees lie beside it. After a kill, the next verb removes the folder.
     """
-    fork.settings.work.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        scratch = scratch_beside(fork.settings.work / "bisect")
-        stack.callback(discard, scratch)
-        with suppress(OSError):  # some file systems have no locks of folders
-            stack.enter_context(folder_locked(scratch))
+    with scratch_folder(fork.settings.work / "bisect") as scratch:
         for other, plan in plans.items():
             if other != name:
                 write_variant(plan, plan.weave.patches, scratch / other)

@@ -26,6 +26,7 @@ from forkpatch.runtest import NOT_RUN, PASSED
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
+from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import write_variant
 
 TIMEOUT = 1800.0  # seconds for one run of a test
@@ -139,12 +140,8 @@ def open_trees(
     fork: Fork, plans: Mapping[str, TreePlan], timeout: float
 ) -> Iterator[NecessityTrees]:
     """Yield the trees for a check, and remove them at the end."""
-    fork.settings.work.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="necessity-", dir=fork.settings.work))
-    try:
+    with scratch_folder(fork.settings.work / "necessity") as scratch:
         yield NecessityTrees(fork, plans, scratch, timeout)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def judge(trees: NecessityTrees, upstream: str, patch: Patch) -> Judgement:

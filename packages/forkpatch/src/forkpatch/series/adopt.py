@@ -8,7 +8,6 @@ that series and overlays give is compared with the branch's tree, file by file.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from forkpatch.sources.obtain import SourceOptions
 from forkpatch.sources.repository import FETCH_TIMEOUT, local_path, open_repository
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork
-from forkpatch.tree.swap import scratch_beside
+from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.worktree import build_repository
 from groundwork.files import atomic_path
 
@@ -142,12 +141,9 @@ def adopt(
                 indented += [step.label] if commits[-1].message != step.message else []
             else:
                 left_out[step.label] = _reason(step, upstream)
-        scratch = scratch_beside(target)
-        try:
+        with scratch_folder(target) as scratch:
             _, ids = build_repository(scratch, pristine, commits)
             patches = export_commits(scratch / ".git/objects", ids[1:])
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         plan = planned(fork, upstream, patches)
         files = {**plan.weave.changes(), **overlays}
         _compare(files, {path: file for path, file in whole.items() if upstream.selects(path)})

@@ -36,7 +36,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
-from forkpatch.tree.swap import discard, scratch_beside, swap_in
+from forkpatch.tree.swap import scratch_folder, swap_in
 from forkpatch.tree.worktree import NAME_TRAILER
 from groundwork.files import naming
 
@@ -285,8 +285,7 @@ def write_series(
     changes = series_changes(folder, patches, record)
     if not changes:
         return ()
-    scratch = scratch_beside(folder)
-    try:
+    with scratch_folder(folder) as scratch:
         if folder.is_dir():
             old = {*_own_files(folder), SERIES, RECORD}
             for path in folder.iterdir():
@@ -299,9 +298,6 @@ def write_series(
             if extra is not None:
                 extra(scratch)
         swap_in(scratch, folder)
-    except BaseException:
-        discard(scratch)
-        raise
     return changes
 
 

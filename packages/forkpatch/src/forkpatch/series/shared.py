@@ -17,7 +17,7 @@ from itertools import zip_longest
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError, UserError
-from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
+from forkpatch.git.objects import Commit, TreeFile
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import (
@@ -100,18 +100,13 @@ def locate_series(
     if not homes:
         return patches
     where = fork.patch_folder(upstream) / SERIES
-    listed = list_tree(pristine.git, pristine.tree)
-
-    def read(path: str) -> bytes:
-        oid = listed[path][1]
-        return read_blobs(pristine.git, [oid])[oid] or b""
-
-    weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
+    weave = Weave(pristine.modes, pristine.data)
     placed = []
     for patch in patches:
         placed_patch = patch
         if patch.home:
-            files = {path: read(path) for path in patch.positions if path in listed}
+            listed = (path for path in patch.positions if path in pristine.listed)
+            files = {path: pristine.data(path) for path in listed}
             changed = weave.changes()
             files |= {path: file.data for path, file in changed.items() if file}
             ours = {path: data for path, data in files.items() if changed.get(path, True)}

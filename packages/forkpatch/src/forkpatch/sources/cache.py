@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,26 @@ class Pristine:
     tree: str
     origins: tuple[str, ...]
 
+    @cached_property
+    def listed(self) -> dict[str, tuple[str, str]]:
+        """Mode and object id of each file, by path."""
+        return list_tree(self.git, self.tree)
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """Mode of each file, by path."""
+        return {path: mode for path, (mode, _) in self.listed.items()}
+
+    def data(self, path: str) -> bytes:
+        """Return the content of a file that is there."""
+        oid = self.listed[path][1]
+        return read_blobs(self.git, [oid])[oid] or b""
+
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Return contents of files by path, without missing files."""
-        names = sorted(set(paths))
-        if not names:  # git would list the whole tree
-            return {}
-        listed = list_tree(self.git, self.tree, *names)
-        blobs = read_blobs(self.git, (oid for _, oid in listed.values()))
-        return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
+        ids = {path: self.listed[path][1] for path in paths if path in self.listed}
+        blobs = read_blobs(self.git, ids.values())
+        return {path: blobs[oid] or b"" for path, oid in ids.items()}
 
 
 @dataclass(frozen=True)

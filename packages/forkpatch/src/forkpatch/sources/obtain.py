@@ -186,15 +186,9 @@ def rewritten_url(url: str) -> str:
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"):
         if name in os.environ:
             environment[name] = os.environ[name]
-    command = ["git", "config", "--null", "--get-regexp", r"^url\..*\.insteadof$"]
+    command = ["git", "ls-remote", "--get-url", "--", url]
     out = subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False).stdout
-    best, result = "", url
-    for record in out.decode("utf-8", "replace").split("\0")[:-1]:
-        key, _, prefix = record.partition("\n")
-        if url.startswith(prefix) and len(prefix) > len(best):
-            best = prefix
-            result = key[len("url.") : -len(".insteadof")] + url[len(prefix) :]
-    return result
+    return os.fsdecode(out).rstrip("\n") or url
 
 
 def _candidates(

@@ -84,46 +84,31 @@ class Symbol:
         return hashlib.sha256(text).hexdigest()[:_HASH_LENGTH]
 
 
-class _Outlines:
-    """Cache of the outlines used last: a series asks for the same files many times.
-
-    A file that changed a little is parsed from the outline that was parsed last.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[bytes, Outline]] = {}  # by path and content, in order of use
-        self._size = 0
-
-    def get(self, path: str, data: bytes) -> Outline:
-        """Return the outline of a file's content."""
-        versions = self._known[path] = self._known.pop(path, {})
-        entry = versions.pop(data, None)
-        if entry is None:
-            entry = Outline(path, data, versions)
-            self._size += len(data)
-        versions[data] = entry
-        while len(versions) > _VERSIONS:
-            self._drop(versions)
-        while self._size > _KEPT and len(self._known) > 1:
-            oldest = next(iter(self._known))
-            while self._known[oldest]:
-                self._drop(self._known[oldest])
-            del self._known[oldest]
-        return entry
-
-    def _drop(self, versions: dict[bytes, Outline]) -> None:
-        """Forget the version of a file that was not used for the longest time."""
-        data = next(iter(versions))
-        del versions[data]
-        self._size -= len(data)
-
-
-_OUTLINES = _Outlines()
+#: The outlines used last, by path: a series asks for the same versions of a file many times.
+_KNOWN: dict[str, list[Outline]] = {}
 
 
 def outline(path: str, data: bytes) -> Outline:
-    """Return the outline of a file's content."""
-    return _OUTLINES.get(path, data)
+    """Return the outline of a file's content.
+
+    A file that changed a little is parsed from the outline that was parsed last.
+    """
+    versions = _KNOWN[path] = _KNOWN.pop(path, [])
+    found = next((one for one in versions if one.data == data), None)
+    if found is None:
+        found = Outline(path, data, [*versions])
+        while len(_KNOWN) > 1 and _size() > _KEPT:
+            del _KNOWN[next(iter(_KNOWN))]
+    else:
+        versions.remove(found)
+    versions.append(found)
+    del versions[:-_VERSIONS]
+    return found
+
+
+def _size() -> int:
+    """Return the number of bytes of the files whose outlines are kept."""
+    return sum(len(one.data) for versions in _KNOWN.values() for one in versions)
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
@@ -138,9 +123,7 @@ class Outline:
     ``others`` are outlines of other versions of the file, the last used at the end.
     """
 
-    def __init__(
-        self, path: str, data: bytes, others: Mapping[bytes, Outline] | None = None
-    ) -> None:
+    def __init__(self, path: str, data: bytes, others: Sequence[Outline] = ()) -> None:
         self.path = path
         self.lines = data.split(b"\n")
         self.data = data
@@ -183,10 +166,9 @@ class Outline:
     def _parts(self) -> list[tuple[int, _Part]]:
         """The parts of the file: the row before each, and its key in the symbols of parts."""
         assert self._grammar is not None
-        others = reversed(list((self._others or {}).values()))
-        other = next((one for one in others if one.tree), None)
+        other = next((one for one in reversed(self._others) if one.tree), None)
         known = edited(other.tree, other.data, self.data) if other and other.tree else None
-        self.tree, self._others = self._grammar.parse(self.data, known), None
+        self.tree, self._others = self._grammar.parse(self.data, known), ()
         root = self.tree.root_node
         # Python's own trees are found by the rows of nodes.
         is_kept = other is not None and self._suffix not in (".py", ".pyi")

@@ -24,7 +24,7 @@ from forkpatch.sources.obtain import (
 )
 from forkpatch.tree.drift import check_placement
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
-from forkpatch.tree.swap import discard, scratch_beside, swap_in
+from forkpatch.tree.swap import scratch_folder, swap_in
 from forkpatch.tree.worktree import (
     APPLIED_REF,
     BASE_REF,
@@ -217,8 +217,7 @@ def write_tree(
 
     ``builds`` are patterns of build outputs, which stay in the tree; ``options`` chose its patches.
     """
-    scratch = scratch_beside(folder)
-    try:
+    with scratch_folder(folder) as scratch:
         git, ids = build_repository(scratch, plan.pristine, plan.commits)
         with contextlib.suppress(GitError):  # a damaged tree is not carried over
             carry_over(folder, scratch)
@@ -240,9 +239,6 @@ def write_tree(
         write_excludes(scratch, builds)
         write_stamp(scratch, stamp)
         swap_in(scratch, folder, keep_builds)
-    except BaseException:
-        discard(scratch)
-        raise
     return stamp
 
 

@@ -9,7 +9,6 @@ from enum import StrEnum
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError
-from forkpatch.git.objects import list_tree
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.overlays import read_shadows
 from forkpatch.model.record import Record, SymbolPlace, read_record
@@ -188,7 +187,7 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
     shadows = tuple(_shadows(fork, plan))
     touched = {path for patch in plan.patches for path in patch.paths}
     paths = sorted(touched | {place.path for place in shadows})
-    listed = list_tree(plan.pristine.git, plan.pristine.tree)
+    listed = plan.pristine.listed
     return Record(
         base=plan.upstream.tree,
         blobs={path: listed[path][1] for path in paths if path in listed},

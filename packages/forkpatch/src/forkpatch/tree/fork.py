@@ -191,13 +191,9 @@ def plan_tree(
     """
     patches = fork.series(upstream) if patches is None else patches
     overlays = fork.overlays(upstream)
-    listed = list_tree(pristine.git, pristine.tree)
-    modes = {path: mode for path, (mode, _) in listed.items()}
-    folder = fork.overlay_folder(upstream)
+    modes, folder = pristine.modes, fork.overlay_folder(upstream)
     check_collisions(overlays, modes, patches, folder, str(upstream))
-    touched = {path for patch in patches for path in patch.paths if path in listed}
-    blobs = read_blobs(pristine.git, (listed[path][1] for path in touched))
-    base = {path: blobs[listed[path][1]] or b"" for path in touched}
+    base = pristine.read(path for patch in patches for path in patch.paths if path in modes)
     weave = Weave(modes, base.__getitem__)
     commits = [_base_commit(upstream)]
     if overlays:

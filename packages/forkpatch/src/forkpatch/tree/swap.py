@@ -60,33 +60,43 @@ def _scratch_of(final: Path) -> str:
 
 
 @contextmanager
+def scratch_folder(final: Path, prefix: str = _SCRATCH) -> Iterator[Path]:
+    """Yield a new empty folder on the file system of ``final``; remove it unless it was renamed.
+
+    The folder is locked, so that a verb that removes leftovers knows that it is in use.
+    """
+    with ExitStack() as stack:
+        scratch = scratch_beside(final, prefix)
+        with contextlib.suppress(OSError):  # some file systems have no locks of folders
+            stack.enter_context(folder_locked(scratch))
+        try:
+            yield scratch
+        finally:
+            if scratch.exists():
+                with contextlib.suppress(OSError):  # which recover() handles
+                    remove_tree(scratch)
+
+
+@contextmanager
 def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a scratch folder that becomes ``final`` when the block ends.
 
     ``final`` must be absent or empty. It may lie outside the fork, so that no lock of the fork
-    guards it. Therefore the scratch folder itself is locked: leftovers of a killed run are removed
-    first, and a running process keeps its folder. If ``durable``, ``final`` is on the disk when the
-    block ends. After a failure the scratch folder is removed.
+    guards it, and leftovers of a killed run are removed first. If ``durable``, ``final`` is on the
+    disk when the block ends.
 
     Raises:
         UserError: ``final`` exists and is not empty.
     """
     check_new(final)
-    with ExitStack() as stack:
-        scratch = scratch_beside(final, _scratch_of(final))
-        with contextlib.suppress(OSError):  # some file systems have no locks of folders
-            stack.enter_context(folder_locked(scratch))
-        try:
-            with naming(final):
-                yield scratch
-            if durable:
-                sync_tree(scratch)
-            scratch.rename(final)
-            if durable:
-                sync_rename(final.parent)
-        except BaseException:
-            discard(scratch)
-            raise
+    with scratch_folder(final, _scratch_of(final)) as scratch:
+        with naming(final):
+            yield scratch
+        if durable:
+            sync_tree(scratch)
+        scratch.rename(final)
+        if durable:
+            sync_rename(final.parent)
 
 
 def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = None) -> None:
@@ -124,7 +134,7 @@ def recover(parent: Path) -> None:
             try:
                 stack.enter_context(folder_locked(scratch))
             except BlockingIOError:
-                continue  # a running process holds it, see new_folder()
+                continue  # a running process holds it, see scratch_folder()
             except OSError:
                 pass
             remove_tree(scratch)
@@ -141,12 +151,6 @@ def remove_tree(folder: Path) -> None:
     except (OSError, RecursionError) as error:  # Python calls itself for each level of folders
         if subprocess.run(["rm", "-rf", "--", str(doomed)], check=False).returncode:
             raise OSError(f"{doomed} cannot be removed") from error
-
-
-def discard(folder: Path) -> None:
-    """Remove a scratch folder after a failure; ignore errors, which :func:`recover` handles."""
-    with contextlib.suppress(OSError):
-        remove_tree(folder)
 
 
 def _exchange(first: Path, second: Path) -> bool:
