@@ -147,7 +147,9 @@ def test_branch_without_a_pinned_base_says_what_to_pin(branch: ForkLab, tmp_path
     assert "forkpatch lock --add" in done.err
 
 
-def test_a_new_upstream_has_the_name_of_its_repository(home: Path, tmp_path: Path) -> None:
+def test_a_new_upstream_has_the_name_of_its_repository(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = Repo.create(tmp_path / "calc-sources/repo", FILES).path
     git(place, "tag", "v1.0")
     (tmp_path / "fork").mkdir()
@@ -156,7 +158,8 @@ def test_a_new_upstream_has_the_name_of_its_repository(home: Path, tmp_path: Pat
     assert name == "calc-sources"
     git(place, "config", "remote.origin.url", "git@example.org:group/calc.git")
     (tmp_path / "other").mkdir()
-    assert main(["--root", str(tmp_path / "other"), "init", str(place)]) == 0
+    monkeypatch.chdir(place.parent)
+    assert main(["--root", str(tmp_path / "other"), "init", place.name]) == 0
     (name,) = tomllib.loads((tmp_path / "other/VERSIONS.lock").read_text())["upstreams"]
     assert name == "calc"
 

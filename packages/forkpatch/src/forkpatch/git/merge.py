@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from forkpatch.git.calls import Git
@@ -23,7 +24,6 @@ _OPTIONS = (
     *("-U0", f"--diff-algorithm={ALGORITHM}"),
 )
 _FILE = re.compile(rb'^diff --git .*/(\d+)"?$', re.MULTILINE)
-_QUOTED = re.compile(rb'[\x00-\x1f"\\\x7f]')
 _PATH = re.compile(rb"^diff --git (.*)$", re.MULTILINE)
 _RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
@@ -74,25 +74,42 @@ def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
         done = Git().run("diff", "--no-index", *_OPTIONS, *map(str, sides), ok=(0, 1))
     parts = _FILE.split(done.stdout)
     for pair, diff in zip(parts[1::2], parts[2::2], strict=True):
-        found[int(pair)] += _ranges(diff)
+        found[int(pair)] += ranges_of(diff)
     return found
 
 
-def lines_between(
-    git: Git, old: str, new: str, paths: Collection[str]
-) -> Mapping[str, Sequence[Range]]:
-    """The rows in which files of two trees differ; without files whose names git quotes."""
-    heads = {f"a/{path} b/{path}".encode("utf-8", "surrogateescape"): path for path in paths}
-    if not heads:
-        return {}
+def file_diffs(git: Git, old: str, new: str, *paths: str) -> dict[str, bytes]:
+    """The diff of each file that differs between two trees, by path; all files without ``paths``.
+
+    A file that is not text is in it only if it is among the paths.
+    """
     literal = {"GIT_LITERAL_PATHSPECS": "1"}
-    out = git.run("diff-tree", "-r", "-p", *_OPTIONS, old, new, "--", *paths, env=literal).stdout
-    parts = _PATH.split(out)
-    known = {parts[at]: [*_ranges(parts[at + 1])] for at in range(1, len(parts), 2)}
-    return {path: known.get(head, []) for head, path in heads.items() if not _QUOTED.search(head)}
+    options = _OPTIONS if paths else (one for one in _OPTIONS if one != "--text")
+    out = git.run("diff-tree", "-r", "-p", *options, old, new, "--", *paths, env=literal).stdout
+    found, parts = {}, _PATH.split(out)
+    for head, diff in zip(parts[1::2], parts[2::2], strict=True):
+        name = head[: len(head) // 2]  # both sides have the same name, with a/ and b/
+        name = re.sub(rb"\\(.)", rb"\1", name[1:-1]) if name.startswith(b'"') else name
+        if b"\nBinary files " not in diff:
+            found[name[2:].decode("utf-8", "surrogateescape")] = diff
+    return found
 
 
-def _ranges(diff: bytes) -> Iterator[Range]:
+def grown_lines(diffs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
+    """The files that have a line, blanks around it aside, more often than before, by line."""
+    found: dict[bytes, list[str]] = {}
+    for path, diff in diffs.items():
+        counts = Counter[bytes]()
+        for line in diff.partition(b"\n@@ ")[2].split(b"\n"):
+            if line[:1] in (b"+", b"-"):
+                counts[line[1:].strip()] += 1 if line.startswith(b"+") else -1
+        for line, count in counts.items():
+            if count > 0:
+                found.setdefault(line, []).append(path)
+    return found
+
+
+def ranges_of(diff: bytes) -> Iterator[Range]:
     """The rows in which the sides of a diff differ."""
     for ranges in _RANGES.findall(diff):
         first, count, start, length = (int(text or 1) for text in ranges)

@@ -342,8 +342,8 @@ def _check_tree(
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
     notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
     yield from _check_combinations(fork, done.plan, notes)
-    for item in mismatches(fork, done.plan):
-        yield LintFinding(f"{_relative(item.file, root)}:{item.line}", item.what, item.fix)
+    for file, line, what, fix in mismatches(fork, done.plan):
+        yield LintFinding(f"{_relative(file, root)}:{line}", what, fix)
     yield from _check_case(fork, done.plan)
     if not done.same:
         yield LintFinding(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.inspect.signatures import Signature, departures, imported_names, signatures
@@ -15,22 +14,12 @@ from forkpatch.tree.fork import Fork, TreePlan
 _KEEP = "keep upstream's parameters; give what is new by keyword, with a default"
 
 
-@dataclass(frozen=True)
-class Mismatch:
-    """A replacement that upstream's callers cannot call as before.
-
-    Attributes:
-        file: absolute path of the file to correct.
-    """
-
-    file: Path
-    line: int
-    what: str
-    fix: str = _KEEP
+#: Path and line of the file to correct, the mistake, and its fix.
+Mismatch = tuple[Path, int, str, str]
 
 
 def mismatches(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
-    """Yield all mismatches of a planned tree."""
+    """Yield the replacements of a planned tree that upstream's callers cannot call as before."""
     folder = fork.overlay_folder(plan.upstream)
     shadows = read_shadows(folder)
     yield from _shadowed(fork, plan, shadows)
@@ -58,7 +47,7 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
         file = plan.overlays.get(shadow.by)
         if file is None:
             what = f"{shadow.symbol}: there is no overlay {shadow.by}"
-            yield Mismatch(table, shadow.line, what, "name the overlay that takes its place")
+            yield table, shadow.line, what, "name the overlay that takes its place"
             continue
         original = signatures(contents_here.get(shadow.path, b"")).get(shadow.symbol)
         if original is None:
@@ -68,7 +57,7 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
         if name not in ours:
             what = f"{shadow.by} has no function {name}"
             fix = f'define it, or name the function that callers use: instead = "{_nearest(ours)}"'
-            yield Mismatch(table, shadow.line, what, fix)
+            yield table, shadow.line, what, fix
             continue
         if shadow.instead:
             continue  # upstream's callers never call the other name
@@ -80,13 +69,13 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
         for excused in shadow.defaults:
             if not lacking and not any(excused in item.defaults for item in (original, *others)):
                 what = f"{shadow.symbol}: no version of upstream has a default of {excused}"
-                yield Mismatch(table, shadow.line, what, "take it out of defaults")
+                yield table, shadow.line, what, "take it out of defaults"
         if lacking and shadow.defaults:  # a missing version may have these defaults
             others += (ours[name],)
         path = fork.overlay_folder(plan.upstream) / shadow.by
         for departure in departures(original, ours[name], others, frozenset(shadow.defaults)):
             at = _line(file.data, name)
-            yield Mismatch(path, at, f"{name} of {plan.upstream}: {departure}")
+            yield path, at, f"{name} of {plan.upstream}: {departure}", _KEEP
 
 
 def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
@@ -105,7 +94,7 @@ def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
                     continue
                 for departure in departures(original, ours):
                     what = f"{diff.new}: {name}: {departure}"
-                    yield Mismatch(folder / patch.name, diff.patch_line, what)
+                    yield folder / patch.name, diff.patch_line, what, _KEEP
 
 
 def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Iterator[Mismatch]:
@@ -128,7 +117,7 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
             ):
                 what = f"{path} takes {name} from {by} and no longer from {originals[name]}"
                 fix = f"add a [[shadow]] to {SHADOWS}: {SHADOW_FORM}"
-                yield Mismatch(table, 1, what, fix)
+                yield table, 1, what, fix
 
 
 def _is_module(path: str, data: bytes) -> bool:

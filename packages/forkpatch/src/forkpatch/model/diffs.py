@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import NamedTuple
@@ -311,13 +311,18 @@ def _edited() -> str:
     return f"edited by hand? change the tree instead, and write the patch: {typed('export')}"
 
 
-def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
-    """Raise unless every hunk's old lines are in ``contents`` exactly where it states them."""
+def check_hunks(
+    lines: Callable[[int, int], list[bytes]], size: int, diff: FileDiff, name: str
+) -> None:
+    """Raise unless every hunk's old lines are exactly where it states them.
+
+    ``lines`` returns some rows of the file, which has ``size`` lines.
+    """
     end = shift = 0
     for hunk in diff.hunks:
         where = f"{name}:{hunk.patch_line}"
         first, old = hunk.first, list(hunk.old)
-        if first < end or first + hunk.old_count > len(contents):
+        if first < end or first + hunk.old_count > size:
             raise PatchError(
                 f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end",
                 remedy=_edited(),
@@ -326,7 +331,7 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
             raise PatchError(
                 f"{where}: the new line number does not follow from the old one", remedy=_edited()
             )
-        here = contents[first : first + len(old)]
+        here = lines(first, first + len(old))
         if here != old:
             pairs = enumerate(zip(here, old, strict=True), first + 1)
             number, found, line = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])

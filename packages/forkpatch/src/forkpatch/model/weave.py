@@ -63,7 +63,7 @@ class _FileWeave:
     @property
     def data(self) -> bytes:
         """The present content."""
-        return b"".join(line.data for line in self.lines if line.removed is None)
+        return b"".join([line.data for line in self.lines if line.removed is None])
 
     def visible(self) -> list[int]:
         """Return the indexes of the present lines."""
@@ -153,7 +153,8 @@ class Weave:
                 if versions and path in self._base:
                     result[path] = None
             elif file.created != BASE or chosen.intersection(file.touched):
-                result[path] = _render(file, chosen)
+                is_whole = len(chosen) == len(self._needs)
+                result[path] = TreeFile(file.mode, file.data) if is_whole else _render(file, chosen)
         return result
 
     def touched_by(self, path: str, hunk: Hunk) -> frozenset[str]:
@@ -322,7 +323,11 @@ class Weave:
             return
         visible = file.visible()
         all_lines = file.lines
-        check_hunks([all_lines[start].data for start in visible], diff, name)
+
+        def shown(first: int, last: int) -> list[bytes]:
+            return [all_lines[at].data for at in visible[first:last]]
+
+        check_hunks(shown, len(visible), diff, name)
         inserted: list[tuple[int, _Line]] = []
         for hunk in diff.hunks:
             self._needs[name] |= _weave_hunk(file, visible, hunk, name, inserted)

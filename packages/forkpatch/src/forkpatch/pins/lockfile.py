@@ -15,7 +15,7 @@ from typing import Any
 import tomlkit
 
 from forkpatch.command import typed
-from forkpatch.errors import SourceError, UserError
+from forkpatch.errors import UserError
 from forkpatch.git.calls import Git
 from forkpatch.model.lock import WHOLE, Lock, Upstream
 from forkpatch.pins.versions import (
@@ -27,7 +27,7 @@ from forkpatch.pins.versions import (
     version_of,
 )
 from forkpatch.safety import check_name, check_object_id
-from forkpatch.sources.repository import local_path, refs_of
+from forkpatch.sources.repository import asked, local_path
 
 #: Number of tags in a message about a missing tag.
 _NAMED = 5
@@ -105,13 +105,9 @@ def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) ->
     """Return name and commit of the tag ``tag``, or of a tag that names the version."""
     named = (f"{prefix_of(like.tag)}{version}", f"v{version}", version)
     wanted = version_of(version)
-    errors = []
-    for place in places:
-        try:
-            known = {item.name: item for item in tags_of(refs_of(place))}
-        except SourceError as error:
-            errors.append(error.what)
-            continue
+    errors = list[str]()
+    for place, refs in asked(places, errors):
+        known = {item.name: item for item in tags_of(refs)}
         same = [
             item.name
             for item in known.values()
@@ -208,7 +204,8 @@ def first_lock(
     """
     path = local_path(url)
     if path is not None:
-        url = str(path.resolve())
+        path = path.resolve()
+        url = str(path)
     name = name or _name_of(url, path)
     check_name(name, "upstream")
     version = ""
@@ -244,15 +241,10 @@ def _name_of(url: str, path: Path | None) -> str:
 def _tag(places: Sequence[str], name: str, wanted: str) -> str:
     """Return the tag ``wanted``, or the tag of the newest version, preferably not a pre-release."""
     reasons, newest = list[str](), list[str]()
-    for place in places:
-        try:
-            refs = refs_of(place)
-            known = tags_of(refs)
-            series = usual_series(known)
-            tags = [tag for tag in known if tag.version and tag.series == series]
-        except SourceError as error:
-            reasons.append(error.what)
-            continue
+    for place, refs in asked(places, reasons):
+        known = tags_of(refs)
+        series = usual_series(known)
+        tags = [tag for tag in known if tag.version and tag.series == series]
         if wanted in [tag.name for tag in known]:
             return wanted
         if wanted:

@@ -18,7 +18,7 @@ from forkpatch.pins.lockfile import NewVersion, add_version, with_pins
 from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
-from forkpatch.sources.repository import find_tree, local_path, open_repository, refs_of
+from forkpatch.sources.repository import asked, find_tree, local_path, open_repository
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.tree.fork import Fork
 from groundwork.files import atomic_write
@@ -121,15 +121,12 @@ def _commit(upstream: Upstream, places: list[str], notes: list[str]) -> str:
     """Return the commit of an upstream's tag, or the pinned commit if no place has the tag."""
     if not upstream.tag:
         return upstream.commit
-    reason = "no mirror is known, and this run is offline"
-    for place in places:
-        try:
-            if commit := refs_of(place).get(f"refs/tags/{upstream.tag}"):
-                return commit
-            reason = f"{place}: no tag {upstream.tag}"
-        except SourceError as error:
-            reason = error.what
-    notes.append(f"{upstream}: the tag {upstream.tag} was not looked up: {reason}")
+    reasons = ["no mirror is known, and this run is offline"]
+    for place, refs in asked(places, reasons):
+        if commit := refs.get(f"refs/tags/{upstream.tag}"):
+            return commit
+        reasons.append(f"{place}: no tag {upstream.tag}")
+    notes.append(f"{upstream}: the tag {upstream.tag} was not looked up: {reasons[-1]}")
     return upstream.commit
 
 

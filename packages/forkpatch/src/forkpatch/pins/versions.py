@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from forkpatch.errors import SourceError
 from forkpatch.model.lock import Upstream
-from forkpatch.sources.repository import refs_of
+from forkpatch.sources.repository import asked
 from forkpatch.sources.wheels import pip_command
 
 _PIP_TIMEOUT = 60.0
@@ -102,19 +102,14 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
     pinned = version_of(upstream.wheel.version if upstream.wheel else tag)
     tags: dict[str, Version] = {}
     head = ""
-    for place in places:
-        try:
-            refs = refs_of(place)
-            known, newest = tags_of(refs), refs.get("HEAD", "")
-            series = series_of(tag) if tag else usual_series(known)
-            tags |= {
-                item.name: item.version
-                for item in known
-                if item.version and pinned and item.version > pinned and item.series == series
-            }
-        except SourceError as error:
-            notes.append(error.what)
-            continue
+    for _, refs in asked(places, notes):
+        known, newest = tags_of(refs), refs.get("HEAD", "")
+        series = series_of(tag) if tag else usual_series(known)
+        tags |= {
+            item.name: item.version
+            for item in known
+            if item.version and pinned and item.version > pinned and item.series == series
+        }
         if upstream.commit and not upstream.tag and newest != upstream.commit:
             head = newest
     wheels: tuple[str, ...] = ()

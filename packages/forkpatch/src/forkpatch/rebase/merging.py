@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from forkpatch.git.calls import Git
-from forkpatch.git.merge import changed_lines, lines_between
+from forkpatch.git.merge import changed_lines, file_diffs, ranges_of
 from forkpatch.git.objects import (
     Changes,
     Commit,
@@ -39,6 +39,7 @@ from forkpatch.tree.fork import PatchStep
 
 # Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
 _TOGETHER = 128
+_FEW = 8  # patches whose files alone are compared: the lines of more are searched in all files
 # Later than every commit: git then finds the merge base without a walk through the history.
 _LATE = b"4102444800 +0000"
 _REF = "refs/forkpatch/merging"
@@ -188,7 +189,7 @@ def _forecasts(
 ) -> tuple[list[Forecast], list[tuple[str, Misplacement]]]:
     """Return the forecasts up to a patch without one, or one with errors; and these errors."""
     every, found = [step for step, _ in steps], list[Forecast]()
-    onto = Onto(git, tree, f"{steps[0][1]}^", every)
+    onto = Onto(git, tree, f"{steps[0][1]}^", every, base)
     for step in every:
         forecast = onto.forecast(step)
         if forecast is None:
@@ -292,7 +293,9 @@ class Onto:
     ``old`` is the commit that the first patch was made for.
     """
 
-    def __init__(self, git: Git, tree: str, old: str, steps: Sequence[PatchStep]) -> None:
+    def __init__(
+        self, git: Git, tree: str, old: str, steps: Sequence[PatchStep], base: NewBase
+    ) -> None:
         listed = list_tree(git, tree)
         self._modes = {path: mode for path, (mode, _) in listed.items()}
         first = {path: step for step in reversed(steps) for path in step.patch.paths}
@@ -300,11 +303,17 @@ class Onto:
         blobs = read_blobs(git, ids.values())
         self._data = {path: blobs[oid] or b"" for path, oid in ids.items()}
         edited = [path for path in self._data if path in first[path].before]
+        trees = git.text("rev-parse", *(f"{one}^{{tree}}" for one in (old, *base.trees))).split()
+        is_whole = len(steps) > _FEW and [*trees[:1], tree] == trees[1:]
+        diffs = base.diffs if is_whole else file_diffs(git, old, tree, *edited) if edited else {}
         self._versions = {
             path: Versions.of(
-                text(path, first[path].before[path]), text(path, self._data[path]), ranges
+                text(path, first[path].before[path]),
+                text(path, self._data[path]),
+                [*ranges_of(diffs[path])],
             )
-            for path, ranges in lines_between(git, old, tree, edited).items()
+            for path in edited
+            if path in diffs
         }
 
     def forecast(self, step: PatchStep) -> Forecast | None:

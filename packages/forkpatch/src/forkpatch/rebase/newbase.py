@@ -4,30 +4,24 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 
 from forkpatch.git.calls import Git
-from forkpatch.git.objects import changed_files, list_tree, read_blobs, stream_blobs
-from forkpatch.safety import FILE_MODES, SYMLINK_MODE
+from forkpatch.git.merge import file_diffs, grown_lines
+from forkpatch.git.objects import list_tree, read_blobs
+from forkpatch.safety import SYMLINK_MODE
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
-
-_KEPT = 256 << 20  # bytes of changed files that stay in memory between two searches
-_FEW = 8  # questions for a line that are answered without an index of all lines
-_START = 8000  # bytes in which git looks for the NUL of a binary file
 
 
 class NewBase:
     """Files, renames and changed lines of the tree ``new``, compared with the tree ``old``."""
 
     def __init__(self, git: Git, new: str, old: str) -> None:
-        self._git, self._trees = git, (old, new)
+        self._git, self.trees = git, (old, new)
         self._old, self._new = list_tree(git, old), list_tree(git, new)
         self._contents: dict[str, bytes | None] = {}
-        self._texts: list[tuple[str, bytes]] | None = None
-        self._asked = 0
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file; None for a missing file or a link."""
@@ -48,7 +42,7 @@ class NewBase:
     def renames(self) -> Mapping[str, str]:
         """The new path of each renamed file, by old path."""
         command = ("diff-tree", "-r", "-z", "-M40%", "-l0", "--diff-filter=R", "--name-status")
-        out = self._git.run(*command, *self._trees).stdout
+        out = self._git.run(*command, *self.trees).stdout
         fields = out.decode("utf-8", "surrogateescape").split("\0")[:-1]
         return dict(zip(fields[1::3], fields[2::3], strict=True))
 
@@ -80,70 +74,27 @@ class NewBase:
                 found.setdefault(name, []).append(path)
         return found
 
-    def find(self, *words: str) -> tuple[str, ...]:
-        """Return the changed text files with all words; a word is any text of one line."""
-        wanted = [word.encode("utf-8", "surrogateescape") for word in words]
-        alone = [
-            re.compile(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % re.escape(word)) for word in wanted
-        ]
-        return tuple(
-            path
-            for path, data in self._files()
-            if all(word in data for word in wanted) and all(one.search(data) for one in alone)
-        )
-
     def having_more(self, line: bytes) -> Sequence[str]:
         """Return the text files that have a line, blanks around it aside, more often than before.
 
         A file that is not in the old tree under the same path counts as new.
         """
-        self._asked += 1
-        if self._asked > _FEW:
-            return self._more.get(line, ())
-        return [
-            path
-            for path, data in self._files()
-            if line in data and _lines(data)[line] > _lines(self._before(path))[line]
-        ]
+        return self._grown.get(line, ())
 
     @cached_property
-    def _more(self) -> Mapping[bytes, Sequence[str]]:
-        """The files that have each line more often than before."""
-        found: dict[bytes, list[str]] = {}
-        for path, data in self._files():
-            known = _lines(self._before(path))
-            for line, count in _lines(data).items():
-                if count > known[line]:
-                    found.setdefault(line, []).append(path)
-        return found
-
-    def _before(self, path: str) -> bytes:
-        return next(stream_blobs(self._git, [self.changed[path][0]])) or b""
-
-    def _files(self) -> Iterable[tuple[str, bytes]]:
-        """Return path and content of each changed text file, from memory if read before."""
-        return self._read_files() if self._texts is None else self._texts
-
-    def _read_files(self) -> Iterator[tuple[str, bytes]]:
-        texts, size = list[tuple[str, bytes]](), 0
-        contents = stream_blobs(self._git, [new for _, new in self.changed.values()])
-        for path, data in zip(self.changed, contents, strict=True):
-            if not data or b"\0" in data[:_START]:
-                continue
-            yield path, data
-            size += len(data)
-            texts += [(path, data)] if size <= _KEPT else []
-        if size <= _KEPT:
-            self._texts = texts
+    def _grown(self) -> Mapping[bytes, Sequence[str]]:
+        return grown_lines(self.diffs)
 
     @cached_property
-    def changed(self) -> dict[str, tuple[str, str]]:
-        """Old and new object id of each file that was changed or added, by path."""
-        return {
-            path: (old, new)
-            for path, (_, mode, old, new) in changed_files(self._git, *self._trees).items()
-            if mode in FILE_MODES
-        }
+    def diffs(self) -> Mapping[str, bytes]:
+        """The diff of each text file."""
+        return file_diffs(self._git, *self.trees)
+
+    def find(self, word: str) -> list[str]:
+        """Return the text files of which upstream changed a line with a word."""
+        text = word.encode("utf-8", "surrogateescape")
+        alone = re.compile(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % re.escape(text))
+        return [path for path, diff in self.diffs.items() if text in diff and alone.search(diff)]
 
     def places_of(self, path: str, symbol: str) -> Iterator[tuple[str, Symbol]]:
         """Yield path and symbol of ``symbol``'s places in the new tree, likeliest first."""
@@ -157,8 +108,3 @@ class NewBase:
             named = (item for item in symbols.values() if bare_name(item.name) == name)
             found = sorted(named, key=lambda item: item.name != symbol)
             yield from ((candidate, item) for item in found)
-
-
-def _lines(data: bytes) -> Counter[bytes]:
-    """Return how often a file has each line, without blanks around it."""
-    return Counter(map(bytes.strip, data.split(b"\n")))

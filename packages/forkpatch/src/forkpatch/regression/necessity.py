@@ -15,8 +15,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, cached_property
 from pathlib import Path
 
 import forkpatch
@@ -67,34 +68,23 @@ class Judgement:
     reason: str
 
 
-@dataclass
 class NecessityTrees:
-    """Complete and reduced trees for runs of tests.
+    """Complete and reduced trees for runs of tests, in the folder ``scratch``."""
 
-    Attributes:
-        whole: folder with the complete tree of every upstream.
-    """
+    def __init__(
+        self, fork: Fork, plans: Mapping[str, TreePlan], scratch: Path, timeout: float
+    ) -> None:
+        self.fork, self.plans, self.scratch, self.timeout = fork, plans, scratch, timeout
+        #: Returns a test's outcome and end of output on the complete trees.
+        self.with_all = cache(lambda test: self.run(test, self.whole))
 
-    fork: Fork
-    plans: Mapping[str, TreePlan]
-    scratch: Path
-    timeout: float
-    _whole: dict[str, tuple[RunOutcome, str]] = field(default_factory=dict)
-
-    @property
+    @cached_property
     def whole(self) -> Path:
-        """Folder of the complete trees, written at the first use."""
+        """Folder with the complete tree of every upstream."""
         folder = self.scratch / "whole"
         for name, plan in self.plans.items():
-            if not (folder / name).exists():
-                write_variant(plan, plan.weave.patches, folder / name)
+            write_variant(plan, plan.weave.patches, folder / name)
         return folder
-
-    def with_all(self, test: str) -> tuple[RunOutcome, str]:
-        """Return a test's outcome and end of output on the complete trees; run it at most once."""
-        if test not in self._whole:
-            self._whole[test] = self.run(test, self.whole)
-        return self._whole[test]
 
     def run(self, test: str, trees: Path) -> tuple[RunOutcome, str]:
         """Run a test on ``trees``; return its outcome and the end of its output."""

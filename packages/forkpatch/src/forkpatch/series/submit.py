@@ -46,24 +46,21 @@ class NewBranch:
     name: str
     repository: Path | None = None
 
-    @property
-    def ref(self) -> str:
-        """Full name of the branch."""
-        return f"refs/heads/{self.name}"
-
-    def check(self, git: Git) -> None:
-        """Check that the name is valid and that ``git`` has no branch of that name.
+    def new_ref(self, git: Git) -> str:
+        """Return the full name of the branch, after a check that ``git`` has none of that name.
 
         Raises:
             UserError: the name is invalid, or the branch exists.
         """
-        if git.run("check-ref-format", self.ref, ok=(0, 1)).returncode:
+        ref = f"refs/heads/{self.name}"
+        if git.run("check-ref-format", ref, ok=(0, 1)).returncode:
             raise UserError(f"{self.name!r} is not a valid name of a branch")
-        if git.run("rev-parse", "--quiet", "--verify", self.ref, ok=(0, 1)).stdout:
+        if git.run("rev-parse", "--quiet", "--verify", ref, ok=(0, 1)).stdout:
             raise UserError(
                 f"{git.git_dir} has a branch {self.name}",
                 remedy="name a branch that is not there yet, or delete it",
             )
+        return ref
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,12 @@ def submit(
             of a trailer ``Submit-With`` is missing.
         ForkError: the series does not apply.
     """
+    branch = output if isinstance(output, NewBranch) else None
     if isinstance(output, Path):
         check_new(output)
-    repository = output.repository if isinstance(output, NewBranch) else None
     places = places_of(upstream, fork.cache, options)
-    git, commit = find_revision(upstream, revision, places, repository)
-    if isinstance(output, NewBranch):
-        output.check(git)
+    git, commit = find_revision(upstream, revision, places, branch.repository if branch else None)
+    ref = branch.new_ref(git) if branch else ""
     plan = fork.plan(upstream, options)
     target = MergeTarget(git, commit)
     left_out: dict[str, str] = {}
@@ -129,13 +125,19 @@ def submit(
             continue
         target.files |= changes
         moved.append((patch, changes))
-    names: tuple[str, ...] = ()
-    if not conflicts:
-        if isinstance(output, NewBranch):
-            names = _write_branch(output, git, commit, moved)
-        else:
-            names = _write_files(output, git, commit, moved)
-    written = f"{output.name} of {git.git_dir}" if isinstance(output, NewBranch) else str(output)
+    names = tuple(patch.name for patch, _ in moved) if ref and not conflicts else ()
+    if isinstance(output, Path) and not conflicts:
+        names = _write_files(output, git, commit, moved)
+    elif not conflicts:
+        unnamed = [
+            replace(
+                patch_commit(patch, changes),
+                message=patch.message.encode("utf-8", "surrogateescape"),
+            )
+            for patch, changes in moved
+        ]
+        _branched(git, ref, commit, unnamed)
+    written = f"{branch.name} of {git.git_dir}" if branch else str(output)
     return Submission(
         *(upstream.name, upstream.version, commit, written, names, left_out, conflicts),
         notes=context_notes(target.compared),
@@ -178,23 +180,12 @@ def find_revision(
     )
 
 
-def _write_branch(
-    output: NewBranch, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
-) -> tuple[str, ...]:
-    """Write the merged patches as commits of a new branch; return their names."""
-    commits = [
-        replace(
-            patch_commit(patch, changes),
-            message=patch.message.encode("utf-8", "surrogateescape"),
-            parent=onto,
-        )
-        for patch, changes in moved
-    ]
-    if commits:
-        write_commits(git, output.ref, commits)
-    else:
-        git.run("update-ref", output.ref, onto)
-    return tuple(patch.name for patch, _ in moved)
+def _branched(git: Git, ref: str, onto: str, commits: Sequence[Commit]) -> str:
+    """Write commits that follow a commit to a new branch; return the branch's commit."""
+    if not commits:
+        git.run("update-ref", ref, onto)
+        return onto
+    return write_commits(git, ref, [replace(commits[0], parent=onto), *commits[1:]])[-1]
 
 
 def _write_files(
@@ -255,14 +246,10 @@ def push(
     mirror, base = find_revision(upstream, upstream.commit, places, None)
     plan = fork.plan(upstream, options)
     _check_new_files(mirror, base, plan)
-    target = NewBranch(branch)
     with neutral_repository(mirror.objects, plan.pristine.git.objects) as git:
-        target.check(git)
-        first, *rest = plan.commits[1:] or (None,)
-        tip = base
-        if first is not None:
-            tip = write_commits(git, target.ref, [replace(first, parent=base), *rest])[-1]
-        _push(git, [*(["--force"] if force else []), "--", remote, f"{tip}:{target.ref}"])
+        ref = NewBranch(branch).new_ref(git)
+        tip = _branched(git, ref, base, plan.commits[1:])
+        _push(git, [*(["--force"] if force else []), "--", remote, f"{tip}:{ref}"])
     names = tuple(patch.name for patch in plan.patches)
     return Pushed(upstream.name, upstream.version, remote, branch, base, tip, names)
 

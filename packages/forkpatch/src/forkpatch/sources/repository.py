@@ -12,7 +12,7 @@ the upstream's own commit pins. Its repository is treated as an upstream.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,6 +75,15 @@ def refs_of(place: str) -> dict[str, str]:
     pairs = (line.split() for line in out.decode("utf-8", "surrogateescape").splitlines())
     # The commit of a tag that is an object of its own comes after it, with ^{}.
     return {ref.removesuffix("^{}"): commit for commit, ref in pairs}
+
+
+def asked(places: Iterable[str], silent: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield place and references of each repository; note why another one cannot be asked."""
+    for place in places:
+        try:
+            yield place, refs_of(place)
+        except SourceError as error:
+            silent.append(error.what)
 
 
 @dataclass(frozen=True)
