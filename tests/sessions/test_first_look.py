@@ -39,7 +39,7 @@ CASES = (
     ("patches", "edti tvm", "argument VERB: 'edti' is not known; did you mean edit?"),
     ("apply_patches", "--relase 1", "there is no option --relase; did you mean --release?"),
     ("lock", "--chek", "there is no option --chek; did you mean --check?"),
-    ("rebase", "", "missing: NAME"),
+    ("rebase", "", "missing: UPSTREAM"),
     ("upstream_tests", "--foo", "there is no option --foo"),
     ("bench", "--against upstrem", "no such variant\n  did you mean: --against upstream"),
     ("host_bench", "--prefill 1", "give prompts of 2 tokens or more"),

@@ -303,8 +303,9 @@ class Onto:
         blobs = read_blobs(git, ids.values())
         self._data = {path: blobs[oid] or b"" for path, oid in ids.items()}
         edited = [path for path in self._data if path in first[path].before]
-        trees = git.text("rev-parse", *(f"{one}^{{tree}}" for one in (old, *base.trees))).split()
-        is_whole = len(steps) > _FEW and [*trees[:1], tree] == trees[1:]
+        names = (f"{one}^{{tree}}" for one in (old, *base.trees))
+        was, *versions = git.text("rev-parse", *names).split()
+        is_whole = len(steps) > _FEW and versions == [was, tree]
         diffs = base.diffs if is_whole else file_diffs(git, old, tree, *edited) if edited else {}
         self._versions = {
             path: Versions.of(
