@@ -22,7 +22,7 @@ ENGINE = sorted(
     if path.suffix in {".md", ".py", ".toml"}
 )
 DEPENDENCIES = {
-    *("groundwork", "forkpatch", "packaging", "platformdirs", "pytest", "rich", "tomlkit"),
+    *("groundwork", "forkpatch", "git", "packaging", "platformdirs", "pytest", "rich", "tomlkit"),
     *("gitdb", "tree_sitter", "unidiff"),
 }
 

@@ -3,7 +3,8 @@
 
 The user's and the system's configuration, hooks, filters, attributes, file system monitors and
 credential prompts play no part in a call: a tree must not depend on who builds it, and an
-upstream repository must not be able to run anything.
+upstream repository must not be able to run anything. GitPython, which reads histories, merges the
+caller's environment into every call, and cannot remove ``GIT_DIR`` from it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from forkpatch.errors import ForkError, UserError
 from groundwork.errors import USER_MISTAKE, remedy_for
 from groundwork.files import naming
+
+if TYPE_CHECKING:
+    from git import Repo
+
 
 #: The branch that HEAD of every new repository names.
 BRANCH = "forkpatch"
@@ -65,13 +70,8 @@ _KEPT = {"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_EXEC_PATH"}
 
 #: Attributes of a repository of ours: a file is what its bytes are, whatever the tree says.
 NEUTRAL_ATTRIBUTES = "* -text !eol -filter -ident !working-tree-encoding !diff !merge !whitespace\n"
-# What git itself calls local to a repository: git rev-parse --local-env-vars.
-_LOCAL = (
-    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS"),
-    *("GIT_CONFIG_COUNT", "GIT_OBJECT_DIRECTORY", "GIT_DIR", "GIT_WORK_TREE", "GIT_GRAFT_FILE"),
-    *("GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_NO_REPLACE_OBJECTS", "GIT_PREFIX"),
-    *("GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_COMMON_DIR", "GIT_INTERNAL_SUPER_PREFIX"),
-)
+# What drop_variables took; the user's own git commands see it.
+_dropped: dict[str, str] = {}
 NO_NETWORK = {"GIT_ALLOW_PROTOCOL": "none"}
 NETWORK = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
 #: Older versions cannot merge trees that are given on standard input.
@@ -110,9 +110,13 @@ def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def drop_variables() -> None:
-    """Take out of this process what points git to another repository, as in a hook of git's."""
-    for name in _LOCAL:
-        os.environ.pop(name, None)
+    """Take the caller's ``GIT_*`` out of this process, except those that forkpatch uses.
+
+    GitPython gives its own git processes the environment of this one.
+    """
+    used = {*_KEPT, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}
+    for name in [name for name in os.environ if name.startswith("GIT_") and name not in used]:
+        _dropped[name] = os.environ.pop(name)
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,19 @@ class Git:
 def knows_author(repository: Path) -> bool:
     """Return True when the user's own git has a name and an address for commits there."""
     words = ["git", "-C", str(repository), "var", "GIT_AUTHOR_IDENT"]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+    environment = {**os.environ, **_dropped}
+    return subprocess.run(words, capture_output=True, check=False, env=environment).returncode == 0
+
+
+def git_repo(git: Git) -> Repo:
+    """A repository as GitPython's; its process that reads objects lives until ``Repo.close``."""
+    from git import Repo  # noqa: PLC0415 - for this verb only
+
+    repo = Repo(git.git_dir)
+    # Without a config file GitPython takes a bare repository for one with a work tree.
+    where = {"GIT_DIR": str(git.git_dir)}
+    repo.git.update_environment(**neutral_environment({**git.environment, **where}))
+    return repo
 
 
 def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:

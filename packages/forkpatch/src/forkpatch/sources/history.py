@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.errors import SourceError
-from forkpatch.git.calls import Git, GitError
-from forkpatch.git.objects import stream_blobs
+from forkpatch.git.calls import Git, GitError, git_repo
+from forkpatch.model.diffs import split_lines
 from forkpatch.sources.repository import local_path, open_repository
 
 
@@ -24,11 +24,12 @@ class UpstreamCommit:
         return f"{self.commit[:12]} {self.subject}"
 
 
-@dataclass(frozen=True)
 class History:
-    """The commits of a repository."""
+    """The commits of a repository, read with GitPython: one git process answers all questions."""
 
-    git: Git
+    def __init__(self, git: Git) -> None:
+        self.git = git
+        self._repo = git_repo(git)
 
     @classmethod
     def find(cls, places: Sequence[str], *commits: str) -> History | None:
@@ -60,17 +61,27 @@ class History:
 
     def dates(self, commits: Sequence[str]) -> dict[str, int]:
         """Date of each commit, in seconds since 1970."""
-        names = "".join(f"{oid}\n" for oid in commits).encode()
-        rows = self.git.text("log", "--no-walk", "--format=%H %ct", "--stdin", stdin=names).split()
-        return dict(zip(rows[::2], map(int, rows[1::2]), strict=True))
+        return {oid: self._repo.commit(oid).committed_date for oid in commits}
 
     def commits(self, old: str, new: str, *paths: str) -> Iterator[UpstreamCommit]:
         """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""
-        show = ("log", "--reverse", "--topo-order", "--format=%H %s", f"{old}..{new}", "--", *paths)
-        for row in self.git.text(*show).split("\n"):
-            commit, _, subject = row.partition(" ")
-            if commit:
-                yield UpstreamCommit(commit, subject)
+        found = self._repo.iter_commits(
+            f"{old}..{new}", paths=list(paths) or "", reverse=True, topo_order=True
+        )
+        for commit in found:
+            subject = str(commit.summary)
+            yield UpstreamCommit(commit.hexsha, subject)
+
+    def read(self, commit: str, path: str) -> bytes | None:
+        """A file's content at a commit; None when it is not there, or not in this mirror."""
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - for this verb only
+
+        try:
+            blob = self._repo.commit(commit).tree / path
+            data: bytes = blob.data_stream.read()
+        except (KeyError, ValueError, HistoryError):
+            return None
+        return data
 
     def same_change(
         self, old: str, new: str, paths: Sequence[str], diff: bytes, reverse: bytes
@@ -101,12 +112,16 @@ class History:
         return [(patch_id, commit) for patch_id, commit in map(str.split, out)] or [("", "")]
 
     def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
-        """The first commit after which ``block`` is no longer in ``path``; None if unknown."""
-        wanted = b"\n" + b"".join(block)
+        """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - for this verb only
+
         try:
-            commits = list(self.commits(old, new, path))
-            contents = stream_blobs(self.git, [f"{one.commit}:{path}" for one in commits])
-            pairs = zip(commits, contents, strict=True)
-            return next((one for one, data in pairs if wanted not in b"\n" + (data or b"")), None)
-        except (GitError, UnicodeEncodeError):  # a partial mirror; a path that is not ASCII
+            for commit in self.commits(old, new, path):
+                data = self.read(commit.commit, path)
+                lines, size = split_lines(data or b""), len(block)
+                starts = range(len(lines) - size + 1)
+                if not any(lines[at : at + size] == list(block) for at in starts):
+                    return commit
+        except HistoryError:
             return None
+        return None
