@@ -66,6 +66,10 @@ set(httplib_place ${httplib_includes}=httplib)
 add_objects(httplib ROOT ${httplib_includes} SOURCES httplib.cpp PLACES ${httplib_place}
             OPTIONS ${low} -g0 -w)
 
+# A header; picture/picture.cc compiles it as a part of ours.
+set(stb_includes ${llama_cpp_SOURCE_DIR}/vendor/llama.cpp/vendor/stb)
+set(stb_place ${stb_includes}=stb)
+
 # llama.cpp's engine of chat templates, with one header of ours for an assertion of ggml's.
 set(common ${llama_cpp_SOURCE_DIR}/vendor/llama.cpp/common)
 set(jinja_includes ${common} ${PROJECT_SOURCE_DIR}/cmake/include)

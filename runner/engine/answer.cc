@@ -13,10 +13,15 @@ namespace rvv_runner {
 Answer::Answer(uint64_t id, Request request, int64_t longest, const Tokenizer* tokenizer)
     : id_(id),
       request_(std::move(request)),
+      key_(request_.tokens),
       longest_(longest),
       sampler_(request_.sampling),
       text_(tokenizer, request_.sampling.stop),
       said_(request_.tokens) {
+  for (const PromptPicture& each : request_.pictures) {
+    for (int64_t i = 0; i < each.tokens; ++i) key_[each.first + i] = each.picture->Key(i);
+    pictures_.push_back({each.first, each.first + each.tokens, each.picture, std::nullopt});
+  }
   if (request_.grammar) grammar_ = request_.grammar->Begin();
   ended_.prompt_tokens = std::ssize(request_.tokens);
 }
@@ -34,8 +39,35 @@ std::pair<Answer::Tokens::const_iterator, Answer::Tokens::const_iterator> Answer
   return {first, first + std::min(most, unread())};
 }
 
+const PreparedPicture* Answer::Unseen(int64_t most) const {
+  for (const Seen& each : pictures_) {
+    if (each.first >= read_ + most) break;
+    if (each.end > read_ && !each.states) return each.picture.get();
+  }
+  return nullptr;
+}
+
+void Answer::See(tvm::runtime::Tensor states, double seconds) {
+  ended_.prefill_seconds.push_back(seconds);
+  std::ranges::find_if(pictures_, [&](const Seen& each) {
+    return each.end > read_ && !each.states;
+  })->states = std::move(states);
+}
+
+std::vector<Shown> Answer::ShownIn(int64_t tokens, int64_t row) const {
+  std::vector<Shown> shown;
+  for (const Seen& each : pictures_) {
+    const int64_t first = std::max(each.first, read_), end = std::min(each.end, read_ + tokens);
+    if (first < end) {
+      shown.push_back({row + first - read_, *each.states, first - each.first, end - first});
+    }
+  }
+  return shown;
+}
+
 void Answer::Read(int64_t tokens, double seconds) {
   read_ += tokens;
+  std::erase_if(pictures_, [&](const Seen& each) { return each.end <= read_; });
   ended_.prefill_seconds.push_back(seconds);
 }
 

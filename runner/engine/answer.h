@@ -14,6 +14,7 @@
 #include "engine/request.h"
 #include "engine/sampling.h"
 #include "grammar/grammar.h"
+#include "model/model.h"
 
 namespace rvv_runner {
 
@@ -29,6 +30,8 @@ class Answer {
 
   uint64_t id() const { return id_; }
   const Tokens& prompt() const { return request_.tokens; }
+  // The prompt as the cache knows it: tokens of a picture have numbers below 0 of its digest.
+  const Tokens& key() const { return key_; }
   size_t owner() const { return request_.owner; }
   int64_t longest() const { return longest_; }
 
@@ -44,6 +47,13 @@ class Answer {
   // The next of them, at most `most`.
   std::pair<Tokens::const_iterator, Tokens::const_iterator> Chunk(int64_t most) const;
   void Read(int64_t tokens, double seconds);
+  // A picture without states of which a call of at most `most` tokens may read; null if there is none.
+  const PreparedPicture* Unseen(int64_t most) const;
+  // Notes the states of the picture that Unseen gave, which are a call of the prompt.
+  void See(tvm::runtime::Tensor states, double seconds);
+  // The states of pictures in the next tokens of the prompt; `row`: the place of the first of these tokens
+  // in their call.
+  std::vector<Shown> ShownIn(int64_t tokens, int64_t row) const;
   // Notes that the next tokens of the prompt were found in files; 0: no more will be.
   void Found(int64_t tokens);
   bool may_be_in_files() const { return in_files_; }
@@ -73,9 +83,17 @@ class Answer {
  private:
   int32_t Choose(const std::vector<float>& logits);
   void Tell(const std::string& text);
+  // A picture of the prompt; states only from the time when it is next to be read until it was read.
+  struct Seen {
+    int64_t first, end;  // of its tokens
+    std::shared_ptr<const PreparedPicture> picture;
+    std::optional<tvm::runtime::Tensor> states;
+  };
 
   uint64_t id_;
   Request request_;
+  Tokens key_;
+  std::vector<Seen> pictures_;  // that are not read
   int64_t longest_;
   Sampler sampler_;
   std::unique_ptr<GrammarState> grammar_;  // null: any text

@@ -16,6 +16,24 @@ int64_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& 
          a.begin();
 }
 
+// Numbers below 0 are those of pictures (PreparedPicture::Key).
+bool InPicture(const std::vector<int32_t>& tokens, int64_t at) {
+  return tokens[static_cast<size_t>(at)] < 0;
+}
+
+// The length of a beginning of a prompt, shorter than all, without a part of a picture at its end: only the
+// whole key tells a picture from others.
+int64_t WithoutPart(const std::vector<int32_t>& prompt, int64_t length) {
+  if (!InPicture(prompt, length)) return length;
+  while (length > 0 && InPicture(prompt, length - 1)) --length;
+  return length;
+}
+
+// Files hold only what comes before the first picture, whose states take longer than what follows it.
+bool ShowsPicture(const std::vector<int32_t>& tokens, int64_t length) {
+  return std::any_of(tokens.begin(), tokens.begin() + length, [](int32_t one) { return one < 0; });
+}
+
 }  // namespace
 
 std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt, int64_t longest,
@@ -61,7 +79,8 @@ std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
   int64_t common = 0;
   for (auto it = sequences_.begin(); it != sequences_.end() && model_->shares(); ++it) {
     if (it->second.owner != owner) continue;
-    const int64_t alike = std::min(most, CommonTokens(it->second.tokens, prompt));
+    const int64_t alike =
+        WithoutPart(prompt, std::min(most, CommonTokens(it->second.tokens, prompt)));
     const int64_t same = model_->Reach(it->first, alike);
     // Sharing less than a page is not worth a block.
     if (same < Model::kPageTokens || same < common) continue;
@@ -107,6 +126,7 @@ int64_t CacheRoom::ReadFile(int64_t name, const std::vector<int32_t>& prompt) {
   const int64_t skipped = ready % PromptFiles::kBlock, first = ready - skipped;
   // Only a call gives the logits after the last token.
   if (first + PromptFiles::kBlock >= std::ssize(prompt)) return 0;
+  if (ShowsPicture(prompt, first + PromptFiles::kBlock)) return 0;
   std::string parent = files_->Root(sequence.owner);
   for (int64_t at = 0; at < first; at += PromptFiles::kBlock) {
     parent = PromptFiles::Next(parent, prompt.data() + at);
@@ -134,6 +154,7 @@ bool CacheRoom::StoreNext(int64_t name, Sequence* sequence) {
   std::string parent = files_->Root(sequence->owner);
   const auto most = std::ssize(sequence->tokens);
   for (int64_t first = 0; first + PromptFiles::kBlock <= most; first += PromptFiles::kBlock) {
+    if (ShowsPicture(sequence->tokens, first + PromptFiles::kBlock)) return false;
     const int32_t* tokens = sequence->tokens.data() + first;
     const std::string block = PromptFiles::Next(parent, tokens);
     if (!files_->Keep(parent, block)) {

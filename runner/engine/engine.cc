@@ -115,6 +115,7 @@ class Engine::State {
   int64_t Check(const Request& request) const {
     if (request.tokens.empty()) throw InputError("the prompt has no tokens");
     if (!request.embeds && model_->encodes()) throw InputError(kOnlyVectors);
+    if (!request.pictures.empty() && !model_->sees()) throw InputError(kOnlyText);
     if (request.embeds && !model_->embeds()) {
       throw InputError(
           "the model library has no function prefill_to_last_hidden_states, which gives vectors of "
@@ -173,7 +174,7 @@ class Engine::State {
       std::optional<CacheRoom::Place> place;
       try {
         place = first.starts_empty() ? room_.TakeEmpty(first.longest(), first.owner())
-                                     : room_.Take(first.prompt(), first.longest(), first.owner());
+                                     : room_.Take(first.key(), first.longest(), first.owner());
       } catch (...) {
         // End it with the others: it would make each later step fail.
         running_.splice(running_.end(), waiting_, waiting_.begin());
@@ -202,6 +203,9 @@ class Engine::State {
     const auto decoding = Decoding();
     if (reading == running_.end()) {
       if (decoding.size() > 1 || !Guess(decoding.front())) DecodeAll(decoding);
+    } else if (const auto* picture = (*reading)->Unseen(limits_.chunk)) {
+      See(reading->get(), *picture);
+      DecodeAll(decoding);
     } else if ((*reading)->embeds()) {
       Embed();
       DecodeAll(Decoding());
@@ -215,10 +219,19 @@ class Engine::State {
     }
   }
 
+  // Computes the states of a picture, in one call however long it takes.
+  void See(Answer* answer, const PreparedPicture& picture) {
+    const auto start = Clock::now();
+    auto states = model_->See(picture);
+    const double seconds = SecondsSince(start);
+    answer->See(std::move(states), seconds);
+    Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
+  }
+
   // Takes a block of the prompt from a file. Returns false if no file has it.
   bool FoundInFile(Answer* answer) {
     if (!answer->may_be_in_files() || answer->starts_empty()) return false;
-    const int64_t tokens = room_.ReadFile(answer->sequence(), answer->prompt());
+    const int64_t tokens = room_.ReadFile(answer->sequence(), answer->key());
     answer->Found(tokens);
     Count([&](EngineStats* stats) { stats->cached_tokens += tokens; });
     return tokens > 0;
@@ -245,6 +258,7 @@ class Engine::State {
     }
     rows.sequences.push_back((*reading)->sequence());
     rows.lengths.push_back(last - first);
+    rows.shown = (*reading)->ShownIn(last - first, std::ssize(rows.tokens));
     rows.tokens.insert(rows.tokens.end(), first, last);
     const auto start = Clock::now();
     const auto logits = model_->PrefillAll(rows);
@@ -283,8 +297,9 @@ class Engine::State {
     const int64_t most = scored ? std::min(rows, model_->scored()) : rows;
     const auto [first, last] = answer.Chunk(ToCheckpoint(answer, most));
     const auto start = Clock::now();
-    const auto logits =
-        scored ? Score(&answer, {first, last}) : model_->Prefill(answer.sequence(), {first, last});
+    const auto logits = scored ? Score(&answer, {first, last})
+                               : model_->Prefill(answer.sequence(), {first, last},
+                                                 answer.ShownIn(last - first, 0));
     const double seconds = SecondsSince(start);
     pace_.Read(last - first, seconds);
     Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });
@@ -296,7 +311,8 @@ class Engine::State {
                const std::vector<float>& logits, double seconds) {
     Answer& answer = **reading;
     const auto& [first, last] = part;
-    room_.Computed(answer.sequence(), first, last);
+    const auto key = answer.key().begin() + (first - answer.prompt().begin());
+    room_.Computed(answer.sequence(), key, key + (last - first));
     answer.Read(last - first, seconds);
     if (answer.unread() > 0 && answer.unread() == AfterCheckpoint(answer)) {
       model_->ForgetCheckpoints(answer.sequence(), 0);

@@ -10,6 +10,7 @@
 
 #include "engine/sampling.h"
 #include "grammar/grammar.h"
+#include "picture/preparation.h"
 
 namespace rvv_runner {
 
@@ -49,6 +50,9 @@ inline constexpr char kOnlyVectors[] =
     "this model gives vectors of texts, and answers nothing; ask for them at /v1/embeddings or "
     "/api/embed";
 
+// The error for a picture to a model that reads text alone.
+inline constexpr char kOnlyText[] = "this model reads only text";
+
 struct Request {
   std::vector<int32_t> tokens;  // the prompt, at least one
   Sampling sampling;
@@ -70,6 +74,8 @@ struct Request {
   // of all tokens, scaled to length 1; of an encoder what it was trained for (Model::SumsOfStates).
   // Implies only_reads; no beginning is taken from the cache.
   bool embeds = false;
+  // Of the prompt; their states take the place of their tokens' embeddings.
+  std::vector<PromptPicture> pictures = {};
 };
 
 }  // namespace rvv_runner

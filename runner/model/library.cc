@@ -161,6 +161,12 @@ int64_t TokenBytes(const Library& library) {
   return sizes ? sizes->bytes() : 0;
 }
 
+std::optional<Preparation> PreparationOf(const Library& library) {
+  const Json* about = Find(library.metadata(), "picture");
+  if (about == nullptr) return std::nullopt;
+  return ReadPreparation(*about);
+}
+
 int64_t StateBytes(const Library& library) {
   return library.Limit("recurrent_floats", 0) * static_cast<int64_t>(sizeof(float));
 }

@@ -12,6 +12,7 @@
 
 #include "input/json.h"
 #include "model/cpus.h"
+#include "picture/preparation.h"
 
 namespace rvv_runner {
 
@@ -71,6 +72,9 @@ std::optional<CacheSizes> CacheSizesOf(const Library& library);
 
 // Bytes of the keys and values of one token, from the metadata; 0 if the metadata lacks them.
 int64_t TokenBytes(const Library& library);
+
+// How the model reads pictures; nullopt of a model that reads text alone.
+std::optional<Preparation> PreparationOf(const Library& library);
 
 // Bytes of a sequence's recurrent states, and of a checkpoint; 0 for a model without such states.
 int64_t StateBytes(const Library& library);

@@ -4,6 +4,7 @@
 #include <tvm/ffi/container/shape.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "input/errors.h"
@@ -19,6 +20,21 @@ using tvm::runtime::Tensor;
 
 constexpr char kReadRows[] = "vm.builtin.paged_attention_kv_cache_read_rows";
 constexpr char kCached[] = "the keys and values of the cache";
+
+// Writes states of a picture over the embeddings [..., hidden] of its tokens.
+void Show(const Shown& shown, const Tensor& embedded) {
+  const Tensor& states = shown.states;
+  const int64_t hidden = embedded->shape[embedded->ndim - 1];
+  if (states->dtype != embedded->dtype || states->shape[states->ndim - 1] != hidden) {
+    throw RunError("the states of a picture are not like embeddings of tokens");
+  }
+  const int64_t bytes = hidden * states->dtype.bits / 8;
+  const auto at = [&](const Tensor& tensor, int64_t row) {
+    return static_cast<char*>(tensor->data) + tensor->byte_offset + row * bytes;
+  };
+  std::memcpy(at(embedded, shown.row), at(states, shown.first),
+              static_cast<size_t>(shown.count * bytes));
+}
 
 ffi::Function Global(const std::string& name) {
   const auto function = ffi::Function::GetGlobal(name);
@@ -55,6 +71,8 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
   end_forward_ = Global("vm.builtin.kv_state_end_forward");
   free_pages_ = Global("vm.builtin.attention_kv_cache_get_num_available_pages");
   cached_ = CacheSizesOf(library);
+  picture_ = PreparationOf(library);
+  if (picture_) see_ = library.Function("image_embed");
   if (library.Has("extend")) extend_ = library.Function("extend");
   if (library.Has("batch_verify") && extend_ == nullptr) {
     verify_ = library.Function("batch_verify");
@@ -172,9 +190,22 @@ int64_t Model::FreePages() const {
   return encodes() ? pages_ : free_pages_(cache_).cast<int64_t>();
 }
 
-std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
+std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens,
+                                  const std::vector<Shown>& shown) {
   const auto& read = Reader(sequence, tokens.size());
-  return std::move(Step(read, {sequence}, tokens, 1, region_.prefill)[0]);
+  const Rows rows{{sequence}, {std::ssize(tokens)}, tokens, shown};
+  return std::move(LogitsOf(Run(read, rows, region_.prefill), 1)[0]);
+}
+
+Tensor Model::See(const PreparedPicture& picture) const {
+  StartThreadPool();
+  const std::vector<float> numbers = NumbersOf(picture, *picture_);
+  const int64_t size = picture_->size, tokens = picture_->tokens;
+  const ffi::Shape shape({1, 3, size, size});
+  const Tensor pixels = Tensor::Empty(shape, DLDataType{kDLFloat, 32, 1}, kCpu);
+  std::memcpy(pixels->data, numbers.data(), numbers.size() * sizeof(float));
+  const RegionOfInterest call(region_.prefill);
+  return Batched(see_(pixels, params_).cast<Tensor>(), tokens, tokens);
 }
 
 std::vector<std::vector<float>> Model::PrefillRows(int64_t sequence,
@@ -252,19 +283,17 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
                                             const std::vector<int64_t>& sequences,
                                             const std::vector<int32_t>& tokens, size_t rows,
                                             bool marked) {
-  return LogitsOf(Run(call, sequences, tokens, marked), rows);
-}
-
-ffi::Any Model::Run(const ffi::Function& call, const std::vector<int64_t>& sequences,
-                    const std::vector<int32_t>& tokens, bool marked) {
   const auto batch = std::ssize(sequences);
   const std::vector<int64_t> lengths(sequences.size(), std::ssize(tokens) / batch);
-  const Rows rows{sequences, lengths, tokens};
+  return LogitsOf(Run(call, {sequences, lengths, tokens}, marked), rows);
+}
+
+ffi::Any Model::Run(const ffi::Function& call, const Rows& rows, bool marked) {
   const auto read = [&](const Tensor& embedded) -> ffi::Any {
     if (recurrent_) return call(embedded, cache_, StatesOf(rows), params_);
     return call(embedded, cache_, params_);
   };
-  return Run(read, rows, batch, marked);
+  return Run(read, rows, std::ssize(rows.sequences), marked);
 }
 
 ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Rows& rows,
@@ -279,6 +308,7 @@ ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Ro
     const RegionOfInterest step(marked && region_.whole_step);
     const auto embedded =
         Batched(embed_(ids, params_).cast<Tensor>(), batch, std::ssize(rows.tokens));
+    for (const Shown& shown : rows.shown) Show(shown, embedded);
     type = embedded->dtype;
     begin_forward_(cache_, names, lengths);
     {

@@ -17,6 +17,7 @@
 #include "model/roi.h"
 #include "model/roundings.h"
 #include "model/states.h"
+#include "picture/preparation.h"
 
 namespace rvv_runner {
 
@@ -27,11 +28,20 @@ struct CacheLimits {
   int64_t chunk = 0;      // of one prefill call
 };
 
+// States of a picture [tokens, hidden] that a call reads in place of its tokens' embeddings.
+struct Shown {
+  int64_t row;  // of the call
+  tvm::runtime::Tensor states;
+  int64_t first;  // of the states
+  int64_t count;
+};
+
 // Tokens of one call: those of the first sequence, then those of the next.
 struct Rows {
   std::vector<int64_t> sequences;
   std::vector<int64_t> lengths;  // tokens of each sequence
   std::vector<int32_t> tokens;
+  std::vector<Shown> shown = {};
 };
 
 // A model with its parameters and a KV cache of several sequences, which the caller names.
@@ -100,9 +110,14 @@ class Model {
   // Reads tokens with the library's prefill function, or with extend if prefill only reads the
   // beginning of a sequence. Returns float32 logits [vocab] after the last token. Throws RunError
   // if the library returns anything else.
-  std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
+  std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens,
+                             const std::vector<Shown>& shown = {});
   // The same, and returns the logits after each token. At most scored() tokens.
   std::vector<std::vector<float>> PrefillRows(int64_t sequence, const std::vector<int32_t>& tokens);
+  // True if the library reads pictures.
+  bool sees() const { return picture_.has_value(); }
+  // The states of a picture.
+  tvm::runtime::Tensor See(const PreparedPicture& picture) const;
   // True if the library can tell the states of tokens.
   bool embeds() const { return states_ != nullptr || encodes(); }
   // True if it can do nothing else (BERT): a call reads whole texts, and there is no cache.
@@ -135,8 +150,7 @@ class Model {
   // The pooled states of whole texts, from an encoder.
   std::vector<std::vector<double>> Encoded(const Rows& rows);
   // The same as Run, of a library's function which reads as many tokens of each sequence.
-  tvm::ffi::Any Run(const tvm::ffi::Function& call, const std::vector<int64_t>& sequences,
-                    const std::vector<int32_t>& tokens, bool marked);
+  tvm::ffi::Any Run(const tvm::ffi::Function& call, const Rows& rows, bool marked);
   // Appends places for `tokens` tokens, whose keys and values are not computed.
   void Occupy(int64_t sequence, int64_t tokens);
   // Where a call finds recurrent states: of each sequence its slot and the row behind its last token,
@@ -153,6 +167,7 @@ class Model {
 
   tvm::ffi::Function encode_;  // of an encoder, which has no other function; else null
   tvm::ffi::Function embed_;
+  tvm::ffi::Function see_;  // gives the states of a picture; null without picture_
   tvm::ffi::Function prefill_;
   tvm::ffi::Function extend_;  // null if prefill_ can also continue a sequence
   tvm::ffi::Function verify_;  // gives the logits after each token of a prompt; may be null
@@ -166,6 +181,7 @@ class Model {
   tvm::ffi::Array<tvm::ffi::Any> params_;
   tvm::ffi::Any cache_;
   std::optional<CacheSizes> cached_;
+  std::optional<Preparation> picture_;
   std::optional<States> recurrent_;
   RoundingRecord* record_ = nullptr;
   std::map<int64_t, int64_t> lengths_;  // tokens of each sequence

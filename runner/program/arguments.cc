@@ -26,6 +26,7 @@ const char kUsage[] =
     "  --prompt-file FILE   read the message from a file; - is the standard input\n"
     "  --raw                use the prompt as it is, without the chat template\n"
     "  --tokens ID,ID,...   the prompt as token ids\n"
+    "  --picture FILE       a PNG or JPEG file that the message shows; may be repeated\n"
     "  --lib FILE.so        model library (the one linked into this program)\n"
     "  --max-new N          most tokens to generate (what fits, up to 256 for text, 16 for ids)\n"
     "  --stop ID,ID,...     stop after one of these tokens (the tokenizer's stop tokens)\n"
@@ -178,6 +179,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--logits", [a](const std::string& v) { a->logits = v; }},
       {"--roundings", [a](const std::string& v) { a->roundings = v; }},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
+      {"--picture", [a](const std::string& v) { a->pictures.push_back(v); }},
       {"--beside", [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
       {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
@@ -208,10 +210,11 @@ void CheckChat(const Arguments& arguments) {
   }
   if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
       arguments.raw || arguments.json || !arguments.logits.empty() ||
-      !arguments.roundings.empty() || !arguments.beside.empty() || arguments.region.depth > 0) {
+      !arguments.roundings.empty() || !arguments.beside.empty() || arguments.region.depth > 0 ||
+      !arguments.pictures.empty()) {
     throw InputError(
-        "--chat cannot be combined with --prompt, --prompt-file, --tokens, --beside, --raw, "
-        "--json, --logits, --roundings or --roi-depth");
+        "--chat cannot be combined with --prompt, --prompt-file, --tokens, --picture, --beside, "
+        "--raw, --json, --logits, --roundings or --roi-depth");
   }
 }
 
@@ -233,6 +236,9 @@ void CheckPrompt(const Arguments& arguments) {
   }
   if (arguments.raw && !text)
     throw InputError("--raw needs a text prompt: --prompt or --prompt-file");
+  if (!arguments.pictures.empty() && (arguments.raw || !arguments.beside.empty())) {
+    throw InputError("--picture cannot be combined with --raw or --beside");
+  }
   if (arguments.beside.empty()) return;
   if (arguments.tokens.empty() || !arguments.json || !arguments.logits.empty() ||
       !arguments.roundings.empty()) {
@@ -285,6 +291,7 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
       {arguments.prompt.has_value(), "--prompt"},
       {!arguments.prompt_file.empty(), "--prompt-file"},
       {!arguments.tokens.empty(), "--tokens"},
+      {!arguments.pictures.empty(), "--picture"},
       {!arguments.beside.empty(), "--beside"},
       {!arguments.stop.empty(), "--stop"},
       {arguments.max_new > 0, "--max-new"},

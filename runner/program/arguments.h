@@ -25,6 +25,7 @@ struct Arguments {
   std::optional<std::string> prompt;
   std::string prompt_file;  // "-": standard input; empty: not given
   std::vector<int32_t> tokens;
+  std::vector<std::string> pictures;         // files
   std::vector<std::vector<int32_t>> beside;  // more prompts for the same batch
   std::vector<int32_t> stop;
   int64_t max_new = 0;        // 0: DefaultMaxNew

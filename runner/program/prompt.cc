@@ -2,6 +2,7 @@
 #include "program/prompt.h"
 
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,32 @@ constexpr size_t kLongestPrompt = size_t{16} << 20;
 constexpr int64_t kMostIds = 16;
 constexpr int64_t kMostText = 256;
 
+constexpr size_t kLongestPicture = size_t{64} << 20;
+
+// A message with places for pictures.
+ChatInput WithPictures(const std::string& text, size_t pictures) {
+  OrderedJson parts(pictures, {{"type", "image"}});
+  parts.push_back({{"type", "text"}, {"text", text}});
+  return {OrderedJson::array({{{"role", "user"}, {"content", parts}}}), nullptr};
+}
+
+// Reads the pictures, and makes room for them in the prompt.
+std::vector<PromptPicture> ReadPictures(const Library& library, Arguments* arguments) {
+  const auto how = PreparationOf(library);
+  if (arguments->pictures.empty()) return {};
+  if (!how) throw InputError(std::string("--picture: ") + kOnlyText);
+  std::vector<std::shared_ptr<const PreparedPicture>> pictures;
+  for (const std::string& file : arguments->pictures) {
+    try {
+      const Picture picture = DecodePicture(ReadFile(file, kLongestPicture));
+      pictures.push_back(std::make_shared<const PreparedPicture>(Prepare(picture, *how)));
+    } catch (const InputError& error) {
+      throw InputError("--picture: " + file + " " + error.what());
+    }
+  }
+  return PlacePictures(pictures, *how, &arguments->tokens);
+}
+
 // Fills in the token ids of the prompt and the stop tokens.
 void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
   if (arguments->stop.empty()) arguments->stop = tokenizer.stop();
@@ -30,8 +57,11 @@ void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
   const bool typed = arguments->prompt.has_value();
   const std::string text =
       typed ? *arguments->prompt : ReadFile(arguments->prompt_file, kLongestPrompt);
+  const std::string option = typed ? "--prompt" : "--prompt-file";
   const Encoded prompt =
-      EncodePrompt(tokenizer, text, arguments->raw, typed ? "--prompt" : "--prompt-file");
+      arguments->pictures.empty()
+          ? EncodePrompt(tokenizer, text, arguments->raw, option)
+          : EncodeChat(tokenizer, WithPictures(text, arguments->pictures.size()), option);
   if (prompt.dropped > 0) {
     Log(LogLevel::kWarn, "the model has no tokens for " + std::to_string(prompt.dropped) +
                              " bytes of the prompt; they are left out");
@@ -47,6 +77,7 @@ int AnswerPrompt(Arguments arguments) {
   const Library library(arguments.library, arguments.check_vlen);
   arguments.raw |= library.encodes();
   if (tokenizer) ReadPrompt(*tokenizer, &arguments);
+  std::vector<PromptPicture> pictures = ReadPictures(library, &arguments);
   const Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
   SetThreads(arguments.threads);
   if (arguments.max_new == 0) {
@@ -73,6 +104,7 @@ int AnswerPrompt(Arguments arguments) {
   for (const auto& change : arguments.sampling) change(&request.sampling);
   request.sampling.max_tokens = arguments.max_new;
   request.embeds = library.encodes();
+  request.pictures = std::move(pictures);
   const Request alike = request;
   request.on_piece = [&](const Piece& piece) {
     tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());

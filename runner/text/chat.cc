@@ -58,6 +58,15 @@ std::string After(const std::string& message, std::string_view mark) {
   return FirstLine(found == std::string::npos ? message : message.substr(found + mark.size()));
 }
 
+// A message with its content as a list of parts.
+OrderedJson InParts(OrderedJson message) {
+  const auto content = message.find("content");
+  if (content != message.end() && content->is_string()) {
+    *content = OrderedJson::array({{{"type", "text"}, {"text", *content}}});
+  }
+  return message;
+}
+
 // The engine puts this before the words of a template's raise_exception.
 constexpr std::string_view kRaised = "Jinja Exception: ";
 
@@ -92,28 +101,43 @@ struct ChatTemplate::Program {
   jinja::program code;
   std::string source;
   OrderedJson variables;
+  bool reads_parts = false;
 };
 
 ChatTemplate::ChatTemplate(const std::string& source, const OrderedJson& variables) {
   try {
     auto code = jinja::parse_from_tokens(jinja::lexer().tokenize(source));
-    program_ = std::make_shared<const Program>(Program{std::move(code), source, variables});
+    program_ = std::make_shared<Program>(Program{std::move(code), source, variables});
   } catch (const std::exception& error) {
     throw InputError("the model's chat template is malformed: " + FirstLine(error.what()));
   }
+  // It reads parts if a text is lost that is not in a part.
+  const std::string word = "mlc-rvv";
+  const auto shows = [&](const OrderedJson& message) {
+    try {
+      return Rendered(OrderedJson::array({message}), nullptr, true).find(word) != std::string::npos;
+    } catch (const InputError&) {
+      return false;
+    }
+  };
+  const OrderedJson plain = {{"role", "user"}, {"content", word}};
+  program_->reads_parts = !shows(plain) && shows(InParts(plain));
 }
+
+bool ChatTemplate::reads_parts() const { return known() && program_->reads_parts; }
 
 bool ChatTemplate::thinks() const {
   return known() && program_->source.find("</think>") != std::string::npos;
 }
 
-std::string ChatTemplate::Rendered(const ChatInput& conversation, bool prompts) const {
+std::string ChatTemplate::Rendered(const OrderedJson& messages, const OrderedJson& tools,
+                                   bool prompts) const {
   jinja::context context(program_->source);
   for (const auto& [name, value] : program_->variables.items()) {
     context.set_val(name, Value(value));
   }
-  context.set_val("messages", Value(conversation.messages));
-  if (!conversation.tools.empty()) context.set_val("tools", Value(conversation.tools));
+  context.set_val("messages", Value(messages));
+  if (!tools.empty()) context.set_val("tools", Value(tools));
   context.set_val("add_generation_prompt", jinja::mk_val<jinja::value_bool>(prompts));
   try {
     const auto results = jinja::runtime(context).execute(program_->code);
@@ -130,11 +154,18 @@ std::string ChatTemplate::Rendered(const ChatInput& conversation, bool prompts) 
 
 std::string ChatTemplate::Text(const ChatInput& conversation) const {
   if (!known()) throw InputError("this model has no chat template; use --raw");
-  const OrderedJson& messages = conversation.messages;
+  OrderedJson messages = conversation.messages;
   const bool continues = !messages.empty() && messages.back().value("role", "") == "assistant";
-  std::string text = Rendered(conversation, !continues);
+  for (OrderedJson& message : messages) {
+    if (reads_parts()) {
+      message = InParts(std::move(message));
+    } else if (message.contains("content") && message["content"].is_array()) {
+      throw InputError("the model's chat template reads no pictures");
+    }
+  }
+  std::string text = Rendered(messages, conversation.tools, !continues);
   if (!continues) return text;
-  const std::string said = messages.back().value("content", "");
+  const std::string said = conversation.messages.back().value("content", "");
   const size_t found = text.rfind(Stripped(said));
   if (found == std::string::npos || Stripped(said).empty()) {
     throw InputError("the model's chat template does not let an answer be continued");

@@ -18,7 +18,8 @@ struct Message {
 
 // What a chat template reads.
 struct ChatInput {
-  OrderedJson messages;  // as OpenAI writes them; `content` and the arguments of calls are read
+  // As OpenAI writes them; `content`, a text or a list of parts, and the arguments of calls are read.
+  OrderedJson messages;
   OrderedJson tools;     // a list as OpenAI writes it; null: none
 };
 
@@ -34,6 +35,8 @@ class ChatTemplate {
   ChatTemplate(const std::string& source, const OrderedJson& variables);
 
   bool known() const { return program_ != nullptr; }
+  // True if it reads the content of a message as a list of parts, of texts and of pictures.
+  bool reads_parts() const;
   // True if it knows answers that begin with <think>thoughts</think>.
   bool thinks() const;
   // The text of a conversation, up to the answer. If the last message is the assistant's, the
@@ -44,9 +47,9 @@ class ChatTemplate {
  private:
   struct Program;
 
-  std::string Rendered(const ChatInput& conversation, bool prompts) const;
+  std::string Rendered(const OrderedJson& messages, const OrderedJson& tools, bool prompts) const;
 
-  std::shared_ptr<const Program> program_;
+  std::shared_ptr<Program> program_;
 };
 
 // Strips blanks as Python's str.strip() does.

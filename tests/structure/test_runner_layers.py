@@ -11,7 +11,8 @@ import pytest
 
 RUNNER = Path(__file__).resolve().parents[2] / "runner"
 # From the lowest to the highest: a file includes files of its own folder and of lower ones.
-LAYERS = ("input", "text", "grammar", "tensors", "model", "engine", "api", "server", "program")
+LAYERS = ("input", "picture", "text", "grammar", "tensors", "model", "engine", "api")
+LAYERS += ("server", "program")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 

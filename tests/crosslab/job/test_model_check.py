@@ -190,7 +190,7 @@ def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path)
         ({"model_type": "olmo"}, "give wrong answers: of a cause"),
         ({"model_type": "eagle"}, "models of type 'eagle' are not supported: .* another model"),
         ({"model_type": "mamba"}, "models of type 'mamba' are not supported"),
-        ({"model_type": "llava", "text_config": {}}, "reads more than text"),
+        ({"model_type": "llava", "text_config": {}}, "lacks the table 'vision_config'"),
         ({"model_type": "phi"}, "cannot be checked"),
         ({"model_type": "deepseek_v2"}, "cannot be checked"),
     ],

@@ -6,6 +6,7 @@ from mlc_llm.quantization import make_quantization_functions
 from . import smollm3
 from .bert import bert_loader
 from .bert import on_cpu as bert
+from .llava import on_cpu as llava
 from .model import Model
 
 
@@ -20,6 +21,7 @@ MORE_MODELS = {
         model_task="embedding",
         embedding_metadata=bert.EmbeddingMetadata("encoder", "mean"),
     ),
+    "llava": _row("llava", llava.LlavaForCausalLM, llava.LlavaConfig, llava.huggingface),
     "smollm3": _row(
         "smollm3", smollm3.SmolLM3ForCausalLM, smollm3.SmolLM3Config, smollm3.huggingface
     ),

@@ -303,16 +303,20 @@ def _dlpack() -> Part:
 def _libraries() -> tuple[Part, ...]:
     """Return the components of the compiled-in libraries that are not Python packages."""
     archives = map(_archive, (libraries.XGRAMMAR, libraries.JSONCONS))
-    return (_dlpack(), _httplib(), _jinja(), *archives)
+    http, jinja, stb = libraries.HTTPLIB, libraries.JINJA, libraries.STB
+    carried = (
+        (http, http, "yhirose/cpp-httplib", "v", "httplib.cpp"),
+        (jinja, "llama.cpp-jinja", "ggml-org/llama.cpp", "", "jinja/runtime.cpp"),
+        (stb, "stb_image", "nothings/stb", "", "stb_image.h"),
+    )
+    return (_dlpack(), *(_carried(*library) for library in carried), *archives)
 
 
-def _jinja() -> Part:
-    """Return the component of the engine of chat templates."""
-    library = libraries.read_library(libraries.JINJA)
-    purl = f"pkg:github/ggml-org/llama.cpp@{library.version}"
-    sha256 = library.files["jinja/runtime.cpp"]
-    name = "llama.cpp-jinja"
-    return Part(name, library.version, library.licence, shipped=True, purl=purl, sha256=sha256)
+def _carried(library: str, name: str, repository: str, tag: str, file: str) -> Part:
+    """Return the component of a library in llama.cpp's archive, known by one of its files."""
+    pin = libraries.read_library(library)
+    purl = f"pkg:github/{repository}@{tag}{pin.version}"
+    return Part(name, pin.version, pin.licence, shipped=True, purl=purl, sha256=pin.files[file])
 
 
 def _archive(library: str) -> Part:
@@ -320,19 +324,6 @@ def _archive(library: str) -> Part:
     archive, licence = libraries.archive_of(library)
     purl = f"pkg:pypi/{archive.package}@{archive.version}"
     return Part(library, archive.version, licence, shipped=True, purl=purl, sha256=archive.sha256)
-
-
-def _httplib() -> Part:
-    """Return the component of the HTTP library of the runner's server."""
-    library = libraries.read_library(libraries.HTTPLIB)
-    return Part(
-        libraries.HTTPLIB,
-        library.version,
-        library.licence,
-        shipped=True,
-        purl=f"pkg:github/yhirose/cpp-httplib@v{library.version}",
-        sha256=library.files["httplib.cpp"],
-    )
 
 
 def _built_only(part: Part) -> Part:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ libraries of the runner: cpp-httplib, XGrammar, jsoncons, nlohmann-json, llama.cpp's Jinja.
+"""C++ libraries of the runner: cpp-httplib, XGrammar, jsoncons, nlohmann-json, stb, Jinja.
 
 Debian's libcpp-httplib-dev has declarations alone, and its code in a shared library for the
 machine that builds: of no use to a static program for another one. The header of nlohmann-json is
@@ -30,6 +30,7 @@ from groundwork.hashing import digest
 
 HTTPLIB = "cpp-httplib"
 JINJA = "jinja"
+STB = "stb"
 XGRAMMAR = "xgrammar"
 JSONCONS = "jsoncons"
 _CARRIED = "vendor/llama.cpp"  # llama.cpp's own tree in its archive
@@ -82,7 +83,8 @@ def llama_cpp_sources(cache: Path) -> Path:
         UserError: a library is not pinned.
         LabError: the archive cannot be had, or does not hold the pinned files.
     """
-    libraries, source = [read_library(name) for name in (HTTPLIB, JINJA)], read_archive(PROJECT)
+    libraries = [read_library(name) for name in (HTTPLIB, JINJA, STB)]
+    source = read_archive(PROJECT)
     known = {
         f"{_CARRIED}/{library.folder}/{file}": sha256
         for library in libraries
@@ -135,7 +137,8 @@ def licences(cache: Path) -> dict[str, Path]:
         "licenses/nlohmann-json/LICENSE": _json_licence(),
         "licenses/llama.cpp/LICENSE": llama_cpp / _CARRIED / "LICENSE",
         "licenses/xgrammar/LICENSE": xgrammar / "LICENSE",
-        # Their licences are the comments at the top.
+        # Their licences are comments in them.
+        "licenses/stb/stb_image.h": llama_cpp / _CARRIED / read_library(STB).folder / "stb_image.h",
         "licenses/picojson/picojson.h": xgrammar / "3rdparty" / "picojson" / "picojson.h",
         "licenses/jsoncons/json.hpp": jsoncons / _HEADERS / "jsoncons" / "json.hpp",
     }

@@ -49,7 +49,9 @@ from crosslab.models.config import kind_of, read_family
 from crosslab.models.encoder import ENCODER
 from crosslab.models.formats import GGUF
 from crosslab.models.int8_error import DEFAULT_TEXT, read_text
+from crosslab.models.llava import LLAVA, LlavaConfig, read_llava
 from crosslab.models.params import read_index
+from crosslab.models.pictures import sample_picture, write_png
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
@@ -92,6 +94,11 @@ class Question:
     def encodes(self) -> bool:
         """True if the model gives the vector of the prompt instead of an answer."""
         return isinstance(self.asked, AskedVector)
+
+    @property
+    def sees(self) -> bool:
+        """True if the message shows the sample picture."""
+        return isinstance(self.asked, Asked) and isinstance(self.asked.config, LlavaConfig)
 
 
 @dataclass(frozen=True)
@@ -299,8 +306,11 @@ def ask(job: Job, clock: Clock) -> Question:
         tokenizer, why = (checked or check_model(job, model.folder)).with_usable_chat()
         if why:
             _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
-        prompt = tokenizer.chat_ids(job.prompt)
-        answer = 0 if kind_of(model.folder) == ENCODER else job.max_new
+        kind, config = kind_of(model.folder), model.folder / CONFIG_FILE
+        sees = kind == LLAVA
+        ids = tokenizer.chat_ids(job.prompt, pictures=int(sees))
+        prompt = read_llava(config).with_picture(ids) if sees else ids
+        answer = 0 if kind == ENCODER else job.max_new
         check_length(job, len(prompt), answer, model.folder)
     with clock.step("params"):
         params = store_params(job.recipe.of(model.folder), job.cache)
@@ -309,7 +319,7 @@ def ask(job: Job, clock: Clock) -> Question:
             params = job.offload.smooth(model.folder, params, calibration, job.cache)
     stop, text = tokenizer.stop_ids, text_of(job, tokenizer)
     asked = prepare_reference(job, model.folder, params, prompt, stop, text)
-    options = _prompt_options(job, model.folder, tokenizer, prompt)
+    options = _prompt_options(job, model.folder, tokenizer, ids)
     return Question(model, params, tokenizer, tuple(prompt), options, asked)
 
 
@@ -358,6 +368,9 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         if not question.encodes:
             arguments += ["--max-new", str(job.max_new), "--logits", str(logits)]
         arguments += ["--roundings", str(record)] if job.rounds else []
+        if question.sees:
+            write_png(sample_picture(), picture := Path(scratch) / "picture.png")
+            arguments += ["--picture", str(picture)]
         result, counted = run_counted(runner, arguments, machine, job.cache)
         found = read_answer(result.stdout, logits, counted)
         return replace(found, record=record.read_bytes()) if record.exists() else found

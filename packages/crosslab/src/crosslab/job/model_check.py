@@ -26,6 +26,7 @@ from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
 from crosslab.models.hybrid import HYBRID, read_hybrid
 from crosslab.models.llama_params import param_shapes, sources_of
+from crosslab.models.llava import LLAVA, imported_fields, read_llava
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
@@ -68,6 +69,8 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
         return tokenizer
     if kind == ENCODER:
         _check_encoder(job, folder)
+    elif kind == LLAVA:
+        _check_llava(job, folder)
     elif kind == HYBRID and not job.rounds:
         read_hybrid(folder / CONFIG_FILE)
     elif not job.unchecked:
@@ -105,6 +108,16 @@ def _check_encoder(job: Job, folder: Path) -> None:
     if job.rounds:
         raise UserError(
             f"{folder}: a model of type {ENCODER!r} has no cache, and is not computed in int8",
+            remedy="leave out --kv-cache, --activations and --offload",
+        )
+
+
+def _check_llava(job: Job, folder: Path) -> None:
+    if not read_llava(folder / CONFIG_FILE).picture:
+        imported_fields(folder)  # it is not imported yet
+    if job.rounds:
+        raise UserError(
+            f"{folder}: a model of type {LLAVA!r} is not computed in int8",
             remedy="leave out --kv-cache, --activations and --offload",
         )
 
@@ -151,9 +164,9 @@ def _check_context(job: Job, table: Mapping[str, Any]) -> None:
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
     if kind == HYBRID:
         _check_hybrid(folder, table)
-    # Of families with their config in another one, the encoder of images is left out.
+    # Of families with their config in another one, the encoder of pictures is left out.
     parts = {"vision_config", "audio_config", "text_config"} & set(table)
-    if parts and not any(_is(f, kind) and f.within for f in families().values()):
+    if parts and not any(_is(f, kind) and (f.within or f.sees) for f in families().values()):
         raise UserError(
             f"{folder}: a model of type {kind!r} reads more than text",
             remedy="give a model that reads only text",

@@ -35,7 +35,17 @@ from crosslab.models.gguf_params import rows_and_blocks
 from crosslab.models.hybrid import HYBRID, HybridConfig, HybridWeights, ReferenceHybrid, read_hybrid
 from crosslab.models.int8_error import log_probabilities
 from crosslab.models.llama_params import FileWeights, param_widths
+from crosslab.models.llava import (
+    LLAVA,
+    LanguageParams,
+    LlavaConfig,
+    LlavaWeights,
+    ReferenceLlava,
+    read_llava,
+    states_of_picture,
+)
 from crosslab.models.params import ReadParams
+from crosslab.models.pictures import prepare, sample_picture
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
 from crosslab.models.roundings import (
     FLOAT32_SLACK,
@@ -193,6 +203,11 @@ def prepare_reference(
         hybrid = read_hybrid(model / CONFIG_FILE)
         values, own = ReadParams(params, packing=packing), HybridWeights(model, hybrid)
         return Asked(config=hybrid, values=values, prompt=prompt, stop=stop, of_file=own)
+    if kind == LLAVA:
+        seeing = read_llava(model / CONFIG_FILE)
+        both = ReadParams(params, packing=packing), LlavaWeights(model, seeing)
+        read, of_weights = map(LanguageParams, both)
+        return Asked(config=seeing, values=read, prompt=prompt, stop=stop, of_file=of_weights)
     if kind == ENCODER:
         encoder = read_encoder(model / CONFIG_FILE)
         values, of_model = ReadParams(params, packing=packing), EncoderWeights(model, encoder)
@@ -259,7 +274,7 @@ def judge(
     else:
         rows = _rows_of(_exact(asked.config, asked.values), tokens, asked)
         if job.halves and not fault:
-            fault = _halves_fault(logits, rows, asked.config.layers)
+            fault = _halves_fault(logits, rows, _depth(asked.config))
     stored = None
     if asked.of_file is not None:
         stored = _apart(logits, _rows_of(_exact(asked.config, asked.of_file), tokens, asked))
@@ -344,7 +359,10 @@ def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
 
 
 def _exact(config: FamilyConfig, values: Mapping[str, F32]) -> ReferenceLlama:
-    """Return the reference without rounding."""
+    """Return the reference without rounding; one that sees has the sample picture."""
+    if isinstance(config, LlavaConfig):
+        numbers = prepare(sample_picture(), config.picture, config.side)
+        return ReferenceLlava(config, values, picture=states_of_picture(config, values, numbers))
     kind = ReferenceHybrid if isinstance(config, HybridConfig) else ReferenceLlama
     return kind(config, values)
 
@@ -362,6 +380,11 @@ def _steps(model: ReferenceLlama, tokens: Sequence[int], asked: Asked, chunk: in
 def _rows_of(model: ReferenceLlama, tokens: Sequence[int], asked: Asked) -> F32:
     """Compute the logits of all tokens in one call, for models that do not depend on chunks."""
     return model.read_all([*asked.prompt, *tokens[:-1]])[len(asked.prompt) - 1 :]
+
+
+def _depth(config: FamilyConfig) -> int:
+    """Return the layers that a number passes at most."""
+    return config.layers + (config.tower_layers if isinstance(config, LlavaConfig) else 0)
 
 
 def _apart(logits: F32, wanted: F32) -> float:

@@ -137,7 +137,7 @@ def read_table(path: Path) -> dict[str, Any]:
     # A model of text and images holds its language model's settings in a table of their own.
     text = table.get("text_config")
     inner = text if isinstance(text, dict) else {}
-    return _with_rope({**inner, **table})
+    return with_rope({**inner, **table})
 
 
 def kind_of(model: Path) -> str:
@@ -149,7 +149,7 @@ def kind_of(model: Path) -> str:
     return str(read_table(model / "config.json").get("model_type", "llama"))
 
 
-def _with_rope(table: dict[str, Any]) -> dict[str, Any]:
+def with_rope(table: dict[str, Any]) -> dict[str, Any]:
     """Copy ``rope_parameters`` to the two fields that transformers had before version 5.
 
     Without these fields, MLC-LLM and the reference would use the base 10000.

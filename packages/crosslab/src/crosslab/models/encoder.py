@@ -25,7 +25,8 @@ POOLINGS = ("mean", "cls")
 _QKV = ("query", "key", "value")
 
 
-def _gelu(x: F64) -> F64:
+def erf_gelu(x: F64) -> F64:
+    """Return the exact GELU."""
     erf: F64 = np.vectorize(math.erf, otypes=[float])(x * 0.5**0.5)
     return 0.5 * x * (1.0 + erf)
 
@@ -40,7 +41,7 @@ def _relu(x: F64) -> F64:
 
 
 ACTIVATIONS: dict[str, Callable[[F64], F64]] = {
-    "gelu": _gelu,
+    "gelu": erf_gelu,
     "gelu_new": _gelu_by_tanh,
     "relu": _relu,
 }
@@ -131,6 +132,14 @@ class EncoderWeights(Mapping[str, F32]):
         return len(self._names)
 
 
+def attend_whole(q: F64, k: F64, v: F64) -> F64:
+    """Return attention [rows, heads * width] of each row to all; arguments [rows, heads, width]."""
+    scores = np.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    mixed: F64 = np.einsum("hqk,khd->qhd", weights / weights.sum(axis=-1, keepdims=True), v)
+    return mixed.reshape(len(q), -1)
+
+
 def vector_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence[int]) -> F64:
     """Return the vector [hidden] of a text.
 
@@ -164,11 +173,8 @@ def states_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence
     for layer in range(config.layers):
         at = f"encoder.layer.{layer}"
         qkv = linear(x, f"{at}.attention.self.qkv").reshape(len(tokens), 3, config.heads, -1)
-        q, k, v = qkv.transpose(1, 2, 0, 3)
-        scores = q @ k.transpose(0, 2, 1) * q.shape[-1] ** -0.5
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        mixed = (weights / weights.sum(axis=-1, keepdims=True)) @ v
-        flat = mixed.transpose(1, 0, 2).reshape(x.shape)
+        q, k, v = qkv.transpose(1, 0, 2, 3)
+        flat = attend_whole(q, k, v)
         x = norm(
             linear(flat, f"{at}.attention.output.dense") + x, f"{at}.attention.output.LayerNorm"
         )

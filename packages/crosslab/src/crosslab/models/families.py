@@ -71,6 +71,11 @@ class Family:
         return self.within or str(self.config["model_type"])
 
     @property
+    def sees(self) -> bool:
+        """True if the model reads pictures."""
+        return "vision_config" in self.config
+
+    @property
     def context(self) -> int:
         """Longest sequence, in tokens."""
         return int(next(self.config[name] for name in LENGTHS if name in self.config))

@@ -119,7 +119,7 @@ class ReferenceLlama:
         if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
         self.rounding.begin()
-        x = self.params["model.embed_tokens.weight"][list(tokens)]
+        x = self._embedded(tokens)
         x = x * np.float32(self.family.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
@@ -129,6 +129,11 @@ class ReferenceLlama:
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
         hidden: F32 = x
         return hidden
+
+    def _embedded(self, tokens: Sequence[int]) -> F32:
+        """Return the embeddings [tokens, hidden] of tokens."""
+        embedded: F32 = self.params["model.embed_tokens.weight"][list(tokens)]
+        return embedded
 
     def _logits(self, x: F32) -> F32:
         head = "model.embed_tokens" if self.config.tied else "lm_head"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from crosslab.tokenizer.word_rules import word_rules
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
+OLDER_TEMPLATE_FILE = "chat_template.json"
 # Values of GGUF's token_type. Merging never creates control tokens and never splits user tokens.
 NORMAL_TOKEN, UNKNOWN_TOKEN, CONTROL_TOKEN, USER_TOKEN = 1, 2, 3, 4
 BLANK = "\u2581"
@@ -216,6 +218,13 @@ def _now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
+def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with its content as a list of parts."""
+    if not isinstance(text := message.get("content"), str):
+        return message
+    return {**message, "content": [{"type": "text", "text": text}]}
+
+
 @dataclass(frozen=True)
 class ChatTokenizer:
     """A tokenizer with its settings: chat template, special tokens and stop ids."""
@@ -246,6 +255,7 @@ class ChatTokenizer:
             ) from error
         stored = read_json_table(folder / SETTINGS_FILE, optional=True)
         settings = {k: _content(v) for k, v in stored.items()}
+        settings |= read_json_table(folder / OLDER_TEMPLATE_FILE, optional=True)
         template = folder / TEMPLATE_FILE
         if template.is_file():
             settings["chat_template"] = template.read_text(encoding="utf-8")
@@ -284,20 +294,38 @@ class ChatTokenizer:
             return replace(self, settings=plain), error.what
         return self, ""
 
+    @cached_property
+    def reads_parts(self) -> bool:
+        """True if the template reads the content of a message as a list of parts."""
+        word = "mlc-rvv"
+
+        def shows(content: Any) -> bool:
+            try:
+                return word in self._rendered([{"role": "user", "content": content}], ())
+            except LabError:
+                return False
+
+        return not shows(word) and shows([{"type": "text", "text": word}])
+
     def chat_text(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> str:
         """Render messages with the model's template, up to the begin of the assistant's answer.
 
-        The template comes from a downloaded file, so it runs in a sandbox.
-
         Raises:
             UserError: the model has no chat template.
             LabError: the template fails.
         """
-        source = self.settings.get("chat_template")
-        if not source:
+        if not self.has_chat:
             raise UserError("this model has no chat template")
+        if self.reads_parts:
+            messages = [_in_parts(message) for message in messages]
+        return self._rendered(messages, tools)
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """Render messages; the template comes from a downloaded file, so it runs in a sandbox."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -305,13 +333,17 @@ class ChatTokenizer:
         environment.filters["tojson"] = _as_json
         about: dict[str, Any] = {**self.variables, **({"tools": tools} if tools else {})}
         try:
-            template = environment.from_string(source)
+            template = environment.from_string(self.settings["chat_template"])
             return template.render(messages=messages, add_generation_prompt=True, **about)
         except (TemplateError, TypeError, ValueError, LookupError) as error:
             raise LabError(f"the model's chat template fails: {error}") from error
 
-    def chat_ids(self, prompt: str) -> list[int]:
+    def chat_ids(self, prompt: str, pictures: int = 0) -> list[int]:
         """Return the token ids of a chat with one user message; without a template, of plain text.
+
+        Args:
+            prompt: the message.
+            pictures: number of pictures that it shows.
 
         Raises:
             UserError: the message is empty.
@@ -321,7 +353,8 @@ class ChatTokenizer:
         if not self.has_chat:
             first, last = self.outer_ids()
             return [*first, *self.tokenizer.encode(prompt, add_special_tokens=False).ids, *last]
-        text = self.chat_text([{"role": "user", "content": prompt}])
+        parts = [{"type": "image"}] * pictures + [{"type": "text", "text": prompt}]
+        text = self.chat_text([{"role": "user", "content": parts if pictures else prompt}])
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -39,7 +39,7 @@ from crosslab.zoo.outcome import (
     error_bound,
     first_reason,
 )
-from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, as_answer, ask
+from crosslab.zoo.reference import NEW, PICTURE, PROMPT, FamilyQuestion, as_answer, ask
 from crosslab.zoo.weights import USUAL
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
@@ -210,6 +210,8 @@ def answer(
             arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
             arguments += ["--vocab", str(question.answer.logits.shape[1])]
             arguments += ["--logits", str(folder / ANSWER_LOGITS)]
+        if question.sees:
+            arguments += ["--picture", str(question.model / PICTURE)]
         machine = GuestMachine(vlen=vlen, timeout=RUN_SECONDS, zvfh=recipe.zvfh)
         result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")

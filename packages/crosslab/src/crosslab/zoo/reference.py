@@ -10,6 +10,7 @@ import copy
 import importlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from crosslab.models import families as families_module
 from crosslab.models.encoder import ENCODER
 from crosslab.models.families import Family
 from crosslab.models.formats import Packing
+from crosslab.models.pictures import prepare, sample_picture, write_png
 from crosslab.models.reference import Answer
 from crosslab.models.weights_file import F32
 from crosslab.zoo import weights as weights_module
@@ -37,6 +39,7 @@ NEW = 8
 CANDIDATES = 4
 CLEAR = 0.01
 ANSWER = "reference.npz"
+PICTURE = "picture.png"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class FamilyQuestion:
         margin: smallest difference of a chosen token's logit to the next one, divided by the
             largest logit.
         encodes: the answer is a vector of the prompt, see :func:`as_answer`.
+        sees: the prompt has a picture, the file ``PICTURE`` beside the model.
     """
 
     model: Path
@@ -57,6 +61,7 @@ class FamilyQuestion:
     answer: Answer
     margin: float
     encodes: bool = False
+    sees: bool = False
 
 
 def need_packages() -> None:
@@ -96,7 +101,8 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion
         tokens = tuple(int(token) for token in stored["tokens"])
         answer = Answer(tokens, stored["logits"])
         prompt, margin = tuple(map(int, stored["prompt"])), float(stored["margin"])
-        return FamilyQuestion(folder, prompt, answer, margin, family.kind == ENCODER)
+        kinds = family.kind == ENCODER, family.sees
+        return FamilyQuestion(folder, prompt, answer, margin, *kinds)
 
 
 def as_answer(vector: F32) -> tuple[tuple[int, ...], F32]:
@@ -120,6 +126,8 @@ def make_model(family: Family, folder: Path, packing: Packing = USUAL) -> Any:
 
 def _make(family: Family, packing: Packing, folder: Path) -> None:
     model = make_model(family, folder, packing)
+    if family.sees:
+        write_png(sample_picture(), folder / PICTURE)
     with importlib.import_module("torch").no_grad():
         tries = [_candidate(family, model, n) for n in range(CANDIDATES)]
     margin, prompt, answer = max(tries, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
@@ -169,9 +177,24 @@ def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[
     prompt = rng.integers(0, family.vocab, PROMPT)
     if family.kind == ENCODER:
         return 1.0, prompt, Answer(*as_answer(_vector(model, prompt.tolist())))
-    answer = _greedy(model, prompt.tolist())
+    if family.sees:
+        prompt[prompt == family.config["image_token_index"]] = 0
+        prompt[PROMPT // 4] = family.config["image_token_index"]
+    answer = _greedy(model, *_shown(family, prompt.tolist()))
     first, second = np.sort(answer.logits, axis=-1)[:, :-3:-1].T
     return float((first - second).min() / np.abs(answer.logits).max()), prompt, answer
+
+
+def _shown(family: Family, tokens: list[int]) -> tuple[list[int], dict[str, Any]]:
+    """Return the tokens with those of a picture, and the picture for transformers' model."""
+    if not family.sees:
+        return tokens, {}
+    place, vision = tokens.index(family.config["image_token_index"]), family.config["vision_config"]
+    count = (vision["image_size"] // vision["patch_size"]) ** 2
+    numbers = prepare(sample_picture(), family.config["picture"], vision["image_size"])
+    pixels = importlib.import_module("torch").from_numpy(numbers[None].astype(np.float32))
+    repeated = [*tokens[:place], *tokens[place : place + 1] * count, *tokens[place + 1 :]]
+    return repeated, {"pixel_values": pixels}
 
 
 def _vector(model: Any, tokens: list[int]) -> F32:
@@ -182,12 +205,12 @@ def _vector(model: Any, tokens: list[int]) -> F32:
     return vector
 
 
-def _greedy(model: Any, tokens: list[int]) -> Answer:
+def _greedy(model: Any, tokens: list[int], inputs: Mapping[str, Any]) -> Answer:
     """Generate an answer greedily without a cache: each step reads all tokens again."""
     torch = importlib.import_module("torch")
     rows = []
     for _ in range(NEW):
-        logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        logits = model(torch.tensor([tokens]), use_cache=False, **inputs).logits[0, -1]
         rows.append(logits.numpy().astype(np.float32))
         tokens = [*tokens, int(rows[-1].argmax())]
     return Answer(tuple(tokens[-NEW:]), np.stack(rows))

@@ -148,8 +148,10 @@ def _choice_of(mod: IRModule, value: Any) -> Choice | None:
     load = getattr(store, "value", None)
     if len(axes) != RANK or not isinstance(load, tirx.BufferLoad):
         return None
+    if len(load.indices) != RANK:
+        return None
     rows = load.buffer.shape[ROWS]
-    same = [axis.same_as(index) for axis, index in zip(axes, load.indices, strict=False)]
+    same = [axis.same_as(index) for axis, index in zip(axes, load.indices, strict=True)]
     if same != [True, False, True] or not load.buffer.same_as(func.params[0]):
         return None
     if not isinstance(rows, tirx.Var) or not _in_order(store.indices, axes):

@@ -1,29 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """BERT on CPUs: one call reads several texts, one behind the other and without padding.
 
-Upstream's function reads a padded batch with a mask of its square. Here attention is the ragged
-prefill of the paged cache, without a cache and without the causal mask, so that it has the same
-kernels.
+Upstream's function reads a padded batch with a mask of its square.
 """
 
 import dataclasses
 from typing import Any
 
 from mlc_llm.model.model import EmbeddingMetadata
-from tvm import tirx
+from mlc_llm.nn.whole_attention_on_cpu import attend_whole
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
-from tvm.relax.frontend.nn.llm._prefill_tiled_cpu import (
-    _attention_prefill_ragged_cpu,
-    prefill_tile,
-)
-from tvm.relax.frontend.nn.llm._tiled_attention import PrefillTile
-from tvm.target import Target
 
 from . import bert_model
-
-# TIROpPattern kOpaque: nothing is fused into attention.
-_OPAQUE = 8
 
 
 @dataclasses.dataclass
@@ -67,27 +56,8 @@ class _Attention(bert_model.BertSelfAttention):  # type: ignore[misc, unused-ign
         heads, d, texts = self.num_heads, self.head_dim, attention_mask
         qkv = op.reshape(self.qkv(hidden_states), (tokens, 3 * heads, d))
         q, k, v = op.split(qkv, 3, axis=1)
-        starts = op.zeros((texts.bounds.shape[0] - 1,), "int32")
-        inputs = [q, texts.bounds, k, v, texts.bounds, texts.positions, starts]
-        out = [Tensor.placeholder((tokens, heads, d), q.dtype)]
-        out += [Tensor.placeholder((tokens, heads), "float32")]
-        attend = _attend(heads, d, q.dtype)
-        mixed, _ = op.tensor_ir_op(attend, "batch_prefill_ragged_kv", inputs, out)
+        mixed = attend_whole(q, k, v, texts.bounds, texts.positions)
         return op.reshape(mixed, (1, tokens, hidden))
-
-
-def _attend(heads: int, d: int, dtype: str) -> tirx.PrimFunc:
-    """Return the ragged prefill without a causal mask and rotary embeddings."""
-    target = Target.current(allow_none=True)
-    # The loader has no target; it asks for the parameters only.
-    tile = prefill_tile(target, d) if target is not None else PrefillTile()
-    func = _attention_prefill_ragged_cpu(heads, heads, d, d, dtype, {}, tile=tile)
-    *params, causal, rotary, scale, theta, sm_scale = func.params
-    numbers = {causal: 0, rotary: 0, scale: 1.0, theta: 1.0, sm_scale: d**-0.5}
-    values = {var: tirx.const(value, var.ty.dtype) for var, value in numbers.items()}
-    body = tirx.stmt_functor.substitute(func.body, values)
-    plain = tirx.PrimFunc(params, body, func.ret_type, func.attrs)
-    return plain.without_attr("global_symbol").with_attr("op_pattern", _OPAQUE)
 
 
 class BertModel(bert_model.BertModel):  # type: ignore[misc, unused-ignore]

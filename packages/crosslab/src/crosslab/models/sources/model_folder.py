@@ -25,6 +25,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import WINDOW, read_table
 from crosslab.models.encoder import ENCODER
 from crosslab.models.formats import GGUF
+from crosslab.models.llava import LLAVA, imported_fields
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import check_magic, import_gguf
 from crosslab.models.sources.hub import HUB, download, parse_reference
@@ -49,6 +50,7 @@ SMALL_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "chat_template.json",
 )
 WITHOUT_SAFETENSORS = (
     'write it with transformers: python -c "from transformers import AutoModelForCausalLM; '
@@ -214,7 +216,7 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
     """
     folder = folder.resolve()
     kind = read_table(folder / CONFIG_FILE).get("model_type")
-    more = pooling_of(folder) if kind == ENCODER else {}
+    more = {ENCODER: pooling_of, LLAVA: imported_fields}.get(str(kind), lambda _: {})(folder)
     paths = weight_paths(folder)
     StoredWeights({path.name: path for path in paths}).places  # noqa: B018 (reads the headers)
     hashes = _hashes(paths, cache)
