@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 #include <utility>
 
 #include "input/errors.h"
@@ -12,21 +13,41 @@ namespace {
 
 using Message = OrderedJson;
 
-// The content is a string, or a list of text parts.
-std::string Content(const std::string& field, const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
+// The base64 in the data URL of a part.
+std::string DataOf(const std::string& field, const Json& part) {
+  const Json table = part.value("image_url", Json());
+  if (!table.is_object() || !table.contains("url")) Refuse(field, "must be an object with a url");
+  const std::string& url = ReadText(field + ".url", table["url"]);
+  constexpr std::string_view kMark = ";base64,";
+  const size_t mark = url.find(kMark);
+  if (!url.starts_with("data:") || mark == std::string::npos) {
+    Refuse(field + ".url", "must be a data URL in base64: this server fetches no pictures");
+  }
+  return url.substr(mark + kMark.size());
+}
+
+// The content is a string, or a list of parts: it becomes a string unless it has pictures.
+OrderedJson Content(const std::string& field, const Json& value) {
+  if (value.is_string()) return value;
   if (!value.is_array()) Refuse(field, "must be a string or a list of parts");
   std::string whole;
+  OrderedJson parts = OrderedJson::array();
+  bool shows = false;
   for (size_t i = 0; i < value.size(); ++i) {
     const std::string part = EntryOf(field, i);
     const Json& entry = value[i];
     if (!entry.is_object() || !entry.contains("type")) Refuse(part, "must be a part with a type");
-    if (entry["type"] != "text") {
-      Refuse(part + ".type", "must be text: this model reads only text");
+    if (entry["type"] == "image_url") {
+      shows = true;
+      parts.push_back(PicturePart(part + ".image_url.url", DataOf(part + ".image_url", entry)));
+      continue;
     }
+    if (entry["type"] != "text") Refuse(part + ".type", "must be text or image_url");
     if (!entry.contains("text")) Refuse(part + ".text", "is missing");
     whole += ReadText(part + ".text", entry["text"]);
+    parts.push_back({{"type", "text"}, {"text", entry["text"]}});
   }
+  if (shows) return parts;
   return whole;
 }
 
@@ -82,8 +103,9 @@ RequestField<Message> Copied(const char* name, Support support, const std::strin
 OrderedJson ContentSchema() {
   return OrderedJson::parse(R"({"anyOf": [
     {"type": "string"},
-    {"type": "array", "items": {"type": "object", "required": ["type", "text"], "properties": {
-      "type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}}}},
+    {"type": "array", "items": {"type": "object", "required": ["type"], "properties": {
+      "type": {"type": "string", "enum": ["text", "image_url"]}, "text": {"type": "string"},
+      "image_url": {"type": "object", "properties": {"url": {"type": "string"}}}}}},
     {"type": "null"}]})");
 }
 
@@ -98,8 +120,9 @@ const FieldTable<Message>& MessageFields() {
         true},
        [](const FieldValue& at, Message* m) { (*m)["role"] = Role(at.name, at.value); }},
       {{"content", Support::kDiffers, ContentSchema(),
-        "a text, or parts of the type `text`; `null` beside `tool_calls`. Images, sound and files "
-        "are refused"},
+        "a text, or parts; `null` beside `tool_calls`. A part is a `text`, or of the user's messages "
+        "to a model that reads pictures an `image_url`, whose `url` is a data URL in base64 of a PNG or "
+        "JPEG file; its `detail` is ignored. Sound and files are refused"},
        [](const FieldValue& at, Message* m) { (*m)["content"] = Content(at.name, at.value); }},
       {{"tool_calls", Support::kWorks, ListOfRefs("ToolCall"), ""}, ReadCalls},
       Copied("tool_call_id", Support::kWorks, ""),
@@ -110,6 +133,10 @@ const FieldTable<Message>& MessageFields() {
   return fields;
 }
 
+OrderedJson PicturePart(const std::string& field, const std::string& base64) {
+  return {{"type", "image"}, {"field", field}, {"base64", base64}};
+}
+
 OrderedJson ReadMessage(const std::string& field, const Json& value,
                         std::vector<std::string>* ignored) {
   if (!value.is_object()) Refuse(field, "must be an object");
@@ -117,6 +144,9 @@ OrderedJson ReadMessage(const std::string& field, const Json& value,
   for (const std::string& name : MessageFields().Read(value, {}, &message, field + ".")) {
     const Json& entry = value[name];
     if (!entry.is_array() || !entry.empty()) ignored->push_back(field + "." + name);
+  }
+  if (message["content"].is_array() && message["role"] != "user") {
+    Refuse(field + ".content", "must be text: only the user's messages have pictures");
   }
   const Json calls = value.value("tool_calls", Json());
   if (!value.contains("content") && !calls.is_array()) Refuse(field + ".content", "is missing");

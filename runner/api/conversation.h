@@ -12,6 +12,9 @@ namespace rvv_runner {
 
 constexpr size_t kMostMessages = 1024;
 
+// A picture in a list of parts, which is not decoded yet: base64 at the path `field`.
+OrderedJson PicturePart(const std::string& field, const std::string& base64);
+
 // The fields of a message.
 const FieldTable<OrderedJson>& MessageFields();
 

@@ -84,8 +84,21 @@ Json CallOf(const Json& call) {
   return written;
 }
 
-// A message as OpenAI's protocol has it.
-Json MessageOf(const std::string& place, const Json& message) {
+// The content of a message with pictures before its text.
+OrderedJson Shown(const FieldValue& images, const std::string& text) {
+  if (!images.value.is_array()) Refuse(images.name, "must be a list of files in base64");
+  if (images.value.empty()) return text;
+  OrderedJson parts = OrderedJson::array();
+  for (size_t i = 0; i < images.value.size(); ++i) {
+    const std::string place = EntryOf(images.name, i);
+    parts.push_back(PicturePart(place, ReadText(place, images.value[i])));
+  }
+  parts.push_back({{"type", "text"}, {"text", text}});
+  return parts;
+}
+
+// A message as OpenAI's protocol has it, without its pictures.
+Json MessageOf(const Json& message) {
   if (!message.is_object()) return message;
   Json written = message;
   const auto rename = [&](const char* from, const char* to) {
@@ -95,10 +108,6 @@ Json MessageOf(const std::string& place, const Json& message) {
   };
   rename("tool_name", "name");
   rename("thinking", "reasoning_content");
-  const Json images = message.value("images", Json());
-  if (!images.is_null() && (!images.is_array() || !images.empty())) {
-    Refuse(place + ".images", "must be empty: this model reads only text");
-  }
   written.erase("images");
   if (written.value("tool_calls", Json()).is_array()) {
     for (Json& call : written["tool_calls"]) call = CallOf(call);
@@ -112,9 +121,19 @@ void ReadOllamaMessages(const FieldValue& at, OllamaRequest* request) {
   if (request->only_loads) return;
   Json messages = at.value;
   for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
-    messages[i] = MessageOf(EntryOf(at.name, i), messages[i]);
+    messages[i] = MessageOf(messages[i]);
   }
-  request->api.chat_input.messages = ReadMessages(at.name, messages, &request->api.ignored);
+  OrderedJson& read = request->api.chat_input.messages;
+  read = ReadMessages(at.name, messages, &request->api.ignored);
+  for (size_t i = 0; i < read.size(); ++i) {
+    const Json images = at.value[i].value("images", Json());
+    if (images.is_null()) continue;
+    const std::string place = EntryOf(at.name, i) + ".images";
+    read[i]["content"] = Shown({place, images, {}}, read[i]["content"]);
+    if (read[i]["content"].is_array() && read[i]["role"] != "user") {
+      Refuse(place, "must be empty: only the user's messages have pictures");
+    }
+  }
 }
 
 // A field of the answer's request.
@@ -209,8 +228,9 @@ const FieldTable<OllamaRequest>& OllamaChatFields() {
           {{"messages",
             Support::kDiffers,
             {{"type", "array"}, {"items", {{"type", "object"}}}, {"maxItems", kMostMessages}},
-            "`role`, `content`, `thinking`, `tool_calls`, `tool_name`; `images` must be empty. An "
-            "empty list asks if the model is loaded"},
+            "`role`, `content`, `thinking`, `tool_calls`, `tool_name`; `images` of the user's "
+            "messages, if the model reads pictures: PNG or JPEG files in base64. An empty list asks if "
+            "the model is loaded"},
            ReadOllamaMessages}),
       {{"tools",
         Support::kDiffers,
@@ -230,7 +250,14 @@ const FieldTable<OllamaRequest>& OllamaGenerateFields() {
       BooleanField<Request>("raw", &Request::raw, "continue the prompt, without a chat template"),
       NeutralField<Request>("suffix", "", "a text is only continued"),
       NeutralField<Request>("template", "", "the model has its own"),
-      EmptyList("images", "must be empty: this model reads only text"),
+      {{"images",
+        Support::kWorks,
+        {{"type", "array"}, {"items", {{"type", "string"}}}},
+        "PNG or JPEG files in base64, for models that read pictures"},
+       [](const FieldValue& at, Request* request) {
+         request->shown = Shown(at, "");
+         if (request->shown.is_string()) request->shown = nullptr;
+       }},
       EmptyList("context", "must be empty: send the conversation to /api/chat"),
   }));
   return fields;
@@ -283,6 +310,7 @@ OllamaRequest ParseOllamaGenerate(std::string_view body, const Sampling& default
   request.only_loads = request.prompt.empty();
   if (request.raw) {
     if (!request.system.empty()) Refuse("system", "cannot be used beside raw");
+    if (!request.shown.is_null()) Refuse("images", "cannot be used beside raw");
     request.api.kind = ApiKind::kText;
     request.api.prompts = {std::move(request.prompt)};
     return request;
@@ -291,7 +319,12 @@ OllamaRequest ParseOllamaGenerate(std::string_view body, const Sampling& default
   if (!request.system.empty()) {
     messages.push_back({{"role", "system"}, {"content", request.system}});
   }
-  messages.push_back({{"role", "user"}, {"content", request.prompt}});
+  OrderedJson content = request.prompt;
+  if (!request.shown.is_null()) {
+    content = std::move(request.shown);
+    content.back()["text"] = request.prompt;
+  }
+  messages.push_back({{"role", "user"}, {"content", std::move(content)}});
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -223,6 +224,16 @@ std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " Mi
 // Four fifths of the available memory: the rest is for what a call computes, bodies and the system.
 int64_t MostMemory() { return AvailableBytes() / 10 * 8; }
 
+// The most bytes of pictures: one is decoded at a time, those of waiting answers are small, and running
+// answers have states of those that they read next.
+int64_t PictureBytes(const std::optional<Preparation>& how, const EngineLimits& limits) {
+  if (!how) return 0;
+  const int64_t each = std::min(kMostPictures, limits.tokens / how->tokens);
+  const int64_t prepared = (limits.sequences + limits.queue) * each * 3 * how->size * how->size;
+  const int64_t next = std::min(each, limits.chunk / how->tokens + 2);
+  return kMostDecoding + 3 * kMostPixels + prepared + limits.sequences * next * how->bytes;
+}
+
 // Room for --parallel of the longest answers, or for as many tokens as fit into the memory: then an
 // answer may wait for the pages of others. Throws InputError if not even one answer fits.
 CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int64_t memory) {
@@ -362,11 +373,16 @@ int Serve(const std::vector<std::string>& words) {
   for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
   CheckSampling(defaults, weights.vocabulary);
+  const auto picture = PreparationOf(library);
+  const int64_t memory = std::max<int64_t>(1, MostMemory() - PictureBytes(picture, limits));
   const CacheLimits room =
-      RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : MostMemory());
+      RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : memory);
   Model model(library, weights.params, room, arguments.region);
   const int64_t states = StateBytes(library) * Model::StateSlots(room.sequences);
   Log(LogLevel::kInfo, RoomOf(model, room, limits, states));
+  if (picture) {
+    Log(LogLevel::kInfo, "pictures of up to " + Mebibytes(PictureBytes(picture, limits)));
+  }
   if (weights.verdict == "right") Log(LogLevel::kInfo, "when it was built, its answer was right");
   const ParamFiles files = FilesOf(arguments.params);
   const auto prompts = FilesOfPrompts(own, files, library, server.keys(), model);
@@ -376,7 +392,8 @@ int Serve(const std::vector<std::string>& words) {
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
   ServeUntilStopped(&server,
                     {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases,
-                     own.strict, files.bytes, files.digest, model.encodes()},
+                     own.strict, files.bytes, files.digest, model.encodes(),
+                     picture ? &*picture : nullptr},
                     &signals, std::cout);
   return 0;
 }

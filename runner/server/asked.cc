@@ -2,6 +2,7 @@
 #include "server/asked.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace rvv_runner {
@@ -11,7 +12,21 @@ namespace {
 struct Prompt {
   std::vector<int32_t> tokens;
   Echo echo;
+  std::vector<PromptPicture> pictures = {};
 };
+
+// Decodes a picture's part, and takes its bytes out of it.
+std::shared_ptr<const PreparedPicture> TakePicture(const Served& served, OrderedJson* part) {
+  const std::string field = part->at("field");
+  if (served.pictures == nullptr) Refuse(field, kOnlyText);
+  try {
+    const std::string file = DecodeBase64(part->at("base64").get_ref<const std::string&>());
+    *part = {{"type", "image"}};
+    return std::make_shared<const PreparedPicture>(Prepare(DecodePicture(file), *served.pictures));
+  } catch (const InputError& error) {
+    Refuse(field, error.what());
+  }
+}
 
 AnswerParts::Thoughts ThoughtsOf(const ChatTemplate& chat, const ChatInput& input) {
   if (!chat.thinks()) return AnswerParts::Thoughts::kNone;
@@ -30,7 +45,9 @@ std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
   };
   if (api.chat()) {
     asked->thoughts = ThoughtsOf(tokenizer.chat(), api.chat_input);
-    add(EncodeChat(tokenizer, api.chat_input, api.input(), most), {});
+    std::vector<PromptPicture> pictures;
+    add(EncodeShown(served, api.chat_input, api.input(), most, &pictures), {});
+    prompts.back().pictures = std::move(pictures);
   }
   for (const ApiPrompt& prompt : api.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -56,6 +73,22 @@ std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form)
 }
 
 }  // namespace
+
+Encoded EncodeShown(const Served& served, ChatInput conversation, const std::string& input,
+                    size_t most, std::vector<PromptPicture>* pictures) {
+  std::vector<std::shared_ptr<const PreparedPicture>> shown;
+  for (OrderedJson& message : conversation.messages) {
+    if (!message["content"].is_array()) continue;
+    for (OrderedJson& part : message["content"]) {
+      if (part["type"] != "image") continue;
+      CheckCount(input, shown.size() + 1, kMostPictures, "pictures");
+      shown.push_back(TakePicture(served, &part));
+    }
+  }
+  Encoded encoded = EncodeChat(*served.tokenizer, conversation, input, most);
+  if (served.pictures) *pictures = PlacePictures(shown, *served.pictures, &encoded.ids);
+  return encoded;
+}
 
 std::string FieldOf(const std::string& message) {
   const size_t colon = std::min(message.find(':'), message.size());
@@ -87,6 +120,7 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
       one.grammar = grammar;
       one.scores_prompt = api.echo && api.sampling.top_logprobs >= 0;
       one.only_reads = api.only_reads;
+      one.pictures = prompt.pictures;
       asked.requests.push_back(std::move(one));
       if (api.echo) asked.echoes.push_back(prompt.echo);
     }

@@ -52,6 +52,11 @@ struct Asked {
   size_t dropped = 0;                  // bytes of the prompts that have no token in the model
 };
 
+// The tokens of a conversation, and its pictures, which are taken out of its messages. `input`: the field
+// of the messages. Throws what Explained expects.
+Encoded EncodeShown(const Served& served, ChatInput conversation, const std::string& input,
+                    size_t most, std::vector<PromptPicture>* pictures);
+
 // The requests of `api`. Throws what Explained expects.
 Asked RequestsOf(const Served& served, ApiRequest api);
 

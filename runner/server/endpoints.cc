@@ -340,6 +340,7 @@ void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
   json capabilities = {served_.encodes ? "embedding" : "completion"};
   if (served_.tokenizer->calls()) capabilities.push_back("tools");
   if (served_.tokenizer->chat().thinks()) capabilities.push_back("thinking");
+  if (served_.pictures != nullptr) capabilities.push_back("vision");
   Send(response,
        {{"modified_at", Rfc3339(started_)},
         {"template", ""},
@@ -360,9 +361,11 @@ void Endpoints::Tokenize(Body* body, httplib::Response& response) {
     served_.CheckIgnored(request.ignored);
     served_.CheckModel(request.model);
     const Tokenizer& tokenizer = *served_.tokenizer;
+    std::vector<PromptPicture> pictures;
     const Encoded encoded = Explained(request.text ? "prompt" : "messages", [&] {
-      return request.text ? tokenizer.Encode(*request.text, kMostValues)
-                          : EncodeChat(tokenizer, request.chat, "messages", kMostValues);
+      return request.text
+                 ? tokenizer.Encode(*request.text, kMostValues)
+                 : EncodeShown(served_, request.chat, "messages", kMostValues, &pictures);
     });
     std::vector<int32_t> ids = encoded.ids;
     if (request.text && request.first_tokens) {

@@ -8,6 +8,7 @@
 #include "grammar/compiler.h"
 #include "server/accepted.h"
 #include "server/answering.h"
+#include "picture/preparation.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -25,6 +26,7 @@ struct Served {
   int64_t bytes = 0;                  // of the model's parameters
   std::string digest = {};            // of their index, hexadecimal; may be empty
   bool encodes = false;               // it gives vectors of texts alone
+  const Preparation* pictures = nullptr;  // how it reads pictures; null: not at all
 
   // Throws ApiError (404) if a request asks for another model.
   void CheckModel(const std::string& asked) const;

@@ -235,6 +235,17 @@ def _tools(name: Any = "f") -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": name}}]}
 
 
+DATA_URL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def _picture(url: object) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _shows(part: dict[str, Any], role: str = "user") -> list[dict[str, Any]]:
+    return [{"role": role, "content": [part]}]
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
@@ -244,10 +255,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": "a"}] * 1025}, "messages"),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "messages[0].content[0].type",
-    ),
+    ({"messages": _shows({"type": "input_audio"})}, "messages[0].content[0].type"),
+    ({"messages": _shows({"type": "image_url"})}, "messages[0].content[0].image_url"),
+    ({"messages": _shows(_picture("http://a/b.png"))}, "messages[0].content[0].image_url.url"),
+    ({"messages": _shows(_picture(3))}, "messages[0].content[0].image_url.url"),
+    # This model reads only text.
+    ({"messages": _shows(_picture(DATA_URL))}, "messages[0].content[0].image_url.url"),
+    ({"messages": _shows(_picture(DATA_URL), role="system")}, "messages[0].content"),
     (
         {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]},
         "messages[0].tool_calls[0]",
