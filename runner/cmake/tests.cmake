@@ -3,6 +3,7 @@
 set(native ${PROJECT_SOURCE_DIR}/../tests/support/native)
 set(scripted ${PROJECT_SOURCE_DIR}/../tests/server)
 set(programs ${native}/answer_probe.cc ${native}/cpus_probe.cc ${native}/grammar_probe.cc ${native}/pace_probe.cc
+             ${native}/picture_probe.cc
              ${native}/sampling_probe.cc ${native}/tokenizer_probe.cc ${native}/unit.cc ${scripted}/scripted_router.cc
              ${scripted}/scripted_server.cc)
 set(test_options ${instrumented} ${warnings} ${optimised})

@@ -42,7 +42,7 @@ void* Reallocate(void* memory, size_t bytes) {
 
 namespace rvv_runner {
 
-Picture DecodePicture(std::string_view file) {
+Picture DecodePicture(std::string_view file, int64_t most) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   room = kMostDecoding;
@@ -53,9 +53,9 @@ Picture DecodePicture(std::string_view file) {
   if (stbi_info_from_memory(bytes, size, &width, &height, &channels) == 0) {
     throw InputError("is not a PNG or JPEG file");
   }
-  if (int64_t{width} * height > kMostPixels) {
+  if (int64_t{width} * height > most) {
     throw InputError("has " + std::to_string(width) + " x " + std::to_string(height) +
-                     " pixels, more than " + std::to_string(kMostPixels));
+                     " pixels, more than " + std::to_string(most));
   }
   const std::unique_ptr<stbi_uc, decltype(&std::free)> decoded(
       stbi_load_from_memory(bytes, size, &width, &height, &channels, 3), &std::free);

@@ -17,7 +17,7 @@ from support import text_probe  # noqa: E402 - the folder beside this one
 from crosslab.host.toolchain import Toolchain  # noqa: E402
 from crosslab.tokenizer.device_tokenizer import pack  # noqa: E402
 
-NAMES = ("tokenizer", "prompt", "index", "arguments", "tensors", "rows")
+NAMES = ("tokenizer", "prompt", "index", "arguments", "tensors", "rows", "picture")
 SERVER_NAMES = ("http", "chat", "completion", "response", "ollama-chat", "ollama-generate")
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runner's readers under libFuzzer. RUNNER_FUZZ names the one: tokenizer, prompt, index,
-// arguments, tensors, rows. Only the runner's own errors may come out of them.
+// arguments, tensors, rows, picture. Only the runner's own errors may come out of them.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -15,6 +15,7 @@
 #include "input/md5.h"
 #include "input/read_file.h"
 #include "model/param_index.h"
+#include "picture/preparation.h"
 #include "program/arguments.h"
 #include "tensors/safetensors.h"
 #include "text/normalize.h"
@@ -122,6 +123,18 @@ void FuzzRows(std::string data) {
   Require(!rows || PromptFiles::FileOf(parent, tokens.data(), *rows) == data);
 }
 
+// A picture has the pixels that it says, and any shape can be prepared. A short file may have millions of
+// pixels, which take their time.
+void FuzzPicture(const std::string& data) {
+  const Picture picture = DecodePicture(data, 1 << 20);
+  Require(picture.width > 0 && picture.height > 0);
+  Require(std::ssize(picture.pixels) == 3 * picture.width * picture.height);
+  Preparation how;
+  how.shortest = 33;
+  how.size = 28;
+  Require(Prepare(picture, how).pixels.size() == 3 * 28 * 28);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
@@ -131,7 +144,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       {"index", FuzzIndex},
       {"arguments", FuzzArguments},
       {"tensors", FuzzTensors},
-      {"rows", [](const std::string& data) { FuzzRows(data); }}};
+      {"rows", [](const std::string& data) { FuzzRows(data); }},
+      {"picture", FuzzPicture}};
   static const auto target = kTargets.at(std::getenv("RUNNER_FUZZ"));
   const BoundedTime bounded;
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the engine by a plan. Arguments: a library's file, a folder of parameters, the plan in JSON:
 // sequences, tokens, total, chunk, queue, lookup, files (a folder for prompts), kilobytes of it; requests: tokens, step (of its Submit), cancel (step),
-// max_tokens, owner, stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
+// max_tokens, owner, pictures (files), stop, stops, temperature, seed, top_logprobs, throws. JSON to the standard output:
 // answers (or "refused" and why), in the plan's order; the stats after each step; the threads that
 // compute.
 #include <tvm/ffi/function.h>
@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,16 @@ struct Told {
   uint64_t id = 0;
 };
 
-Request RequestOf(const Json& about, Told* told) {
+Request RequestOf(const Json& about, const std::optional<Preparation>& how, Told* told) {
   Request request{Ids(about, "tokens"), {}, Ids(about, "stop"), {}, {}, {}};
+  if (const Json* files = Find(about, "pictures")) {
+    std::vector<std::shared_ptr<const PreparedPicture>> pictures;
+    for (const Json& file : *files) {
+      const Picture picture = DecodePicture(ReadFile(file.get<std::string>()));
+      pictures.push_back(std::make_shared<const PreparedPicture>(Prepare(picture, how.value())));
+    }
+    request.pictures = PlacePictures(pictures, how.value(), &request.tokens);
+  }
   request.sampling.max_tokens = Number(about, "max_tokens", 0);
   request.owner = static_cast<size_t>(Number(about, "owner", 0));
   request.sampling.temperature = static_cast<double>(Number(about, "temperature", 0));
@@ -122,7 +131,7 @@ int Run(char** argv) {
     for (size_t i = 0; i < requests.size(); ++i) {
       if (Number(requests[i], "step", 0) == step) {
         try {
-          told[i].id = engine.Submit(RequestOf(requests[i], &told[i]));
+          told[i].id = engine.Submit(RequestOf(requests[i], PreparationOf(library), &told[i]));
         } catch (const std::exception& error) {
           told[i].refused = error.what();
         }

@@ -11,6 +11,7 @@
   X(cpus_probe)      \
   X(grammar_probe)   \
   X(pace_probe)      \
+  X(picture_probe)   \
   X(sampling_probe)  \
   X(scripted_router) \
   X(scripted_server) \
