@@ -38,4 +38,6 @@ def search(program: Path, name: str, work: Path, *options: str) -> subprocess.Co
     # A table of 100 bytes must not take gigabytes, nor seconds; bounded_time.h bounds its work.
     bounds = ["-rss_limit_mb=2048", "-malloc_limit_mb=512", "-timeout=20", "-max_len=65536"]
     command = [str(program), *bounds, *options, f"-artifact_prefix={work}/{name}-", str(found)]
+    # The child of a shell: Linux takes the peak memory of the starting process over to its child.
+    command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
