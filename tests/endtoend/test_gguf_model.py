@@ -64,6 +64,15 @@ GEMMA = FamilyConfig(
 QWEN2 = FamilyConfig(**NARROW, head_dim=32, vocab=77, family="qwen2", qkv_bias=True)
 QWEN3 = FamilyConfig(**NARROW, head_dim=64, vocab=77, family="qwen3", qk_norm=True)
 LLAMA = FamilyConfig(**NARROW, head_dim=32, vocab=77, rope=ROPE)
+MIXTURE = FamilyConfig(
+    **{**NARROW, "hidden": 256, "intermediate": 256, "layers": 2},
+    head_dim=64,
+    vocab=77,
+    family="qwen3_moe",
+    qk_norm=True,
+    experts=7,
+    chosen=3,
+)
 # Segments of several formats in one layer, blocks of 32 and of 256 inputs, and a float32 layer.
 MIXED = {
     "embed_tokens": "Q6_K",
@@ -76,12 +85,32 @@ MIXED = {
     "1.mlp.down_proj": "Q2_K",
 }
 SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", "lm_head": "Q4_1"}
-
+# Experts with the same format of gates and others, and with another one.
+EXPERTS = {
+    "embed_tokens": "Q6_K",
+    "self_attn": "Q8_0",
+    "layers.1.mlp.experts": "MXFP4",
+    "gate_proj": "Q4_K",
+    "up_proj": "Q4_0",
+    "down_proj": "Q6_K",
+    "lm_head": "Q4_0",
+}
 
 MODELS: dict[str, tuple[FamilyConfig, dict[str, Any], dict[str, str]]] = {
     "gemma": (GEMMA, {"model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}, MIXED),
     "qwen2": (QWEN2, {"model_type": "qwen2"}, SMALL),
     "qwen3": (QWEN3, {"model_type": "qwen3"}, SMALL),
+    "qwen3_moe": (
+        MIXTURE,
+        {
+            "model_type": "qwen3_moe",
+            "moe_intermediate_size": MIXTURE.intermediate,
+            "num_experts": MIXTURE.experts,
+            "num_experts_per_tok": MIXTURE.chosen,
+            "norm_topk_prob": True,
+        },
+        EXPERTS,
+    ),
     "llama": (
         LLAMA,
         {
@@ -117,7 +146,7 @@ class Made:
         return dict(ReadParams(self.params, layout=self.layout))
 
 
-QUICK = ("gemma", "qwen2")
+QUICK = ("gemma", "qwen2", "qwen3_moe")
 
 
 @pytest.fixture(
@@ -196,7 +225,8 @@ def test_answers_as_numpy_does(
 def test_no_rounding_hides_a_fault(made: Made, tmp_path: Path) -> None:
     said = run(made, tmp_path, 128, 64, 1)
     layer = f"model.layers.{made.config.layers - 1}"
-    for name in ("self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj", "input_layernorm"):
+    mlp = "mlp.moe_" if made.config.experts else "mlp."
+    for name in ("self_attn.o_proj", f"{mlp}gate_up_proj", f"{mlp}down_proj", "input_layernorm"):
         values = made.values()
         values[f"{layer}.{name}.weight"] *= np.float32(1.01)
         assert not said.judged(made, values=values).right, name
@@ -214,6 +244,10 @@ def test_weights_of_one_layer_in_several_formats(made: Made) -> None:
         assert segments["model.layers.0.self_attn.qkv_proj.weight"] == ["Q4_K", "Q3_K", "Q6_K"]
         assert segments["model.layers.1.mlp.gate_up_proj.weight"] == ["Q4_0", "Q8_0"]
         assert "model.layers.0.mlp.down_proj.weight" not in segments
+    elif made.config is MIXTURE:
+        assert segments["model.layers.0.mlp.moe_gate_up_proj.weight"] == ["Q4_K", "Q4_0"]
+        assert segments["model.layers.1.mlp.moe_gate_up_proj.weight"] == ["Q5_0"]
+        assert "model.layers.0.mlp.gate.weight" not in segments
     else:
         assert segments["model.layers.0.self_attn.qkv_proj.weight"] == ["Q5_0"]
         assert segments["lm_head.weight"] == ["Q4_1"]

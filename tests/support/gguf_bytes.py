@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
 
 from crosslab.models.config import FamilyConfig, write_config
 from crosslab.models.gguf_formats import FILE_TYPES, U8
-from crosslab.models.llama_params import family_shapes, sources_of
+from crosslab.models.llama_params import family_shapes, matrices_of
 from crosslab.models.weights_file import save_weights
 
 
@@ -37,6 +37,9 @@ def small_rows(name: str, n: int, k: int, seed: int) -> U8:
     kind = FILE_TYPES[name]
     f = kind.stored_as
     blocks = raw.reshape(-1, kind.bytes)
+    if name == "MXFP4":
+        blocks[:, 0] = 128 + round(np.log2(1.5 / (12 * k**0.5)))
+        return raw
     # The largest value times the largest scale, but for a part of two.
     largest = 2.0 ** (f.low + f.high - 1) * (64 if f.scaled else 1)
     largest = {"Q2_K": 1.5 * 15, "Q3_K": 4 * 32}.get(name, largest)
@@ -63,17 +66,21 @@ def write_model(
     named = {}
     weights = {}
     for number, (param, shape) in enumerate(family_shapes(config).items()):
-        sources = sources_of(param)
+        sources = matrices_of(param, config.experts)
         query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        heights = {1: [shape[0]], 2: [config.intermediate] * 2, 3: [query, key, key]}
-        for i, (name, rows) in enumerate(zip(sources, heights[len(sources)], strict=True)):
+        height = shape[0] if len(shape) < 3 else shape[1]
+        heights = {1: [height], 2: [config.intermediate] * 2, 3: [query, key, key]}
+        rows_of = zip(sources, heights[len(sources)], strict=True)
+        each = [(name, rows) for names, rows in rows_of for name in names]
+        for i, (name, rows) in enumerate(each):
             found = [kind for part, kind in types.items() if part in name]
-            if found and len(shape) == 2:
+            if found and len(shape) > 1:
                 named[name] = found[0]
-                weights[name] = small_rows(found[0], rows, shape[1], 10 * number + i)
+                weights[name] = small_rows(found[0], rows, shape[-1], 10 * number + i)
                 continue
             random = np.random.default_rng(10 * number + i)
-            values = random.standard_normal((rows, *shape[1:])) * shape[-1] ** -0.5
+            inputs = shape[-1:] if len(shape) > 1 else ()
+            values = random.standard_normal((rows, *inputs)) * shape[-1] ** -0.5
             if name.endswith("norm.weight"):
                 values = 0.1 * values + (0 if config.gelu else 1)
             weights[name] = values.astype(np.float32)

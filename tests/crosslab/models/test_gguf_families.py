@@ -247,7 +247,7 @@ def rewrite(source: Path, target: Path, changed: Mapping[str, Any] | None = None
             writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value), items)
     q8 = gguf.GGMLQuantizationType.Q8_0
     for tensor in reader.tensors:
-        if len(tensor.shape) == 2 and tensor.shape[0] % 32 == 0:
+        if len(tensor.shape) > 1 and tensor.shape[0] % 32 == 0:
             writer.add_tensor(tensor.name, gguf.quantize(tensor.data, q8), raw_dtype=q8)
         else:
             writer.add_tensor(tensor.name, tensor.data)

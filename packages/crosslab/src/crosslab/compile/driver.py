@@ -17,7 +17,7 @@ from typing import Any
 from crosslab.cached_build import cached_build
 from crosslab.compile import schedules
 from crosslab.compile.modes import KernelMode
-from crosslab.compile.overlaypass import PASSES, folders_of, load_pass
+from crosslab.compile.overlaypass import OPERATORS, PASSES, folders_of, load_pass
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
@@ -229,8 +229,9 @@ def _key(request: CompileRequest) -> str:
         metadata.version("apache-tvm-ffi"),
         str(request.require_tensorize),
         request.python,
-        *(folder / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
+        *(folder / f"{name}.py" for name in ("worker", "llama", "mixture", "pipeline", "ir_dump")),
         PASSES,
+        OPERATORS,
         *folders_of(request.mode.extras),
         *((request.kernels,) if request.kernels else ()),
         *((request.tuned,) if request.tuned else ()),

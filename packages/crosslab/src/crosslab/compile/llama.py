@@ -16,6 +16,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.llm import kv_cache
 
+from crosslab.compile.mixture import Mixture
 from crosslab.compile.overlaypass import load_pass
 from crosslab.models.config import FamilyConfig
 
@@ -118,7 +119,10 @@ class Layer(nn.Module):  # type: ignore[misc]
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = FeedForward(config)
+        if config.experts:
+            self.mlp = Mixture(config, Linear(config.hidden, config.experts))
+        else:
+            self.mlp = FeedForward(config)
         self.input_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiler passes of the MLC-LLM overlay, loaded from their folder without MLC-LLM."""
+"""Compiler passes and operators of the MLC-LLM overlay, loaded without MLC-LLM."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from crosslab.compile.modes import ExtraPass
 from crosslab.errors import LabError, UserError
 from crosslab.project import PROJECT
 
-PASSES = PROJECT / "overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv"
-PACKAGE = "mlc_llm.compiler_pass.rvv"
+ROOT = "mlc_llm"
+OVERLAY = PROJECT / "overlays/mlc-llm/python" / ROOT
+PASSES = OVERLAY / "compiler_pass/rvv"
+OPERATORS = OVERLAY / "op"
+PACKAGE = f"{ROOT}.compiler_pass.rvv"
 # Group of entry points for passes of other packages, see hooks.py of the passes.
 GROUP = "mlc_rvv.passes"
 
@@ -32,14 +35,27 @@ def load_pass(name: str) -> ModuleType:
     Raises:
         LabError: the module does not exist.
     """
-    path = PASSES.joinpath(*name.split(".")).with_suffix(".py")
+    return _load(f"{PACKAGE}.{name}")
+
+
+def load_op(name: str) -> ModuleType:
+    """Import a module of the overlay's operators, by the module's name in their package.
+
+    Raises:
+        LabError: the module does not exist.
+    """
+    return _load(f"{ROOT}.op.{name}")
+
+
+def _load(name: str) -> ModuleType:
+    path = OVERLAY.parent.joinpath(*name.split(".")).with_suffix(".py")
     if not path.is_file():
         raise LabError(f"{path} is not a Python file that can be loaded")
-    if (root := PACKAGE.partition(".")[0]) not in sys.modules:
-        module = ModuleType(root)
-        module.__path__ = [str(PASSES.parents[1])]
-        sys.modules[root] = module
-    return importlib.import_module(f"{PACKAGE}.{name}")
+    if ROOT not in sys.modules:
+        module = ModuleType(ROOT)
+        module.__path__ = [str(OVERLAY)]
+        sys.modules[ROOT] = module
+    return importlib.import_module(name)
 
 
 def folders_of(extras: Iterable[ExtraPass]) -> list[Path]:

@@ -25,7 +25,7 @@ from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
 from crosslab.models.hybrid import HYBRID, read_hybrid
-from crosslab.models.llama_params import param_shapes, sources_of
+from crosslab.models.llama_params import family_shapes, matrices_of
 from crosslab.models.llava import LLAVA, imported_fields, read_llava
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
@@ -268,7 +268,7 @@ def _check_sizes(job: Job, table: Mapping[str, Any], folder: Path) -> None:
         raise UserError(f"{folder}: sliding_window = {window!r} is not supported")
     _check_context(job, table)
     wanted = dict(
-        part for n, shape in param_shapes(config).items() for part in _parts(n, shape, config)
+        part for n, shape in family_shapes(config).items() for part in _parts(n, shape, config)
     )
     found = _shapes(folder)
     _check_names(folder, wanted, found)
@@ -315,16 +315,13 @@ def _parts(
     name: str, shape: tuple[int, ...], config: FamilyConfig
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return names and shapes of the file tensors that make up a parameter."""
-    sources = sources_of(name)
-    if len(sources) == 3:
-        heads = (config.heads, config.kv_heads, config.kv_heads)
+    matrices, axis = matrices_of(name, config.experts), max(0, len(shape) - 2)
+    heads = (config.heads, config.kv_heads, config.kv_heads)
+    rows = [shape[axis] // len(matrices)] * len(matrices)
+    if len(matrices) == len(heads):
         rows = [n * config.head_dim for n in heads]
-    else:
-        rows = [shape[0] // len(sources)] * len(sources)
-    parts = [(s, (n, *shape[1:])) for s, n in zip(sources, rows, strict=True)]
-    if len(sources) == 3 and config.qkv_bias:
-        parts += [(s.replace("weight", "bias"), (n,)) for s, n in zip(sources, rows, strict=True)]
-    if len(sources) == 3 and config.qk_norm:
-        stem = name.partition("qkv_proj")[0]
-        parts += [(f"{stem}{part}_norm.weight", (config.head_dim,)) for part in "qk"]
-    return parts
+    return [
+        (source, (n, *shape[axis + 1 :]))
+        for sources, n in zip(matrices, rows, strict=True)
+        for source in sources
+    ]

@@ -105,6 +105,10 @@ class FamilyConfig(LlamaConfig):
         embedding_scale: factor of the embeddings (Gemma).
         rope: ``rope_scaling`` of the type "llama3": factor, low_freq_factor, high_freq_factor,
             original_max_position_embeddings; None for plain rotary embeddings.
+        experts: feed-forward layers of a mixture, each of width ``intermediate``; 0: one layer
+            without a choice (Qwen 3 MoE).
+        chosen: experts that compute a token.
+        shares: weights of the chosen experts add up to 1.
     """
 
     family: str = "llama"
@@ -113,18 +117,27 @@ class FamilyConfig(LlamaConfig):
     gelu: bool = False
     embedding_scale: float = 1.0
     rope: tuple[float, float, float, float] | None = None
+    experts: int = 0
+    chosen: int = 0
+    shares: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.experts and not 1 <= self.chosen <= self.experts:
+            raise UserError(f"model config: {self.chosen} of {self.experts} experts cannot compute")
 
 
 # Fields that hold the longest sequence.
 LENGTHS = ("max_position_embeddings", "n_positions", "context_length")
 # Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+MIXTURE = "qwen3_moe"
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTURE)
 """Values of ``model_type`` that :func:`read_family` supports."""
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 # Larger values are refused: int64 does not hold them.
 _LARGEST = 2.0**63
-_UNSUPPORTED = ("mlp_bias", "use_sliding_window")
+_UNSUPPORTED = ("mlp_bias", "use_sliding_window", "mlp_only_layers")
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -216,20 +229,36 @@ def read_family(path: Path) -> FamilyConfig:
     for field in _UNSUPPORTED:
         if table.get(field):
             raise UserError(f"{path}: {field} = {table[field]!r} is not supported")
-    gemma = family == "gemma"
+    gemma, mixture = family == "gemma", family == MIXTURE
+    if mixture and table.get("decoder_sparse_step", 1) != 1:
+        step = table["decoder_sparse_step"]
+        raise UserError(f"{path}: decoder_sparse_step = {step!r} is not supported")
     activation = table.get("hidden_activation") or table.get("hidden_act") or "silu"
     if activation not in (("gelu_pytorch_tanh", "gelu") if gemma else ("silu",)):
         raise UserError(f"{path}: hidden_act {activation!r} is not supported")
-    plain = plain_sizes(path, {"tie_word_embeddings": gemma, **table})
+    table = {"tie_word_embeddings": gemma, **table}
+    if mixture:
+        table["intermediate_size"] = _size(path, table, "moe_intermediate_size")
+    plain = plain_sizes(path, table)
     return FamilyConfig(
         **asdict(plain),
         family=family,
         qkv_bias=family == "qwen2" or bool(table.get("attention_bias")),
-        qk_norm=family == "qwen3",
+        qk_norm=family in ("qwen3", MIXTURE),
         gelu=gemma,
         embedding_scale=plain.hidden**0.5 if gemma else 1.0,
         rope=_rope(path, table.get("rope_scaling")),
+        experts=_size(path, table, "num_experts") if mixture else 0,
+        chosen=_size(path, table, "num_experts_per_tok") if mixture else 0,
+        shares=bool(table.get("norm_topk_prob", False)) if mixture else True,
     )
+
+
+def _size(path: Path, table: Mapping[str, Any], name: str) -> int:
+    value = table.get(name)
+    if type(value) is not int or not 0 < value < _LARGEST:
+        raise UserError(f"{path}: {name} = {value!r} is not a size", remedy=PUBLISHED)
+    return value
 
 
 def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crosslab.errors import UserError
 from crosslab.models.config import read_table
@@ -31,16 +32,17 @@ class Segment:
     """Neighbouring rows of a parameter that have the same format.
 
     Attributes:
-        rows: number of rows.
+        rows: number of rows; of each expert in a mixture.
         inputs: number of weights in a row.
         format: format of the weights.
-        sources: Hugging Face's names of the weights that the rows come from.
+        sources: Hugging Face's names of the weights that the rows come from; the names of all
+            experts' weights together.
     """
 
     rows: int
     inputs: int
     format: GgufFormat
-    sources: tuple[str, ...]
+    sources: tuple[tuple[str, ...], ...]
 
     def table(self) -> dict[str, Any]:
         """Return the segment as a table in the configuration of the compiler passes."""
@@ -50,6 +52,11 @@ class Segment:
         ]
         name, block = self.format.name.lower(), self.format.block
         return {"rows": self.rows, "format": name, "block": block, "parts": parts}
+
+
+def joined(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the only array of a list, or all matrices of experts as [experts, rows, columns]."""
+    return np.stack(matrices) if len(matrices) > 1 else matrices[0]
 
 
 Layout = Mapping[str, tuple[Segment, ...]]
@@ -90,25 +97,29 @@ class GgufWeights:
         """Read a weight as float32, also a weight that is stored in blocks."""
         return self.blocks(name).dequantized() if name in self.types else self._stored.read(name)
 
-    def layout(self, sources: Mapping[str, Sequence[str]]) -> dict[str, tuple[Segment, ...]]:
+    def layout(
+        self, sources: Mapping[str, Sequence[Sequence[str]]]
+    ) -> dict[str, tuple[Segment, ...]]:
         """Return the segments of each parameter that can stay in blocks.
 
         A parameter with weights in blocks and other weights becomes float32.
 
         Args:
-            sources: names of each parameter's weights, in the order of its rows.
+            sources: names of each parameter's weights, in the order of its rows; the names of all
+                experts' weights together.
         """
         layout = {}
-        for param, names in sources.items():
-            if not all(name in self.types for name in names):
+        for param, rows in sources.items():
+            kinds = [{self.types.get(name) for name in names} for names in rows]
+            if not all(len(kind) == 1 and None not in kind for kind in kinds):
                 continue
             segments: list[Segment] = []
-            for name in names:
-                segment = self._segment(name)
+            for names in rows:
+                segment = self._segment(tuple(names))
                 if segments and segments[-1].format == segment.format:
                     before = segments.pop()
-                    rows, joined = before.rows + segment.rows, before.sources + segment.sources
-                    segment = Segment(rows, segment.inputs, segment.format, joined)
+                    count, both = before.rows + segment.rows, before.sources + segment.sources
+                    segment = Segment(count, segment.inputs, segment.format, both)
                 segments.append(segment)
             layout[param] = tuple(segments)
         return layout
@@ -117,17 +128,20 @@ class GgufWeights:
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return logical_shapes(self._model, self._stored)
 
-    def _segment(self, name: str) -> Segment:
-        rows, inputs = self._shapes[name]
-        return Segment(rows, inputs, FILE_TYPES[self.types[name]].stored_as, (name,))
+    def _segment(self, names: tuple[str, ...]) -> Segment:
+        rows, inputs = self._shapes[names[0]]
+        return Segment(rows, inputs, FILE_TYPES[self.types[names[0]]].stored_as, (names,))
 
     def params(self, layout: Layout) -> Iterator[tuple[str, Part]]:
         """Yield name and values of each stored part of a layout's parameters."""
         for param, segments in layout.items():
             for i, segment in enumerate(segments):
-                packed = [self.blocks(name).packed() for name in segment.sources]
+                packed = [
+                    [self.blocks(name).packed() for name in names] for names in segment.sources
+                ]
                 for part in segment.format.parts:
-                    values = np.concatenate([matrices[part] for matrices in packed])
+                    rows = [joined([one[part] for one in matrices]) for matrices in packed]
+                    values = np.concatenate(rows, axis=-2)
                     yield f"{param.removesuffix(WEIGHT)}.{part}_{i}", values
 
 
@@ -167,5 +181,8 @@ def whole_param(param: str, segments: Sequence[Segment], read: Callable[[str], A
     stem, rows = param.removesuffix(WEIGHT), []
     for i, segment in enumerate(segments):
         parts = {part: read(f"{stem}.{part}_{i}") for part in segment.format.parts}
-        rows.append(Blocks.of_parts(segment.format, parts).dequantized())
-    return np.concatenate(rows)
+        before = parts["quants"].shape[:-1]
+        flat = {part: values.reshape(-1, values.shape[-1]) for part, values in parts.items()}
+        whole = Blocks.of_parts(segment.format, flat).dequantized()
+        rows.append(whole.reshape(*before, segment.inputs))
+    return np.concatenate(rows, axis=-2)

@@ -16,7 +16,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import gguf_formats, gguf_params
 from crosslab.models.config import FamilyConfig, LlamaConfig, read_config, read_family, write_config
-from crosslab.models.gguf_params import GgufWeights, Segment
+from crosslab.models.gguf_params import GgufWeights, Segment, joined
 from crosslab.models.params import resumed_shards, write_params
 from crosslab.models.weights_file import F32, save_weights
 from groundwork.hashing import digest
@@ -45,8 +45,13 @@ def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 
 def family_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter by name, with the biases and norms of the family."""
-    shapes = param_shapes(config)
+    """Return the shape of every parameter by name, with the family's biases, norms and experts."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in param_shapes(config).items():
+        if config.experts and ".mlp." in name:
+            shapes[name.replace(".mlp.", EXPERTS)] = (config.experts, *shape)
+        else:
+            shapes[name] = shape
     width = (config.heads + 2 * config.kv_heads) * config.head_dim
     for layer in range(config.layers):
         at = f"model.layers.{layer}.self_attn"
@@ -54,15 +59,21 @@ def family_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
             shapes[f"{at}.qkv_proj.bias"] = (width,)
         if config.qk_norm:
             shapes |= {f"{at}.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+        if config.experts:
+            gate = f"model.layers.{layer}.mlp.gate.weight"
+            shapes[gate] = (config.experts, config.hidden)
     return shapes
 
 
 def param_widths(config: LlamaConfig) -> dict[str, int]:
     """Return the number of inputs of each matrix, by its name in any family's definition."""
-    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
+    shapes = family_shapes(config) if isinstance(config, FamilyConfig) else param_shapes(config)
+    widths = {name: shape[-1] for name, shape in shapes.items()}
     return widths | {name.replace("qkv_proj", "c_attn"): n for name, n in widths.items()}
 
 
+EXPERTS = ".mlp.moe_"
+"""Part of the name of a parameter that holds the weights of all experts."""
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
@@ -72,6 +83,19 @@ def sources_of(name: str) -> list[str]:
         if f".{fused}." in name:
             return [name.replace(f".{fused}.", f".{part}.") for part in parts]
     return [name]
+
+
+def matrices_of(name: str, experts: int) -> list[list[str]]:
+    """Return Hugging Face's names of the weights that a parameter joins, row after row.
+
+    Each entry of the list has one name, or that of each expert's weight.
+    """
+    if EXPERTS not in name:
+        return [[source] for source in sources_of(name)]
+    return [
+        [source.replace(".mlp.", f".mlp.experts.{expert}.") for expert in range(experts)]
+        for source in sources_of(name.replace(EXPERTS, ".mlp."))
+    ]
 
 
 def fuse_weights(
@@ -110,13 +134,17 @@ class FileWeights(Mapping[str, F32]):
             self._shapes = param_shapes(read_config(model / "config.json"))
         else:
             self._shapes = family_shapes(family)
+        self._experts = family.experts if family else 0
         # Gemma multiplies by its norm weights plus 1.
         self._gemma = family is not None and family.gelu
 
     def __getitem__(self, name: str) -> F32:
         shape = self._shapes[name]
-        parts = [self._weights.read(source) for source in sources_of(name)]
-        whole: F32 = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        parts = [
+            joined([self._weights.read(source) for source in sources])
+            for sources in matrices_of(name, self._experts)
+        ]
+        whole: F32 = np.concatenate(parts, axis=max(0, parts[0].ndim - 2))
         if whole.shape != shape:
             raise UserError(f"{self._model}: {name} has the shape {whole.shape}, not {shape}")
         return whole + np.float32(1) if self._gemma and name.endswith("norm.weight") else whole
@@ -159,8 +187,9 @@ def convert_params(model: Path, cache: Path) -> Path:
 
 def gguf_layout(model: Path) -> dict[str, tuple[Segment, ...]]:
     """Return the segments of an imported model's parameters that stay in GGUF blocks."""
-    shapes = family_shapes(read_family(model / "config.json"))
-    return GgufWeights(model).layout({name: sources_of(name) for name in shapes})
+    config = read_family(model / "config.json")
+    names = family_shapes(config)
+    return GgufWeights(model).layout({name: matrices_of(name, config.experts) for name in names})
 
 
 def convert_gguf(model: Path, cache: Path) -> Path:

@@ -280,18 +280,18 @@ def unpack(words: NDArray[np.uint32], scale: F32, packing: Packing) -> F32:
     """Unpack a quantized weight to float32.
 
     Args:
-        words: [out, groups * group / per_word], lowest bits first.
-        scale: [out, groups].
+        words: [..., out, groups * group / per_word], lowest bits first.
+        scale: [..., out, groups].
         packing: layout of the values in the words.
 
     Returns:
-        [out, groups * group] float32, (value - zero_point) * scale.
+        [..., out, groups * group] float32, (value - zero_point) * scale.
     """
     shifts = np.arange(packing.per_word, dtype=np.uint32) * packing.bits
     mask = (1 << packing.bits) - 1
-    stored = ((words[..., None] >> shifts) & mask).reshape(words.shape[0], -1)
+    stored = ((words[..., None] >> shifts) & mask).reshape(*words.shape[:-1], -1)
     values = stored.astype(np.float32) - packing.zero_point
-    return values * np.repeat(scale, packing.group, axis=1)
+    return values * np.repeat(scale, packing.group, axis=-1)
 
 
 KEPT_BYTES = 2 << 30
@@ -358,9 +358,9 @@ class ReadParams(Mapping[str, F32]):
         if self._packing is None:
             raise UserError(f"{self._folder}: {name} is quantized, and its packing is not known")
         words, scale = self._stored[name], self._stored[f"{stem}.q_scale"]
-        fits = len(words.shape) == len(scale.shape) == 2 and words.dtype == np.uint32
+        fits = len(words.shape) > 1 < len(scale.shape) and words.dtype == np.uint32
         per_group = self._packing.group // self._packing.per_word
-        if not fits or words.shape != (scale.shape[0], scale.shape[1] * per_group):
+        if not fits or words.shape != (*scale.shape[:-1], scale.shape[-1] * per_group):
             raise UserError(f"{self._folder}: {name} and its scale do not fit")
         return self._packing
 
@@ -373,7 +373,7 @@ class ReadParams(Mapping[str, F32]):
             return plain
         scale = self._stored[f"{stored.removesuffix('.q_weight')}.q_scale"].read()
         whole = unpack(values, scale, self._check(stored))
-        return whole[:, : self._widths.get(name)]
+        return whole[..., : self._widths.get(name)]
 
 
 def read_params(

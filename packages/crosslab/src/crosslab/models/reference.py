@@ -123,11 +123,13 @@ class ReferenceLlama:
         x = x * np.float32(self.family.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
-            kept = rows if layer == self.config.layers - 1 else slice(None)
+            last = layer == self.config.layers - 1
+            kept = rows if last and not self.family.experts else slice(None)
             mixed = self._attention(layer, self._norm(x, f"{at}.input_layernorm"))[kept]
             x = x[kept] + self._linear(mixed, layer, self.outputs[layer])
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
-        hidden: F32 = x
+        # A mixture computes all tokens, as their rows are ordered by expert.
+        hidden: F32 = x[rows] if self.family.experts else x
         return hidden
 
     def _embedded(self, tokens: Sequence[int]) -> F32:
@@ -143,14 +145,29 @@ class ReferenceLlama:
         if self.product is not None:
             return self.product(x, name, self.params)
         weight = self.params[name]
+        product = lambda x, rows: x @ weight[rows].T  # noqa: E731
+        return self._rounded_product(x, name, len(weight), product, rounded)
+
+    def _rounded_product(
+        self,
+        x: F32,
+        name: str,
+        outputs: int,
+        product: Callable[[F32, slice], F32],
+        rounded: Rounded | None = None,
+    ) -> F32:
+        """Compute a product of x for runs of outputs, with x rounded as the run's weights need."""
         if not self.int8 or (self.blocks and name not in self.blocks):
-            return x @ weight.T
-        runs = self.blocks.get(name, ((len(weight), GROUP),))
+            return product(x, slice(0, outputs))
+        runs = self.blocks.get(name, ((outputs, GROUP),))
         # Round once for each block length, as compiled models do.
         blocks = dict.fromkeys(block for _, block in runs)
         inputs = {block: (rounded or self.rounding.rounded)(x, block, name) for block in blocks}
-        parts = np.split(weight, np.cumsum([rows for rows, _ in runs])[:-1])
-        products = [inputs[b] @ part.T for part, (_, b) in zip(parts, runs, strict=True)]
+        ends = np.cumsum([rows for rows, _ in runs])
+        products = [
+            product(inputs[block], slice(end - rows, end))
+            for end, (rows, block) in zip(ends, runs, strict=True)
+        ]
         return np.concatenate(products, axis=-1)
 
     def _norm(self, x: F32, name: str) -> F32:
@@ -162,9 +179,43 @@ class ReferenceLlama:
         return self._product(x, f"model.layers.{layer}.{name}.weight")
 
     def _feed_forward(self, layer: int, x: F32) -> F32:
+        if self.family.experts:
+            return self._mixture(layer, x)
         gate, up = np.split(self._linear(x, layer, "mlp.gate_up_proj"), 2, axis=-1)
         gated = gelu(gate) if self.family.gelu else gate / (1 + np.exp(-gate))
         return self._linear(gated * up, layer, "mlp.down_proj")
+
+    def _mixture(self, layer: int, x: F32) -> F32:
+        """Return the sum of the chosen experts' outputs, each times the expert's weight.
+
+        Rows are computed in the order of the experts, as compiled models do.
+        """
+        scores = _softmax(self._linear(x, layer, "mlp.gate"))
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.family.chosen]
+        weights = np.take_along_axis(scores, chosen, axis=1)
+        if self.family.shares:
+            weights = weights / weights.sum(axis=1, keepdims=True)
+        order = np.argsort(chosen.reshape(-1), kind="stable")
+        experts, tokens = chosen.reshape(-1)[order], order // self.family.chosen
+        gate, up = np.split(self._of_experts(x[tokens], experts, layer, "gate_up"), 2, axis=-1)
+        gated = gate / (1 + np.exp(-gate)) * up * weights.reshape(-1)[order, None]
+        out = np.zeros_like(x)
+        np.add.at(out, tokens, self._of_experts(gated, experts, layer, "down"))
+        return out
+
+    def _of_experts(self, x: F32, experts: NDArray[np.int64], layer: int, name: str) -> F32:
+        """Multiply each row of x by the weights of its expert."""
+        param = f"model.layers.{layer}.mlp.moe_{name}_proj.weight"
+        weight = self.params[param]
+        used = np.unique(experts)
+
+        def product(x: F32, rows: slice) -> F32:
+            out = np.empty((len(x), rows.stop - rows.start), np.float32)
+            for expert in used:
+                out[experts == expert] = x[experts == expert] @ weight[expert, rows].T
+            return out
+
+        return self._rounded_product(x, param, weight.shape[-2], product)
 
     def _attention(self, layer: int, x: F32) -> F32:
         """Return the attention output [rows, heads * head_dim], before the output product."""

@@ -9,6 +9,7 @@ stay float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,17 @@ from tvm.relax.frontend import nn
 from .configuration import StoredSegment
 from .linear.stored import DTYPES, FLOAT, stored_function
 
+MATRIX = 2
+# Indices of compiled functions have 32 bits.
+LARGEST = 2**31 - 1
+
 
 def store_layers(model: nn.Module, stored: Mapping[str, tuple[StoredSegment, ...]]) -> nn.Module:
     """Replace the listed layers of a model by layers with stored blocks.
 
     Args:
-        model: its linear layers and embeddings have a parameter ``weight`` [outputs, inputs].
+        model: its linear layers and embeddings have a parameter ``weight`` [outputs, inputs], and
+            experts have one of [experts, outputs, inputs].
         stored: segments of rows, by the name of a layer's weight.
 
     Raises:
@@ -37,7 +43,9 @@ def store_layers(model: nn.Module, stored: Mapping[str, tuple[StoredSegment, ...
             if segments is None:
                 return self.visit(name, node)
             replaced.add(f"{name}.weight")
-            kind = StoredEmbedding if isinstance(node, nn.Embedding) else StoredLinear
+            if isinstance(node, nn.Embedding):
+                return StoredEmbedding(node, segments)
+            kind = StoredLinear if node.weight.ndim == MATRIX else StoredExperts
             return kind(node, segments)
 
     result = Replace().visit("", model)
@@ -54,7 +62,7 @@ class StoredMatrix(nn.Module):  # type: ignore[misc]
 
     def __init__(self, weight: nn.Parameter, segments: tuple[StoredSegment, ...]) -> None:
         super().__init__()
-        self.rows, self.inputs = weight.shape
+        *experts, self.rows, self.inputs = weight.shape
         self.segments = segments
         total = sum(segment.rows for segment in segments)
         if isinstance(self.rows, int) and self.rows != total:
@@ -63,7 +71,9 @@ class StoredMatrix(nn.Module):  # type: ignore[misc]
             # A symbolic number of rows stays symbolic; such weights have one segment.
             rows = segment.rows if isinstance(self.rows, int) else self.rows
             for part in segment.parts:
-                shape = (rows, part.columns)
+                shape = (*experts, rows, part.columns)
+                if experts and math.prod(shape) > LARGEST:
+                    raise ValueError(f"experts of {shape} elements are beyond 32-bit indices")
                 setattr(self, f"{part.name}_{i}", nn.Parameter(shape, DTYPES[part.item]))
 
     def parts(self) -> list[nn.Parameter]:
@@ -78,7 +88,7 @@ class StoredMatrix(nn.Module):  # type: ignore[misc]
         """Multiply x [..., inputs] by the transposed weights; return float32 [..., rows]."""
         parts = self.parts()
         rows = self.rows if isinstance(self.rows, int) else parts[0].shape[0]
-        return _call("linear", x, parts, self.segments, [*x.shape[:-1], rows])
+        return _call("linear", [x, *parts], self.segments, [*x.shape[:-1], rows])
 
     def to(self, dtype: str | None = None) -> None:
         """Set the type of the bias, if any; blocks keep their type."""
@@ -100,6 +110,18 @@ class StoredLinear(StoredMatrix):
         return out if self.bias is None else out + self.bias
 
 
+class StoredExperts(StoredMatrix):
+    """The same product of all experts of a mixture, with weights in stored blocks."""
+
+    def __init__(self, layer: nn.Module, segments: tuple[StoredSegment, ...]) -> None:
+        super().__init__(layer.weight, segments)
+
+    def forward(self, x: nn.Tensor, indptr: nn.Tensor) -> nn.Tensor:
+        """Return float32 [rows, outputs]; rows indptr[e] to indptr[e + 1] of x are expert e's."""
+        shape = [x.shape[0], self.rows]
+        return _call("experts", [x, *self.parts(), indptr], self.segments, shape)
+
+
 class StoredEmbedding(StoredMatrix):
     """An embedding with weights in stored blocks; it may also be the language model's head."""
 
@@ -111,7 +133,7 @@ class StoredEmbedding(StoredMatrix):
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """Return the embeddings of tokens x, float32 [*x.shape, inputs]."""
         ids = x if x.ndim == 1 else nn.op.reshape(x, shape=[-1])
-        rows = _call("take", ids, self.parts(), self.segments, [ids.shape[0], self.inputs])
+        rows = _call("take", [ids, *self.parts()], self.segments, [ids.shape[0], self.inputs])
         return rows if x.ndim == 1 else nn.op.reshape(rows, shape=[*x.shape, self.inputs])
 
     def lm_head_forward(self, x: nn.Tensor) -> nn.Tensor:
@@ -121,8 +143,7 @@ class StoredEmbedding(StoredMatrix):
 
 def _call(
     kind: str,
-    x: nn.Tensor,
-    parts: list[nn.Parameter],
+    arguments: list[nn.Tensor],
     segments: tuple[StoredSegment, ...],
     shape: list[Any],
 ) -> nn.Tensor:
@@ -137,7 +158,7 @@ def _call(
             for extent in extents
         ]
 
-    buffers = [of_function(each.shape) for each in (x, *parts)]
-    func = stored_function(kind, x.dtype, buffers, of_function(shape), segments)
+    buffers = [(of_function(each.shape), each.dtype) for each in arguments]
+    func = stored_function(kind, buffers, of_function(shape), segments)
     out = nn.Tensor.placeholder(shape, FLOAT)
-    return nn.op.tensor_ir_op(func, f"stored_{kind}", [x, *parts], out)
+    return nn.op.tensor_ir_op(func, f"stored_{kind}", arguments, out)

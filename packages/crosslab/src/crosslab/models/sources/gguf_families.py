@@ -124,13 +124,9 @@ class GgufFamily:
                 changed = self._changed(name, values, file)
             except (ValueError, np.exceptions.AxisError) as error:
                 raise _misfit(name, values, file) from error
-            if _EXPERTS in name:
-                parts = [
-                    (name.replace(_EXPERTS, f"{_EXPERTS}{n}."), v) for n, v in enumerate(changed)
-                ]
-            else:
-                parts = [(name, changed)]
-            for part, piece in parts:
+            names = names_of(name, len(changed))
+            pieces = [changed] if names == [name] else changed
+            for part, piece in zip(names, pieces, strict=True):
                 yield from self._joined(part, piece, waiting, file)
 
     def _joined(
@@ -172,6 +168,13 @@ class GgufFamily:
             if "shape" in change:
                 values = values.reshape([int(file[item]) for item in change["shape"]])
         return values
+
+
+def names_of(name: str, experts: int) -> list[str]:
+    """Return the published names of a file's tensor, which may hold the weights of all experts."""
+    if _EXPERTS not in name:
+        return [name]
+    return [name.replace(_EXPERTS, f"{_EXPERTS}{expert}.") for expert in range(experts)]
 
 
 def _misfit(name: str, values: NDArray[Any], file: Metadata) -> UserError:

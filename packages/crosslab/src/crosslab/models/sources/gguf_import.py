@@ -31,6 +31,7 @@ from crosslab.models.sources.gguf_families import (
     ROPE_FACTORS,
     GgufFamily,
     family_of,
+    names_of,
     rope_scaling,
 )
 from crosslab.models.sources.gguf_metadata import EMBEDDING, Metadata
@@ -127,7 +128,12 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     if family.within:
         about = {"model_type": family.within, "text_config": about}
     if blocks:
-        about[TYPES] = {n: t.tensor_type.name for n, t in named.items() if _stays(t)}
+        about[TYPES] = {
+            name: tensor.tensor_type.name
+            for whole, tensor in named.items()
+            if _stays(tensor)
+            for name in names_of(whole, len(tensor.data))
+        }
     for name, table in (("config", about), ("generation_config", special)):
         text = json.dumps(table, indent=2) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
@@ -182,12 +188,12 @@ def _published(
 
 
 def _stays(tensor: ReaderTensor) -> bool:
-    """True if kernels can read a tensor in blocks: a matrix of a supported type."""
-    return len(tensor.shape) == 2 and stays_in_blocks(tensor.tensor_type.name, tensor.data)
+    """True if kernels can read a tensor in blocks: matrices of a supported type."""
+    return len(tensor.shape) in (2, 3) and stays_in_blocks(tensor.tensor_type.name, tensor.data)
 
 
 def _values(tensor: ReaderTensor, *, blocks: bool) -> NDArray[Any]:
-    """Return a tensor: with ``blocks``, a matrix as bytes [rows, bytes]; else float32."""
+    """Return a tensor: with ``blocks``, matrices as bytes [..., rows, bytes]; else float32."""
     return np.ascontiguousarray(tensor.data) if blocks and _stays(tensor) else _floats(tensor)
 
 

@@ -128,3 +128,52 @@ class Parts:
         inner = body(part * self.size, self.rows_of(part), start, tirx.min(n - start, int64(width)))
         tasks = tirx.ceildiv(n, int64(width)) * self.count
         return tirx.For(task, int64(0), tasks, tirx.ForKind.PARALLEL, inner)
+
+
+@dataclass(frozen=True)
+class RowsOfExperts:
+    """The rows of each expert of a mixture, which are neighbours; :class:`Parts` has the methods.
+
+    Attributes:
+        indptr: buffer [experts + 1]: rows ``indptr[e]`` up to ``indptr[e + 1]`` are of expert e.
+    """
+
+    indptr: Any
+    bindings: tuple[Any, ...] = ()
+
+    @property
+    def experts(self) -> int:
+        """Return the number of experts."""
+        return int(self.indptr.shape[0]) - 1
+
+    def _some(self, expert: Any, body: Callable[[Any, Any], Any]) -> Any:
+        """Return the body for an expert's first row and number of rows, if it has any."""
+        first = tirx.BufferLoad(self.indptr, [expert])
+        rows = tirx.BufferLoad(self.indptr, [expert + 1]) - first
+        return tirx.IfThenElse(rows > 0, body(int64(first), int64(rows)), None)
+
+    def rounded(self, body: Callable[[Any, Any, Any, Any], Any]) -> Any:
+        """Return a parallel loop over experts whose body computes the rows of one."""
+        expert = tirx.Var("expert", "int32")
+        inner = self._some(expert, lambda first, rows: body(first, rows, first, rows))
+        return tirx.For(expert, 0, self.experts, tirx.ForKind.PARALLEL, inner)
+
+    def shared(self, outputs: Any, width: int, body: Callable[..., Any]) -> Any:
+        """Return a parallel loop over runs of ``width`` outputs of each expert.
+
+        Experts are the fast index: threads take as many runs of each, whichever have rows.
+
+        Args:
+            outputs: of an expert.
+            width: outputs of a task.
+            body: as that of Parts, with the number of the expert.
+        """
+        n, task = int(outputs), tirx.Var("task", "int32")
+        expert, panel = tirx.truncmod(task, self.experts), tirx.truncdiv(task, self.experts)
+        start = int64(panel) * width
+        count = tirx.min(n - start, int64(width))
+        inner = self._some(
+            expert, lambda first, rows: body(first, rows, start, count, int64(expert))
+        )
+        tasks = -(-n // width) * self.experts
+        return tirx.For(task, 0, tasks, tirx.ForKind.PARALLEL, inner)

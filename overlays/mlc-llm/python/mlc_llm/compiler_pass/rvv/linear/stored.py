@@ -18,15 +18,17 @@ from tvm import tirx
 from ..configuration import StoredSegment
 from ..tir import block_of, whole, with_root
 from .calls import Routines, call, outputs_of_a_task
-from .parts import Parts, int64
+from .parts import Parts, RowsOfExperts, int64
 from .tiles import Places
 
 ATTRIBUTE = "mlc_rvv.stored"
+EXPERTS = "experts"
 FLOAT = "float32"
 # Type of a part, by the bytes of its elements. Halves are words, so that no pass widens them.
 DTYPES = {1: "uint8", 2: "uint16"}
 # The parts that a kernel takes, in its order.
 ORDER = ("quants", "high", "scales", "factors")
+Rows = Parts | RowsOfExperts
 UNFILLED = "mlc_rvv_stored_weights_need_the_project_s_kernels"
 
 
@@ -35,12 +37,14 @@ class StoredLayer:
     """A layer whose weights are stored in a file's blocks, as made by :func:`stored_function`.
 
     Attributes:
-        kind: "linear": out[rows, n] = data[rows, k] * transpose(weights), or "take":
+        kind: "linear": out[rows, n] = data[rows, k] * transpose(weights); "experts": the same with
+            the weights [experts, n, k] of the expert that has the row; or "take":
             out[rows, k] = weights[data[rows]].
         data: activations, float32, or numbers of rows, int32.
         parts: buffers of the segments' parts, one after the other.
         out: of it.
         segments: of the weights.
+        indptr: of experts: the rows from its element e up to the next one are of expert e.
     """
 
     kind: str
@@ -48,6 +52,7 @@ class StoredLayer:
     parts: list[Any]
     out: Any
     segments: tuple[StoredSegment, ...]
+    indptr: Any = None
 
     @property
     def rows(self) -> Any:
@@ -66,8 +71,7 @@ class StoredLayer:
 
 def stored_function(
     kind: str,
-    dtype: str,
-    shapes: Sequence[Sequence[Any]],
+    arguments: Sequence[tuple[Sequence[Any], str]],
     out: Sequence[Any],
     segments: tuple[StoredSegment, ...],
 ) -> tirx.PrimFunc:
@@ -75,15 +79,12 @@ def stored_function(
 
     Args:
         kind: see :class:`StoredLayer`.
-        dtype: type of the data.
-        shapes: of the data, and of all parts.
+        arguments: shape and type of the data, of all parts, and of an indptr, if any.
         out: shape of the output.
         segments: of the weights.
     """
-    dtypes = [dtype, *(DTYPES[part.item] for segment in segments for part in segment.parts)]
     buffers = [
-        tirx.decl_buffer(shape, of, f"buffer_{i}")
-        for i, (shape, of) in enumerate(zip(shapes, dtypes, strict=True))
+        tirx.decl_buffer(shape, dtype, f"buffer_{i}") for i, (shape, dtype) in enumerate(arguments)
     ]
     written = tirx.decl_buffer(out, FLOAT, "out")
     body = tirx.Evaluate(tirx.call_extern("void", UNFILLED))
@@ -102,7 +103,8 @@ def stored_layer(func: tirx.PrimFunc) -> StoredLayer | None:
     about = json.loads(str(text))
     segments = tuple(map(StoredSegment.of, about["segments"]))
     data, *parts, out = func.params
-    return StoredLayer(about["kind"], data, parts, out, segments)
+    indptr = parts.pop() if about["kind"] == EXPERTS else None
+    return StoredLayer(about["kind"], data, parts, out, segments, indptr)
 
 
 def stored_places(layer: StoredLayer) -> Places:
@@ -125,10 +127,10 @@ def fill_in(
     """
     if not tiled:
         raise RuntimeError("weights in a file's blocks must be in tiles: set weights to 'tiles'")
-    verb = "gemm" if layer.kind == "linear" else "take"
+    verb = "take" if layer.kind == "take" else "gemm"
     kinds = [f"{verb}_gguf_{segment.format}" for segment in layer.segments]
     symbols = [routines.symbol(kind, None) for kind in kinds]
-    make = _linear if layer.kind == "linear" else _take
+    make = _take if layer.kind == "take" else _linear
     new = with_root(func, [make(layer, symbols, routines)], [])
     return new, ", ".join(dict.fromkeys(symbols))
 
@@ -161,8 +163,11 @@ def _linear(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
         if segment.block not in ready:
             size = layer.rows * _ready_bytes(layer, segment.block)
             ready[segment.block] = tirx.decl_buffer((size,), "uint8", f"ready_{segment.block}")
-    most = max(segment.rows for segment in layer.segments)
-    parts = Parts.of(layer.rows, most, routines.columns)
+    if layer.indptr is None:
+        most = max(segment.rows for segment in layer.segments)
+        parts: Rows = Parts.of(layer.rows, most, routines.columns)
+    else:
+        parts = RowsOfExperts(layer.indptr)
     statements = [*parts.bindings]
     statements += [_round(layer, routines, parts, *of_block) for of_block in ready.items()]
     start = 0
@@ -182,7 +187,7 @@ def _ready_bytes(layer: StoredLayer, block: int) -> int:
     return _inputs(layer) // block * (block + 4 + block // 8 * 2)
 
 
-def _round(layer: StoredLayer, routines: Routines, parts: Parts, block: int, ready: Any) -> Any:
+def _round(layer: StoredLayer, routines: Routines, parts: Rows, block: int, ready: Any) -> Any:
     """Return parallel calls that quantize rows; blocks of a part's rows are interleaved."""
     k, row = int64(_inputs(layer)), _ready_bytes(layer, block)
     each = block + 4 + block // 8 * 2
@@ -203,24 +208,25 @@ def _segment(
     ready: Any,
     symbol: str,
     routines: Routines,
-    parts: Parts,
+    parts: Rows,
 ) -> Any:
     segment, buffers = layer.segments[index], layer.of_segment(index)
     k, all_outputs = _inputs(layer), int64(layer.out.shape[-1])
-    n = buffers["quants"].shape[0]
+    n = buffers["quants"].shape[-2]
     one_row = isinstance(layer.rows, tirx.IntImm) and int(layer.rows) == 1
     width = outputs_of_a_task(n, k, routines.columns) if one_row else routines.columns
 
-    def some(first: Any, rows: Any, start: Any, count: Any) -> Any:
+    def some(first: Any, rows: Any, start: Any, count: Any, expert: Any = 0) -> Any:
         to = layer.out.access_ptr("w", offset=first * all_outputs + column + start)
         rounded = ready.access_ptr("r", offset=first * _ready_bytes(layer, segment.block))
         sizes = [rows, count, int64(k), all_outputs, int64(routines.columns)]
-        pointers = [to, rounded, *_pointers(buffers, start, segment)]
+        pointers = [to, rounded, *_pointers(buffers, expert * n + start, segment)]
         return _block(layer, "product", call(symbol, [*pointers, *sizes]), [])
 
     return parts.shared(n, width, some)
 
 
 def _block(layer: StoredLayer, name: str, body: Any, allocated: list[Any]) -> Any:
-    reads = [whole(buffer) for buffer in (layer.data, *layer.parts)]
+    inputs = [layer.data, *layer.parts, *([] if layer.indptr is None else [layer.indptr])]
+    reads = [whole(buffer) for buffer in inputs]
     return block_of(body, name, reads, [whole(layer.out)], allocated)
