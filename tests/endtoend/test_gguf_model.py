@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from crosslab.assemble.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
+from crosslab.cores.core import core_option
+from crosslab.cores.traffic import memory_report
 from crosslab.job.verdict import AnswerVerdict, Asked, judge
 from crosslab.models.config import FamilyConfig, read_family
 from crosslab.models.formats import GGUF, weight_formats
@@ -31,7 +34,10 @@ from crosslab.models.llama_params import convert_gguf, gguf_layout
 from crosslab.models.params import ReadParams
 from crosslab.models.reference import RoundingBlocks
 from crosslab.models.weights_file import F32
+from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine, run_guest
+from crosslab.run.measurement import phases_of
+from crosslab.run.symbols import Symbols
 
 NEW = 5
 PROMPT = np.random.default_rng(7).integers(0, 77, 19).tolist()
@@ -85,6 +91,19 @@ MIXED = {
     "1.mlp.down_proj": "Q2_K",
 }
 SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", "lm_head": "Q4_1"}
+
+
+def of_mixture(config: FamilyConfig) -> dict[str, Any]:
+    """Fields of the config.json of a mixture."""
+    return {
+        "model_type": config.family,
+        "moe_intermediate_size": config.intermediate,
+        "num_experts": config.experts,
+        "num_experts_per_tok": config.chosen,
+        "norm_topk_prob": config.shares,
+    }
+
+
 # Experts with the same format of gates and others, and with another one.
 EXPERTS = {
     "embed_tokens": "Q6_K",
@@ -100,17 +119,7 @@ MODELS: dict[str, tuple[FamilyConfig, dict[str, Any], dict[str, str]]] = {
     "gemma": (GEMMA, {"model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}, MIXED),
     "qwen2": (QWEN2, {"model_type": "qwen2"}, SMALL),
     "qwen3": (QWEN3, {"model_type": "qwen3"}, SMALL),
-    "qwen3_moe": (
-        MIXTURE,
-        {
-            "model_type": "qwen3_moe",
-            "moe_intermediate_size": MIXTURE.intermediate,
-            "num_experts": MIXTURE.experts,
-            "num_experts_per_tok": MIXTURE.chosen,
-            "norm_topk_prob": True,
-        },
-        EXPERTS,
-    ),
+    "qwen3_moe": (MIXTURE, of_mixture(MIXTURE), EXPERTS),
     "llama": (
         LLAMA,
         {
@@ -156,8 +165,13 @@ QUICK = ("gemma", "qwen2", "qwen3_moe")
 def made(
     request: pytest.FixtureRequest, emulator: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Made:
-    config, about, types = MODELS[request.param]
-    model = write_model(config, about, types, tmp_path_factory.mktemp(request.param))
+    return make(*MODELS[request.param], tmp_path_factory.mktemp(request.param))
+
+
+def make(
+    config: FamilyConfig, about: Mapping[str, Any], types: Mapping[str, str], to: Path
+) -> Made:
+    model = write_model(config, about, types, to)
     assert read_family(model / "config.json") == config
     layout = gguf_layout(model)
     compiled = compile_llama(
@@ -173,10 +187,9 @@ def made(
         shared_builds.CACHE,
     )
     parts = (shared_builds.runtime(), shared_builds.cross())
-    runner = link_runner(
-        LinkRequest(*parts, library=compiled.library, vlens=(128,)), shared_builds.CACHE
-    )
-    return Made(config, layout, convert_gguf(model, tmp_path_factory.mktemp("cache")), runner)
+    request = LinkRequest(*parts, library=compiled.library, vlens=(128,), strip=False)
+    runner = link_runner(request, shared_builds.CACHE)
+    return Made(config, layout, convert_gguf(model, to / "cache"), runner)
 
 
 @dataclass(frozen=True)
@@ -210,7 +223,9 @@ def run(made: Made, folder: Path, vlen: int, chunk: int, threads: int) -> Run:
     return Run(tokens, rows, record.read_bytes(), chunk)
 
 
-@pytest.mark.parametrize(("vlen", "chunk", "threads"), [(128, 64, 1), (256, 7, 3), (512, 1, 1)])
+@pytest.mark.parametrize(
+    ("vlen", "chunk", "threads"), [(128, 64, 1), (256, 7, 3), (512, 1, 1), (1024, 19, 2)]
+)
 def test_answers_as_numpy_does(
     made: Made, tmp_path: Path, vlen: int, chunk: int, threads: int
 ) -> None:
@@ -251,3 +266,26 @@ def test_weights_of_one_layer_in_several_formats(made: Made) -> None:
     else:
         assert segments["model.layers.0.self_attn.qkv_proj.weight"] == ["Q5_0"]
         assert segments["lm_head.weight"] == ["Q4_1"]
+
+
+def test_a_token_reads_the_weights_of_its_experts_alone(emulator: None, tmp_path: Path) -> None:
+    sizes = {**NARROW, "hidden": 1024, "intermediate": 512}
+    config = FamilyConfig(
+        **sizes, head_dim=64, vocab=77, family=MIXTURE.family, qk_norm=True, experts=16, chosen=4
+    )
+    types = {"embed_tokens": "Q4_0", "self_attn": "Q4_0", "down_proj": "Q6_K", "experts": "Q4_K"}
+    made = make(config, of_mixture(config), {**types, "lm_head": "Q6_K"}, tmp_path)
+    active = 4.0 * config.experts * config.hidden  # the gate
+    for name, segments in made.layout.items():
+        size = sum(one.rows * one.inputs * one.format.bits / 8 for one in segments)
+        active += size * config.chosen if ".moe_" in name else size * ("embed" not in name)
+    memory = core_option("spacemit-x60").memory
+    assert memory is not None
+    arguments = ["--params", str(made.params), "--tokens", ",".join(map(str, PROMPT))]
+    arguments += ["--max-new", "4", "--roi", "both", "--json"]
+    machine, caches = GuestMachine(vlen=128), memory.counter_option
+    _, measured = count_guest(made.runner, arguments, machine, shared_builds.CACHE, caches=caches)
+    _, decode = phases_of(len(measured.regions), 1)
+    assert decode is not None
+    report = memory_report(memory, measured, decode, Symbols.of(made.runner))
+    assert active < report.bytes_read < 1.05 * active

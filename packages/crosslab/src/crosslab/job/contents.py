@@ -182,6 +182,9 @@ def _predictions(job: Job, model: Path) -> list[dict[str, Any]]:
     if job.recipe.quantization != GGUF or not job.int8:
         return []
     config = read_family(model / CONFIG_JSON)
+    if config.experts:
+        # No published row of a mixture was compared with the model of a board.
+        return []
     counted: Counter[tuple[int, int, str]] = Counter()
     head = ""
     for name, rows, inputs, type_ in matrix_types(model):

@@ -157,7 +157,7 @@ class ReferenceLlama:
         rounded: Rounded | None = None,
     ) -> F32:
         """Compute a product of x for runs of outputs, with x rounded as the run's weights need."""
-        if not self.int8 or (self.blocks and name not in self.blocks):
+        if not self._rounds(name):
             return product(x, slice(0, outputs))
         runs = self.blocks.get(name, ((outputs, GROUP),))
         # Round once for each block length, as compiled models do.
@@ -169,6 +169,13 @@ class ReferenceLlama:
             for end, (rows, block) in zip(ends, runs, strict=True)
         ]
         return np.concatenate(products, axis=-1)
+
+    def _rounds(self, name: str) -> bool:
+        """Return True if the product with a weight reads rounded activations."""
+        if self.blocks:
+            return self.int8 and name in self.blocks
+        # MLC-LLM keeps the gate in float32, and experts in an order that no int8 kernel reads.
+        return self.int8 and not (self.family.experts and ".mlp." in name)
 
     def _norm(self, x: F32, name: str) -> F32:
         mean = np.mean(np.square(x), axis=-1, keepdims=True)
