@@ -71,7 +71,7 @@ QWEN2 = FamilyConfig(**NARROW, head_dim=32, vocab=77, family="qwen2", qkv_bias=T
 QWEN3 = FamilyConfig(**NARROW, head_dim=64, vocab=77, family="qwen3", qk_norm=True)
 LLAMA = FamilyConfig(**NARROW, head_dim=32, vocab=77, rope=ROPE)
 MIXTURE = FamilyConfig(
-    **{**NARROW, "hidden": 256, "intermediate": 256, "layers": 2},
+    **{**NARROW, "hidden": 256, "intermediate": 256, "layers": 3},
     head_dim=64,
     vocab=77,
     family="qwen3_moe",
@@ -104,11 +104,12 @@ def of_mixture(config: FamilyConfig) -> dict[str, Any]:
     }
 
 
-# Experts with the same format of gates and others, and with another one.
+# Experts with a format of their own for gates, with one format for all, and in float32.
 EXPERTS = {
     "embed_tokens": "Q6_K",
     "self_attn": "Q8_0",
     "layers.1.mlp.experts": "MXFP4",
+    "layers.2.mlp.experts": "F32",
     "gate_proj": "Q4_K",
     "up_proj": "Q4_0",
     "down_proj": "Q6_K",
@@ -263,6 +264,7 @@ def test_weights_of_one_layer_in_several_formats(made: Made) -> None:
         assert segments["model.layers.0.mlp.moe_gate_up_proj.weight"] == ["Q4_K", "Q4_0"]
         assert segments["model.layers.1.mlp.moe_gate_up_proj.weight"] == ["Q5_0"]
         assert "model.layers.0.mlp.gate.weight" not in segments
+        assert "model.layers.2.mlp.moe_down_proj.weight" not in segments
     else:
         assert segments["model.layers.0.self_attn.qkv_proj.weight"] == ["Q5_0"]
         assert segments["lm_head.weight"] == ["Q4_1"]

@@ -74,7 +74,7 @@ def write_model(
         each = [(name, rows) for names, rows in rows_of for name in names]
         for i, (name, rows) in enumerate(each):
             found = [kind for part, kind in types.items() if part in name]
-            if found and len(shape) > 1:
+            if found and found[0] in FILE_TYPES and len(shape) > 1:
                 named[name] = found[0]
                 weights[name] = small_rows(found[0], rows, shape[-1], 10 * number + i)
                 continue
