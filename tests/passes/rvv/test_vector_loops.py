@@ -248,6 +248,14 @@ def test_a_sum_of_integers_is_left_alone(tvm: ModuleType, loops: ModuleType) -> 
     assert loops.vectorize_function(te.create_prim_func([x, y]), rvv256()) is None
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sum_of_elements_with_a_distance_is_left_alone(loops: ModuleType, axis: int) -> None:
+    def experts(_: Any, op: Any, x: Any) -> Any:
+        return op.sum(x, axis=axis)
+
+    assert loops.vectorize_function(legalized(experts, (8, 16, 64)), rvv256()) is None
+
+
 def test_only_targets_with_vectors_are_touched(loops: ModuleType, rotary: ModuleType) -> None:
     module = module_of(gate=legalized(swish_gate, (1, 3, 96)), turn=rope())
     for make in (loops.VectorizeLoops, rotary.VectorizeRotary):

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import arith, tirx
+
+from ..tir import uses
 
 # Shorter vectors are not worth their setting up.
 FEWEST_LANES = 4
@@ -53,3 +55,22 @@ def loop_over(piece: Piece, name: str, dtype: Any, body: Callable[[Any, Any], An
     inner = body(lane, run * piece.lanes + lane + start)
     inner = tirx.For(lane, 0, piece.lanes, tirx.ForKind.VECTORIZED, inner)
     return tirx.For(run, 0, piece.runs, tirx.ForKind.SERIAL, inner)
+
+
+def steps_by_one(access: Any, bindings: dict[Any, Any], var: Any) -> bool:
+    """Return True if an access reaches the next element, or the same one, as a variable grows.
+
+    Args:
+        access: load or store of a buffer.
+        bindings: values of other variables in its indices.
+        var: the variable.
+    """
+    if not access.indices:  # one number, which every element may read
+        return isinstance(access, tirx.BufferLoad)
+    *outer, last = (tirx.stmt_functor.substitute(i, bindings) for i in access.indices)
+    if any(uses(i, var) for i in outer):
+        return False
+    if not uses(last, var):
+        return isinstance(access, tirx.BufferLoad)
+    linear = arith.detect_linear_equation(last, [var])
+    return len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1

@@ -9,8 +9,8 @@ from tvm import tirx
 from tvm_ffi import structural_equal
 
 from ..stages import Stage
-from ..tir import block_of, substitute, whole
-from .pieces import Piece, loop_over, pieces_of
+from ..tir import block_of, nodes_of, substitute, whole
+from .pieces import Piece, loop_over, pieces_of, steps_by_one
 
 # Lanes that are added up in order; of more, halves are added first. An order of 64 lanes takes
 # SpacemiT's X60 192 cycles, of 8 lanes 11.
@@ -18,7 +18,10 @@ IN_ORDER = 8
 
 
 def summand_of(stage: Stage) -> Any:
-    """Return the summand of a stage that sums over its last axis; None for other stages."""
+    """Return the summand of a stage that sums contiguous elements; None for other stages.
+
+    A vector of elements with a distance would be gathered, and of halves LLVM gathers it wrongly.
+    """
     block, store = stage.block, stage.block.body
     kinds = [axis.iter_type for axis in block.iter_vars]
     if kinds.count(tirx.IterVar.CommReduce) != 1 or kinds[-1] != tirx.IterVar.CommReduce:
@@ -32,6 +35,9 @@ def summand_of(stage: Stage) -> Any:
     loads = [f.buffer for f in factors if isinstance(f, tirx.BufferLoad)]
     is_product = len(loads) == 2 and not loads[0].same_as(loads[1])
     if str(store.buffer.dtype) != "float32" or not from_zero or is_product:
+        return None
+    last, read = block.iter_vars[-1].var, nodes_of(store.value.b, tirx.BufferLoad)
+    if not all(steps_by_one(load, {}, last) for load in read):
         return None
     return store.value.b if structural_equal(store.value.a, here) else None
 

@@ -13,16 +13,16 @@ import itertools
 from typing import Any
 
 import tvm
-from tvm import arith, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..functions import Rewrite, function_pass, is_reshape, is_scheduled
 from ..stages import Stage, stages_of
 from ..targets import Vectors, vectors_of
-from ..tir import is_one, nodes_of, same_value, uses
+from ..tir import is_one, nodes_of, same_value
 from . import elementary
 from .elementary import ELEMENTARY
-from .pieces import loop_over, pieces_of
+from .pieces import loop_over, pieces_of, steps_by_one
 from .sums import summand_of, with_vector_sums
 
 # A condition that differs between elements is no vector code.
@@ -215,19 +215,7 @@ def is_contiguous(loop: Any) -> bool:
         axes = [axis.var for axis in realize.block.iter_vars]
         bindings.update(zip(axes, realize.iter_values, strict=True))
     accesses = nodes_of(loop.body, (tirx.BufferStore, tirx.BufferLoad))
-    return all(_steps_by_one(access, bindings, loop.loop_var) for access in accesses)
-
-
-def _steps_by_one(access: Any, bindings: dict[Any, Any], var: Any) -> bool:
-    if not access.indices:  # one number, which every element may read
-        return isinstance(access, tirx.BufferLoad)
-    *outer, last = (tirx.stmt_functor.substitute(i, bindings) for i in access.indices)
-    if any(uses(i, var) for i in outer):
-        return False
-    if not uses(last, var):
-        return isinstance(access, tirx.BufferLoad)
-    linear = arith.detect_linear_equation(last, [var])
-    return len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1
+    return all(steps_by_one(access, bindings, loop.loop_var) for access in accesses)
 
 
 def _with_threads(body: Any) -> Any:
