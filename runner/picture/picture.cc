@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "picture/picture.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "input/errors.h"
+#include "picture/orientation.h"
 
 namespace {
+
+using rvv_runner::Orientation;
+using rvv_runner::Picture;
 
 // Bytes that the decoder may still allocate. It asks before it believes a file's sizes: a short file
 // can be inflated without end.
@@ -25,6 +31,21 @@ void* Reallocate(void* memory, size_t bytes) {
   if (bytes > static_cast<size_t>(room)) return nullptr;
   room -= static_cast<int64_t>(bytes);
   return std::realloc(memory, bytes);
+}
+
+Picture Upright(const uint8_t* pixels, int64_t width, int64_t height, Orientation held) {
+  Picture picture{width, height, std::vector<uint8_t>(static_cast<size_t>(3 * width * height))};
+  if (held.exchanged) std::swap(picture.width, picture.height);
+  uint8_t* to = picture.pixels.data();
+  for (int64_t y = 0; y < picture.height; ++y) {
+    for (int64_t x = 0; x < picture.width; ++x, to += 3) {
+      const auto [row, column] = held.exchanged ? std::pair(x, y) : std::pair(y, x);
+      const int64_t from = (held.rows ? height - 1 - row : row) * width +
+                           (held.columns ? width - 1 - column : column);
+      std::copy_n(pixels + 3 * from, 3, to);
+    }
+  }
+  return picture;
 }
 
 }  // namespace
@@ -67,7 +88,7 @@ Picture DecodePicture(std::string_view file, int64_t most) {
     }
     throw InputError("is damaged (" + std::string(reason) + ")");
   }
-  return {width, height, {decoded.get(), decoded.get() + size_t{3} * width * height}};
+  return Upright(decoded.get(), width, height, OrientationOf(file));
 }
 
 std::string DecodeBase64(std::string_view text) {

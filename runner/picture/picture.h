@@ -19,9 +19,9 @@ struct Picture {
   std::vector<uint8_t> pixels;
 };
 
-// Decodes a PNG or JPEG file of at most `most` pixels; transparency is dropped. Only one thread decodes
-// at a time. Throws InputError if it is another file, damaged, or beyond the bounds; the caller names
-// the file.
+// Decodes a PNG or JPEG file of at most `most` pixels, upright if a JPEG file says how the camera was
+// held; transparency is dropped. Only one thread decodes at a time. Throws InputError if it is another
+// file, damaged, or beyond the bounds; the caller names the file.
 Picture DecodePicture(std::string_view file, int64_t most = kMostPixels);
 
 // The bytes of base64 (RFC 4648), with its padding or without. Throws InputError for other texts.

@@ -89,6 +89,36 @@ def test_files_are_decoded_as_by_pillow(
     assert apart.max() <= (JPEG_BOUND if options else 0)
 
 
+def _exif(value: int, order: str) -> bytes:
+    """Exif data with two tags, in one of the two orders of bytes."""
+    mark = b"II" if order == "<" else b"MM"
+    tags = struct.pack(f"{order}HHIHH", 0x0112, 3, 1, value, 0)
+    other = struct.pack(f"{order}HHII", 0x0100, 4, 1, 6)
+    head = mark + struct.pack(f"{order}HIH", 42, 8, 2)
+    return b"Exif\0\0" + head + other + tags + bytes(4)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("value", range(10))
+def test_pictures_of_a_turned_camera_are_upright(
+    probe: Path, tmp_path: Path, value: int, order: str
+) -> None:
+    """Two values that mean nothing, too."""
+    image, turned = (importlib.import_module(f"PIL.{name}") for name in ("Image", "ImageOps"))
+    file = tmp_path / "file"
+    image.fromarray(sample_picture()).save(file, "JPEG", quality=95, exif=_exif(value, order))
+    with image.open(file) as picture:
+        pixels = np.asarray(turned.exif_transpose(picture))
+    wanted = prepare(pixels, {**PLAIN, "shortest": SIDE, "filter": "bicubic"}, SIDE)
+    apart = np.abs(prepared(probe, file) - wanted)
+    assert apart.max() <= JPEG_BOUND
+    data = file.read_bytes()
+    end = data.index(b"Exif") + len(_exif(value, order))
+    for length in range(2, end, 3):  # a file that ends within its Exif data
+        file.write_bytes(data[:length])
+        assert run(probe, file).returncode == 2
+
+
 def _png(width: int, height: int, rows: bytes, depth: int = 8, colour: int = 2) -> bytes:
     file = b"\x89PNG\r\n\x1a\n"
     header = struct.pack(">2I5B", width, height, depth, colour, 0, 0, 0)
