@@ -218,7 +218,8 @@ def test_requests_of_open_webui(server: Served) -> None:
         "max_tokens": 9,
     }
     *events, last = server.stream(CHAT, **{k: v for k, v in chat.items() if k != "stream"})
-    assert last["usage"]["completion_tokens"] == 9
+    # It asks for no temperature, so that a random model may end before.
+    assert 0 < last["usage"]["completion_tokens"] <= 9
     text = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
     title = {
         "model": "tiny",

@@ -25,7 +25,7 @@ def test_the_reference_is_transformers(tmp_path: Path, shares: bool) -> None:
     family = replace(family, config={**family.config, "norm_topk_prob": shares})
     model = make_model(family, tmp_path)
     config = read_family(tmp_path / "config.json")
-    assert (config.experts, config.chosen, config.shares) == (8, 2, shares)
+    assert (config.experts, config.chosen, config.shares) == (8, 4, shares)
     weights = FileWeights(tmp_path, config)
     tokens = np.random.default_rng(1).integers(0, config.vocab, 40).tolist()
     with torch.no_grad():
