@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,20 @@ class EncoderWeights(Mapping[str, F32]):
         return len(self._names)
 
 
+def linear_layer(params: Mapping[str, F32], x: F64, name: str) -> F64:
+    """Return x [rows, in] times the weights of a layer, plus its bias: [rows, out]."""
+    product: F64 = x @ params[f"{name}.weight"].astype(float).T + params[f"{name}.bias"]
+    return product
+
+
+def layer_norm(params: Mapping[str, F32], eps: float, x: F64, name: str) -> F64:
+    """Return the rows of x at mean 0 and variance 1, times the norm's weights, plus its bias."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps)
+    normed: F64 = centred / scale * params[f"{name}.weight"] + params[f"{name}.bias"]
+    return normed
+
+
 def attend_whole(q: F64, k: F64, v: F64) -> F64:
     """Return attention [rows, heads * width] of each row to all; arguments [rows, heads, width]."""
     scores = np.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
@@ -155,17 +170,7 @@ def vector_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence
 
 def states_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence[int]) -> F64:
     """Return the states [tokens, hidden] after the last layer; arguments of :func:`vector_of`."""
-
-    def linear(x: F64, name: str) -> F64:
-        product: F64 = x @ params[f"{name}.weight"].astype(float).T + params[f"{name}.bias"]
-        return product
-
-    def norm(x: F64, name: str) -> F64:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + config.eps)
-        normed: F64 = centred / scale * params[f"{name}.weight"] + params[f"{name}.bias"]
-        return normed
-
+    linear, norm = partial(linear_layer, params), partial(layer_norm, params, config.eps)
     tables = [params[f"embeddings.{n}_embeddings.weight"] for n in ("word", "position")]
     kind = params["embeddings.token_type_embeddings.weight"][0]
     x = tables[0][list(tokens)].astype(float) + tables[1][: len(tokens)] + kind

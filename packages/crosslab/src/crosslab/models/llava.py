@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from crosslab.errors import UserError
 from crosslab.json_table import read_json_table
 from crosslab.models.config import FamilyConfig, plain_sizes, read_table, with_rope
-from crosslab.models.encoder import F64, attend_whole, erf_gelu
+from crosslab.models.encoder import F64, attend_whole, erf_gelu, layer_norm, linear_layer
 from crosslab.models.llama_params import family_shapes, sources_of
 from crosslab.models.pictures import FILTERS
 from crosslab.models.reference import ReferenceLlama
@@ -234,17 +235,7 @@ def states_of_picture(config: LlavaConfig, params: Mapping[str, F32], numbers: F
         params: arrays under MLC-LLM's names.
         numbers: [3, side, side], prepared.
     """
-
-    def linear(x: F64, name: str) -> F64:
-        product: F64 = x @ params[f"{name}.weight"].astype(float).T + params[f"{name}.bias"]
-        return product
-
-    def norm(x: F64, name: str) -> F64:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + config.tower_eps)
-        normed: F64 = centred / scale * params[f"{name}.weight"] + params[f"{name}.bias"]
-        return normed
-
+    linear, norm = partial(linear_layer, params), partial(layer_norm, params, config.tower_eps)
     at, count = f"{_TOWER}.embeddings", config.side // config.patch
     cut = numbers.reshape(3, count, config.patch, count, config.patch)
     patches = cut.transpose(1, 3, 0, 2, 4).reshape(count**2, -1)

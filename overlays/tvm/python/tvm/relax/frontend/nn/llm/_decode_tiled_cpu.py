@@ -264,10 +264,10 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     fill_row(O_part, (g,), v_lanes, lambda _: zero)
                     if rotary_mode == 1:
                         copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), **in_vectors)
+                    elif int8_pages:
+                        q_factors[g] = quantise_row(Q_whole, (g,), d, q, (b, h * group + g), largest)
                     else:
                         copy_row(Q_tile, (g,), d, q, (b, h * group + g), **in_vectors)
-                    if int8_pages:
-                        q_factors[g] = quantise_row(Q_whole, (g,), d, q, (b, h * group + g), largest)
 
                 for tile in T.serial(T.ceildiv(part_len, KV_TILE)):
                     kv_begin: T.let[T.int32] = part_begin + tile * KV_TILE
