@@ -20,22 +20,20 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 }  // namespace
 
-// Whole huge pages behind the first border of one.
-Arena::Arena(size_t bytes) : mapped_((bytes / kHugePage + 2) * kHugePage) {
-  void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+std::shared_ptr<char> HugePages(size_t bytes) {
+  // Whole huge pages behind the first border of one.
+  const size_t mapped = (bytes / kHugePage + 2) * kHugePage;
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw InputError("cannot allocate " + std::to_string(bytes) +
                      " bytes for parameters: " + std::strerror(errno));
   }
-  memory_ = static_cast<char*>(memory);
-  const size_t over = reinterpret_cast<uintptr_t>(memory_) % kHugePage;
-  next_ = memory_ + (over == 0 ? 0 : kHugePage - over);
-  end_ = memory_ + mapped_;
+  const size_t over = reinterpret_cast<uintptr_t>(memory) % kHugePage;
+  char* first = static_cast<char*>(memory) + (over == 0 ? 0 : kHugePage - over);
   // Only advice: a kernel without transparent huge pages refuses it, and small pages serve, too.
-  madvise(next_, end_ - next_, MADV_HUGEPAGE);
+  madvise(first, mapped - kHugePage, MADV_HUGEPAGE);
+  return {first, [=](char*) { munmap(memory, mapped); }};
 }
-
-Arena::~Arena() { munmap(memory_, mapped_); }
 
 char* Arena::Take(size_t block) {
   const size_t bytes = BytesOf(block);

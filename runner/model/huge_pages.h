@@ -4,30 +4,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace rvv_runner {
 
-// Memory in which data that is read in long streams lies one after the other, in huge pages where
-// the kernel has them: a stream crosses fewer pages, so that the prefetcher starts less often.
+// Memory for data that is read in long streams, zeros, in huge pages where the kernel has them: a
+// stream crosses fewer pages, so that the prefetcher starts less often. Throws InputError if the
+// address space is too small.
+std::shared_ptr<char> HugePages(size_t bytes);
+
+// Blocks of memory, one after the other.
 class Arena {
  public:
-  // Throws InputError if there is not enough memory.
-  explicit Arena(size_t bytes);
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  Arena(std::shared_ptr<char> memory, size_t bytes)
+      : memory_(std::move(memory)), next_(memory_.get()), end_(next_ + bytes) {}
 
   // The bytes that a block takes of the arena: blocks begin on a cache line.
   static size_t BytesOf(size_t block) { return (block + kLine - 1) / kLine * kLine; }
 
-  // The next block, zeros. Throws std::logic_error if the arena has no room left.
+  // The next block. Throws std::logic_error if the arena has no room left.
   char* Take(size_t block);
 
  private:
   static constexpr size_t kLine = 64;
-  char* memory_;  // as mapped
-  size_t mapped_;
-  char* next_;  // begins on a huge page
+  std::shared_ptr<char> memory_;
+  char* next_;
   char* end_;
 };
 

@@ -202,11 +202,16 @@ ffi::Function Library::Function(const std::string& name) const {
   return *function;
 }
 
-void Library::ArrangeWeights(const ffi::Array<ffi::Any>& params) const {
+std::string Library::Arrangement() const {
   const auto entry = vm_->GetFunction("weights_in_tiles");
-  if (!entry.has_value()) return;
+  return entry.has_value() ? (*entry)().cast<std::string>() : "";
+}
+
+void Library::ArrangeWeights(const ffi::Array<ffi::Any>& params) const {
+  const std::string arrangement = Arrangement();
+  if (arrangement.empty()) return;
   const std::string where = "the library's weights_in_tiles";
-  const Json about = ParseJson((*entry)().cast<std::string>(), where);
+  const Json about = ParseJson(arrangement, where);
   for (const Json& weight : ListOf(Field(about, "parameters", where), where)) {
     const int64_t index = IntegerOf(Field(weight, "index", where), where);
     const int64_t item = IntegerOf(Field(weight, "item", where), where);

@@ -40,6 +40,8 @@ class Library {
   // A function of the library. Throws InputError if the library lacks it.
   tvm::ffi::Function Function(const std::string& name) const;
 
+  // The order in which it reads parameters: the text of what ArrangeWeights does; empty: nothing.
+  std::string Arrangement() const;
   // Reorders, in place, the parameters that the library reads in tiles. Must not be called twice.
   void ArrangeWeights(const tvm::ffi::Array<tvm::ffi::Any>& params) const;
 

@@ -9,11 +9,13 @@
 #include <memory>
 #include <set>
 
+#include "input/available_bytes.h"
 #include "input/errors.h"
 #include "input/log.h"
 #include "input/md5.h"
 #include "input/read_file.h"
 #include "model/huge_pages.h"
+#include "model/mapped_file.h"
 
 namespace rvv_runner {
 namespace {
@@ -109,28 +111,48 @@ struct ArenaBlock {
   void FreeData(DLTensor*) {}
 };
 
-Tensor LoadParam(const CheckedParam& param, ShardReader* reader,
-                 const std::shared_ptr<Arena>& arena) {
-  Tensor tensor =
-      ffi::Tensor::FromNDAlloc(ArenaBlock{arena, param.bytes}, ffi::Shape(param.record->shape),
-                               param.dtype, DLDevice{kDLCPU, 0});
+Tensor TensorIn(const std::shared_ptr<Arena>& arena, const CheckedParam& param) {
+  return ffi::Tensor::FromNDAlloc(ArenaBlock{arena, param.bytes}, ffi::Shape(param.record->shape),
+                                  param.dtype, DLDevice{kDLCPU, 0});
+}
+
+void ReadParam(const CheckedParam& param, ShardReader* reader, const Tensor& tensor) {
   char* data = static_cast<char*>(tensor->data);
   reader->Read(*param.record, param.where, data);
   if (param.stored.widen) WidenInPlace(data, param.stored.count);
-  return tensor;
+}
+
+// Without this check, Linux gives the memory and kills the process when it is written.
+void CheckMemory(size_t bytes) {
+  const int64_t available = AvailableBytes();
+  if (available == 0 || static_cast<int64_t>(bytes) <= available + FreeSwapBytes()) return;
+  throw InputError("not enough memory: the parameters take " + std::to_string(bytes >> 20) +
+                   " MiB, and " + std::to_string(available >> 20) +
+                   " MiB are available; --map-params DIR leaves them on the disk, in a file in " +
+                   "DIR, and reads what a token needs");
+}
+
+// Names the content of a mapped file: the parameters, and their order in this library.
+std::string KeyOf(const Library& library, const std::string& folder) {
+  Md5 key;
+  for (const std::string& part :
+       {FilesOf(folder).digest, library.metadata().dump(), library.Arrangement()}) {
+    key.Add(part + '\n');
+  }
+  return key.Finish();
 }
 
 }  // namespace
 
-ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<WantedParam>& wanted,
-                                bool check) {
+ffi::Array<ffi::Any> LoadParams(const std::string& folder, const Library& library, bool check,
+                                const std::string& map_folder) {
   const ParamIndex index = ParseIndex(ReadFile(folder + "/" + kIndexFile), folder);
   std::vector<CheckedParam> checked;
   size_t bytes = 0;
   std::map<std::string, int64_t> open;
   ShardReader reader(check);
   std::set<std::string> without_digest;
-  for (const WantedParam& param : wanted) {
+  for (const WantedParam& param : WantedParams(library.metadata())) {
     const std::string where = folder + ", parameter " + param.name;
     const auto found = index.find(param.name);
     if (found == index.end()) {
@@ -151,9 +173,21 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<Wan
                              (without_digest.size() > 1 ? " and other shards" : "") +
                              ": damaged parameters would not be noticed");
   }
-  const auto arena = std::make_shared<Arena>(bytes);
+  std::optional<MappedFile> file;
+  if (map_folder.empty()) {
+    CheckMemory(bytes);
+  } else {
+    file.emplace(map_folder, KeyOf(library, folder), bytes, check);
+  }
+  const auto arena = std::make_shared<Arena>(file ? file->memory() : HugePages(bytes), bytes);
   ffi::Array<ffi::Any> params;
-  for (const CheckedParam& param : checked) params.push_back(LoadParam(param, &reader, arena));
+  for (const CheckedParam& param : checked) {
+    params.push_back(TensorIn(arena, param));
+    if (!file || !file->complete()) ReadParam(param, &reader, params.back().cast<Tensor>());
+  }
+  if (file && file->complete()) return params;
+  library.ArrangeWeights(params);
+  if (file) file->Complete();
   return params;
 }
 

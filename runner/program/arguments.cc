@@ -40,6 +40,8 @@ const char kUsage[] =
     "answer\n"
     "  --json               print the result as JSON\n"
     "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
+    "  --map-params DIR     leave the parameters on the disk, in a file in DIR that the first start\n"
+    "                       writes: for a model larger than the memory\n"
     "  --no-params-check    start sooner: do not compare the parameters with their digests\n"
     "  --vocab N            size of the vocabulary (the number of rows of the embedding)\n"
     "  --chat               chat turn by turn; /help lists the commands\n"
@@ -172,6 +174,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
   };
   return {
       {"--params", [a](const std::string& v) { a->params = v; }},
+      {"--map-params", [a](const std::string& v) { a->map_folder = v; }},
       {"--lib", [a](const std::string& v) { a->library = v; }},
       {"--tokenizer", [a](const std::string& v) { a->tokenizer = v; }},
       {"--prompt", [a](const std::string& v) { a->prompt = v; }},

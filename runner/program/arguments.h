@@ -19,6 +19,7 @@ struct Arguments {
   bool raw = false;        // use the prompt without the chat template
   std::string library;     // empty: the linked-in library
   std::string params;      // folder with tensor-cache.json
+  std::string map_folder;  // of the file in which parameters stay; empty: they are read into memory
   std::string logits;      // file to write; empty: do not write
   std::string roundings;   // file to write; empty: do not write
   std::string tokenizer;   // file; empty: prompt and answer are token ids

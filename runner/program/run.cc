@@ -31,6 +31,7 @@ const char kRunUsage[] =
     "usage: runner run --params DIR --inputs FILE --outputs FILE [options]\n"
     "Calls a compiled model on tensors, and writes the tensors that it returns.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
+    "  --map-params DIR     leave the parameters on the disk: see runner --help\n"
     "  --inputs FILE        safetensors file with a tensor for each input of the model, by name\n"
     "  --outputs FILE       safetensors file to write: output_0, output_1, ...\n"
     "  --steps N            number of calls (1); the outputs are those of the last call\n"
@@ -80,8 +81,8 @@ struct RunOptions {
 
 RunOptions ParseRun(const std::vector<std::string>& words) {
   RunOptions options;
-  for (const char* name : {"--params", "--inputs", "--outputs", "--lib", "--check-vlen",
-                           "--threads", "--steps", "--feed"}) {
+  for (const char* name : {"--params", "--map-params", "--inputs", "--outputs", "--lib",
+                           "--check-vlen", "--threads", "--steps", "--feed"}) {
     options.values[name] = "";
   }
   for (size_t i = 0; i < words.size(); ++i) {
@@ -262,8 +263,8 @@ int RunTensors(const std::vector<std::string>& words) {
   const int64_t steps = often.empty() ? 1 : ParseInteger("--steps", often, 1, kMostSteps);
   const auto feeds = ParseFeeds(options.values["--feed"], names);
   auto inputs = ReadInputs(options.values["--inputs"], names);
-  auto params = LoadParams(options.values["--params"], WantedParams(library.metadata()));
-  library.ArrangeWeights(params);
+  const auto params =
+      LoadParams(options.values["--params"], library, true, options.values["--map-params"]);
   std::map<size_t, std::vector<int64_t>> chosen;
   std::vector<Tensor> outputs;
   for (int64_t step = 0; step < steps; ++step) {

@@ -38,7 +38,7 @@ const char kServeUsage[] =
     "Serves the model over HTTP with OpenAI's protocol, and a chat page at /.\n\n"
     "  --params, --tokenizer, --lib, --max-seq, --prefill-chunk, --threads, --check-vlen, "
     "--vocab,\n"
-    "  --no-params-check:\n"
+    "  --map-params, --no-params-check:\n"
     "                       see runner --help\n"
     "  --host ADDRESS       address to listen at (127.0.0.1: this machine only; 0.0.0.0: all\n"
     "                       networks, needs --api-key-file)\n"
@@ -224,6 +224,11 @@ std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " Mi
 // Four fifths of the available memory: the rest is for what a call computes, bodies and the system.
 int64_t MostMemory() { return AvailableBytes() / 10 * 8; }
 
+// The memory for the KV cache and pictures; half is left for the pages of mapped parameters.
+int64_t CacheMemory(const Arguments& arguments) {
+  return arguments.map_folder.empty() ? MostMemory() : MostMemory() / 2;
+}
+
 // The most bytes of pictures: one is decoded at a time, those of waiting answers are small, and running
 // answers have states of those that they read next.
 int64_t PictureBytes(const std::optional<Preparation>& how, const EngineLimits& limits) {
@@ -374,7 +379,7 @@ int Serve(const std::vector<std::string>& words) {
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
   CheckSampling(defaults, weights.vocabulary);
   const auto picture = PreparationOf(library);
-  const int64_t memory = std::max<int64_t>(1, MostMemory() - PictureBytes(picture, limits));
+  const int64_t memory = std::max<int64_t>(1, CacheMemory(arguments) - PictureBytes(picture, limits));
   const CacheLimits room =
       RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : memory);
   Model model(library, weights.params, room, arguments.region);

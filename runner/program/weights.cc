@@ -53,11 +53,10 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
                     const Tokenizer* tokenizer) {
   Weights weights;
   ReadManifest(arguments.params, &weights);
-  const std::vector<WantedParam> wanted = WantedParams(library.metadata());
-  weights.params = LoadParams(arguments.params, wanted, !arguments.unchecked);
-  library.ArrangeWeights(weights.params);
-  const int64_t vocabulary = weights.vocabulary =
-      Vocabulary(arguments, VocabularySize(wanted, weights.params));
+  weights.params =
+      LoadParams(arguments.params, library, !arguments.unchecked, arguments.map_folder);
+  const int64_t vocabulary = weights.vocabulary = Vocabulary(
+      arguments, VocabularySize(WantedParams(library.metadata()), weights.params));
   // Models may round the number of rows up, so more rows than tokens are right; fewer are not.
   if (tokenizer != nullptr && static_cast<int64_t>(tokenizer->size()) > vocabulary) {
     throw InputError("the tokenizer has " + std::to_string(tokenizer->size()) +

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.reference import Answer, answer
-from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
+from crosslab.run.emulator import GuestMachine, GuestResult, require_qemu, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
@@ -220,6 +221,63 @@ def test_raw_float32_is_taken_as_it_is(
     logits = tmp_path / "logits.bin"
     result = run(runner, words(tmp_path, "--json", "--logits", str(logits)))
     check_answer(result, logits, answer(CONFIG, values, PROMPT, max_new=MAX_NEW))
+
+
+def test_parameters_that_stay_on_the_disk(
+    runner: Path, params: Path, expected: Answer, tmp_path: Path
+) -> None:
+    folder, logits = tmp_path / "new/mapped", tmp_path / "logits.bin"
+    mapped = ["--json", "--logits", str(logits), "--map-params", str(folder)]
+
+    def ask(arguments: list[str] = mapped) -> tuple[str, bytes]:
+        """Return what the runner says of the file, and the file's content."""
+        told = run(runner, words(params, *arguments))
+        check_answer(told, logits, expected)
+        (file,) = folder.iterdir()
+        return told.stderr, file.read_bytes()
+
+    _, whole = ask()
+    assert ask() == ("", whole)
+    (file,) = folder.iterdir()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    for content, said in (
+        (bytes(damaged), f"{file} is damaged: it is written again"),
+        (whole[:-32] + bytes(32), ""),  # as a killed run leaves it
+        (whole[:-7], ""),
+        (b"", ""),
+    ):
+        file.write_bytes(content)
+        told, again = ask()
+        assert said in told and again == whole
+    # A shard that is damaged later is not read any more, and a stale file is not used for others.
+    file.write_bytes(bytes(damaged))
+    unchecked = run(runner, words(params, *mapped, "--no-params-check"))
+    assert unchecked.returncode == 0 and file.read_bytes() == bytes(damaged)
+    refuses(
+        run(runner, words(params, "--map-params", str(file))), f"--map-params: cannot open {file}/"
+    )
+    refuses(run(runner, words(params, "--map-params", "/proc")), "--map-params: cannot open /proc/")
+    assert list(folder.iterdir()) == [file]
+
+
+def test_says_that_memory_is_lacking(runner: Path, params: Path, tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable: 4 kB\nSwapFree: 3 kB\n")
+    bound = f"mount --bind {tmp_path}/meminfo /proc/meminfo"
+    enter = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*enter, bound], check=False).returncode:
+        pytest.skip("no namespaces of its own can be made here")
+    program = tmp_path / "qemu"
+    qemu = require_qemu()
+    inside = f'{bound} && exec {qemu.path} "$@"'
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([*enter, inside])} sh "$@"\n')
+    program.chmod(0o755)
+    told = run_guest(
+        *(runner, words(params), GuestMachine(vlen=VLEN)),
+        qemu=replace(qemu, path=program),
+        check=False,
+    )
+    refuses(told, "not enough memory: the parameters take 0 MiB, and 0 MiB are available; --map-")
 
 
 @pytest.mark.parametrize(

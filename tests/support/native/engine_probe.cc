@@ -106,8 +106,7 @@ int Run(char** argv) {
   const Json plan = ParseJson(argv[3], "plan");
   const Library library(argv[1], 0);
   const auto wanted = WantedParams(library.metadata());
-  const auto params = LoadParams(argv[2], wanted);
-  library.ArrangeWeights(params);
+  const auto params = LoadParams(argv[2], library);
   const EngineLimits limits{
       Number(plan, "sequences", 1),     Number(plan, "tokens", 64),
       Number(plan, "chunk", 32),        Number(plan, "queue", 64),
