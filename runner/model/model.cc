@@ -109,7 +109,28 @@ void Model::Add(int64_t sequence) {
     Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence, window_,
                                                                           sink_);
   }
-  Occupy(sequence, region_.depth);
+  if (region_.depth > 0 && tells_rows()) {
+    AppendZeros(sequence, region_.depth);
+  } else {
+    Occupy(sequence, region_.depth);
+  }
+}
+
+// New pages hold anything, which in int8 can be factors that are no numbers.
+void Model::AppendZeros(int64_t sequence, int64_t tokens) {
+  const auto none = Global(kReadRows)(cache_, sequence, 0, 0).cast<Tensor>();
+  for (int64_t length = 0; tokens > 0; tokens -= length) {
+    length = std::min(tokens, chunk_);
+    const auto zeros = Tensor::Empty({none->shape[0], length, none->shape[2]}, none->dtype, kCpu);
+    std::memset(zeros->data, 0, ffi::GetDataSize(*zeros.operator->()));
+    WriteRows(sequence, zeros);
+  }
+}
+
+void Model::WriteRows(int64_t sequence, const Tensor& rows) {
+  const int64_t first = lengths_.at(sequence);
+  Occupy(sequence, rows->shape[1]);
+  Global("vm.builtin.paged_attention_kv_cache_write_rows")(cache_, sequence, first, rows);
 }
 
 void Model::Occupy(int64_t sequence, int64_t tokens) {
@@ -180,9 +201,7 @@ bool Model::AppendRows(int64_t sequence, int64_t tokens, int64_t skipped, const 
                 rows.data() + (layer * tokens + skipped) * bytes,
                 static_cast<size_t>(added * bytes));
   }
-  const int64_t first = lengths_.at(sequence);
-  Occupy(sequence, added);
-  Global("vm.builtin.paged_attention_kv_cache_write_rows")(cache_, sequence, first, kept);
+  WriteRows(sequence, kept);
   return true;
 }
 

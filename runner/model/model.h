@@ -153,6 +153,9 @@ class Model {
   tvm::ffi::Any Run(const tvm::ffi::Function& call, const Rows& rows, bool marked);
   // Appends places for `tokens` tokens, whose keys and values are not computed.
   void Occupy(int64_t sequence, int64_t tokens);
+  // Appends tokens with the keys and values of `rows` [layers, tokens, bytes], or with zeros.
+  void WriteRows(int64_t sequence, const tvm::runtime::Tensor& rows);
+  void AppendZeros(int64_t sequence, int64_t tokens);
   // Where a call finds recurrent states: of each sequence its slot and the row behind its last token,
   // int32 [sequences, 2], and the states of all slots.
   tvm::ffi::Array<tvm::ffi::Any> StatesOf(const Rows& rows) const;

@@ -31,15 +31,17 @@ from tvm import tirx
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 
-from ._int8_pages_cpu import quantise_row
+from ._int8_pages_cpu import INT16_MOST, largest_of, quantise_row
 from ._kv_layouts import PagedKeys, match_integers, row_of_pages
 from ._rope_tables import RopeTable, rope_macros, rope_table
 from ._tiled_attention import EMPTY_LSE, LOG2_E, LOWEST_SCORE, row_max
 from ._vector_math import exp2, log2, rounded
 from ._vector_rows import MOST_LANES, copy_row, fill_row, lanes_of, zero_row
 
-# Keys of a tile: how many share one step of the softmax.
-KV_TILE = 16
+# Keys of a tile: how many share one step of the softmax, whose instructions wait for each other.
+KV_TILE = 32
+# Keys of a block of a tile, which lies in one page.
+BLOCK = 16
 # Lanes of a sum of products: they are added up in order, and cores take a cycle and more for each.
 SUM_LANES = 8
 # Most sums of products that are worked out at once, each in registers: its steps wait for each other.
@@ -87,8 +89,10 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None
     scores = [(g, j, row) for j, row in enumerate(rows) for g in range(group)]
 
     def add(at: Any, *, begin: bool) -> None:
-        for i, (g, _, row) in enumerate(scores):
-            product = _elements(queries, (g,), at, lanes, dtype) * _elements(keys, row, at, lanes, dtype)
+        # All loads before the products, which wait for them.
+        loaded = [T.Bind(_elements(keys, row, at, lanes, dtype)) for row in rows]
+        for i, (g, j, _) in enumerate(scores):
+            product = _elements(queries, (g,), at, lanes, dtype) * loaded[j]
             T.buffer_store(sums, product if begin else sums[i, lane] + product, [i, lane])
 
     add(0, begin=True)
@@ -141,7 +145,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     group = h_q // h_kv
     # Sums of integers are added up in a tree, so that more lanes cost less.
     wider = 2 if int8_pages else 1
-    abreast = lanes_of(KV_TILE, _power_of_two(max(1, MOST_SUMS // (wider * group))))  # keys
+    abreast = lanes_of(BLOCK, _power_of_two(max(1, MOST_SUMS // (wider * group))))  # keys
     lanes = lanes_of(d, wider * SUM_LANES)
     v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, MOST_OUTPUTS // group)))
     zero = tirx.const(0, "int32" if int8_pages else "float32")
@@ -240,9 +244,9 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 q_factors = T.sblock_alloc_buffer((group,), "float32")
                 k_factors = T.sblock_alloc_buffer((KV_TILE,), "float32")
                 v_factors = T.sblock_alloc_buffer((1, KV_TILE), "float32")
-                V_whole = T.sblock_alloc_buffer((1, KV_TILE), "int16")
                 v_factor = T.sblock_alloc_buffer((1,), "float32")
-                largest = T.sblock_alloc_buffer((KV_TILE,), "int32")
+                largest_of_query = T.sblock_alloc_buffer((lanes_of(d),), "int32")
+                largest_factor = T.sblock_alloc_buffer((KV_TILE,), "int32")
 
                 row: T.let[T.int32] = task // h_kv
                 h: T.let[T.int32] = task % h_kv
@@ -265,7 +269,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     if rotary_mode == 1:
                         copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), **in_vectors)
                     elif int8_pages:
-                        q_factors[g] = quantise_row(Q_whole, (g,), d, q, (b, h * group + g), largest)
+                        q_factors[g] = quantise_row(Q_whole, (g,), d, q, (b, h * group + g), largest_of_query)
                     else:
                         copy_row(Q_tile, (g,), d, q, (b, h * group + g), **in_vectors)
 
@@ -273,32 +277,40 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                     kv_begin: T.let[T.int32] = part_begin + tile * KV_TILE
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, KV_TILE)
                     kv_row = T.meta_var(keys.row(page_begin, kv_begin))
-                    place = T.meta_var(keys.places_of_tile(b, page_begin, h, kv_begin, KV_TILE))
+                    places = T.meta_var(lambda block: keys.places_of_tile(b, page_begin, h, kv_begin + block * BLOCK, BLOCK))
+                    keys_of = T.meta_var(lambda block: T.min(num_keys - block * BLOCK, BLOCK))
                     if int8_pages:
                         # Once a row, not once an element of it.
                         zero_row(v_factors, (0,), KV_TILE)
-                        for j in T.serial(num_keys):
-                            k_factors[j] = keys.factor(place(j)[0])
-                            v_factors[0, j] = keys.factor(place(j)[1])
-                        v_factor[0] = quantise_row(V_whole, (0,), KV_TILE, v_factors, (0,), largest)
-                        fill_row(v_factors, (0,), KV_TILE, lambda j: T.cast(V_whole[0, j], "float32"))
+                        for block in T.serial(T.ceildiv(num_keys, BLOCK)):
+                            place = T.meta_var(places(block))
+                            for j in T.serial(keys_of(block)):
+                                k_factors[block * BLOCK + j] = keys.factor(place(j)[0])
+                                v_factors[0, block * BLOCK + j] = keys.factor(place(j)[1])
+                        top, inverse = largest_of(v_factors, (0,), KV_TILE, largest_factor, INT16_MOST)
+                        v_factor[0] = top * T.float32(1 / INT16_MOST)
+                        fill_row(v_factors, (0,), KV_TILE, lambda j: v_factors[0, j] * inverse)
                     if rotary_mode == 1:
-                        for j in T.serial(num_keys):
-                            key = T.meta_var(place(j)[0])
-                            k_table.turn_row(K_tile, (j,), pages, key, kv_row + j, keys.factor(key))
+                        for block in T.serial(T.ceildiv(num_keys, BLOCK)):
+                            place = T.meta_var(places(block))
+                            for j in T.serial(keys_of(block)):
+                                key = T.meta_var(place(j)[0])
+                                k_table.turn_row(K_tile, (block * BLOCK + j,), pages, key, kv_row + block * BLOCK + j, keys.factor(key))
                         # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
                         # registers, in vectors of other lengths than they are read in.
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
                             # Those behind the last key are masked below.
                             _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, width)
-                    elif int8_pages:
-                        for some in T.serial(T.ceildiv(num_keys, abreast)):
-                            _store_scores(S_whole, some * abreast, Q_whole, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], whole_sums, width)
-                        for g in T.unroll(group):
-                            fill_row(S_tile, (g,), KV_TILE, lambda j: T.cast(S_whole[g, j], "float32") * (k_factors[j] * q_factors[g]))
                     else:
-                        for some in T.serial(T.ceildiv(num_keys, abreast)):
-                            _store_scores(S_tile, some * abreast, Q_tile, pages, [place(keys.readable(some * abreast + j, num_keys, KV_TILE))[0] for j in range(abreast)], sums, width)
+                        scores, queries, some_sums = T.meta_var((S_whole, Q_whole, whole_sums) if int8_pages else (S_tile, Q_tile, sums))
+                        for block in T.serial(T.ceildiv(num_keys, BLOCK)):
+                            count = T.meta_var(keys_of(block))
+                            place = T.meta_var(places(block))
+                            for some in T.serial(T.ceildiv(count, abreast)):
+                                _store_scores(scores, block * BLOCK + some * abreast, queries, pages, [place(keys.readable(some * abreast + j, count, BLOCK))[0] for j in range(abreast)], some_sums, width)
+                        if int8_pages:
+                            for g in T.unroll(group):
+                                fill_row(S_tile, (g,), KV_TILE, lambda j: T.cast(S_whole[g, j], "float32") * (k_factors[j] * q_factors[g]))
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j] * (sm_scale * T.float32(LOG2_E)), T.float32(LOWEST_SCORE))
@@ -320,24 +332,27 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             fill_row(P_tile, (g,), KV_TILE, lambda j: T.cast(rounded(S_tile[g, j] * v_factors[0, j])[0], "int16"))
                         else:
                             fill_row(P_tile, (g,), KV_TILE, lambda j: T.cast(S_tile[g, j], near))
-                    for block in T.serial(width // v_lanes):
+                    for column in T.serial(width // v_lanes):
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
                                 if int8_pages:
                                     O_part[g, c] = T.int32(0)
                                 else:
-                                    O_part[g, c] = O_tile[g, block * v_lanes + c] * scale[g]
-                        for some in T.serial(num_keys // V_ABREAST):
-                            for one in T.unroll(V_ABREAST):
-                                _add_value(O_part, P_tile, some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], block * v_lanes)
-                        for j in T.serial(num_keys % V_ABREAST):
-                            _add_value(O_part, P_tile, num_keys - 1 - j, pages, place(num_keys - 1 - j)[1], block * v_lanes)
+                                    O_part[g, c] = O_tile[g, column * v_lanes + c] * scale[g]
+                        for block in T.serial(T.ceildiv(num_keys, BLOCK)):
+                            count = T.meta_var(keys_of(block))
+                            place = T.meta_var(places(block))
+                            for some in T.serial(count // V_ABREAST):
+                                for one in T.unroll(V_ABREAST):
+                                    _add_value(O_part, P_tile, block * BLOCK + some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], column * v_lanes)
+                            for j in T.serial(count % V_ABREAST):
+                                _add_value(O_part, P_tile, block * BLOCK + count - 1 - j, pages, place(count - 1 - j)[1], column * v_lanes)
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
                                 if int8_pages:
-                                    O_tile[g, block * v_lanes + c] = O_tile[g, block * v_lanes + c] * scale[g] + T.cast(O_part[g, c], "float32") * v_factor[0]
+                                    O_tile[g, column * v_lanes + c] = O_tile[g, column * v_lanes + c] * scale[g] + T.cast(O_part[g, c], "float32") * v_factor[0]
                                 else:
-                                    O_tile[g, block * v_lanes + c] = O_part[g, c]
+                                    O_tile[g, column * v_lanes + c] = O_part[g, c]
 
                 for g in T.unroll(group):
                     # The sum is 0 only without keys; else it has its maximum's 1 in it.

@@ -20,12 +20,33 @@ from ._vector_rows import columns, fill_row, lanes_of
 
 # All but the sign of a float32. So the largest of a row is one of integers, and NaN is the largest.
 MAGNITUDE = 0x7FFFFFFF
+INT16_MOST = 2**15 - 1
 # Rows whose largest element is not above this are zeros: 32767 divided by it has to be finite.
 LEAST = 2.0**-100
 
 
 def _element(x: Any, row: tuple, column: Any) -> Any:
     return T.cast(x[(*row, column)], "float32")
+
+
+def largest_of(x, row: tuple, width: int, largest, most: int) -> tuple[Any, Any]:
+    """Return the largest magnitude of a row of x, and `most` divided by it.
+
+    Args:
+        x: buffer of numbers.
+        row: indices of the row there, all but the last.
+        width: elements of the row.
+        largest: int32, [lanes], which stays in registers.
+        most: what the largest becomes, times the second result; 0 instead of that if it is tiny.
+    """
+    lanes = int(largest.shape[0])
+    fill_row(largest, (), lanes, lambda _: tirx.const(0, "int32"))
+    with columns(width, lanes) as (first, lane):
+        bits = tirx.reinterpret("int32", _element(x, row, first + lane))
+        T.buffer_store(largest, T.max(largest[lane], tirx.bitwise_and(bits, tirx.const(MAGNITUDE, "int32"))), [lane])
+    bits = T.Bind(T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.smax", largest[T.ramp(0, 1, lanes)]))
+    top = T.Bind(tirx.reinterpret("float32", bits))
+    return top, T.Bind(T.if_then_else(top > const(LEAST), const(most) / top, const(0)))
 
 
 def quantise_row(to, at: tuple, width: int, x, row: tuple, largest) -> Any:
@@ -42,13 +63,7 @@ def quantise_row(to, at: tuple, width: int, x, row: tuple, largest) -> Any:
         largest: int32, [lanes], which stays in registers.
     """
     lanes, most = int(largest.shape[0]), tirx.max_value(to.dtype).value
-    fill_row(largest, (), lanes, lambda _: tirx.const(0, "int32"))
-    with columns(width, lanes) as (first, lane):
-        bits = tirx.reinterpret("int32", _element(x, row, first + lane))
-        T.buffer_store(largest, T.max(largest[lane], tirx.bitwise_and(bits, tirx.const(MAGNITUDE, "int32"))), [lane])
-    bits = T.Bind(T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.smax", largest[T.ramp(0, 1, lanes)]))
-    top = T.Bind(tirx.reinterpret("float32", bits))
-    inverse = T.Bind(T.if_then_else(top > const(LEAST), const(most) / top, const(0)))
+    top, inverse = largest_of(x, row, width, largest, most)
     fill_row(to, at, width, lambda c: T.cast(rounded(_element(x, row, c) * inverse)[0], to.dtype), lanes=lanes)
     return top * const(1 / most)
 

@@ -32,8 +32,13 @@ def columns(width: int, lanes: int | None = None, blocks: Any = T.serial) -> Ite
 
     Yields:
         The first column of a vector and the number of one behind it: their sum is a column.
+
+    Raises:
+        ValueError: the lanes do not divide the width.
     """
     lanes = lanes or lanes_of(width)
+    if width % lanes:
+        raise ValueError(f"{width} columns are no whole vectors of {lanes}")
     with blocks(width // lanes) as block, T.vectorized(lanes) as lane:
         IRBuilder.name("block", block)
         IRBuilder.name("lane", lane)
