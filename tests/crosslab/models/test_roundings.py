@@ -10,7 +10,13 @@ import pytest
 from support.rounding_records import CALL, HEADER, rows_entry, tokens_entry
 
 from crosslab.errors import LabError
-from crosslab.models.roundings import RoundingError, RunRoundings, int8_rows
+from crosslab.models.roundings import (
+    HALVES_SLACK,
+    RoundingError,
+    RunRoundings,
+    halves_error,
+    int8_rows,
+)
 from crosslab.models.weights_file import F32
 
 BLOCK = 4
@@ -151,3 +157,22 @@ def test_another_cache_is_a_fault(change: Callable[[F32], F32], message: str) ->
         taking = RunRoundings(tokens_entry(held, held) + CALL)
         for layer in range(2):
             taking.cached(KEYS[layer], KEYS[layer], layer, 0)
+
+
+@pytest.mark.parametrize("layer", [0, 11, 47])
+@pytest.mark.parametrize("width", [16, 128])
+def test_halves_explain_more_other_values_in_deeper_layers(layer: int, width: int) -> None:
+    random = np.random.default_rng(layer)
+    keys = random.normal(0, 2, (layer + 1, 64, 2, width)).astype(np.float32)
+    noise = 2 * halves_error(layer + 1) * random.normal(0, 1, keys.shape).astype(np.float32)
+
+    def read(part: float) -> RunRoundings:
+        """Read a cache whose error is a part of the one that halves explain."""
+        held = _kept(keys + np.float32(part) * noise)
+        taking = RunRoundings(tokens_entry(held, held) + CALL, HALVES_SLACK, layer + 1)
+        taking.cached(keys[layer], keys[layer], layer, 0)
+        return taking
+
+    assert read(0.5).other > 0
+    with pytest.raises(RoundingError, match="values are not the reference's own"):
+        read(1.5)

@@ -54,15 +54,13 @@ from crosslab.models.roundings import (
     RoundingError,
     Roundings,
     RunRoundings,
+    halves_error,
 )
 from crosslab.models.sources.model_folder import CONFIG_FILE
 from crosslab.models.weights_file import F32
 
 # Largest logit error of a model in any format if the input of its last product is recorded.
 HEAD_TOLERANCE = 1e-3
-# Halves have 11 bits, and a layer stores about twelve of them one after another. Their independent
-# errors add up as the root of their number. Right models reach a half of this.
-_HALVES_ROUNDING, _HALVES_STORES, _HALVES_MARGIN = 2.0**-11, 12, 0.7
 
 _progress = Console(stderr=True, highlight=False)
 
@@ -261,7 +259,9 @@ def judge(
     if job.rounds and record is None:
         raise LabError("the run wrote no record of what it rounded")
     slack = HALVES_SLACK if job.halves else INT16_SLACK if job.int8_cache else FLOAT32_SLACK
-    taking = RunRoundings(record, slack) if job.rounds and record is not None else None
+    taking = None
+    if job.rounds and record is not None:
+        taking = RunRoundings(record, slack, _depth(asked.config))
     fault, tolerance = _end_fault(tokens, asked.stop, job.max_new), job.tolerance
     if taking:
         try:
@@ -301,7 +301,7 @@ def _judge_vector(vector: F32, asked: AskedVector, tolerance: float) -> AnswerVe
 
 def _halves_fault(logits: F32, wanted: F32, layers: int) -> str:
     """Return the reason if rounding to halves does not explain the logits' errors; else ""."""
-    bound = _HALVES_MARGIN * _HALVES_ROUNDING * float(np.sqrt(_HALVES_STORES * layers))
+    bound = halves_error(layers)
     error = float(np.sqrt(np.square(logits - wanted).mean() / np.square(wanted).mean()))
     if error < bound:
         return ""

@@ -38,13 +38,14 @@ class Slack:
         steps: largest distance of a value from the middle, in steps of rounding.
         scale: largest relative difference of a scale.
         mean: largest relative difference of the mean of a matrix's scales.
-        other: largest share of a matrix's values that round to another whole number.
+        other: largest share of a matrix's values that round to another whole number; None: the
+            share that halves explain.
     """
 
     steps: float
     scale: float
     mean: float
-    other: float
+    other: float | None
 
 
 FLOAT32_SLACK = Slack(steps=1e-2, scale=1e-4, mean=1e-4, other=5e-2)
@@ -52,10 +53,12 @@ FLOAT32_SLACK = Slack(steps=1e-2, scale=1e-4, mean=1e-4, other=5e-2)
 INT16_SLACK = Slack(steps=1, scale=3e-3, mean=5e-4, other=5e-2)
 """For float32 models with a KV cache in int8, whose decode attention rounds queries to int16:
 values differ by up to 0.15 steps, and scales by 2e-4, in 30 layers of SmolLM2."""
-HALVES_SLACK = Slack(steps=8, scale=6e-2, mean=2e-3, other=0.12)
+HALVES_SLACK = Slack(steps=8, scale=6e-2, mean=2e-3, other=None)
 """For models with float16 activations: single values differ by up to 4 steps and 2.5 % in 30 layers
 of SmolLM2, where large values cancel, but the mean of many values differs little."""
-
+# Halves have 11 bits, and a layer stores about twelve of them one after another. Their independent
+# errors add up as the root of their number. Right models reach a half of this.
+_HALVES_ROUNDING, _HALVES_STORES, _HALVES_MARGIN = 2.0**-11, 12, 0.7
 
 # Error of float32, as a part of a row's largest value, in a block of far smaller values.
 NOISE = 1e-6
@@ -63,6 +66,14 @@ NOISE = 1e-6
 FEW = 8
 _HEADER = struct.Struct("<4IQ")
 _ROWS, _TOKENS, _CALL = range(3)
+
+
+def halves_error(layers: int) -> float:
+    """Return the largest error that rounding to halves explains behind a number of layers.
+
+    Both the error and the numbers are root mean squares.
+    """
+    return _HALVES_MARGIN * _HALVES_ROUNDING * float(np.sqrt(_HALVES_STORES * layers))
 
 
 class RoundingError(LabError):
@@ -170,6 +181,7 @@ class RunRoundings(Roundings):
     Args:
         record: content of the file that the runner wrote.
         slack: differences that are accepted.
+        layers: number of the model's layers.
 
     Attributes:
         rounds_head: the run rounded the input of the last product; False without a record of it.
@@ -182,9 +194,9 @@ class RunRoundings(Roundings):
         LabError: the record is incomplete.
     """
 
-    def __init__(self, record: bytes, slack: Slack = FLOAT32_SLACK) -> None:
+    def __init__(self, record: bytes, slack: Slack = FLOAT32_SLACK, layers: int = 1) -> None:
         super().__init__()
-        self._slack, self._matrix = slack, 0
+        self._slack, self._layers, self._matrix = slack, layers, 0
         self.taken = self.other = 0
         self.farthest = 0.0
         tokens: list[NDArray[np.float32]] = []
@@ -229,7 +241,7 @@ class RunRoundings(Roundings):
         scales = np.concatenate([part.scales for part in parts])
         if values.shape != x.shape:
             raise RoundingError(f"{where}: {values.shape[0]} rows of a matrix of {len(x)}")
-        return self._checked(x, block, values, scales, where)
+        return self._checked(x, block, values, scales, where, self._layers)
 
     def _next(self, shape: tuple[int, ...], block: int, where: str) -> _Rows:
         rows = self._ahead
@@ -262,14 +274,24 @@ class RunRoundings(Roundings):
             # The largest of a row is 127 steps.
             scales = np.abs(kept).max(axis=1, keepdims=True) / np.float32(127)
             whole = np.rint(kept / np.where(scales > 0, scales, 1))
-            near, factors = self._checked(x, x.shape[1], whole.astype(np.int8), scales, where)
+            values_here = whole.astype(np.int8)
+            near, factors = self._checked(x, x.shape[1], values_here, scales, where, layer + 1)
             pairs.append((near * factors).astype(np.float32).reshape(fresh.shape))
         return pairs[0], pairs[1]
 
     def _checked(
-        self, x: F32, block: int, values: Int8, scales: F32, where: str
+        self, x: F32, block: int, values: Int8, scales: F32, where: str, layers: int
     ) -> tuple[Int8, F32]:
-        """Return the run's values and scales if the reference's values explain them."""
+        """Return the run's values and scales if the reference's values explain them.
+
+        Args:
+            x: [rows, columns], computed by the reference.
+            block: neighbouring columns that share a scale.
+            values: [rows, columns], of the run.
+            scales: [rows, blocks], of the run.
+            where: place of the matrix, for messages.
+            layers: number of layers that the matrix depends on.
+        """
         expected, expected_scales = int8_rows(x, block)
         if scales.shape != expected_scales.shape:
             raise RoundingError(f"{where}: {scales.shape} scales, not {expected_scales.shape}")
@@ -294,7 +316,7 @@ class RunRoundings(Roundings):
             what = f"{values[row, column]}, not {expected[row, column]}"
             raise RoundingError(f"{where}: row {row}, column {column} is {what}")
         other = values != expected
-        if other.sum() > self._slack.other * other.size + FEW:
+        if other.sum() > self._share(x, scales, layers) * other.size + FEW:
             raise RoundingError(
                 f"{where}: {other.sum()} of {other.size} values are not the reference's own"
             )
@@ -302,6 +324,18 @@ class RunRoundings(Roundings):
         self.other += int(other.sum())
         self.farthest = max(self.farthest, float(beyond[other].max(initial=0.0)))
         return values, scales
+
+    def _share(self, x: F32, scales: F32, layers: int) -> float:
+        """Return the share of a matrix's values that may round to another whole number.
+
+        An error that is small beside a step changes the whole number with a probability of its mean
+        magnitude in steps, which is that of a normal distribution.
+        """
+        if self._slack.other is not None:
+            return self._slack.other
+        size = np.sqrt(np.square(x.astype(np.float64)).mean(axis=1, keepdims=True))
+        steps = halves_error(layers) * size / np.maximum(scales, LEAST)
+        return float(np.minimum(np.sqrt(2 / np.pi) * steps, 1).mean())
 
     def end(self) -> None:
         """Check that the reference has used all roundings of the run.
