@@ -119,9 +119,9 @@ def test_pruning_loses_nothing(problem: Problem) -> None:
     mappings = every_mapping(problem)
     if not mappings:
         with pytest.raises(NoRoomError):
-            search_together([problem])
+            search_together((problem,))
         return
-    best, frugal = search_together([problem])
+    best, frugal = search_together((problem,))
     m, n, k = (np.array(side) for side in zip(*(tile for tile, _ in mappings), strict=True))
     turned = np.array([[DIMENSIONS.index(d) for d in order] for _, order in mappings]).T
     assert best.cycles == pytest.approx(problem.simulate((m, n, k), turned).min())
@@ -178,7 +178,7 @@ def test_small_buffers_are_searched_in_every_tile(scheme: str, size: int, most: 
     hardware = replace(small(size, 40.0), fabric=replace(EDGE.fabric, shape=(4, 8)))
     gemm, widths = Gemm("g", 12, 10, 18), SCHEMES.get(scheme, FLOAT16)
     problem = Problem(gemm, widths, hardware, Systolic(FLOWS[2], 4, 8))
-    best, _ = search_together([problem])
+    best, _ = search_together((problem,))
     flow = load_dataflow("input-stationary")
     assert cost(gemm, hardware, flow, widths, plan=best.holdings).latency <= most
     cost(gemm, hardware, flow, widths)  # the estimate finds room, too
@@ -187,7 +187,7 @@ def test_small_buffers_are_searched_in_every_tile(scheme: str, size: int, most: 
 @pytest.mark.parametrize("flow", FLOWS)
 def test_most_candidates_are_left_out(flow: str) -> None:
     problem = Problem(Gemm("up", 64, 512, 576), FLOAT16, EDGE, Systolic(flow, 8, 8))
-    best, _ = search_together([problem])
+    best, _ = search_together((problem,))
     assert best.simulated < best.candidates / 4
 
 
@@ -205,7 +205,7 @@ def test_what_is_found_is_what_the_engine_says(flow: str) -> None:
     for gemms in products:
         hardware = small(1 << 16, 16.0)
         array = Systolic(flow, 8, 8)
-        problems = [Problem(g, effective_scheme(g, scheme), hardware, array) for g in gemms]
+        problems = tuple(Problem(g, effective_scheme(g, scheme), hardware, array) for g in gemms)
         for best in search_together(problems):
             exact, energy = 0, 0.0
             for number, gemm in enumerate(gemms):

@@ -27,7 +27,7 @@ from costmodel.errors import CostError
 
 AXES = ("R", "C", "D")
 GEMM_DIMENSIONS = 3
-KINDS = ("total", "unique")  # of volumes
+UNIQUE = "unique"  # elements of a tensor, beside the fields of an occupancy
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def count(
             many instances to enumerate.
     """
     try:
-        return _joined([_count(domain, mapping, fabric, (a,)) for a in accesses])
+        counts = [_count(domain, mapping, fabric, a, n == 0) for n, a in enumerate(accesses)]
     except NotInjectiveError as clash:
         line = dataflow.space
         pair = " and ".join(_point(domain, p) for p in (clash.first, clash.second))
@@ -173,13 +173,10 @@ def count(
         problem = f"this map has no closed form here, and {error}"
         remedy = "cut a dimension by factors that divide each other"
         raise dataflow.time.error(problem, remedy) from error
-
-
-def _joined(parts: Sequence[Volumes]) -> Volumes:
-    """Merge the volumes of tensors that were counted separately."""
-    total = {t: v for p in parts for t, v in p.total.items()}
-    unique = {t: v for p in parts for t, v in p.unique.items()}
-    return Volumes(parts[0].occupancy, total, unique)
+    occupancy = Occupancy(**{f.name: counts[0][f.name] for f in fields(Occupancy)})
+    total = {a.tensor: _total(domain, a, occupancy.instances) for a in accesses}
+    unique = {a.tensor: each[UNIQUE] for a, each in zip(accesses, counts, strict=True)}
+    return Volumes(occupancy, total, unique)
 
 
 def _point(domain: Box, values: Mapping[str, int]) -> str:
@@ -188,47 +185,34 @@ def _point(domain: Box, values: Mapping[str, int]) -> str:
 
 @lru_cache(maxsize=65536)
 def _count(
-    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
-) -> Volumes:
-    try:
-        return _counted(lower(domain, mapping, fabric, accesses), domain, accesses)
-    except NonSeparableMapError:
-        pass
-    try:
-        return _counted(enumerate_all(domain, mapping, fabric, accesses), domain, accesses)
-    except TooLargeError:
-        if domain.constraints or any(low for low, _ in domain.bounds):
-            raise
-        return _extrapolated(domain, mapping, fabric, accesses)
+    domain: Box, mapping: SpaceTime, fabric: Fabric, access: Access, occupied: bool
+) -> dict[str, int]:
+    """Return the unique elements of an access, and on request the map's occupancy."""
+    problem = (mapping, fabric, (access,))
 
-
-def _extrapolated(
-    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
-) -> Volumes:
-    """Return the volumes of a box that is too large to enumerate, from smaller boxes."""
-    texts = [*mapping.space, *mapping.time, *(e for a in accesses for i in a.indices for e in i)]
-    periods = [period(name, texts) for name in domain.names]
+    def counted(engine: ClosedForm | Enumerated) -> dict[str, int]:
+        occupancy = vars(engine.occupancy()) if occupied else {}
+        return {**occupancy, UNIQUE: engine.unique(access.tensor)}
 
     def visit(extents: tuple[int, ...]) -> dict[str, int]:
         box = Box.of(dict(zip(domain.names, extents, strict=True)))
-        volumes = _counted(enumerate_all(box, mapping, fabric, accesses), box, accesses)
-        named = {f"{kind} {t}": v for kind in KINDS for t, v in getattr(volumes, kind).items()}
-        return {**vars(volumes.occupancy), **named}
+        return counted(enumerate_all(box, *problem))
 
     try:
-        counts = extrapolate(tuple(high for _, high in domain.bounds), periods, visit)
+        return counted(lower(domain, *problem))
+    except NonSeparableMapError:
+        pass
+    try:
+        return counted(enumerate_all(domain, *problem))
+    except TooLargeError:
+        if domain.constraints or any(low for low, _ in domain.bounds):
+            raise
+    texts = [*mapping.space, *mapping.time, *(e for i in access.indices for e in i)]
+    periods = [period(name, texts) for name in domain.names]
+    try:
+        return extrapolate(tuple(high for _, high in domain.bounds), periods, visit)
     except (NoPolynomialError, TooLargeError) as error:
         raise TooLargeError(f"{domain.size} instances are too many to visit") from error
-    occupancy = Occupancy(**{f.name: counts[f.name] for f in fields(Occupancy)})
-    total, unique = ({a.tensor: counts[f"{kind} {a.tensor}"] for a in accesses} for kind in KINDS)
-    return Volumes(occupancy, total, unique)
-
-
-def _counted(engine: ClosedForm | Enumerated, domain: Box, accesses: tuple[Access, ...]) -> Volumes:
-    occupancy = engine.occupancy()
-    unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
-    total = {a.tensor: _total(domain, a, occupancy.instances) for a in accesses}
-    return Volumes(occupancy, total, unique)
 
 
 def _total(domain: Box, access: Access, instances: int) -> int:

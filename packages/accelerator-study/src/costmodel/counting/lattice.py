@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import gcd
+from operator import mul
 
 Row = tuple[tuple[int, ...], int]  # weights and right side
 Ranges = list[tuple[int, int]]
@@ -18,17 +20,22 @@ def solutions(
     The rows are reduced first, so that a triangular system needs no search; the search branches
     on the variable with the fewest values.
     """
-    rows = _reduced(matrix, right)
+    reduced = _reduced(tuple(map(tuple, matrix)))
+    rows = [(w, sum(map(mul, made, right))) for w, made in reduced]
     if any(not any(w) and r for w, r in rows):
         return
     rows = [row for row in rows if any(row[0])]
     yield from _search(rows, list(zip(low, high, strict=True)))
 
 
-def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
-    """Return the rows after Gauss-Jordan elimination in integers, without common factors."""
-    rows = [[*r, b] for r, b in zip(matrix, right, strict=True)]
-    columns = len(rows[0]) - 1 if rows else 0
+@lru_cache(maxsize=1 << 12)
+def _reduced(matrix: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the rows after Gauss-Jordan elimination in integers, without common factors.
+
+    Beside each row are the factors of the matrix's rows that it is the sum of.
+    """
+    size, columns = len(matrix), len(matrix[0]) if matrix else 0
+    rows = [[*row, *(int(n == at) for n in range(size))] for at, row in enumerate(matrix)]
     done = 0
     for column in range(columns):
         pivot = next((n for n in range(done, len(rows)) if rows[n][column]), None)
@@ -43,7 +50,7 @@ def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
                 common = gcd(*mixed) or 1
                 rows[n] = [v // common for v in mixed]
         done += 1
-    return [(tuple(r[:-1]), r[-1]) for r in rows]
+    return [(tuple(r[:columns]), tuple(r[columns:])) for r in rows]
 
 
 def _search(rows: list[Row], ranges: Ranges) -> Iterator[tuple[int, ...]]:

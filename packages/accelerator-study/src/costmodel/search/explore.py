@@ -333,10 +333,14 @@ def _best(
         )
     rows = [(_figures(p, base, accuracy), p) for p in points]
     better = dict.fromkeys(OBJECTIVES[:2], 1 - slack)
+    front: list[dict[str, Any]] = []
+    for figures in sorted((r for r, _ in rows), key=lambda r: [r[o] or 0 for o in OBJECTIVES]):
+        if not any(dominates(other, figures) for other in front):
+            front.append(figures)
     kept = []
     for figures, point in rows:
         wished = {**figures, **{name: figures[name] * part for name, part in better.items()}}
-        if not any(dominates(other, wished) for other, _ in rows):
+        if not any(dominates(other, wished) for other in front):
             kept.append((figures, point))
     return list({tuple(r.items()): p for r, p in reversed(kept)}.values())
 

@@ -26,7 +26,6 @@ def beside(tile: BufferTile, lead: bool) -> BufferTile:
     return tile if lead else BufferTile(tile.m, tile.k, tile.n)
 
 
-@lru_cache(maxsize=1 << 16)
 def solve(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     """Return the fastest and the most frugal mapping of products that share their tiles.
 
@@ -38,6 +37,7 @@ def solve(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     return _search_behind(problems)
 
 
+@lru_cache(maxsize=1 << 16)
 def _search_behind(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     """Search the tiles of an L2 between buffer and memory, each with the best tiles within it.
 

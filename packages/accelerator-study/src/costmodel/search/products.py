@@ -18,7 +18,7 @@ from functools import lru_cache, partial, reduce
 from itertools import permutations
 from itertools import product as combinations
 from math import prod
-from operator import add
+from operator import add, and_
 from typing import Any
 
 import numpy as np
@@ -294,7 +294,8 @@ class Grid:
     def bits(self, listed: Sequence[MovedBits]) -> MovedBits:
         """Return the transfers of several orders as transfers of orders x tiles in use."""
         each = (vars(moved).values() for moved in listed)
-        return MovedBits(*(np.stack([*map(self.at, bits)]) for bits in zip(*each, strict=True)))
+        stacked = (np.stack([*map(self.at, bits)], dtype=float) for bits in zip(*each, strict=True))
+        return MovedBits(*stacked)
 
 
 @dataclass(frozen=True)
@@ -372,7 +373,8 @@ def _shared(problems: tuple[Problem, ...]) -> Candidates:
     return candidates(problems, problems[0].tiles())
 
 
-def search_together(problems: Sequence[Problem]) -> tuple[Solution, Solution]:
+@lru_cache(maxsize=1 << 16)
+def search_together(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     """Return the best mappings of products that share tiles: a product, or attention's pair.
 
     Scores stay on chip, so both products of attention have the same rows of queries and the same
@@ -443,21 +445,34 @@ def refined(problems: tuple[Problem, ...]) -> tuple[Solution, Solution, Solution
         better = (listed.bounds < quick.cycles) | (energies < cheap.energy)
         return listed, energies, better.reshape(len(listed.orders), -1).any(axis=0)
 
+    def promising(sides: Sequence[Any], single: Sequence[Sequence[int]]) -> list[Any]:
+        """Return masks of sizes that may be better if the axes in ``single`` have a single tile."""
+        grids = []
+        for axes in single:
+            some = [[extents[n]] if n in axes else side for n, side in enumerate(sides)]
+            grids.append(np.meshgrid(*some, indexing="ij"))
+        tiles = [np.concatenate([grid[n].ravel() for grid in grids]) for n in range(3)]
+        better = bounded(Grid(tiles, np.full(len(tiles[0]), True)), False)[2]
+        ends = np.cumsum([grid[0].size for grid in grids])[:-1]
+        masks = zip(np.split(better, ends), grids, strict=True)
+        return [mask.reshape(grid[0].shape) for mask, grid in masks]
+
+    extents = lead.gemm.extents
     sides: list[Any] = [np.array(side) for side in lead.grid(lambda extent, _: sizes(extent, 1))]
-    for axis, side in enumerate(sides):
-        # More tiles along the other dimensions only raise the bound of bits and cycles.
-        alone = [[e] if n != axis else side for n, e in enumerate(lead.gemm.extents)]
-        sparse = _sparse(alone)
-        shape = [len(each) for each in alone]
-        sides[axis] = side[bounded(Grid(sparse, np.full(shape, True)), False)[2]]
-    listed, energies, better = bounded(lead.fitting_tiles(sides), True)
+    # More tiles along the other dimensions only raise the bound of bits and cycles.
+    masks = promising(sides, ((1, 2), (0, 2), (0, 1)))
+    sides = [side[mask.ravel()] for side, mask in zip(sides, masks, strict=True)]
+    grid = lead.fitting_tiles(sides)
+    used = grid.used & reduce(and_, promising(sides, ((0,), (1,), (2,))))
+    tiles = Grid(grid.sides, used).tiles
+    listed, energies, better = bounded(Grid(tiles, np.full(len(tiles[0]), True)), True)
     cycles = min(quick.cycles, float(listed.bounds.min(initial=np.inf)))
     energy = min(cheap.energy, float(energies.min(initial=np.inf)))
     least = Solution((), cycles, energy, len(energies), 0)
     if not better.any():
         return quick, cheap, least
     smallest = [side[better] for side in listed.grid]
-    passes = zip(smallest, lead.gemm.extents, lead.array.grains(), strict=True)
+    passes = zip(smallest, extents, lead.array.grains(), strict=True)
     rounded = [np.minimum(extent, -(-side // grain) * grain) for side, extent, grain in passes]
     both = [np.stack(tile) for tile in combinations(*zip(smallest, rounded, strict=True))]
     tiles = list(np.unique(np.concatenate(both, axis=1), axis=1))

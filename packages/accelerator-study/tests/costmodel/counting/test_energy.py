@@ -174,7 +174,7 @@ def test_the_search_counts_fills_and_drains_as_the_engine_does(flow: str) -> Non
     buffer = replace(base.levels[0], read_energy=0.0)
     gemm = Gemm("g", 20, 24, 30, 2)
     hardware = replace(base, levels=(buffer, base.levels[1]))
-    for found in search_together([Problem(gemm, FLOAT16, hardware, Systolic(flow, 4, 4))]):
+    for found in search_together((Problem(gemm, FLOAT16, hardware, Systolic(flow, 4, 4)),)):
         exact = cost(gemm, hardware, load_dataflow(flow), plan=found.holdings)
         assert found.energy == pytest.approx(sum(exact.energy.values()), rel=1e-12)
 
