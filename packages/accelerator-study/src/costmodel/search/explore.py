@@ -171,6 +171,7 @@ def _points(
     number: int,
     phase: Phase,
     base: Hardware,
+    widest: int,
     cases: Sequence[tuple[Scheme, str, Design]],
     solved: Callable[[tuple[Problem, ...]], Sequence[Solution]],
 ) -> list[Point]:
@@ -180,7 +181,6 @@ def _points(
     of the search's candidates.
     """
     points: list[Point] = []
-    widest = 8 * max(design.buffer for _, _, design in cases)
     for scheme, flow, design in cases:
         hardware = design.hardware(base)
         size = area(hardware, scheme) * phase.all_arrays
@@ -193,6 +193,12 @@ def _points(
             key = (number, scheme.name, flow, design)
             points.append(Point(*key, cycles, energy, size, plans, bound))
     return points
+
+
+def _of_array(case: tuple[Scheme, str, Design]) -> tuple[str, str, tuple[int, int]]:
+    """Return what cases have in common whose candidates differ only in the buffer."""
+    scheme, flow, design = case
+    return scheme.name, flow, design.array
 
 
 def _mapped(
@@ -287,6 +293,7 @@ def search(
     accuracy = accuracy or {}
     listed = designs(base, base.fabric.pes if pes is None else pes)
     arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
+    widest = 8 * max(design.buffer for design in listed)
     by_name = {s.name: s for s in schemes}
     finer = refined if len(base.levels) == BUFFER_AND_MEMORY else solve
     fronts: list[dict[str, Any]] = []
@@ -296,11 +303,13 @@ def search(
             return [p for part in pool.starmap(_points, jobs, chunksize=1) for p in part]
 
         for number, phase in enumerate(phases):
-            job = (number, phase, base)
+            job = (number, phase, base, widest)
             every = points((*job, [*product(schemes, FLOWS, group)], solve) for group in arrays)
             near = _best(every, phase, base, accuracy, NEAR)
-            cases = dict.fromkeys((by_name[p.scheme], p.flow, p.design) for p in near)
-            best = _best(points((*job, [case], finer) for case in cases), phase, base, accuracy)
+            cases = {(by_name[p.scheme], p.flow, p.design): None for p in near}
+            grouped = groupby(sorted(cases, key=_of_array), _of_array)
+            found = points((*job, [*each], finer) for _, each in grouped)
+            best = _best(found, phase, base, accuracy)
             calls = [
                 (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy, p.least)
                 for p in best
