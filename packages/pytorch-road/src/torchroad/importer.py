@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 from torch.fx.experimental import _config as config
 from tvm import relax
 from tvm.relax.frontend.torch import exported_program_translator as translator
@@ -41,7 +40,14 @@ from torchroad.conversion.limits import check_limits
 from torchroad.conversion.operators import REMEDY, unknown_operators, with_places
 from torchroad.example import FACTORY, Example, load_factory, make_example
 from torchroad.language import BATCH, check_inputs, import_language_model
-from torchroad.module import check_lowering, settle_weights, type_of, with_sorts, write_program
+from torchroad.module import (
+    check_lowering,
+    save_arrays,
+    settle_weights,
+    type_of,
+    with_sorts,
+    write_program,
+)
 from torchroad.onnx_model import run_onnx
 from torchroad.program import ONNX
 
@@ -210,17 +216,11 @@ def write_cases(
     for number, sizes in enumerate(wanted):
         resized = example.resized(sizes)
         inputs = {n: t.detach().numpy() for n, t in zip(names, resized.tensors(), strict=True)}
-        save_file(
-            {name: np.asarray(value, order="C") for name, value in inputs.items()},
-            folder / f"{number}-inputs.safetensors",
-        )
+        save_arrays(inputs, folder / f"{number}-inputs.safetensors")
         tensors, chosen = resized.answer(1 if number else steps)
         outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(tensors)}
         outputs |= {f"chosen_{name}": np.array(places) for name, places in chosen.items()}
-        save_file(
-            {name: np.asarray(value, order="C") for name, value in outputs.items()},
-            folder / f"{number}-expected.safetensors",
-        )
+        save_arrays(outputs, folder / f"{number}-expected.safetensors")
     return wanted
 
 
@@ -337,10 +337,7 @@ def write_answer(example: Example, steps: int, folder: Path) -> None:
         rows.append(replace(example, by_place=(), by_name=ordered).outputs()[0][0, -1])
         tokens = torch.cat([tokens, rows[-1].argmax()[None, None]], 1)
     answer = {"tokens": tokens[0, -steps:].numpy(), "logits": torch.stack(rows).numpy()}
-    save_file(
-        {name: np.asarray(value, order="C") for name, value in answer.items()},
-        folder / "answer.safetensors",
-    )
+    save_arrays(answer, folder / "answer.safetensors")
 
 
 def input_names(program: Any) -> list[str]:

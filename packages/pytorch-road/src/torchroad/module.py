@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 from tvm import relax, tirx
 from tvm.target import codegen
 
@@ -84,6 +86,11 @@ def type_of(param: Any) -> dict[str, Any]:
     """Return a parameter's dtype and shape, with names for sizes that may vary."""
     sizes = [int(n) if isinstance(n, tirx.IntImm) else str(n) for n in param.ty.shape]
     return {"shape": sizes, "dtype": str(param.ty.dtype)}
+
+
+def save_arrays(arrays: Mapping[str, NDArray[Any]], file: Path) -> None:
+    """Write arrays by name as safetensors, in C's order."""
+    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, file)
 
 
 def write_program(

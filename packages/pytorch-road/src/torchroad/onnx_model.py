@@ -6,7 +6,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,20 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import UserError
 from torchroad.conversion.convolutions import Window, product
-from torchroad.module import check_lowering, settle_weights, type_of, with_sorts, write_program
+from torchroad.module import (
+    check_lowering,
+    save_arrays,
+    settle_weights,
+    type_of,
+    with_sorts,
+    write_program,
+)
 from torchroad.onnx_file import REMEDY, inputs_of, read_onnx
 from torchroad.pictures import input_shape, read_picture
 
@@ -206,9 +212,10 @@ def run_onnx(spec: Mapping[str, Any], folder: Path) -> None:
     module, params, names = import_onnx(model, inputs)
     cases = folder / "cases"
     cases.mkdir()
-    _save(zip(names, inputs.values(), strict=True), cases / "0-inputs.safetensors")
-    outputs = onnxruntime_outputs(model, inputs)
-    _save(((f"output_{i}", each) for i, each in enumerate(outputs)), cases / EXPECTED)
+    named = dict(zip(names, inputs.values(), strict=True))
+    save_arrays(named, cases / "0-inputs.safetensors")
+    outputs = {f"output_{i}": each for i, each in enumerate(onnxruntime_outputs(model, inputs))}
+    save_arrays(outputs, cases / "0-expected.safetensors")
     about: dict[str, Any] = {
         "inputs": [{"name": p.name, **type_of(p)} for p in module["main"].params[: len(names)]],
         "example_sizes": {},
@@ -220,10 +227,3 @@ def run_onnx(spec: Mapping[str, Any], folder: Path) -> None:
     }
     arrays = {name: value.numpy() for name, value in params.items()}
     write_program(module, arrays, about, folder)
-
-
-EXPECTED = "0-expected.safetensors"
-
-
-def _save(arrays: Iterable[tuple[str, NDArray[Any]]], file: Path) -> None:
-    save_file({name: np.asarray(value, order="C") for name, value in arrays}, file)

@@ -276,10 +276,11 @@ def _attention(node: Any, importer: Any) -> Any:
     scores = builder.emit_te(
         formulas.scaled, scores, scale, causal, primfunc_name_hint="attention_scale"
     )
-    softmax = formulas.softmax
     if mask is not None:
-        scores, softmax = builder.emit(_masked(scores, mask)), formulas.masked_softmax
-    weights = builder.emit_te(softmax, scores, primfunc_name_hint="attention_softmax")
+        scores = builder.emit(_masked(scores, mask))
+    weights = builder.emit_te(
+        formulas.softmax, scores, mask is not None, primfunc_name_hint="attention_softmax"
+    )
     transposed = builder.emit(relax.op.permute_dims(value, _last_two_swapped(len(value.ty.shape))))
     return builder.emit_te(
         formulas.nt_batch_matmul, weights, transposed, primfunc_name_hint="attention_values"

@@ -17,6 +17,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from torchroad.conversion import formulas
+from torchroad.conversion.pools import of_axes
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ def convolution(node: Any, importer: Any) -> Any:
     x, weight, bias, *numbers, transposed, more, groups = importer.retrieve_args(node)
     builder, axes = importer.block_builder, len(weight.ty.shape) - 2
     kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
-    window = Window(kernel, *(_each(sizes, axes) for sizes in numbers))
+    window = Window(kernel, *(tuple(of_axes(sizes, axes)) for sizes in numbers))
     batch, _, *image = x.ty.shape
     if transposed:
-        sizes = window.inputs(image, _each(more, axes))
+        sizes = window.inputs(image, of_axes(more, axes))
         outputs = _transposed(x, weight, window, groups, sizes, builder)
         outputs = builder.emit(relax.op.reshape(outputs, [batch, outputs.ty.shape[1], *sizes]))
     else:
@@ -81,11 +82,6 @@ def product(x: Any, weight: Any, window: Window, groups: int, builder: Any) -> A
     outputs = (_depthwise if of_each else _grouped)(x, weight, window, groups, builder)
     sizes = window.outputs(image)
     return builder.emit(relax.op.reshape(outputs, [batch, outputs.ty.shape[1], *sizes]))
-
-
-def _each(sizes: Any, axes: int) -> tuple[int, ...]:
-    """Return a number for every axis, from a single number or a sequence."""
-    return (sizes,) * axes if isinstance(sizes, int) else (*sizes,) * (axes // len(sizes))
 
 
 def _grouped(x: Any, weight: Any, window: Window, groups: int, builder: Any) -> Any:

@@ -179,17 +179,8 @@ def place_of_extreme(most: bool) -> Converter:
 
 def extreme_and_place(most: bool) -> Converter:
     """Return a converter of the largest or the smallest element of an axis, and its index."""
-
-    def convert(node: Any, importer: Any) -> Any:
-        builder, x = importer.block_builder, importer.env[node.args[0]]
-        axis = argument(node, importer, 1, "dim")
-        keeps = bool(argument(node, importer, 2, "keepdim", False))
-        place = builder.emit(
-            relax.op.argmax(integers_of(x, importer, most=most), axis, keepdims=keeps)
-        )
-        return _reduced(x, axis, keeps, LARGEST if most else SMALLEST, importer), place
-
-    return convert
+    value, place = extreme(LARGEST if most else SMALLEST), place_of_extreme(most)
+    return lambda node, importer: (value(node, importer), place(node, importer))
 
 
 def in_order(node: Any, importer: Any) -> tuple[Any, Any]:

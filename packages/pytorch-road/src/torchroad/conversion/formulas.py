@@ -82,32 +82,24 @@ def scaled(scores: Any, scale: float, causal: bool) -> Any:
     return te.compute(scores.shape, element, name="scaled")
 
 
-def softmax(x: Any) -> Any:
-    """Compute the softmax over the last axis."""
+def softmax(x: Any, masked: bool = False) -> Any:
+    """Compute the softmax over the last axis; if ``masked``, rows of only -inf give zeros."""
     rows, width = x.shape[:-1], x.shape[-1]
     k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
     most = te.compute(rows, lambda *i: te.max(x[(*i, k)], axis=k), name="softmax_most")
-    powers = te.compute(x.shape, lambda *i: te.exp(x[i] - most[i[:-1]]), name="softmax_powers")
-    total = te.compute(rows, lambda *i: te.sum(powers[(*i, j)], axis=j), name="softmax_total")
-    return te.compute(x.shape, lambda *i: powers[i] / total[i[:-1]], name="softmax")
-
-
-def masked_softmax(x: Any) -> Any:
-    """Compute the softmax over the last axis; rows of only -inf give zeros, as in torch."""
-    rows, width = x.shape[:-1], x.shape[-1]
-    k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
-    most = te.compute(rows, lambda *i: te.max(x[(*i, k)], axis=k), name="softmax_most")
-    least = _const(LEAST_FINITE)
 
     def power(*i: Any) -> Any:
-        return te.exp(x[i] - tirx.max(most[i[:-1]], least))
+        top = most[i[:-1]]
+        return te.exp(x[i] - (tirx.max(top, _const(LEAST_FINITE)) if masked else top))
 
     powers = te.compute(x.shape, power, name="softmax_powers")
     total = te.compute(rows, lambda *i: te.sum(powers[(*i, j)], axis=j), name="softmax_total")
 
     def share(*i: Any) -> Any:
-        sum_of_row = total[i[:-1]]
-        return powers[i] / tirx.Select(sum_of_row > _const(0), sum_of_row, _const(1))
+        of_row = total[i[:-1]]
+        return powers[i] / (
+            tirx.Select(of_row > _const(0), of_row, _const(1)) if masked else of_row
+        )
 
     return te.compute(x.shape, share, name="softmax")
 

@@ -73,7 +73,7 @@ def variance(finish: Callable[[Any], Any] | None = None) -> Converter:
     """Return a converter of a variance over some axes, or of a function of it."""
 
     def convert(node: Any, importer: Any) -> Any:
-        result = _moments(node, importer)[0]
+        result = variance_and_mean(node, importer)[0]
         return importer.block_builder.emit(finish(result)) if finish else result
 
     return convert
@@ -81,10 +81,6 @@ def variance(finish: Callable[[Any], Any] | None = None) -> Converter:
 
 def variance_and_mean(node: Any, importer: Any) -> tuple[Any, Any]:
     """Convert a variance and a mean over some axes."""
-    return _moments(node, importer)
-
-
-def _moments(node: Any, importer: Any) -> tuple[Any, Any]:
     builder, x = importer.block_builder, importer.env[node.args[0]]
     rank = len(x.ty.shape)
     given = argument(node, importer, 1, "dim")
