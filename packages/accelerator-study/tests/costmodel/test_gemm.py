@@ -105,7 +105,7 @@ def test_scales_of_channels_and_tokens_are_read_when_the_sum_is_done() -> None:
 def test_zero_points_travel_with_the_scales() -> None:
     flow = load_dataflow("weight-stationary")
     plain = cost(Gemm("g", 8, 64, 128), GOLDEN, flow, int4(64))
-    zeros = cost(Gemm("g", 8, 64, 128), GOLDEN, flow, int4(64, zero_point=4))
+    zeros = cost(Gemm("g", 8, 64, 128), GOLDEN, flow, replace(int4(64), zero_point=4))
     assert zeros.unique["zero_B"] == plain.unique["scale_B"]
     assert zeros.in_delay > plain.in_delay
 

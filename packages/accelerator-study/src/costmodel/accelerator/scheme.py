@@ -113,7 +113,7 @@ def _int8(name: str, activation: Grain, weight: Grain) -> Scheme:
     return Scheme(name, 8, 8, 32, 16, activation, weight)
 
 
-def int4(group: int, zero_point: int = 0, activation: int = 16) -> Scheme:
+def int4(group: int, activation: int = 16) -> Scheme:
     """Return a scheme of 4-bit weights in groups along K; narrow activations have token scales."""
     suffix = f"-a{activation}" if activation < 16 else ""
     return Scheme(
@@ -123,7 +123,6 @@ def int4(group: int, zero_point: int = 0, activation: int = 16) -> Scheme:
         activation_grain=Grain.TOKEN if activation < 16 else Grain.NONE,
         weight_grain=Grain.GROUP,
         group=group,
-        zero_point=zero_point,
     )
 
 

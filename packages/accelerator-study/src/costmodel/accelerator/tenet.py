@@ -168,13 +168,8 @@ def _joined(accesses: list[Access]) -> tuple[Access, ...]:
     return tuple(merged.values())
 
 
-def read_experiment(path: Path, root: Path | None = None) -> Experiment:
-    """Read an experiment file and the three files that it names.
-
-    Args:
-        path: the experiment.
-        root: directory of the three files; by default the nearest directory above the
-            experiment in which all three exist.
+def read_experiment(path: Path) -> Experiment:
+    """Read an experiment file, and the three files that it names in the nearest folder above it.
 
     Raises:
         CostError: a file is missing or wrong.
@@ -183,8 +178,7 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
     if len(words) < 3:
         problem = f"{path}: wanted three names: mapping, PE array, statement"
         raise CostError(problem, remedy=FORMAT)
-    roots = [root] if root else [path.parent, *path.resolve().parents]
-    for folder in roots:
+    for folder in (path.parent, *path.resolve().parents):
         mapping, array, statement = (folder / w for w in words[:3])
         if all(p.is_file() for p in (mapping, array, statement)):
             space, time = read_mapping_file(mapping)

@@ -96,9 +96,9 @@ def parse_relations(
     return tuple(reader.relation(part) for part in reader.inside().split(";"))
 
 
-def parse_domain(text: str, source: Position, values: Mapping[str, int] | None = None) -> Domain:
+def parse_domain(text: str, source: Position) -> Domain:
     """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}``; each variable needs both bounds."""
-    return _Reader(text, source, values or {}).domain()
+    return _Reader(text, source, {}).domain()
 
 
 @dataclass(frozen=True)

@@ -43,21 +43,18 @@ class MovedBits:
         return self.stored
 
     def __add__(self, other: MovedBits) -> MovedBits:
-        return MovedBits(*(a + b for a, b in zip(_bits(self), _bits(other), strict=True)))
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return MovedBits(*(a + b for a, b in pairs))
 
     def __mul__(self, times: Count) -> MovedBits:
-        return MovedBits(*(times * bits for bits in _bits(self)))
+        return MovedBits(*(times * bits for bits in vars(self).values()))
 
     def at(self, places: Count) -> MovedBits:
         """Return the bits of the mappings at ``places``, for counts that are arrays."""
-        return MovedBits(*(bits[places] for bits in _bits(self)))
+        return MovedBits(*(bits[places] for bits in vars(self).values()))
 
 
 NOTHING = MovedBits()
-
-
-def _bits(moved: MovedBits) -> tuple[Count, ...]:
-    return moved.activation, moved.weight, moved.partial, moved.stored
 
 
 def memory_energy(level: Level, inside: MovedBits, outside: MovedBits) -> Count:

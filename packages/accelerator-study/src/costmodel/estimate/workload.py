@@ -260,15 +260,14 @@ def symbols(entry: Mapping[str, Any]) -> set[str]:
     return {name for text in texts for name in names(text)}
 
 
-def open_sizes(report: Mapping[str, Any], entries: Sequence[str] | None = None) -> set[str]:
-    """Return the names of the open sizes of a report's ``entries``, or of all entries.
+def open_sizes(report: Mapping[str, Any], entries: Sequence[str]) -> set[str]:
+    """Return the names of the open sizes of some entries of a report.
 
     Raises:
         CostError: the work file is damaged.
     """
-    chosen = report["entries"] if entries is None else entries
     try:
-        return {name for entry in chosen for name in symbols(report["entries"][entry])}
+        return {name for entry in entries for name in symbols(report["entries"][entry])}
     except DAMAGE as error:
         raise CostError(f"the work file is damaged: {error!r}", remedy=WORK_ANEW) from error
 

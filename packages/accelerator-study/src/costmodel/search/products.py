@@ -173,7 +173,7 @@ class Problem:
 
     def fitting_tiles(self, sides: Sequence[Sequence[int]]) -> Grid:
         """Return the tiles that fit of all combinations of sizes along M, N and K."""
-        sparse = _sparse(sides)
+        sparse = np.meshgrid(*map(np.array, sides), indexing="ij", sparse=True)
         used = self.fitting(sparse)
         return Grid(sparse, np.broadcast_to(used, [len(side) for side in sides]))
 
@@ -264,10 +264,6 @@ class Problem:
             each = 1
         scaled = each * gemm.batch * gemm.m * gemm.n
         return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * self.rescale_energy
-
-
-def _sparse(sides: Sequence[Sequence[int]]) -> list[Any]:
-    return list(np.meshgrid(*map(np.array, sides), indexing="ij", sparse=True))
 
 
 def _along(array: Systolic, axis: int, size: Count) -> Count:
