@@ -139,6 +139,20 @@ def test_loads_run_beside_arithmetic_unless_they_overwrite_its_operands(tmp_path
     assert round_of(chain, tmp_path) > load + 1
 
 
+def test_scalar_instructions_run_ahead_as_far_as_the_queue_is_long(tmp_path: Path) -> None:
+    products = "vfmacc.vf v8, fa0, v16\nvfmacc.vf v24, fa0, v16\n" * 2
+    sums = "\n".join(["addi a0, a0, 1"] * 40)
+    body = f"vsetvli zero, zero, e32, m8, ta, ma\n{products}{sums}"
+    pipeline = X60.require_pipeline()
+    short, long = (
+        round_of(body, tmp_path, replace(X60, pipeline=replace(pipeline, queue=queue)))
+        for queue in (1, 16)
+    )
+    # Four products of eight cycles; the fourth waits in the queue until the third begins.
+    assert long == pytest.approx(43, abs=3)
+    assert short == pytest.approx(long + 2 * 8, abs=3)
+
+
 def test_out_of_order_the_rounds_of_a_loop_overlap(tmp_path: Path) -> None:
     body = "fmul.s fa0, fa1, fa1\nfmul.s fa2, fa0, fa0\nfmul.s fa3, fa2, fa2"
     pipeline = X60.require_pipeline()
