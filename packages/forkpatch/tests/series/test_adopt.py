@@ -28,6 +28,8 @@ def branch(lab: ForkLab) -> ForkLab:
     (src / "link").symlink_to("run.c")
     repo.commit({CORE_PATH: core(sub="b - a", mul="fast(a, b)")}, "Hook it up")
     repo.commit({"src/fast ü.c": b"int faster;\n", "tool.sh": b"#!/bin/sh\n"}, "Faster")
+    (repo.path / "tool.sh").chmod(0o755)
+    git(repo.path, "commit", "-q", "-a", "--amend", "--no-edit")
     git(repo.path, "commit", "-q", "--allow-empty", "-m", "Nothing")
     git(repo.path, "checkout", "-q", "main")
     repo.commit({"docs/news": b"2.0\n"}, "Upstream goes on")
