@@ -63,7 +63,7 @@ def test_the_pipeline_is_near_the_cycles_that_were_measured() -> None:
             assert max(errors[:count]) <= most
     # docs/cycles.md has this table: uv run crosslab core-check --docs docs/cycles.md
     page = (PROJECT / "docs" / "cycles.md").read_text(encoding="utf-8")
-    assert markdown_of(list(MOST), every) in page
+    assert f"\n{markdown_of(list(MOST), every)}\n" in page
 
 
 @pytest.mark.usefixtures("counting_emulator")

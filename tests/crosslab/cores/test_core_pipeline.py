@@ -190,6 +190,12 @@ def test_an_object_without_loops_is_refused(tmp_path: Path) -> None:
         list(loops_of(Path(__file__)))
 
 
+def test_a_loop_may_end_a_function(tmp_path: Path) -> None:
+    (loop,) = loops_of(assembled("1:\naddi a0, a0, -1\nbnez a0, 1b", tmp_path))
+    assert loop.symbol == "code"
+    assert len(loop.instructions) == 2
+
+
 def test_latencies_are_what_llvm_says() -> None:
     if shutil.which(llvm_latencies.TOOL) is None:
         pytest.skip(f"{llvm_latencies.TOOL} is not installed")
