@@ -69,7 +69,7 @@ def test_every_published_speed_is_predicted_within_the_bars() -> None:
     left = [abs(one.left_out) for one in rows if not math.isnan(one.left_out)]
     assert statistics.median(left) <= 0.12
     # docs/boards.md has this table: uv run crosslab board-check --docs docs/boards.md
-    assert markdown_of(read_boards(), rows) in PAGE.read_text(encoding="utf-8")
+    assert f"\n{markdown_of(read_boards(), rows)}\n" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("key", [key for key, board in BOARDS.items() if board.fitted])
@@ -191,6 +191,7 @@ def test_the_command_prints_the_rows_of_a_board(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert printed.count("llama-3.2-1b, Q4_0") == 2
     assert "best: sg2044: fitted to 2 rows: scale" in printed
+    assert "\n2 all rows: error " in printed
     assert "k3-a100" not in printed
     with pytest.raises(UserError, match="the rows of all boards"):
         main(["--board", "sg2044", "--docs", "x.md"])
