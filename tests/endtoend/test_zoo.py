@@ -87,22 +87,34 @@ def test_a_gguf_file_answers_as_transformers_does(spec: Spec, tmp_path: Path, na
     assert verdict.within, verdict.logit_error
 
 
+HYBRID = "qwen3_5", 96, (1, 2, 63, 64, 65, 300)
+# A window of 16 tokens.
+SINKS = "gpt_oss", 16, (1, 2, 15, 16, 17, 60)
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("vlen", [128, 256, 512, 1024])
-def test_a_hybrid_reads_prompts_around_its_chunks(spec: Spec, tmp_path: Path, vlen: int) -> None:
-    """Calls of 96 tokens, chunks of 64, tiles of 16; the logits are transformers'."""
+@pytest.mark.parametrize(
+    ("asked_of", "vlen"),
+    [*((HYBRID, vlen) for vlen in (128, 256, 512, 1024)), (SINKS, 128), (SINKS, 1024)],
+    ids=str,
+)
+def test_prompts_around_chunks_and_windows(
+    spec: Spec, tmp_path: Path, asked_of: tuple[str, int, tuple[int, ...]], vlen: int
+) -> None:
+    """Calls of some tokens, chunks of 64, tiles of 16; the logits are transformers'."""
     torch = importlib.import_module("torch")
-    asked = replace(spec, family="qwen3_5", recipe=replace(spec.recipe, vlens=(vlen,)))
-    family = chosen(["qwen3_5"])[0]
+    name, chunk, lengths = asked_of
+    asked = replace(spec, family=name, recipe=replace(spec.recipe, vlens=(vlen,)))
+    family = chosen([name])[0]
     recipe = recipe_of(asked, ask(family, spec.cache).model)
     params, program = store_params(recipe, spec.cache), build_runner(recipe, spec.cache).program
     with torch.no_grad():
         model = _model(family, USUAL)
-    for length in (1, 2, 63, 64, 65, 300):
+    for length in lengths:
         prompt = np.random.default_rng(length).integers(0, family.vocab, length).tolist()
         logits = tmp_path / f"{length}.bin"
         words = ["--params", str(params), "--tokens", ",".join(map(str, prompt)), "--json"]
-        words += ["--roi", "none", "--prefill-chunk", "96", "--max-new", "3"]
+        words += ["--roi", "none", "--prefill-chunk", str(chunk), "--max-new", "3"]
         words += ["--vocab", str(family.vocab), "--logits", str(logits)]
         told = run_guest(program, words, GuestMachine(vlen=vlen, timeout=600)).stdout
         tokens = json.loads(told)["tokens"]

@@ -3,7 +3,7 @@
 
 from mlc_llm.quantization import make_quantization_functions
 
-from . import smollm3
+from . import gpt_oss, smollm3
 from .bert import bert_loader
 from .bert import on_cpu as bert
 from .llava import on_cpu as llava
@@ -20,6 +20,9 @@ MORE_MODELS = {
         *("bert", bert.BertModel, bert.EncoderConfig, bert_loader.huggingface_bge),
         model_task="embedding",
         embedding_metadata=bert.EmbeddingMetadata("encoder", "mean"),
+    ),
+    "gpt_oss": _row(
+        "gpt_oss", gpt_oss.GptOssForCausalLM, gpt_oss.GptOssConfig, gpt_oss.huggingface
     ),
     "llava": _row("llava", llava.LlavaForCausalLM, llava.LlavaConfig, llava.huggingface),
     "smollm3": _row(
