@@ -79,6 +79,7 @@ MIXTURE = FamilyConfig(
     experts=7,
     chosen=3,
 )
+MIXTRAL = FamilyConfig(**NARROW, head_dim=32, vocab=77, family="mixtral", experts=5, chosen=2)
 # Segments of several formats in one layer, blocks of 32 and of 256 inputs, and a float32 layer.
 MIXED = {
     "embed_tokens": "Q6_K",
@@ -90,7 +91,8 @@ MIXED = {
     "up_proj": "IQ4_NL",
     "1.mlp.down_proj": "Q2_K",
 }
-SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", "lm_head": "Q4_1"}
+HEAD = {"lm_head": "Q4_1"}
+SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", **HEAD}
 
 
 def of_mixture(config: FamilyConfig) -> dict[str, Any]:
@@ -121,6 +123,11 @@ MODELS: dict[str, tuple[FamilyConfig, dict[str, Any], dict[str, str]]] = {
     "qwen2": (QWEN2, {"model_type": "qwen2"}, SMALL),
     "qwen3": (QWEN3, {"model_type": "qwen3"}, SMALL),
     "qwen3_moe": (MIXTURE, of_mixture(MIXTURE), EXPERTS),
+    "mixtral": (
+        MIXTRAL,
+        {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2},
+        {"embed_tokens": "Q8_0", "attn": "Q5_0", "w1": "Q4_0", "w3": "Q8_0", "w2": "MXFP4", **HEAD},
+    ),
     "llama": (
         LLAMA,
         {

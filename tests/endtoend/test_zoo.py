@@ -7,25 +7,30 @@ import importlib
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import shared_builds
 from support.mlc_tree import tools
+from support.models.gguf_rewrite import MXFP4, exactly, rewrite
 from support.models.llama_cpp_converter import PARTS, convert, name_class
 
 from crosslab.assemble.pinned_archive import read_archive, unpack_source
 from crosslab.assemble.recipe import Recipe
-from crosslab.assemble.runner import build_runner, store_params
+from crosslab.assemble.runner import build_runner, layout_of, store_params
+from crosslab.compile.modes import KernelMode
 from crosslab.errors import UserError
 from crosslab.models.compare import compare
 from crosslab.models.families import chosen
+from crosslab.models.formats import GGUF
+from crosslab.models.gguf_formats import FILE_TYPES
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.job import Spec, answer, judge, recipe_of
 from crosslab.zoo.outcome import FamilyStatus
-from crosslab.zoo.reference import _model, ask, need_packages
+from crosslab.zoo.reference import _model, _save, ask, need_packages
 from crosslab.zoo.weights import USUAL
 
 pytestmark = pytest.mark.usefixtures("emulator")
@@ -85,6 +90,55 @@ def test_a_gguf_file_answers_as_transformers_does(spec: Spec, tmp_path: Path, na
     verdict = compare(tokens, logits, question.answer, 1e-5)
     assert tokens == question.answer.tokens
     assert verdict.within, verdict.logit_error
+
+
+# Weights of products that the file or the definition keeps in float32.
+EXACT = r"mlp\.(gate|router|shared_expert_gate)\.|kv_b_proj"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "kind", "bound"),
+    [
+        ("qwen2_moe", "Q4_0", 1e-5),
+        # Float32's noise of 1e-7 changes a rounding, which changes others: by 2e-2 in transformers.
+        ("deepseek_v2", "Q4_0", 3e-2),
+        ("gpt_oss", "MXFP4", 1e-5),
+    ],
+)
+def test_experts_stay_in_the_blocks_of_a_file(
+    spec: Spec, tmp_path: Path, name: str, kind: str, bound: float
+) -> None:
+    """The weights are exactly transformers', whose products round activations as kernels do."""
+    family = chosen([name])[0]
+    if name == "gpt_oss":
+        # A file has no limit: it is that of every published model.
+        family = replace(family, config={**family.config, "swiglu_limit": 7.0})
+    question, folder = ask(family, spec.cache), tmp_path / "folder"
+    rounded = importlib.import_module("support.models.rounded_torch")
+    with importlib.import_module("torch").no_grad():
+        reference = _model(family, USUAL)
+        if kind == "MXFP4":
+            rounded.snap_experts(reference, MXFP4)
+        _save(family, reference, folder)
+    name_class(folder, family)
+    convert(unpack_source(read_archive(shared_builds.PROJECT), PARTS, tmp_path), [folder])
+    encode = partial(exactly, experts=kind)
+    rewrite(folder / "model.gguf", tmp_path / "blocks.gguf", encode=encode)
+    model = import_gguf(tmp_path / "blocks.gguf", spec.cache, blocks=True)
+    mode = KernelMode("tiles", "int8")
+    for vlen in (128, 1024):
+        shared = replace(spec.recipe, quantization=GGUF, vlens=(vlen,), mode=mode)
+        asked = replace(spec, family=name, recipe=shared)
+        recipe = recipe_of(asked, model)
+        layout = layout_of(recipe)
+        experts = {s.format.name for n, each in layout.items() if ".moe_" in n for s in each}
+        assert experts == {FILE_TYPES[kind].board}
+        assert "lm_head.weight" in layout
+        tokens, logits = answer(asked, question, recipe, store_params(recipe, spec.cache))
+        read = [*question.prompt, *tokens[:-1]]
+        wanted = rounded.rounded_logits(reference, read, len(question.prompt) - 1, EXACT)
+        assert np.abs(logits - wanted).max() < bound * np.abs(wanted).max()
 
 
 HYBRID = "qwen3_5", 96, (1, 2, 63, 64, 65, 300)

@@ -66,7 +66,7 @@ def write_model(
     named = {}
     weights = {}
     for number, (param, shape) in enumerate(family_shapes(config).items()):
-        sources = matrices_of(param, config.experts)
+        sources = matrices_of(param, config)
         query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
         height = shape[0] if len(shape) < 3 else shape[1]
         heights = {1: [height], 2: [config.intermediate] * 2, 3: [query, key, key]}

@@ -11,21 +11,27 @@ import numpy as np
 import pytest
 
 from crosslab.errors import UserError
-from crosslab.models.config import MIXTURE, read_family
+from crosslab.models.config import MIXTRAL, MIXTURE, read_family
 from crosslab.models.families import chosen
 from crosslab.models.llama_params import FileWeights
 from crosslab.models.reference import ReferenceLlama
 from crosslab.zoo.reference import make_model
 
 
-@pytest.mark.parametrize("shares", [True, False])
-def test_the_reference_is_transformers(tmp_path: Path, shares: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "experts", "shares"),
+    [(MIXTURE, 4, True), (MIXTURE, 4, False), (MIXTRAL, 2, True)],
+)
+def test_the_reference_is_transformers(
+    tmp_path: Path, name: str, experts: int, shares: bool
+) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    (family,) = chosen([MIXTURE])
-    family = replace(family, config={**family.config, "norm_topk_prob": shares})
+    (family,) = chosen([name])
+    if name == MIXTURE:
+        family = replace(family, config={**family.config, "norm_topk_prob": shares})
     model = make_model(family, tmp_path)
     config = read_family(tmp_path / "config.json")
-    assert (config.experts, config.chosen, config.shares) == (8, 4, shares)
+    assert (config.experts, config.chosen, config.shares) == (8, experts, shares)
     weights = FileWeights(tmp_path, config)
     tokens = np.random.default_rng(1).integers(0, config.vocab, 40).tolist()
     with torch.no_grad():

@@ -17,6 +17,7 @@ from crosslab.assemble.link import LinkRequest, link_runner, read_objects
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runtime import Runtime, build_runtime
 from crosslab.cached_build import cached_build
+from crosslab.compile import mlc
 from crosslab.compile.driver import (
     LIBRARY,
     CompiledModel,
@@ -238,12 +239,15 @@ def _mlc_request(
         mode=recipe.mode,
         prefix=prefix,
         tuned=recipe.tuned,
+        stored=tables(layout_of(recipe)),
     )
 
 
 def layout_of(recipe: Recipe) -> Layout:
     """The parameters of a recipe's model library that stay in the blocks of a GGUF file."""
-    return gguf_layout(recipe.model) if recipe.quantization == GGUF else {}
+    if recipe.quantization != GGUF:
+        return {}
+    return mlc.gguf_layout(recipe.mlc, recipe.model) if recipe.mlc else gguf_layout(recipe.model)
 
 
 def store_params(recipe: Recipe, cache: Path) -> Path:
@@ -253,6 +257,8 @@ def store_params(recipe: Recipe, cache: Path) -> Path:
         UserError: a tree or a package is missing.
         LabError: the conversion fails.
     """
+    if recipe.mlc and recipe.quantization == GGUF:
+        return mlc.convert_gguf(recipe.mlc, recipe.model, cache)
     if recipe.mlc:
         return convert_weight(recipe.mlc, recipe.model, recipe.quantization, cache)
     return (convert_gguf if recipe.quantization == GGUF else convert_params)(recipe.model, cache)

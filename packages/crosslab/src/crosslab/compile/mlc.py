@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,11 @@ from crosslab.compile.driver import (
 from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
+from crosslab.models import gguf_formats, gguf_params, params
 from crosslab.models.config import DEFAULT_CONTEXT, kind_of
 from crosslab.models.encoder import ENCODER
-from crosslab.models.formats import MLC_FORMATS
+from crosslab.models.formats import DEFAULT_FORMAT, GGUF, MLC_FORMATS
+from crosslab.models.gguf_params import GgufWeights, Layout
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
     INDEX_FILE,
@@ -60,18 +62,6 @@ for name in sys.argv[1:]:
         pass
 lib = metadata.distribution("apache-tvm").locate_file("tvm/lib") if "apache-tvm" in found else ""
 print(json.dumps({"versions": found, "libraries": str(lib)}))
-"""
-
-_WANTED = """
-import itertools, json, sys
-from pathlib import Path
-from mlc_llm.model import MODELS
-from mlc_llm.quantization import QUANTIZATION
-path = Path(sys.argv[1])
-model = MODELS[json.loads(path.read_text(encoding="utf-8"))["model_type"]]
-source = model.source["huggingface-safetensor"]
-table = source(model.config.from_file(path), QUANTIZATION[sys.argv[2]]).param_map
-print(json.dumps(list(itertools.chain(*table.values()))))
 """
 
 _CONVERTER = Path(__file__).with_name("resumable_convert.py")
@@ -159,7 +149,7 @@ class MlcCompileRequest(LibraryRequest):
 
     Attributes:
         model: folder with the model's ``config.json`` in Hugging Face's format.
-        quantization: MLC-LLM's name of the parameters' format.
+        quantization: a name of :mod:`crosslab.models.formats`.
         device: MLC-LLM's ``--device``: ``riscv64:rvv256``, ``riscv64:rvv256-zvfh``, or ``cpu``.
         context: longest sequence in tokens.
         environment: further environment variables, such as ``CROSS_COMPILATION`` for the device
@@ -189,6 +179,7 @@ class MlcCompileRequest(LibraryRequest):
             **({"prefix": self.prefix} if self.prefix else {}),
             **({"steps": list(self.steps)} if self.steps is not None else {}),
             **({"tuned": digest(self.tuned)} if self.tuned else {}),
+            **({"stored": self.stored} if self.stored else {}),
         }
 
 
@@ -266,8 +257,45 @@ def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
     Raises:
         UserError: a tree or a package is missing, or MLC-LLM rejects the config.
     """
+    return set(_loaded(tools, _config(model).parent, quantization)[0])
+
+
+@cache
+def gguf_layout(tools: MlcTools, model: Path) -> Layout:
+    """Return the segments of MLC-LLM's parameters that stay in an imported model's GGUF blocks.
+
+    Raises:
+        UserError: see :func:`wanted_weights`.
+    """
+    return GgufWeights(model).layout(_loaded(tools, model, GGUF)[1])
+
+
+def convert_gguf(tools: MlcTools, model: Path, cache: Path) -> Path:
+    """Store an imported model's weights in GGUF blocks and float32 once; return the folder.
+
+    Raises:
+        UserError: see :func:`wanted_weights`.
+    """
     tools.check()
-    line = [str(tools.python), "-c", _WANTED, str(_config(model)), quantization]
+    sources = [Path(str(module.__file__)) for module in (gguf_formats, gguf_params, params)]
+    key = digest(model.name, tools.key(), Path(__file__).with_name("loader.py"), *sources)
+
+    def make(folder: Path) -> None:
+        _load(tools, model, GGUF, folder)
+
+    return cached_build(cache, "mlc-params-gguf", key, make)
+
+
+def _loaded(tools: MlcTools, model: Path, quantization: str) -> list[Any]:
+    """Return the tables that MLC-LLM's loader has of a model, see :mod:`.loader`."""
+    tools.check()
+    loaded: list[Any] = json.loads(_load(tools, model, quantization).splitlines()[-1])
+    return loaded
+
+
+def _load(tools: MlcTools, model: Path, quantization: str, *folder: Path) -> str:
+    program = ["-m", "crosslab.compile.loader", str(model), _mlc_name(quantization)]
+    line = [str(tools.python), *program, *map(str, folder)]
     variables = tools.environment({})
     done = subprocess.run(line, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -276,7 +304,7 @@ def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
             f"MLC-LLM rejects {model / 'config.json'}: {last}",
             remedy="give the config.json that was published with the model",
         )
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return done.stdout
 
 
 def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> CompiledModel:
@@ -301,7 +329,7 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
 
     def make(folder: Path) -> None:
         library = folder / ("model.so" if request.form == "shared" else LIBRARY)
-        arguments = [str(config), "--quantization", request.quantization]
+        arguments = [str(config), "--quantization", _mlc_name(request.quantization)]
         arguments += ["--device", request.device, "--output", str(library)]
         arguments += ["--overrides", _overrides(request)]
         variables = request.configure(folder) | dict(request.environment)
@@ -321,8 +349,13 @@ def _overrides(request: MlcCompileRequest) -> str:
     return ";".join(f"{name}={size}" for name, size in sizes.items())
 
 
+def _mlc_name(quantization: str) -> str:
+    """Return MLC-LLM's name of a format; weights that are not in blocks are float32."""
+    return DEFAULT_FORMAT if quantization == GGUF else quantization
+
+
 def _check_compile(request: MlcCompileRequest) -> None:
-    _check_quantization(request.quantization)
+    _check_quantization(_mlc_name(request.quantization))
     request.check_choices()
     if request.context < 1 or request.prefill_chunk < 1:
         raise UserError("context and prefill chunk must be at least 1 token")

@@ -179,7 +179,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
 
 def _predictions(job: Job, model: Path) -> list[dict[str, Any]]:
     """Speeds on boards, of a model whose products are counted: in blocks, with int8 activations."""
-    if job.recipe.quantization != GGUF or not job.int8:
+    if job.recipe.quantization != GGUF or not job.int8 or job.recipe.mlc:
         return []
     config = read_family(model / CONFIG_JSON)
     if config.experts:

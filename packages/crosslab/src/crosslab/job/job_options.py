@@ -230,13 +230,17 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             named = option.replace("_", "-")
             raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
     default = DEFAULT_FORMAT
-    if verb == MODEL and args.quantization is None:
-        default = _usual_format(Path(args.source), mlc=args.mlc_tree is not None)
+    kind, in_blocks = _kind_of(Path(args.source), mlc=args.mlc_tree is not None)
+    if verb == MODEL and in_blocks:
+        default = GGUF
+    elif verb == MODEL and args.mlc_tree and kind != ENCODER:
+        # Vectors are compared with those of other programs, so that no weight is rounded.
+        default = MODEL_FORMAT
     project, name = args.project.resolve(), _model_name(args)
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
     recipe, offload = read_recipe(args, args.quantization or default), None
-    if recipe.quantization == GGUF:
-        # The project's own definition computes all families with weights in blocks.
+    if recipe.quantization == GGUF and kind in FAMILIES:
+        # The project's own definition computes them, with or without MLC-LLM.
         recipe = replace(recipe, mlc_tree=None)
     if device := getattr(args, "accelerator", None):
         offload = find_offload(device, args.attention == "device")
@@ -275,16 +279,16 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     return job
 
 
-def _usual_format(source: Path, *, mlc: bool) -> str:
-    """Return the format of a model's weights without ``--quantization``."""
-    if source.suffix == ".gguf":
-        # A first look has no package that reads the file.
-        if at_first_look() or (kind := kind_of_file(source)) in FAMILIES:
-            return GGUF
-    else:
-        kind = kind_of(source) if (source / CONFIG_FILE).is_file() else ""
-    # Vectors are compared with those of other programs, so that no weight is rounded.
-    return MODEL_FORMAT if mlc and kind != ENCODER else DEFAULT_FORMAT
+def _kind_of(source: Path, *, mlc: bool) -> tuple[str, bool]:
+    """Return the kind of a model, and whether its weights stay in a file's blocks by default."""
+    if source.suffix == ".gguf" and not at_first_look():
+        kind, experts = kind_of_file(source)
+        # Experts are most of a mixture's weights.
+        return kind, kind in FAMILIES or (mlc and experts)
+    if (source / CONFIG_FILE).is_file():
+        return kind_of(source), False
+    # A first look has no package that reads a file. Pinned ones are of a family of the project.
+    return FAMILIES[0], source.suffix == ".gguf"
 
 
 def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:

@@ -315,7 +315,7 @@ def _parts(
     name: str, shape: tuple[int, ...], config: FamilyConfig
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return names and shapes of the file tensors that make up a parameter."""
-    matrices, axis = matrices_of(name, config.experts), max(0, len(shape) - 2)
+    matrices, axis = matrices_of(name, config), max(0, len(shape) - 2)
     heads = (config.heads, config.kv_heads, config.kv_heads)
     rows = [shape[axis] // len(matrices)] * len(matrices)
     if len(matrices) == len(heads):

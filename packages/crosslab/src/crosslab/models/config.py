@@ -106,7 +106,7 @@ class FamilyConfig(LlamaConfig):
         rope: ``rope_scaling`` of the type "llama3": factor, low_freq_factor, high_freq_factor,
             original_max_position_embeddings; None for plain rotary embeddings.
         experts: feed-forward layers of a mixture, each of width ``intermediate``; 0: one layer
-            without a choice (Qwen 3 MoE).
+            without a choice (Mixtral, Qwen 3 MoE).
         chosen: experts that compute a token.
         shares: weights of the chosen experts add up to 1.
     """
@@ -131,10 +131,12 @@ class FamilyConfig(LlamaConfig):
 LENGTHS = ("max_position_embeddings", "n_positions", "context_length")
 # Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
-MIXTURE = "qwen3_moe"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTURE)
+MIXTRAL, MIXTURE = "mixtral", "qwen3_moe"
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTRAL, MIXTURE)
 """Values of ``model_type`` that :func:`read_family` supports."""
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+# Names of the number of experts.
+_EXPERTS = {MIXTRAL: "num_local_experts", MIXTURE: "num_experts"}
 # Larger values are refused: int64 does not hold them.
 _LARGEST = 2.0**63
 _UNSUPPORTED = ("mlp_bias", "use_sliding_window", "mlp_only_layers")
@@ -248,8 +250,8 @@ def read_family(path: Path) -> FamilyConfig:
         gelu=gemma,
         embedding_scale=plain.hidden**0.5 if gemma else 1.0,
         rope=_rope(path, table.get("rope_scaling")),
-        experts=_size(path, table, "num_experts") if mixture else 0,
-        chosen=_size(path, table, "num_experts_per_tok") if mixture else 0,
+        experts=_size(path, table, _EXPERTS[family]) if family in _EXPERTS else 0,
+        chosen=_size(path, table, "num_experts_per_tok") if family in _EXPERTS else 0,
         shares=bool(table.get("norm_topk_prob", False)) if mixture else True,
     )
 

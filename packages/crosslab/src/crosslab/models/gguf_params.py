@@ -125,11 +125,12 @@ class GgufWeights:
         return layout
 
     @cached_property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight; of a weight in blocks, its rows and inputs."""
         return logical_shapes(self._model, self._stored)
 
     def _segment(self, names: tuple[str, ...]) -> Segment:
-        rows, inputs = self._shapes[names[0]]
+        rows, inputs = self.shapes[names[0]]
         return Segment(rows, inputs, FILE_TYPES[self.types[names[0]]].stored_as, (names,))
 
     def params(self, layout: Layout) -> Iterator[tuple[str, Part]]:

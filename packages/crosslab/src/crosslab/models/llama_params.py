@@ -15,7 +15,14 @@ from rich.progress import track
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import gguf_formats, gguf_params
-from crosslab.models.config import FamilyConfig, LlamaConfig, read_config, read_family, write_config
+from crosslab.models.config import (
+    MIXTRAL,
+    FamilyConfig,
+    LlamaConfig,
+    read_config,
+    read_family,
+    write_config,
+)
 from crosslab.models.gguf_params import GgufWeights, Segment, joined
 from crosslab.models.params import resumed_shards, write_params
 from crosslab.models.weights_file import F32, save_weights
@@ -69,9 +76,23 @@ def param_widths(config: LlamaConfig) -> dict[str, int]:
     """Return the number of inputs of each matrix, by its name in any family's definition."""
     shapes = family_shapes(config) if isinstance(config, FamilyConfig) else param_shapes(config)
     widths = {name: shape[-1] for name, shape in shapes.items()}
-    return widths | {name.replace("qkv_proj", "c_attn"): n for name, n in widths.items()}
+    return widths | {other_name(name): n for name, n in widths.items()}
 
 
+def other_name(name: str) -> str:
+    """Return the name of a parameter in definitions of MLC-LLM that have another one."""
+    for ours, theirs in _OTHERS.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+# Of Qwen's queries, keys and values, and of Mixtral's feed-forward layers.
+_OTHERS = {
+    ".qkv_proj.": ".c_attn.",
+    ".mlp.moe_gate_up_proj.": ".moe.e1_e3.",
+    ".mlp.moe_down_proj.": ".moe.e2.",
+    ".mlp.gate.": ".moe.gate.",
+}
 EXPERTS = ".mlp.moe_"
 """Part of the name of a parameter that holds the weights of all experts."""
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -85,17 +106,25 @@ def sources_of(name: str) -> list[str]:
     return [name]
 
 
-def matrices_of(name: str, experts: int) -> list[list[str]]:
+# Mixtral's published names.
+_MIXTRAL = {".mlp.": ".block_sparse_moe.", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+
+def matrices_of(name: str, family: FamilyConfig | None) -> list[list[str]]:
     """Return Hugging Face's names of the weights that a parameter joins, row after row.
 
     Each entry of the list has one name, or that of each expert's weight.
     """
-    if EXPERTS not in name:
-        return [[source] for source in sources_of(name)]
-    return [
-        [source.replace(".mlp.", f".mlp.experts.{expert}.") for expert in range(experts)]
-        for source in sources_of(name.replace(EXPERTS, ".mlp."))
-    ]
+    matrices = [[source] for source in sources_of(name.replace(EXPERTS, ".mlp."))]
+    if family and EXPERTS in name:
+        matrices = [
+            [source.replace(".mlp.", f".mlp.experts.{e}.") for e in range(family.experts)]
+            for (source,) in matrices
+        ]
+    if family and family.family == MIXTRAL and ".mlp." in name:
+        for ours, theirs in _MIXTRAL.items():
+            matrices = [[each.replace(ours, theirs) for each in names] for names in matrices]
+    return matrices
 
 
 def fuse_weights(
@@ -134,7 +163,7 @@ class FileWeights(Mapping[str, F32]):
             self._shapes = param_shapes(read_config(model / "config.json"))
         else:
             self._shapes = family_shapes(family)
-        self._experts = family.experts if family else 0
+        self._family = family
         # Gemma multiplies by its norm weights plus 1.
         self._gemma = family is not None and family.gelu
 
@@ -142,7 +171,7 @@ class FileWeights(Mapping[str, F32]):
         shape = self._shapes[name]
         parts = [
             joined([self._weights.read(source) for source in sources])
-            for sources in matrices_of(name, self._experts)
+            for sources in matrices_of(name, self._family)
         ]
         whole: F32 = np.concatenate(parts, axis=max(0, parts[0].ndim - 2))
         if whole.shape != shape:
@@ -189,7 +218,7 @@ def gguf_layout(model: Path) -> dict[str, tuple[Segment, ...]]:
     """Return the segments of an imported model's parameters that stay in GGUF blocks."""
     config = read_family(model / "config.json")
     names = family_shapes(config)
-    return GgufWeights(model).layout({name: matrices_of(name, config.experts) for name in names})
+    return GgufWeights(model).layout({name: matrices_of(name, config) for name in names})
 
 
 def convert_gguf(model: Path, cache: Path) -> Path:

@@ -30,6 +30,11 @@ Rounded = Callable[[F32, int, str], F32]
 RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
 
 
+# Names of a mixture's parameters.
+_MIXTURE = "mlp.gate", "mlp.moe_gate_up_proj", "mlp.moe_down_proj"
+_MIXTRAL = "moe.gate", "moe.e1_e3", "moe.e2"
+
+
 @dataclass(frozen=True)
 class Answer:
     """A greedy answer.
@@ -78,6 +83,8 @@ class ReferenceLlama:
     attend: Attend | None = None
     family: FamilyConfig = field(init=False)
     qkv: str = field(init=False)
+    gate: str = field(init=False)
+    experts: list[str] = field(init=False)
     # Name of the product after the attention of each layer.
     outputs: list[str] = field(init=False)
 
@@ -89,6 +96,9 @@ class ReferenceLlama:
         # MLC-LLM has two names for the layer of queries, keys and values.
         fused = "model.layers.0.self_attn.c_attn.weight" in self.params
         self.qkv = "self_attn.c_attn" if fused else "self_attn.qkv_proj"
+        # And for those of Mixtral's experts.
+        apart = "model.layers.0.moe.gate.weight" in self.params
+        self.gate, *self.experts = _MIXTRAL if apart else _MIXTURE
         self.outputs = ["self_attn.o_proj"] * self.config.layers
         shape = (0, self.config.kv_heads, self.config.head_dim)
         self.keys = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
@@ -175,7 +185,8 @@ class ReferenceLlama:
         if self.blocks:
             return self.int8 and name in self.blocks
         # MLC-LLM keeps the gate in float32, and experts in an order that no int8 kernel reads.
-        return self.int8 and not (self.family.experts and ".mlp." in name)
+        mixture = (self.gate, *self.experts) if self.family.experts else ()
+        return self.int8 and not any(part in name for part in mixture)
 
     def _norm(self, x: F32, name: str) -> F32:
         mean = np.mean(np.square(x), axis=-1, keepdims=True)
@@ -197,22 +208,23 @@ class ReferenceLlama:
 
         Rows are computed in the order of the experts, as compiled models do.
         """
-        scores = _softmax(self._linear(x, layer, "mlp.gate"))
+        scores = _softmax(self._linear(x, layer, self.gate))
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.family.chosen]
         weights = np.take_along_axis(scores, chosen, axis=1)
         if self.family.shares:
             weights = weights / weights.sum(axis=1, keepdims=True)
         order = np.argsort(chosen.reshape(-1), kind="stable")
         experts, tokens = chosen.reshape(-1)[order], order // self.family.chosen
-        gate, up = np.split(self._of_experts(x[tokens], experts, layer, "gate_up"), 2, axis=-1)
+        gate_up, down = self.experts
+        gate, up = np.split(self._of_experts(x[tokens], experts, layer, gate_up), 2, axis=-1)
         gated = gate / (1 + np.exp(-gate)) * up * weights.reshape(-1)[order, None]
         out = np.zeros_like(x)
-        np.add.at(out, tokens, self._of_experts(gated, experts, layer, "down"))
+        np.add.at(out, tokens, self._of_experts(gated, experts, layer, down))
         return out
 
     def _of_experts(self, x: F32, experts: NDArray[np.int64], layer: int, name: str) -> F32:
         """Multiply each row of x by the weights of its expert."""
-        param = f"model.layers.{layer}.mlp.moe_{name}_proj.weight"
+        param = f"model.layers.{layer}.{name}.weight"
         weight = self.params[param]
         used = np.unique(experts)
 

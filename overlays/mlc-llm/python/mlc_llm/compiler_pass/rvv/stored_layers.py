@@ -117,8 +117,8 @@ class StoredExperts(StoredMatrix):
         super().__init__(layer.weight, segments)
 
     def forward(self, x: nn.Tensor, indptr: nn.Tensor) -> nn.Tensor:
-        """Return float32 [rows, outputs]; rows indptr[e] to indptr[e + 1] of x are expert e's."""
-        shape = [x.shape[0], self.rows]
+        """Return float32 [rows, outputs]; the arguments are those of ``experts_on_cpu.experts``."""
+        shape = [indptr.shape[1] if indptr.ndim > 1 else x.shape[0], self.rows]
         return _call("experts", [x, *self.parts(), indptr], self.segments, shape)
 
 

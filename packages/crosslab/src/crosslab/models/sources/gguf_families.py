@@ -143,11 +143,19 @@ class GgufFamily:
                         joined = fused(pieces, file[self.groups])
                     except ValueError as error:
                         raise _misfit(name, values, file) from error
-                    yield self._name(name.replace(part, whole)), joined
+                    yield self.published_name(name.replace(part, whole)), joined
                 return
-        yield self._name(name), values
+        yield self.published_name(name), values
 
-    def _name(self, name: str) -> str:
+    def keeps_rows(self, name: str) -> bool:
+        """Return True if a weight has the tensor's rows, which may be in another order."""
+        parts = [part for _, *parts in self.fuse for part in parts]
+        changes = [change for change in self.change if re.search(change["of"], name)]
+        rows_alone = [set(c) == {"of", "swap"} and c["swap"][0] == "0" for c in changes]
+        return all(rows_alone) and not any(part in name for part in parts)
+
+    def published_name(self, name: str) -> str:
+        """Return the name in published files of a weight with a name of the table."""
         for pattern, replacement in self.published:
             name = re.sub(pattern, replacement, name)
         return name

@@ -20,8 +20,6 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import families as published_families
 from crosslab.models import gguf_formats as gguf_formats_module
-from crosslab.models.config import FAMILIES
-from crosslab.models.formats import GGUF
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
 from crosslab.models.gguf_formats import stays_in_blocks
 from crosslab.models.gguf_params import TYPES
@@ -110,17 +108,13 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     file = _metadata(source, reader, fields)
     family = family_of(file)
     _check_whole(source, fields, tensors)
-    if blocks and family.kind not in FAMILIES:
-        raise UserError(
-            f"{source.name}: weights of a model of type {family.kind!r} do not stay in blocks",
-            remedy=f"give another --quantization than {GGUF}",
-        )
     config = family.config(file)
     factors = tensors.pop(ROPE_FACTORS, None)
     if factors is not None:
         config["rope_scaling"] = rope_scaling(config, _floats(factors))
     named = _published(file, tensors, family)
-    weights = ((name, _values(tensor, blocks=blocks)) for name, tensor in named.items())
+    stay = {name for name, t in named.items() if blocks and _stays(t) and family.keeps_rows(name)}
+    weights = ((name, _values(t, blocks=name in stay)) for name, t in named.items())
     save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
     ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
     special = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
@@ -129,10 +123,10 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
         about = {"model_type": family.within, "text_config": about}
     if blocks:
         about[TYPES] = {
-            name: tensor.tensor_type.name
-            for whole, tensor in named.items()
-            if _stays(tensor)
-            for name in names_of(whole, len(tensor.data))
+            family.published_name(name): named[whole].tensor_type.name
+            for whole in named
+            if whole in stay
+            for name in names_of(whole, len(named[whole].data))
         }
     for name, table in (("config", about), ("generation_config", special)):
         text = json.dumps(table, indent=2) + "\n"
@@ -140,13 +134,14 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     save_tokenizer(build_tokenizer(fields), fields, folder)
 
 
-def kind_of_file(source: Path) -> str:
-    """Return the ``model_type`` of a GGUF file's model.
+def kind_of_file(source: Path) -> tuple[str, bool]:
+    """Return the ``model_type`` of a GGUF file's model, and True if it has experts.
 
     Raises:
         UserError: the file is not a GGUF file, or its family is not supported.
     """
-    return family_of(_metadata(source, *open_gguf(source))).kind
+    file = _metadata(source, *open_gguf(source))
+    return family_of(file).kind, bool(file["expert_count | default(0)"])
 
 
 def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Metadata:
@@ -193,8 +188,8 @@ def _stays(tensor: ReaderTensor) -> bool:
 
 
 def _values(tensor: ReaderTensor, *, blocks: bool) -> NDArray[Any]:
-    """Return a tensor: with ``blocks``, matrices as bytes [..., rows, bytes]; else float32."""
-    return np.ascontiguousarray(tensor.data) if blocks and _stays(tensor) else _floats(tensor)
+    """Return a tensor: with ``blocks``, its bytes [..., rows, bytes]; else float32."""
+    return np.ascontiguousarray(tensor.data) if blocks else _floats(tensor)
 
 
 def _floats(tensor: ReaderTensor) -> F32:

@@ -78,6 +78,11 @@ class Parts:
         count = tirx.max(tirx.truncdiv(all_rows, size), int64(1))
         return Parts(all_rows, size, count, (tirx.Bind(threads, pool),))
 
+    @staticmethod
+    def row_of_data(row: Any) -> Any:
+        """Return the row of the data that a row reads."""
+        return row
+
     @property
     def whole(self) -> bool:
         """Return True if the rows are never split."""
@@ -132,36 +137,48 @@ class Parts:
 
 @dataclass(frozen=True)
 class RowsOfExperts:
-    """The rows of each expert of a mixture, which are neighbours; :class:`Parts` has the methods.
+    """The rows of a mixture, each with the weights of its expert; :class:`Parts` has the methods.
 
     Attributes:
-        indptr: buffer [experts + 1]: rows ``indptr[e]`` up to ``indptr[e + 1]`` are of expert e.
+        index: buffer [experts + 1]: rows ``index[e]`` up to ``index[e + 1]`` are of expert e; or
+            [1, rows]: the expert of each row.
+        one_x: all rows read one row of the data.
     """
 
-    indptr: Any
+    index: Any
+    one_x: bool = False
     bindings: tuple[Any, ...] = ()
 
     @property
-    def experts(self) -> int:
-        """Return the number of experts."""
-        return int(self.indptr.shape[0]) - 1
+    def steps(self) -> int:
+        """Return the number of experts, or of rows if each row names its expert."""
+        return int(self.index.shape[-1]) - (len(self.index.shape) == 1)
 
-    def _some(self, expert: Any, body: Callable[[Any, Any], Any]) -> Any:
-        """Return the body for an expert's first row and number of rows, if it has any."""
-        first = tirx.BufferLoad(self.indptr, [expert])
-        rows = tirx.BufferLoad(self.indptr, [expert + 1]) - first
-        return tirx.IfThenElse(rows > 0, body(int64(first), int64(rows)), None)
+    def row_of_data(self, row: Any) -> Any:
+        """Return the row of the data that a row reads."""
+        return int64(0) if self.one_x else row
+
+    def _some(self, step: Any, body: Callable[[Any, Any, Any], Any]) -> Any:
+        """Return the body for the first row, number of rows and expert of a step, if any row."""
+        if len(self.index.shape) > 1:
+            expert = tirx.BufferLoad(self.index, [0, step])
+            return body(int64(step), int64(1), int64(expert))
+        first = tirx.BufferLoad(self.index, [step])
+        rows = tirx.BufferLoad(self.index, [step + 1]) - first
+        return tirx.IfThenElse(rows > 0, body(int64(first), int64(rows), int64(step)), None)
 
     def rounded(self, body: Callable[[Any, Any, Any, Any], Any]) -> Any:
-        """Return a parallel loop over experts whose body computes the rows of one."""
-        expert = tirx.Var("expert", "int32")
-        inner = self._some(expert, lambda first, rows: body(first, rows, first, rows))
-        return tirx.For(expert, 0, self.experts, tirx.ForKind.PARALLEL, inner)
+        """Return a parallel loop over the steps whose body computes the rows of one."""
+        if self.one_x:
+            return body(int64(0), int64(1), int64(0), int64(1))
+        step = tirx.Var("step", "int32")
+        inner = self._some(step, lambda first, rows, _: body(first, rows, first, rows))
+        return tirx.For(step, 0, self.steps, tirx.ForKind.PARALLEL, inner)
 
     def shared(self, outputs: Any, width: int, body: Callable[..., Any]) -> Any:
-        """Return a parallel loop over runs of ``width`` outputs of each expert.
+        """Return a parallel loop over runs of ``width`` outputs of each step.
 
-        Experts are the fast index: threads take as many runs of each, whichever have rows.
+        Steps are the fast index: threads take as many runs of each, whichever have rows.
 
         Args:
             outputs: of an expert.
@@ -169,11 +186,11 @@ class RowsOfExperts:
             body: as that of Parts, with the number of the expert.
         """
         n, task = int(outputs), tirx.Var("task", "int32")
-        expert, panel = tirx.truncmod(task, self.experts), tirx.truncdiv(task, self.experts)
+        step, panel = tirx.truncmod(task, self.steps), tirx.truncdiv(task, self.steps)
         start = int64(panel) * width
         count = tirx.min(n - start, int64(width))
         inner = self._some(
-            expert, lambda first, rows: body(first, rows, start, count, int64(expert))
+            step, lambda first, rows, expert: body(first, rows, start, count, expert)
         )
-        tasks = -(-n // width) * self.experts
+        tasks = -(-n // width) * self.steps
         return tirx.For(task, 0, tasks, tirx.ForKind.PARALLEL, inner)

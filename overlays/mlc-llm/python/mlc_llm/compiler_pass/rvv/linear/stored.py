@@ -44,7 +44,8 @@ class StoredLayer:
         parts: buffers of the segments' parts, one after the other.
         out: of it.
         segments: of the weights.
-        indptr: of experts: the rows from its element e up to the next one are of expert e.
+        index: of experts: the rows from its element e up to the next one are of expert e; or
+            [1, rows], the expert of each row, and of one row of data the product with each.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class StoredLayer:
     parts: list[Any]
     out: Any
     segments: tuple[StoredSegment, ...]
-    indptr: Any = None
+    index: Any = None
 
     @property
     def rows(self) -> Any:
@@ -79,7 +80,7 @@ def stored_function(
 
     Args:
         kind: see :class:`StoredLayer`.
-        arguments: shape and type of the data, of all parts, and of an indptr, if any.
+        arguments: shape and type of the data, of all parts, and of an index of experts, if any.
         out: shape of the output.
         segments: of the weights.
     """
@@ -103,8 +104,8 @@ def stored_layer(func: tirx.PrimFunc) -> StoredLayer | None:
     about = json.loads(str(text))
     segments = tuple(map(StoredSegment.of, about["segments"]))
     data, *parts, out = func.params
-    indptr = parts.pop() if about["kind"] == EXPERTS else None
-    return StoredLayer(about["kind"], data, parts, out, segments, indptr)
+    index = parts.pop() if about["kind"] == EXPERTS else None
+    return StoredLayer(about["kind"], data, parts, out, segments, index)
 
 
 def stored_places(layer: StoredLayer) -> Places:
@@ -163,11 +164,12 @@ def _linear(layer: StoredLayer, symbols: list[str], routines: Routines) -> Any:
         if segment.block not in ready:
             size = layer.rows * _ready_bytes(layer, segment.block)
             ready[segment.block] = tirx.decl_buffer((size,), "uint8", f"ready_{segment.block}")
-    if layer.indptr is None:
+    if layer.index is None:
         most = max(segment.rows for segment in layer.segments)
         parts: Rows = Parts.of(layer.rows, most, routines.columns)
     else:
-        parts = RowsOfExperts(layer.indptr)
+        by_row = len(layer.index.shape) > 1
+        parts = RowsOfExperts(layer.index, by_row and int(layer.data.shape[0]) == 1)
     statements = [*parts.bindings]
     statements += [_round(layer, routines, parts, *of_block) for of_block in ready.items()]
     start = 0
@@ -218,7 +220,8 @@ def _segment(
 
     def some(first: Any, rows: Any, start: Any, count: Any, expert: Any = 0) -> Any:
         to = layer.out.access_ptr("w", offset=first * all_outputs + column + start)
-        rounded = ready.access_ptr("r", offset=first * _ready_bytes(layer, segment.block))
+        row = parts.row_of_data(first)
+        rounded = ready.access_ptr("r", offset=row * _ready_bytes(layer, segment.block))
         sizes = [rows, count, int64(k), all_outputs, int64(routines.columns)]
         pointers = [to, rounded, *_pointers(buffers, expert * n + start, segment)]
         return _block(layer, "product", call(symbol, [*pointers, *sizes]), [])
@@ -227,6 +230,6 @@ def _segment(
 
 
 def _block(layer: StoredLayer, name: str, body: Any, allocated: list[Any]) -> Any:
-    inputs = [layer.data, *layer.parts, *([] if layer.indptr is None else [layer.indptr])]
+    inputs = [layer.data, *layer.parts, *([] if layer.index is None else [layer.index])]
     reads = [whole(buffer) for buffer in inputs]
     return block_of(body, name, reads, [whole(layer.out)], allocated)
