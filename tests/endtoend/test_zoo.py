@@ -101,9 +101,10 @@ EXACT = r"mlp\.(gate|router|shared_expert_gate)\.|kv_b_proj"
     ("name", "kind", "bound"),
     [
         ("qwen2_moe", "Q4_0", 1e-5),
-        # Float32's noise of 1e-7 changes a rounding, which changes others: by 2e-2 in transformers.
+        # Noise below float32's changes a rounding in these, which changes others: transformers' own
+        # logits move by 2e-2, and those of gpt-oss by 0.13 where another expert is chosen.
         ("deepseek_v2", "Q4_0", 3e-2),
-        ("gpt_oss", "MXFP4", 1e-5),
+        ("gpt_oss", "MXFP4", 3e-2),
     ],
 )
 def test_experts_stay_in_the_blocks_of_a_file(
