@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of models with states (Qwen3.5) or sinks and windows (gpt-oss) in the engine.
-
-transformers judges the tokens.
-"""
+"""Qwen3.5 in the engine: states follow their sequences; transformers judges the tokens."""
 
 from __future__ import annotations
 
-import copy
 import importlib
+import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +19,11 @@ from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain
-from crosslab.models.families import Family, chosen
+from crosslab.models.families import chosen
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.reference import need_packages
 
-CONTEXT, LENGTH = 512, 1
-# Most tokens of a call; gpt-oss' is its window.
-CHUNKS = {"qwen3_5": 128, "gpt_oss": 32}
+CONTEXT, CHUNK, LENGTH = 512, 128, 1
 # The largest distance of a chosen token's logit from the largest, as a part of the largest: a tie.
 TIE = 1e-3
 RANDOM = random.Random(4)
@@ -42,17 +37,16 @@ PROMPTS = {n: prompt_of(n) for n in (1, 2, 63, 64, 65, 300)}
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A compiled model, and transformers' one of the same weights."""
+class Hybrid:
+    """The compiled model, and transformers' one of the same weights."""
 
-    name: str
     probe: Path
     params: Path
     library: Path
     torch_model: Any
 
     def run(self, requests: list[dict[str, Any]], **plan: Any) -> dict[str, Any]:
-        sizes = {"tokens": CONTEXT, "chunk": CHUNKS[self.name], "steps": 0, **plan}
+        sizes = {"tokens": CONTEXT, "chunk": CHUNK, "steps": 0, **plan}
         return tiny_runner.run_plan(
             self.probe, self.params, library=self.library, requests=requests, **sizes
         )
@@ -68,90 +62,84 @@ class Compiled:
         assert float(distance.max()) < TIE, f"token {int(distance.argmax())} of the answer"
 
 
-def random_model(family: Family) -> Any:
+def random_model() -> Any:
     """The reference in float32, with weights that bfloat16 represents, and long memories."""
     torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
-    config = copy.deepcopy(dict(family.config))
+    config = dict(chosen(["qwen3_5"])[0].config) | {"max_position_embeddings": CONTEXT}
     del config["model_type"]
-    kind = getattr(transformers, family.reference)
-    made = kind.config_class(**config)
+    made = transformers.Qwen3_5TextConfig(**config)
     made._attn_implementation = "eager"
     torch.manual_seed(5)
-    model = kind(made).eval().to(torch.float32)
+    model = transformers.Qwen3_5ForCausalLM(made).eval().to(torch.float32)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            value = weight.uniform_(-3, 0) if name.endswith(("A_log", "sinks")) else weight
-            if weight.ndim == 2 or ".experts." in name:
+            value = weight.uniform_(-3, 0) if name.endswith("A_log") else weight
+            if weight.ndim == 2:
                 # Large embeddings, so that answers repeat themselves now and then.
                 scale = 3 if "embed" in name else 1
-                value = torch.randn(weight.shape) * scale / weight.shape[-1] ** 0.5
+                value = torch.randn(weight.shape) * scale / weight.shape[1] ** 0.5
             exact = from_bfloat16(to_bfloat16(value.numpy().astype(np.float32)))
             weight.copy_(torch.from_numpy(exact))
     return model
 
 
-@pytest.fixture(scope="module", params=CHUNKS)
-def compiled(
-    request: pytest.FixtureRequest, sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory
-) -> Compiled:
+@pytest.fixture(scope="module")
+def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Hybrid:
     trees = tools()
     try:
         need_packages()
     except UserError as error:
         pytest.skip(str(error))
-    family, chunk = chosen([request.param])[0], CHUNKS[request.param]
-    sizes = {"max_position_embeddings": CONTEXT}
-    sizes |= {"sliding_window": chunk} if "sliding_window" in family.config else {}
-    family = replace(family, config={**family.config, **sizes})
-    folder = tmp_path_factory.mktemp(family.name)
-    model = random_model(family)
+    family = chosen(["qwen3_5"])[0]
+    folder = tmp_path_factory.mktemp("hybrid")
+    model = random_model()
     save = importlib.import_module("safetensors.numpy").save_file
     weights = {family.published(n): p.detach().numpy() for n, p in model.named_parameters()}
     save(weights, folder / "model.safetensors")
-    family.write_config(folder)
+    config = {"text_config": {**family.config, "max_position_embeddings": CONTEXT}}
+    text = json.dumps({"model_type": family.within, **config})
+    (folder / "config.json").write_text(text, encoding="utf-8")
     cache = shared_builds.CACHE
     params = convert_weight(trees, folder, "q0f32", cache)
     kernels = cached_kernels(KernelTarget.HOST, cache)
-    asked = MlcCompileRequest(
-        *(folder, "q0f32", "cpu", CONTEXT), form="shared", prefill_chunk=chunk, kernels=kernels
+    request = MlcCompileRequest(
+        *(folder, "q0f32", "cpu", CONTEXT), form="shared", prefill_chunk=CHUNK, kernels=kernels
     )
-    library = compile_model(trees, asked, cache)
+    library = compile_model(trees, request, cache)
     delta = [entry for entry in library.tensorized if "delta" in entry["function"]]
     assert all(entry["symbol"] for entry in delta)
-    assert len(delta) == (7 if family.name == "qwen3_5" else 0)
+    assert len(delta) == 7
     probe = tiny_runner.build_engine_probe(tiny_runner.host_request())
-    return Compiled(family.name, probe, params, library.library, model)
+    return Hybrid(probe, params, library.library, model)
 
 
 @pytest.mark.parametrize(
     ("length", "chunk"),
     [(1, 128), (2, 128), (63, 128), (64, 128), (65, 1), (65, 7), (65, 64), (300, 128), (300, 100)],
 )
-def test_a_prompt_is_read_in_chunks_of_any_size(
-    compiled: Compiled, length: int, chunk: int
-) -> None:
-    prompt, chunk = PROMPTS[length], min(chunk, CHUNKS[compiled.name])
-    told = compiled.run([{"tokens": prompt, "max_tokens": 12}], chunk=chunk)
+def test_a_prompt_is_read_in_chunks_of_any_size(hybrid: Hybrid, length: int, chunk: int) -> None:
+    prompt = PROMPTS[length]
+    told = hybrid.run([{"tokens": prompt, "max_tokens": 12}], chunk=chunk)
     (got,) = told["answers"]
     assert (got["finish"], len(got["tokens"])) == (LENGTH, 12), got["error"]
-    compiled.check(prompt, got["tokens"])
+    hybrid.check(prompt, got["tokens"])
 
 
-def test_sequences_of_several_lengths_answer_at_once(compiled: Compiled) -> None:
+def test_sequences_of_several_lengths_answer_at_once(hybrid: Hybrid) -> None:
     """Decoded in one batch, and beside a prompt that is read."""
     lengths = (300, 2, 65, 64)
     asked = [{"tokens": PROMPTS[n], "max_tokens": 20, "step": 2 * i} for i, n in enumerate(lengths)]
-    told = compiled.run(asked, sequences=4)
+    told = hybrid.run(asked, sequences=4)
     assert told["steps"][-1]["mixed"] > 0
     for length, got in zip(lengths, told["answers"], strict=True):
         assert len(got["tokens"]) == 20
-        compiled.check(PROMPTS[length], got["tokens"])
+        hybrid.check(PROMPTS[length], got["tokens"])
 
 
-def test_a_chat_goes_on_where_its_rows_or_states_are(compiled: Compiled) -> None:
-    """A whole sequence goes on; one that differs goes on from there, or from a checkpoint."""
+def test_a_chat_goes_on_where_its_states_are(hybrid: Hybrid) -> None:
+    """A whole sequence goes on; one that differs late goes on from its checkpoint."""
     first = PROMPTS[65]
-    (got,) = compiled.run([{"tokens": first, "max_tokens": 10}])["answers"]
+    (got,) = hybrid.run([{"tokens": first, "max_tokens": 10}])["answers"]
     second = [*first, *got["tokens"], 7, 8, 9]
     late = [*first[:60], 1, 2, 3]
     early = [*first[:30], 4, 5, 6]
@@ -159,31 +147,30 @@ def test_a_chat_goes_on_where_its_rows_or_states_are(compiled: Compiled) -> None
         {"tokens": tokens, "max_tokens": 10, "step": 40 * i}
         for i, tokens in enumerate((first, second, late, early))
     ]
-    told = compiled.run(asked, sequences=2, steps=200)
+    told = hybrid.run(asked, sequences=2, steps=200)
     for wanted, got in zip(asked, told["answers"], strict=True):
         assert len(got["tokens"]) == 10
-        compiled.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
+        hybrid.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
     # A checkpoint is a page before the last whole page of a prompt; the last token was never read.
-    differing = [48, 0] if compiled.name == "qwen3_5" else [60, 30]
-    assert [got["cached"] for got in told["answers"]] == [0, 65 + 10 - 1, *differing]
+    assert [got["cached"] for got in told["answers"]] == [0, 65 + 10 - 1, 48, 0]
 
 
-def test_wrong_guesses_leave_no_trace(compiled: Compiled) -> None:
+def test_wrong_guesses_leave_no_trace_in_a_state(hybrid: Hybrid) -> None:
     prompt = [5, 6, 7, 8] * 20
     asked = [
         {"tokens": tokens, "max_tokens": 200, "step": 210 * i}
         for i, tokens in enumerate((prompt, PROMPTS[65], [*prompt, 9]))
     ]
-    told = compiled.run(asked, lookup=1, steps=650)
+    told = hybrid.run(asked, lookup=1, steps=650)
     last = told["steps"][-1]
     assert 0 < last["right"] < last["guessed"]
     for wanted, got in zip(asked, told["answers"], strict=True):
         assert len(got["tokens"]) == 200
-        compiled.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
+        hybrid.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
 
 
-def test_many_requests_in_little_room(compiled: Compiled) -> None:
-    """Forks, cuts and evictions of sequences."""
+def test_many_requests_in_little_room(hybrid: Hybrid) -> None:
+    """Forks, cuts and evictions of sequences and their states."""
     choice = random.Random(6)
     prompts: list[list[int]] = []
     for _ in range(24):
@@ -191,9 +178,9 @@ def test_many_requests_in_little_room(compiled: Compiled) -> None:
         cut = choice.randrange(1, len(base) + 1)
         prompts.append([*base[:cut], *(choice.randrange(512) for _ in range(3))][:110])
     asked = [{"tokens": p, "max_tokens": 6, "step": choice.randrange(100)} for p in prompts]
-    told = compiled.run(asked, sequences=3, total=480, tokens=128, steps=150, lookup=1)
+    told = hybrid.run(asked, sequences=3, total=480, tokens=128, steps=150, lookup=1)
     for wanted, got in zip(asked, told["answers"], strict=True):
         assert len(got["tokens"]) == 6, got["error"]
-        compiled.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
+        hybrid.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
     assert told["steps"][-1]["cached"] > 0
     assert told["steps"][-1]["pages_running"] == 0
