@@ -171,7 +171,36 @@ FORMATS = (
     ),
     Format("resources", ".tf", "  KEY = VALUE", "", 'resource "box" "NAME" {', "}\n"),
     Format("sections of Markdown", ".md", "- KEY is VALUE", "", "## NAME\n", ""),
+    Format("tests of Zig", ".zig", "    try step(KEY, VALUE);", "", 'test "NAME" {', "}\n"),
+    Format("sets of Nix", ".nix", "    KEY = VALUE;", "", "  NAME = build {", "  };", "{", "}"),
+    Format(
+        *("clauses of Elixir", ".ex", "    put(x, :KEY, VALUE)", "", "  def run(:NAME, x) do"),
+        *("  end\n", "defmodule X do", "end"),
+    ),
+    Format("messages", ".proto", "  int32 KEY = VALUE;", "", "message NAME {", "}\n"),
+    Format(
+        *("jobs", ".yml", "      - run: set KEY VALUE", "", "  NAME:\n    runs-on: ubuntu"),
+        *("", "on: push\njobs:"),
+    ),
+    Format(
+        *("rules of media", ".css", "    KEY: VALUEpx;", "", "@media NAME {\n  .box {"),
+        "  }\n}",
+    ),
+    Format(
+        *("environments of LaTeX", ".tex", "  \\item KEY is VALUE", "", "\\begin{list}[NAME]"),
+        "\\end{list}\n",
+    ),
+    Format("targets of make", ".mk", "\tset KEY VALUE", "", "NAME: all", "", "all:"),
+    Format("branches of CMake", ".cmake", "  set(KEY VALUE)", "", "if(NAME)", "endif()"),
+    Format("options of Kconfig", ".kconfig", "\tKEY VALUE", "", "config NAME", ""),
+    Format("nodes", ".dts", "\t\tKEY = <VALUE>;", "", "\tNAME: box@1 {", "\t};\n", "/ {", "};"),
+    Format("functions of assembly", ".S", "\tli\tKEY, VALUE", "", "NAME:", "\tret\n", "\t.text"),
+    Format("modules of Verilog", ".v", "  assign KEY = VALUE;", "", "module NAME;", "endmodule\n"),
+    Format("hosts", ".conf", "    KEY VALUE", "", "Host NAME", ""),
 )
+_CODE = (".c", ".go", ".java", ".js", ".py", ".rs", ".ts")
+#: Numbers that are written as words.
+_WORDS = {-1: "fast", -2: "slow"}
 _KEYS = ("port", "tls", "path", "retries", "timeout", "weight", "depth")
 
 
@@ -209,7 +238,8 @@ def written(form: Format, records: Sequence[Entry]) -> bytes:
             for k, _ in entry.fields
         ]
         lines = [
-            line.replace("VALUE", str(v)) for line, (_, v) in zip(lines, entry.fields, strict=True)
+            line.replace("VALUE", _WORDS.get(v, str(v)))
+            for line, (_, v) in zip(lines, entry.fields, strict=True)
         ]
         if form.name:
             lines.insert(entry.name_at, form.name.replace("NAME", entry.name))
@@ -625,6 +655,71 @@ def all_edited(plan: _Plan) -> _Draft:
     return plan.draft({plan.path: tuple(now)}, {plan.path: tuple(right)})
 
 
+def both_add_a_word(plan: _Plan) -> _Draft:
+    """Patch and upstream add a key with words as values; code may call a function twice."""
+    ours = plan.entry.having("mode", -1)
+    name_at = plan.entry.name_at + (plan.entry.name_at > 0)
+    theirs = replace(plan.entry, fields=(("mode", -2), *plan.entry.fields), name_at=name_at)
+    both = replace(theirs, fields=(*theirs.fields, ("mode", -1)))
+    patched = {plan.path: plan.around(ours)}
+    draft = plan.draft({plan.path: plan.around(theirs)}, patched=patched)
+    is_code = plan.suffix in _CODE
+    return (
+        replace(draft, rights=({plan.path: plan.around(both)},), may_stop=True)
+        if is_code
+        else draft
+    )
+
+
+def _rewritten(plan: _Plan) -> Entry:
+    return replace(plan.entry, fields=tuple((f"{k}_of", v + 100) for k, v in plan.entry.fields))
+
+
+def rewritten_after_a_twin(plan: _Plan) -> _Draft:
+    """The record keeps its name alone, and a twin before it has the old text."""
+    twin = plan.entry.named("legacy")
+    return plan.draft({plan.path: plan.around(twin, _rewritten(plan))})
+
+
+def rewritten_before_a_twin(plan: _Plan) -> _Draft:
+    """The record keeps its name alone, and a twin behind it has the old text."""
+    twin = plan.entry.named("legacy")
+    return plan.draft({plan.path: plan.around(_rewritten(plan), twin)})
+
+
+def deleted_and_moved(plan: _Plan) -> _Draft:
+    """The patch removes the record, which upstream moves to the other end of the file."""
+    rest = plan.around()
+    ends = (plan.entry, *rest) if plan.target else (*rest, plan.entry)
+    return plan.draft({plan.path: ends}, {plan.path: rest}, patched={plan.path: rest})
+
+
+def deleted_and_moved_out(plan: _Plan) -> _Draft:
+    """The patch removes the record, which upstream moves to another file."""
+    rest, there = plan.around(), f"src/moved{plan.suffix}"
+    return plan.draft({plan.path: rest, there: (plan.entry,)}, patched={plan.path: rest})
+
+
+def taken_with_another_value(plan: _Plan) -> _Draft:
+    """Upstream made the patch's change with another value; a twin before it has the old text."""
+    edited = plan.edit(plan.entry)
+    fields = tuple((key, 556 if value == 555 else value) for key, value in edited.fields)
+    theirs = replace(edited, fields=fields)
+    return plan.draft({plan.path: plan.around(plan.entry.named("legacy"), theirs)})
+
+
+def copies_in_two_files(plan: _Plan) -> _Draft:
+    """The record moves to two files."""
+    there = {f"src/{name}{plan.suffix}": (plan.entry,) for name in ("one", "two")}
+    return plan.draft({plan.path: plan.around(), **there})
+
+
+def vendored(plan: _Plan) -> _Draft:
+    """A copy of the file stays as it is; upstream removes the record from the file itself."""
+    there = {f"vendor/main{plan.suffix}": plan.records}
+    return plan.draft({plan.path: plan.around(), **there}, old={plan.path: plan.records, **there})
+
+
 UPSTREAM = (
     *(copy_before, copy_after, copies_around, twin_stays, twin_stays_and_there_was_a_file),
     *(moved, exchanged, files_exchanged, legacy_twin, legacy_twin_near, removed, renamed),
@@ -633,7 +728,9 @@ UPSTREAM = (
     *(taken_and_moved, taken_elsewhere, taken_by_a_twin, taken_in_part, deleted_and_renamed),
     *(deleted_and_edited, file_split, files_joined, joined_to_another, turned_round),
     *(names_exchanged, doubled, joined_with_the_next, copied_to_a_version, old_version_kept),
-    all_edited,
+    *(all_edited, both_add_a_word, rewritten_after_a_twin, rewritten_before_a_twin),
+    *(deleted_and_moved, deleted_and_moved_out, taken_with_another_value, copies_in_two_files),
+    vendored,
 )
 
 

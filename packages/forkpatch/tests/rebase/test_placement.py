@@ -105,6 +105,74 @@ def test_backport_that_upstream_took_back_is_not(lab: ForkLab) -> None:
     assert conflict["kind"] == "conflict"
 
 
+def test_backport_that_upstream_edited_back_is_not(lab: ForkLab) -> None:
+    backport(lab, {CORE_PATH: core(sub="a - b - 0")})
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert conflict["kind"] == "conflict"
+
+
+NEW = b"    return times(a, b)\n"
+MORE = b"\n\ndef more(a):\n    check(a)\n    left = a.left\n    return left + a.right\n"
+TOOL = b"import sys\n\n\ndef tool():\n    return sys.argv\n"
+TABLE = b"#include <a.h>\n#include <b.h>\n#include <c.h>\n#include <d.h>\n#include <e.h>\n"
+INCLUDE = b"#include <more.h>\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "edits", "upstream", "said"),
+    [
+        pytest.param(
+            {},
+            {CORE_PATH: CORE.replace(b"return a * b", b"return b * a")},
+            {CORE_PATH: CORE.replace(b"def mul", b"def old_mul") + b"\n\ndef mul(a, b):\n" + NEW},
+            "mul is at line",
+            id="rewritten beside a twin with its text",
+        ),
+        pytest.param(
+            {"python/calc/tool.py": TOOL},
+            {CORE_PATH: CORE + MORE},
+            {"python/calc/tool.py": TOOL + MORE},
+            "upstream adds the same lines to python/calc/tool.py",
+            id="taken in another file",
+        ),
+        pytest.param(
+            {"python/calc/tool.py": TOOL, CORE_PATH: CORE + MORE},
+            {CORE_PATH: CORE},
+            {"python/calc/tool.py": TOOL + MORE, CORE_PATH: CORE},
+            "has what it removes",
+            id="removed where upstream moved it",
+        ),
+        pytest.param(
+            {"src/a.c": TABLE},
+            {"src/a.c": TABLE.replace(b"#include <b", INCLUDE + b"#include <b")},
+            {"src/a.c": TABLE + INCLUDE},
+            "too, at line 6",
+            id="one include at two places",
+        ),
+        pytest.param(
+            {},
+            {"python/calc/more.py": MORE},
+            {"python/calc/other.py": MORE},
+            "upstream adds python/calc/other.py",
+            id="one file under two names",
+        ),
+    ],
+)
+def test_change_that_upstream_has_elsewhere_stops(
+    lab: ForkLab,
+    files: Mapping[str, bytes],
+    edits: Mapping[str, bytes],
+    upstream: Mapping[str, bytes],
+    said: str,
+) -> None:
+    if files:
+        grown(lab, files)
+    lab.change("x.patch", edits)
+    moves(lab, upstream)
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert conflict["kind"] == "misplaced" and said in conflict["detail"]
+
+
 TWINS = CORE + CORE.replace(b"def ", b"def other_")
 
 

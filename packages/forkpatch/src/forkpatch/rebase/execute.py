@@ -28,6 +28,7 @@ from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete, merge_by_syntax
 from forkpatch.rebase.workspace import MERGED, Rebase
 from forkpatch.sources.history import UpstreamCommit
+from forkpatch.symbols.carrying import is_taken_back
 from forkpatch.symbols.placement import Misplacement
 
 
@@ -117,8 +118,16 @@ def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
         rebase.git.run(*show, *pair).stdout
         for pair in ((f"{step.original}^", step.original), (step.original, f"{step.original}^"))
     )
-    paths = rebase.patch(step.patch).paths
-    return history.same_change(old.commit, new.commit, paths, diff, reverse)
+    patch = rebase.patch(step.patch)
+    found = history.same_change(old.commit, new.commit, patch.paths, diff, reverse)
+    if found is None:
+        return None
+    for item in patch.files:
+        path = rebase.base.path_of(item.new or item.old or "")
+        was = history.read(found.commit, item.new or "") or b""
+        if is_taken_back(item, was, rebase.base.read(path) or b""):
+            return None
+    return found
 
 
 def _stop(rebase: Rebase, conflicts: tuple[Conflict, ...]) -> Rebase:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import changed_lines, file_diffs, ranges_of
@@ -31,10 +31,10 @@ from forkpatch.git.objects import (
 from forkpatch.model.diffs import FileDiff
 from forkpatch.rebase.newbase import NewBase
 from forkpatch.safety import FILE_MODES
-from forkpatch.symbols.carrying import Carried, Versions, carried, carry
+from forkpatch.symbols.carrying import Carried, Versions, carried, carry, edits_of
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
-from forkpatch.symbols.text import text
+from forkpatch.symbols.text import said, text
 from forkpatch.tree.fork import PatchStep
 
 # Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
@@ -104,9 +104,9 @@ class Move:
             path = _path_in(self.here, diff.old, base) if diff.old else diff.new or ""
             expected |= {path, diff.new or path}
             if diff.old is None:
-                others = (
-                    [] if self.here.get(path) == self.step.after[path] else base.namesakes(path)
-                )
+                data = self.step.after[path]
+                is_same = self.here.get(path) == data
+                others = [] if is_same else [*base.namesakes(path), *base.having(data)]
                 if others:
                     yield path, Misplacement(MODULE, f"upstream adds {others[0]}")
             elif path not in self.here:
@@ -116,6 +116,14 @@ class Move:
                     yield path, Misplacement(MODULE, f"{diff.old} is gone{where}")
             elif diff.new is None and path != diff.old:
                 yield path, Misplacement(MODULE, f"upstream renamed {diff.old} to {path}")
+            runs = (
+                said(edit.new)
+                for edit in edits_of(diff)
+                if diff.old and self.here.get(path) != self.after.get(diff.new or path)
+            )
+            for other, row in islice((at for run in runs for at in base.standing(run, path)), 1):
+                what = f"upstream adds the same lines to {other}, at line {row + 1}"
+                yield path, Misplacement(MODULE, what)
         for path in self._changed():
             if path not in expected and not self._is_followed(path):
                 yield path, Misplacement(MODULE, "the merge changes it, and the patch does not")

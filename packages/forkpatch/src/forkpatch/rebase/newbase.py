@@ -10,9 +10,12 @@ from pathlib import PurePosixPath
 
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import file_diffs, grown_lines
-from forkpatch.git.objects import list_tree, read_blobs
+from forkpatch.git.objects import blob_id, list_tree, read_blobs
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
+from forkpatch.symbols.text import says_something, text
+
+_SHORT = 3  # lines of a text that many files have, such as an empty ``__init__.py``
 
 
 class NewBase:
@@ -63,6 +66,12 @@ class NewBase:
         added = self._added.get(path.rpartition("/")[2], [])
         return [other for other in added if other != path and other not in self._old_paths]
 
+    def having(self, data: bytes) -> list[str]:
+        """Return the files that upstream added with some content, which is not a short one."""
+        oid = blob_id(data) if data.count(b"\n") >= _SHORT else ""
+        paths = (path for path, (_, known) in self._new.items() if known == oid)
+        return [path for path in paths if path not in self._old and path not in self._old_paths]
+
     @cached_property
     def _added(self) -> dict[str, list[str]]:
         """The added files whose names the old tree did not have, by name."""
@@ -80,6 +89,22 @@ class NewBase:
         A file that is not in the old tree under the same path counts as new.
         """
         return self._grown.get(line, ())
+
+    def standing(self, run: Sequence[bytes], but: str) -> Iterator[tuple[str, int]]:
+        """Yield the other files that have some lines in addition, and the row of one of them.
+
+        Fewer than three lines that say something may stand in any file.
+        """
+        lines, size = set(filter(says_something, run)), len(run)
+        if len(lines) < _SHORT:
+            return
+        line = max(sorted(lines), key=len)
+        for path in self.having_more(line):
+            now = text(path, self.read(path) or b"") if path != but else None
+            for row in now.rows(line) if now else ():
+                if now and lines <= {*now.lines[max(row - size, 0) : row + size]}:
+                    yield path, row
+                    break
 
     @cached_property
     def _grown(self) -> Mapping[bytes, Sequence[str]]:

@@ -9,9 +9,11 @@ from itertools import pairwise
 
 from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
-from forkpatch.symbols.text import DOCUMENTS, WORD, Text, indent, text, without_values
+from forkpatch.symbols.text import DOCUMENTS, WORD, Text, indent, key_of, text, without_values
 
 _NO_NAMES = (b"//", b"/*", b"#if", b"#el", b"#endif")  # comments and conditions
+_SET = re.compile(rb"^[^()]*[=:]\s*#\W*$")
+_STATEMENT = re.compile(rb"[\w.>-]*\(#|(?:return|goto|import|include|use)\b")
 _FIRST_WORD = re.compile(rb"\W*[\w-]+")
 
 
@@ -24,7 +26,7 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     ours = [line for place in places for line in place.edit.new]
     theirs, known = edits.versions.added, edits.versions.old.data
     words = {word for line in ours for word in WORD.findall(line) if word in theirs.words}
-    if theirs.keys.isdisjoint(without_values(line.strip()) for line in ours) and all(
+    if theirs.keys.isdisjoint(key_of(line.strip()) for line in ours) and all(
         word in known for word in words
     ):
         return
@@ -47,7 +49,7 @@ def _new(versions: Versions) -> Iterator[int]:
         edited = dict(zip(came, gone, strict=True)) if len(gone) == len(came) else {}
         for row in came:
             was = edited.get(row)
-            if was is None or without_values(old[was]) != without_values(new[row]):
+            if was is None or key_of(old[was]) != key_of(new[row]):
                 yield row
 
 
@@ -58,12 +60,12 @@ def _same_line(
     theirs: dict[bytes, list[int]] = {}
     for row in came:
         line = versions.new.lines[row]
-        if not line.startswith(_NO_NAMES) and WORD.search(key := without_values(line)):
+        if not line.startswith(_NO_NAMES) and WORD.search(key := key_of(line)):
             theirs.setdefault(key, []).append(row)
     for place in places if theirs else ():
         start, size = place.edit.start, len(place.edit.new)
         for row in range(start, start + size):
-            for at in theirs.get(without_values(after.lines[row]), ()):
+            for at in theirs.get(key_of(after.lines[row]), ()):
                 if _is_same(versions, place, (after, row), at):
                     return at, after.lines[row].decode("utf-8", "replace")
     return None
@@ -76,7 +78,7 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     if line == other and old.rows(line):
         return False
     depths = map(after.depth, range(edit.start, edit.start + len(edit.new)))
-    depth = min(depth for depth in depths if depth is not None)
+    depth = min((depth for depth in depths if depth is not None), default=0)
     top, bottom = next(new.levels(*place.rows, depth))
     if (after.depth(row) or 0) > depth:  # the name of a new block, if it told all blocks apart
         if new.path.endswith(DOCUMENTS):  # samples of code have no names
@@ -91,7 +93,11 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     if not top <= at < bottom or indent(new.raw[at], b" -") != indent(after.raw[row], b" -"):
         return False
     block = old.lines[slice(*next(old.levels(edit.first, edit.last, depth)))]
-    return line == other or all(without_values(text) != without_values(line) for text in block)
+    key, is_code = key_of(line), outline(new.path, new.data).is_parsed
+    # A key has one value; a statement, of which there may be several, has words as arguments.
+    is_key = _SET.search(key) if is_code else not _STATEMENT.match(key)
+    is_same = bool(is_key) or without_values(line) == without_values(other)
+    return line == other or (is_same and all(key_of(text) != key for text in block))
 
 
 def _same_symbol(

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import islice
 
 from forkpatch.git.merge import Range, changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.text import WORD, Span, Text, text, without_values
+from forkpatch.symbols.text import WORD, Span, Text, key_of, says_something, text
+
+_LIKE = 0.5  # likeness of two lines that may be one line, edited
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,29 @@ def edits_of(diff: FileDiff) -> Iterator[Edit]:
             yield Edit(first, row, tuple(added), new - len(added))
 
 
+def is_taken_back(diff: FileDiff, had: bytes, now: bytes) -> bool:
+    """Return True if a version that had a patch became more like the one before the patch.
+
+    The lines that are new since then resemble those that the patch removes, or none that it adds.
+    """
+    before, after = (Counter(map(bytes.strip, data.split(b"\n"))) for data in (had, now))
+    came = [line for line in after - before if says_something(line)]
+
+    def likeness(lines: Iterable[bytes]) -> float:
+        pairs = ((line.decode("latin-1"), new.decode("latin-1")) for line in lines for new in came)
+        return max((SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)
+
+    for hunk in diff.hunks:
+        sides = {sign: {data.strip() for kind, data in hunk.lines if kind == sign} for sign in "+-"}
+        removed, added = sides["-"] - sides["+"], sides["+"] - sides["-"]
+        gone = {line for line in added & (before - after).keys() if says_something(line)}
+        if gone and likeness(gone) <= max(likeness(removed), _LIKE):
+            return True
+        if removed and not added and removed <= {*came}:
+            return True
+    return False
+
+
 class AddedLines:
     """Lines that a version of a file has in addition, for questions about a series of patches."""
 
@@ -71,8 +98,8 @@ class AddedLines:
 
     @cached_property
     def keys(self) -> Set[bytes]:
-        """The lines without values that have a name."""
-        return {key for key in map(without_values, self._lines) if WORD.search(key)}
+        """The keys of the lines that have a name."""
+        return {key for key in map(key_of, self._lines) if WORD.search(key)}
 
     @cached_property
     def words(self) -> Set[bytes]:

@@ -7,17 +7,20 @@ one place has a line that the other lost, that block decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import count, islice, pairwise
 from typing import Protocol
 
 from forkpatch.symbols.carrying import Carried, Place
-from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
 from forkpatch.symbols.text import (
+    WORD,
     Span,
     Text,
     indent,
+    said,
     says_something,
     text,
 )
@@ -27,6 +30,7 @@ _BLOCK = 200  # most lines of a block that is searched by its lost lines
 _LOST = 12  # most lost lines of a block that are searched
 _FILES = 10  # most files with a line that tells places apart
 _NEAR = (4, 9)  # lines near an edit
+_WORDS = re.compile(rb"[\w.-]+")
 _SLACK = 3  # lines by which a block may have grown
 
 
@@ -41,6 +45,12 @@ class Elsewhere(Protocol):
 
     def was(self, path: str) -> bytes | None:
         """Return the content that a file of the new version had in the old one."""
+
+    def standing(self, run: Sequence[bytes], but: str) -> Iterable[tuple[str, int]]:
+        """Yield the other files that have some lines in addition, and the row of the first."""
+
+    def places_of(self, path: str, symbol: str) -> Iterable[tuple[str, Symbol]]:
+        """Yield the places of a symbol of an old file in the new version."""
 
 
 class _Spot:
@@ -227,6 +237,8 @@ class Search:
         home = _Spot(old, (edit.first, edit.last), depth)
         there = _Spot(new, place.rows, depth)
         pair = _Pair(home, there, depth, self._changed - {*range(*home.rows)})
+        if place.is_done and (found := self._left(pair, place)):
+            return found
         likes = pair.likes(new)
         if len(likes) > _LIKES:
             return f"more than {_LIKES:,} places of {new.path} read alike"
@@ -243,9 +255,75 @@ class Search:
             what = "reads alike, and the lines that told both apart changed"
             return f"line {rows[0] + 1} of the old {old.path} {what}"
         reach = max(edit.first - _BLOCK, 0), min(edit.last + _BLOCK, len(old.lines))
-        if self._versions.is_kept(*reach):
+        is_kept = self._versions.is_kept(*reach)
+        ways = [] if is_kept else [self._exchanged, self._by_lost_lines, self._by_name]
+        return next(filter(None, (way(pair) for way in ways)), "")
+
+    def _left(self, pair: _Pair, place: Place) -> str:
+        """Return a message for lines that the patch removes, and that upstream only moved.
+
+        Lines that stand at several places of the old version count inside their block alone.
+        """
+        old, new, run = pair.home.text, pair.there.text, said(pair.lines[slice(*pair.home.rows)])
+        lines, (top, bottom) = set(filter(says_something, run)), pair.there.block(0)
+        if said(place.edit.new) or not lines:
             return ""
-        return self._exchanged(pair) or self._by_lost_lines(pair)
+        is_only = any(len(old.rows(line)) == 1 for line in lines)
+        came = [row for line in lines for row in new.rows(line) if self._versions.to_old[row] < 0]
+        rows = [row for row in came if is_only or top <= row < bottom]
+        if lines == {new.lines[row] for row in rows}:
+            return f"line {min(rows) + 1} of {new.path} has what it removes"
+        others = self._elsewhere.standing(run, new.path) if self._elsewhere and is_only else ()
+        return next((f"line {row + 1} of {path} has what it removes" for path, row in others), "")
+
+    def _by_name(self, pair: _Pair) -> str:
+        """Return a message for the symbol that the patch changes, if git's place is in another.
+
+        A part of a function that became a function of its own, which the function names, is no
+        rival.
+        """
+        old, new = self._versions.old, self._versions.new
+        symbol = pair.home.symbol() if pair.is_renamed else MODULE
+        if symbol == MODULE:
+            return self._by_kind(pair)
+        there = pair.there.symbol()
+        part = bare_name(there).encode()
+        others = self._elsewhere.places_of(old.path, symbol) if self._elsewhere else ()
+        here = ((new.path, item) for item in outline(new.path, new.data).symbols.values())
+        for path, item in (*here, *((path, item) for path, item in others if path != new.path)):
+            was, now = (old, new) if path == new.path else self._other(path)
+            is_known = item.name in outline(was.path, was.data).symbols
+            is_it = item.name == symbol if path == new.path or not is_known else False
+            is_it |= _family(item.name) == _family(symbol) != _family(there) and not is_known
+            if is_it and (path, item.name) != (new.path, there):
+                lines = b"\n".join(now.lines[item.first - 1 : item.last])
+                if part == bare_name(symbol).encode() or part not in WORD.findall(lines):
+                    return f"{symbol} is at line {item.first} of {path}"
+        return ""
+
+    def _by_kind(self, pair: _Pair) -> str:
+        """Return a message for the name of a block that stands elsewhere, found without a parser.
+
+        It is the nearest line of its kind; git's place has another one of that kind, and the lines
+        beside the name are new.
+        """
+        old, new, seen = self._versions.old, self._versions.new, set[tuple[bytes, bool]]()
+        for row in _names(pair.home, pair.depth):
+            kind, is_above, line = _kind(old, row), row < pair.first, pair.lines[row]
+            is_nearest = (kind, is_above) not in seen
+            seen.add((kind, is_above))
+            if not is_nearest or not pair.says(row) or len(old.rows(line)) > 1:
+                continue
+            (top, bottom), end = pair.there.rows, len(new.lines)
+            for at in new.rows(line) if len(new.rows(line)) == 1 else ():
+                side = range(top - 1, -1, -1) if is_above else range(bottom, end)
+                away = range(at + 1, end) if is_above else range(at - 1, -1, -1)
+                rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
+                beside = next((one for one in away[:_SLACK] if says_something(new.lines[one])), at)
+                is_new = self._versions.to_old[beside] < 0 and _kind(new, beside) != kind
+                if rival != at and is_new:
+                    return _message(new.path, at, line)
+        return ""
 
     def _exchanged(self, pair: _Pair) -> str:
         """Return a message for a line of the block that changed places with another one."""
@@ -335,6 +413,41 @@ def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[
     up, down = map(min, run, most)
     top, bottom = rows[0] - most[0] == block[0], rows[1] + most[1] == block[1]
     return up + (up == most[0] and top), down + (down == most[1] and bottom)
+
+
+def _names(home: _Spot, depth: float) -> list[int]:
+    """Return the rows near an edit that may name its block, the nearest first.
+
+    A name in a text without indent follows an empty line, or is underlined.
+    """
+    lines, (first, last), (top, bottom) = home.text.lines, home.rows, home.block(0)
+    if depth > 0:
+        rows = {*range(max(first - _NEAR[1], top), min(last + _NEAR[1], bottom))}
+        rows |= {block[0] for block in home.levels() if block[1] - block[0] < len(lines)}
+        rows -= {*range(first, last)}
+    else:
+        near = range(max(first - _NEAR[1], 0), first)
+        below = (lines[row + 1] if row + 1 < len(lines) else b"" for row in near)
+        rows = {
+            row
+            for row, line in zip(near, below, strict=True)
+            if not (row and says_something(lines[row - 1])) or (line and not says_something(line))
+        }
+    return sorted(rows, key=lambda row: abs(row - first))
+
+
+def _kind(where: Text, row: int) -> bytes:
+    """Return a line without its words: all of those of a head, all but the first of others."""
+    line, below = where.lines[row], where.depth(min(row + 1, len(where.lines) - 1)) or 0
+    first = 0 if below > (where.depth(row) or 0) else 1
+    words = [*_WORDS.finditer(line)]
+    at = words[0].end() if first and len(words) > 1 else 0
+    return line[:at] + _WORDS.sub(b"#", line[at:])
+
+
+def _family(symbol: str) -> str:
+    """Return the name of a symbol without the types of its parameters."""
+    return symbol.partition("(")[0]
 
 
 def _near(spot: _Spot, size: int) -> Span:

@@ -22,6 +22,10 @@ DOCUMENTS = (".rst", ".txt", ".md")
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
+# A quoted first argument that other arguments follow.
+_QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(?=\s*,)")
+_PAIR = re.compile(rb"([\w./\"' -]+[:=](?![:=])\s*)[^(){}\[\]=]+$")
+_LAST_WORD = re.compile(rb"[\w./-]+[^\w#]*$")
 _REACH = 400  # most lines that are read to find the border of a block
 _LEVELS = 12  # most nested blocks
 _HEAD = 10  # most lines of a head
@@ -37,14 +41,34 @@ def says_something(line: bytes) -> bool:
     return any(chr(sign).isalnum() for sign in line)
 
 
+def said(lines: Sequence[bytes]) -> list[bytes]:
+    """Return lines without blanks around them, from the first to the last that say something."""
+    run = [line.strip() for line in lines]
+    rows = [row for row, line in enumerate(run) if says_something(line)]
+    return run[rows[0] : rows[-1] + 1] if rows else []
+
+
 def is_directive(line: bytes) -> bool:
     """Return True for a directive of C's preprocessor, whatever the language of the file."""
     return line[:1] == b"#" and bool(_DIRECTIVE.match(line))
 
 
 def without_values(line: bytes) -> bytes:
-    """Return a line without its numbers and quoted values."""
-    return _VALUE.sub(b"#", line.removeprefix(b"- ")).rstrip(b",")
+    """Return a line without its numbers and quoted values; a quoted key before them stays."""
+    line = line.removeprefix(b"- ")
+    key = _QUOTED_KEY.match(line) if b"(" in line else None
+    at = key.end() if key else 0
+    return line[:at] + _VALUE.sub(b"#", line[at:]).rstrip(b",")
+
+
+@lru_cache(maxsize=1 << 16)  # both sides of each patch ask for the lines that upstream added
+def key_of(line: bytes) -> bytes:
+    """Return a line without its value: the text after ``=`` or ``:``, or else the last word."""
+    if pair := _PAIR.match(line.removeprefix(b"- ")):
+        return pair[1] + b"#"
+    key = without_values(line)
+    word = _LAST_WORD.search(key)
+    return key[: word.start()] + b"#" if word and WORD.search(key[: word.start()]) else key
 
 
 def indent(line: bytes, signs: bytes = b" ") -> int:
