@@ -34,7 +34,7 @@ from forkpatch.safety import FILE_MODES
 from forkpatch.symbols.carrying import Carried, Versions, carried, carry, edits_of
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
-from forkpatch.symbols.text import said, text
+from forkpatch.symbols.text import is_outermost, said, text
 from forkpatch.tree.fork import PatchStep
 
 # Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
@@ -116,11 +116,10 @@ class Move:
                     yield path, Misplacement(MODULE, f"{diff.old} is gone{where}")
             elif diff.new is None and path != diff.old:
                 yield path, Misplacement(MODULE, f"upstream renamed {diff.old} to {path}")
-            runs = (
-                said(edit.new)
-                for edit in edits_of(diff)
-                if diff.old and self.here.get(path) != self.after.get(diff.new or path)
-            )
+            is_changed = self.here.get(path) != self.after.get(diff.new or path)
+            edits = edits_of(diff) if diff.old and is_changed else ()
+            # Blocks inside of functions may be alike.
+            runs = (said(edit.new) for edit in edits if is_outermost(edit.new))
             for other, row in islice((at for run in runs for at in base.standing(run, path)), 1):
                 what = f"upstream adds the same lines to {other}, at line {row + 1}"
                 yield path, Misplacement(MODULE, what)

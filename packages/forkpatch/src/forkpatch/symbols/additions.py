@@ -75,10 +75,12 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     """Return True when two added lines with one key are the same thing in the same block."""
     (after, row), old, new, edit = ours, versions.old, versions.new, place.edit
     line, other = after.lines[row], new.lines[at]
-    if line == other and old.rows(line):
-        return False
-    depths = map(after.depth, range(edit.start, edit.start + len(edit.new)))
-    depth = min((depth for depth in depths if depth is not None), default=0)
+    rows = range(edit.start, edit.start + len(edit.new))
+    depths = [depth for depth in map(after.depth, rows) if depth is not None]
+    if not depths or (line == other and old.rows(line)):
+        # Conditions of a preprocessor may define one name in several ways.
+        return line == other and b"include" in line and not old.rows(line)
+    depth = min(depths)
     top, bottom = next(new.levels(*place.rows, depth))
     if (after.depth(row) or 0) > depth:  # the name of a new block, if it told all blocks apart
         if new.path.endswith(DOCUMENTS):  # samples of code have no names

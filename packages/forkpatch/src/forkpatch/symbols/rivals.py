@@ -16,6 +16,7 @@ from typing import Protocol
 from forkpatch.symbols.carrying import Carried, Place
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
 from forkpatch.symbols.text import (
+    DOCUMENTS,
     WORD,
     Span,
     Text,
@@ -418,7 +419,7 @@ def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[
 def _names(home: _Spot, depth: float) -> list[int]:
     """Return the rows near an edit that may name its block, the nearest first.
 
-    A name in a text without indent follows an empty line, or is underlined.
+    A name in a text without indent is underlined or, but for prose, follows an empty line.
     """
     lines, (first, last), (top, bottom) = home.text.lines, home.rows, home.block(0)
     if depth > 0:
@@ -427,11 +428,13 @@ def _names(home: _Spot, depth: float) -> list[int]:
         rows -= {*range(first, last)}
     else:
         near = range(max(first - _NEAR[1], 0), first)
+        is_prose = home.text.path.endswith(DOCUMENTS)
         below = (lines[row + 1] if row + 1 < len(lines) else b"" for row in near)
         rows = {
             row
             for row, line in zip(near, below, strict=True)
-            if not (row and says_something(lines[row - 1])) or (line and not says_something(line))
+            if (line and not says_something(line))
+            or not (is_prose or (row and says_something(lines[row - 1])))
         }
     return sorted(rows, key=lambda row: abs(row - first))
 

@@ -53,6 +53,12 @@ def is_directive(line: bytes) -> bool:
     return line[:1] == b"#" and bool(_DIRECTIVE.match(line))
 
 
+def is_outermost(lines: Iterable[bytes]) -> bool:
+    """Return True when some line that says something has no indent, and is no C directive."""
+    told = (line for line in lines if says_something(line))
+    return any(not indent(line) and not is_directive(line) for line in told)
+
+
 def without_values(line: bytes) -> bytes:
     """Return a line without its numbers and quoted values; a quoted key before them stays."""
     line = line.removeprefix(b"- ")
