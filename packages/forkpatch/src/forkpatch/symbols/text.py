@@ -25,6 +25,7 @@ _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
 # A quoted first argument that other arguments follow.
 _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(?=\s*,)")
 _PAIR = re.compile(rb"([\w./\"' -]+[:=](?![:=])\s*)[^(){}\[\]=]+$")
+_END_TAG = re.compile(rb"</[\w:-]+>$")
 _LAST_WORD = re.compile(rb"[\w./-]+[^\w#]*$")
 _REACH = 400  # most lines that are read to find the border of a block
 _LEVELS = 12  # most nested blocks
@@ -72,7 +73,7 @@ def key_of(line: bytes) -> bytes:
     """Return a line without its value: the text after ``=`` or ``:``, or else the last word."""
     if pair := _PAIR.match(line.removeprefix(b"- ")):
         return pair[1] + b"#"
-    key = without_values(line)
+    key = without_values(_END_TAG.sub(b"", line))
     word = _LAST_WORD.search(key)
     return key[: word.start()] + b"#" if word and WORD.search(key[: word.start()]) else key
 
