@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from forkpatch.git.calls import Git
@@ -95,18 +95,15 @@ def file_diffs(git: Git, old: str, new: str, *paths: str) -> dict[str, bytes]:
     return found
 
 
-def grown_lines(diffs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
-    """The files that have a line, blanks around it aside, more often than before, by line."""
-    found: dict[bytes, list[str]] = {}
-    for path, diff in diffs.items():
-        counts = Counter[bytes]()
-        for line in diff.partition(b"\n@@ ")[2].split(b"\n"):
-            if line[:1] in (b"+", b"-"):
-                counts[line[1:].strip()] += 1 if line.startswith(b"+") else -1
-        for line, count in counts.items():
-            if count > 0:
-                found.setdefault(line, []).append(path)
-    return found
+def has_more(diff: bytes, line: bytes) -> bool:
+    """Return True if a diff adds a line, blanks around it aside, more often than it removes it."""
+    if line not in diff:
+        return False
+    signs = (
+        text[:1] for text in diff.partition(b"\n@@ ")[2].split(b"\n") if text[1:].strip() == line
+    )
+    counts = Counter(signs)
+    return counts[b"+"] > counts[b"-"]
 
 
 def ranges_of(diff: bytes) -> Iterator[Range]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from forkpatch.git.calls import Git
-from forkpatch.git.merge import file_diffs, grown_lines
+from forkpatch.git.merge import file_diffs, has_more
 from forkpatch.git.objects import blob_id, list_tree, read_blobs
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
@@ -25,6 +25,7 @@ class NewBase:
         self._git, self.trees = git, (old, new)
         self._old, self._new = list_tree(git, old), list_tree(git, new)
         self._contents: dict[str, bytes | None] = {}
+        self._grown: dict[bytes, Sequence[str]] = {}
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file; None for a missing file or a link."""
@@ -88,7 +89,9 @@ class NewBase:
 
         A file that is not in the old tree under the same path counts as new.
         """
-        return self._grown.get(line, ())
+        if line not in self._grown:
+            self._grown[line] = [path for path, diff in self.diffs.items() if has_more(diff, line)]
+        return self._grown[line]
 
     def standing(self, run: Sequence[bytes], but: str) -> Iterator[tuple[str, int]]:
         """Yield the other files that have some lines in addition, and the row of one of them.
@@ -105,10 +108,6 @@ class NewBase:
                 if now and lines <= {*now.lines[max(row - size, 0) : row + size]}:
                     yield path, row
                     break
-
-    @cached_property
-    def _grown(self) -> Mapping[bytes, Sequence[str]]:
-        return grown_lines(self.diffs)
 
     @cached_property
     def diffs(self) -> Mapping[str, bytes]:
