@@ -140,6 +140,13 @@ def test_layers_without_a_kernel_are_unchanged_and_reported(
     assert not (module.attrs or {}).get("external_mods")
 
 
+def test_a_weight_that_is_packed_otherwise_is_unpacked_before_the_kernel(transform: Any) -> None:
+    function = linear_function("seq_len", 96, 64, packing=Q4, backwards=True)
+    module, _ = transform(riscv64(*VECTORS), layer=function)
+    assert called(module["layer"]) == ["mlc_rvv_gemm_f32"]
+    assert "dequantize" in module["layer"].script()
+
+
 def test_a_scheduled_function_is_left_alone(transform: Any) -> None:
     done = linear_function(4, 96, 64).with_attr("tirx.is_scheduled", True)
     module, reports = transform(riscv64(*VECTORS), layer=done)

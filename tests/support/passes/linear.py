@@ -32,10 +32,12 @@ def linear_function(
     add: bool = False,
     dtype: str = "float32",
     transposed: bool = True,
+    backwards: bool = False,
 ) -> Any:
     """A PrimFunc: x [1, rows, k], weight [n, k] or its packed form, perhaps y to be added.
 
-    ``rows`` and ``n`` may be names of symbolic sizes.
+    ``rows`` and ``n`` may be names of symbolic sizes. ``backwards``: the first value of a word is
+    in its highest bits, as no kernel has it.
     """
     from tvm import te, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
 
@@ -50,7 +52,8 @@ def linear_function(
         inputs += [packed, scale]
 
         def value(i: Any, j: Any) -> Any:
-            shift = (j % per_word * bits).astype("uint32")
+            place = per_word - 1 - j % per_word if backwards else j % per_word
+            shift = (place * bits).astype("uint32")
             return (tirx.shift_right(packed[i, j // per_word], shift) & (1 << bits) - 1).astype(
                 dtype
             )
