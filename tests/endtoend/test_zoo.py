@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ SINKS = "gpt_oss", 16, (1, 2, 15, 16, 17, 60)
 def test_prompts_around_chunks_and_windows(
     spec: Spec, tmp_path: Path, asked_of: tuple[str, int, tuple[int, ...]], vlen: int
 ) -> None:
-    """Calls of some tokens, chunks of 64, tiles of 16; the logits are transformers'."""
+    """Calls of some tokens, chunks of 64, tiles of 16, and answers in one batch."""
     torch = importlib.import_module("torch")
     name, chunk, lengths = asked_of
     asked = replace(spec, family=name, recipe=replace(spec.recipe, vlens=(vlen,)))
@@ -165,17 +166,25 @@ def test_prompts_around_chunks_and_windows(
     params, program = store_params(recipe, spec.cache), build_runner(recipe, spec.cache).program
     with torch.no_grad():
         model = _model(family, USUAL)
+
+    def run(prompt: str, *more: str) -> Any:
+        words = ["--params", str(params), "--tokens", prompt, "--json", *more]
+        words += ["--roi", "none", "--prefill-chunk", str(chunk), "--max-new", "3"]
+        words += ["--vocab", str(family.vocab)]
+        return json.loads(run_guest(program, words, GuestMachine(vlen=vlen, timeout=600)).stdout)
+
+    answers = {}
     for length in lengths:
         prompt = np.random.default_rng(length).integers(0, family.vocab, length).tolist()
-        logits = tmp_path / f"{length}.bin"
-        words = ["--params", str(params), "--tokens", ",".join(map(str, prompt)), "--json"]
-        words += ["--roi", "none", "--prefill-chunk", str(chunk), "--max-new", "3"]
-        words += ["--vocab", str(family.vocab), "--logits", str(logits)]
-        told = run_guest(program, words, GuestMachine(vlen=vlen, timeout=600)).stdout
-        tokens = json.loads(told)["tokens"]
+        logits, words = tmp_path / f"{length}.bin", ",".join(map(str, prompt))
+        tokens = answers[words] = run(words, "--logits", str(logits))["tokens"]
         with torch.no_grad():
             rows = model(torch.tensor([prompt + tokens]), use_cache=False).logits[0]
         expected = rows[length - 1 : -1].numpy()
         found = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
         assert len(tokens) == 3
         assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max(), length
+    *others, longest = answers
+    beside = [word for prompt in others[-3:] for word in ("--beside", prompt)]
+    together = run(longest, *beside)
+    assert [*together["beside"], together["tokens"]] == list(answers.values())[-4:]

@@ -306,10 +306,15 @@ class Search:
         """Return a message for the name of a block that stands elsewhere, found without a parser.
 
         It is the nearest line of its kind; git's place has another one of that kind, and the lines
-        beside the name are new.
+        beside the name are new. The head of a symbol that git's place is in, too, is no such name.
         """
         old, new, seen = self._versions.old, self._versions.new, set[tuple[bytes, bool]]()
+        is_same = pair.home.symbol() == pair.there.symbol()
+        known = outline(old.path, old.data).symbols.values() if is_same else ()
+        heads = {item.first - 1 for item in known}
         for row in _names(pair.home, pair.depth):
+            if row in heads:
+                continue
             kind, is_above, line = _kind(old, row), row < pair.first, pair.lines[row]
             is_nearest = (kind, is_above) not in seen
             seen.add((kind, is_above))
