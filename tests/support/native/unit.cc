@@ -157,9 +157,10 @@ std::string FlagsOf(const void* address) {
   return "";
 }
 
-void HugePages() {
+void BlocksOfArena() {
   for (const size_t size : {size_t{1}, size_t{64}, size_t{3} << 20, size_t{4} << 20}) {
-    Arena arena(2 * Arena::BytesOf(size));
+    const size_t room = 2 * Arena::BytesOf(size);
+    Arena arena(HugePages(room), room);
     const char *first = arena.Take(size), *second = arena.Take(size);
     Check(reinterpret_cast<uintptr_t>(first) % (size_t{2} << 20) == 0, "the first block's address");
     Check(second == first + (size + 63) / 64 * 64, "the second block's address");
@@ -173,7 +174,7 @@ void HugePages() {
     } catch (const std::logic_error&) {
     }
   }
-  Check(Refuses([] { Arena arena(size_t{1} << 62); }), "too much memory");
+  Check(Refuses([] { HugePages(size_t{1} << 62); }), "too much memory");
 }
 
 void Wrapping() {
@@ -259,7 +260,7 @@ const std::map<std::string, void (*)()> kChecks = {
     {"unicode", Characters},
     {"schema", Schemas},
     {"answers", Answers},
-    {"huge-pages", HugePages},
+    {"huge-pages", BlocksOfArena},
     {"word-wrap", Wrapping},
     {"history-search", HistorySearch},
 };
