@@ -308,7 +308,11 @@ class Search:
         It is the nearest line of its kind; git's place has another one of that kind, and the lines
         beside the name are new. The head of a symbol that git's place is in, too, is no such name.
         """
-        old, new, seen = self._versions.old, self._versions.new, set[tuple[bytes, bool]]()
+        old, new, seen = (
+            self._versions.old,
+            self._versions.new,
+            set[tuple[tuple[float, bytes], bool]](),
+        )
         is_same = pair.home.symbol() == pair.there.symbol()
         known = outline(old.path, old.data).symbols.values() if is_same else ()
         heads = {item.first - 1 for item in known}
@@ -444,13 +448,17 @@ def _names(home: _Spot, depth: float) -> list[int]:
     return sorted(rows, key=lambda row: abs(row - first))
 
 
-def _kind(where: Text, row: int) -> bytes:
-    """Return a line without its words: all of those of a head, all but the first of others."""
+def _kind(where: Text, row: int) -> tuple[float, bytes]:
+    """Return a line's depth, and the line without its words.
+
+    A line that is no head of a block keeps its first word.
+    """
     line, below = where.lines[row], where.depth(min(row + 1, len(where.lines) - 1)) or 0
-    first = 0 if below > (where.depth(row) or 0) else 1
+    depth = where.depth(row) or 0
+    first = 0 if below > depth else 1
     words = [*_WORDS.finditer(line)]
     at = words[0].end() if first and len(words) > 1 else 0
-    return line[:at] + _WORDS.sub(b"#", line[at:])
+    return depth, line[:at] + _WORDS.sub(b"#", line[at:])
 
 
 def _family(symbol: str) -> str:
