@@ -98,6 +98,7 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     key, is_code = key_of(line), outline(new.path, new.data).is_parsed
     # A key has one value; a statement, of which there may be several, has words as arguments.
     is_key = _SET.search(key) if is_code else not _STATEMENT.match(key)
+    is_key = is_key and b"+=" not in line
     is_same = bool(is_key) or without_values(line) == without_values(other)
     return line == other or (is_same and all(key_of(text) != key for text in block))
 
