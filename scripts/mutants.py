@@ -110,7 +110,10 @@ def _mistakes(node: ast.expr | ast.Expr) -> Iterator[tuple[str, str]]:
 def choose(found: list[Mutant], seed: int, count: int) -> list[Mutant]:
     """Draw mistakes, of each kind about as many."""
     random.Random(seed).shuffle(found)
-    kinds = ([one for one in found if one.kind == kind] for kind in {one.kind: 0 for one in found})
+    kinds = (
+        [one for one in found if one.kind == kind]
+        for kind in dict.fromkeys(one.kind for one in found)
+    )
     return [one for ones in zip_longest(*kinds) for one in ones if one][:count]
 
 
@@ -163,7 +166,7 @@ def notices(mutant: Mutant, tests: Sequence[str], folder: Path) -> bool:
 
 
 def main() -> int:
-    """Plant the mistakes, and print what each tier notices and what no test does."""
+    """Plant the mistakes; print for each the first tier whose tests notice it."""
     parser = Parser(prog="mutants.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="of the choice (%(default)s)")
     parser.add_argument("--count", type=int, default=50, help="number of mistakes (%(default)s)")

@@ -273,9 +273,8 @@ class RunRoundings(Roundings):
                 raise RoundingError(f"{where}: the cache holds NaN or infinity")
             # The largest of a row is 127 steps.
             scales = np.abs(kept).max(axis=1, keepdims=True) / np.float32(127)
-            whole = np.rint(kept / np.where(scales > 0, scales, 1))
-            values_here = whole.astype(np.int8)
-            near, factors = self._checked(x, x.shape[1], values_here, scales, where, layer + 1)
+            whole = np.rint(kept / np.where(scales > 0, scales, 1)).astype(np.int8)
+            near, factors = self._checked(x, x.shape[1], whole, scales, where, layer + 1)
             pairs.append((near * factors).astype(np.float32).reshape(fresh.shape))
         return pairs[0], pairs[1]
 

@@ -103,9 +103,11 @@ class NewBase:
             return
         line = max(sorted(lines), key=len)
         for path in self.having_more(line):
-            now = text(path, self.read(path) or b"") if path != but else None
-            for row in now.rows(line) if now else ():
-                if now and lines <= {*now.lines[max(row - size, 0) : row + size]}:
+            if path == but:
+                continue
+            now = text(path, self.read(path) or b"")
+            for row in now.rows(line):
+                if lines <= {*now.lines[max(row - size, 0) : row + size]}:
                     yield path, row
                     break
 
