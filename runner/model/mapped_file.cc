@@ -26,7 +26,7 @@ constexpr size_t kDigest = 32;
 void EndWithReason(int) {
   constexpr char kText[] =
       "runner: cannot read the file of --map-params: the disk failed, or the file was shortened\n";
-  if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) _exit(1);
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
   _exit(1);
 }
 

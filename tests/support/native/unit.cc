@@ -2,6 +2,7 @@
 // Checks of the runner's parts that need no model: `native_tests unit NAME`, one of kChecks.
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -14,6 +15,7 @@
 #include "grammar/pattern.h"
 #include "grammar/schema.h"
 #include "grammar/validator.h"
+#include "input/available_bytes.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/md5.h"
@@ -253,7 +255,39 @@ void HistorySearch() {
   }
 }
 
+void MemoryOfGroups() {
+  char folder[] = "/tmp/groups-XXXXXX";
+  const std::string root = mkdtemp(folder);
+  const auto write = [&root](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  const auto available = [&root] { return AvailableBytes(root); };
+  Check(available() == 0, "a system that reports nothing");
+  write("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n");
+  Check(available() == 8000 * 1024, "a system without control groups");
+  const std::string top = "/sys/fs/cgroup";
+  write("/proc/self/cgroup", "0::/user/board\n");
+  write(top + "/user/board/memory.max", "max\n");
+  write(top + "/user/board/memory.current", "1000\n");
+  Check(available() == 8000 * 1024, "a group without a limit");
+  write(top + "/user/memory.max", "500000\n");
+  write(top + "/user/memory.current", "300000\n");
+  write(top + "/user/memory.stat", "anon 1\ninactive_file 100000\n");
+  Check(available() == 300000, "the limit of the group around it, less what is in use");
+  write(top + "/user/board/memory.max", "1000\n");
+  Check(available() == 0, "a group at its limit");
+  // A container that does not see the path of its group.
+  write("/proc/self/cgroup", "12:cpu:/\n9:memory:/docker/1f\n0::/unseen\n");
+  write(top + "/memory/memory.limit_in_bytes", "700000\n");
+  write(top + "/memory/memory.usage_in_bytes", "300000\n");
+  write(top + "/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 50000\n");
+  Check(available() == 450000, "version 1");
+  std::filesystem::remove_all(root);
+}
+
 const std::map<std::string, void (*)()> kChecks = {
+    {"memory-of-groups", MemoryOfGroups},
     {"utf8", Utf8},
     {"md5", Digest},
     {"json", JsonText},
