@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["support.durations"]
 
 TREES = patched_trees()
+# Tests of packages that need neither trees nor toolchain: of the session `unit`, and of --all.
+UNIT = tuple(f"packages/{name}/tests" for name in ("accelerator-study", "forkpatch", "groundwork"))
 # Marks of tests that get a fixture, directly or through another one.
 MARKS = {
     "emulator": "emulator",
@@ -85,6 +87,19 @@ heed_interrupts()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for both tiers."""
     parser.addoption("--all", action="store_true", help="run the thorough tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the packages of the session ``unit`` for ``--all``, if no path is named."""
+    if config.option.all and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        config.args += UNIT
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name the packages that a run without paths and ``--all`` leaves out."""
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.all:
+        return []
+    return [f"not run: {', '.join(UNIT)} (nox -s unit, or --all)"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

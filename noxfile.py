@@ -51,7 +51,7 @@ def build_and_test(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def tests(session: nox.Session) -> None:
-    """Run the tests; with -- --all the thorough ones, too."""
+    """Run the tests but those of packages in unit; with -- --all these and the thorough ones."""
     applied, options = trees.prepare(session, "pytest")
     trees.install_for_tests(session, applied, options)
     root = str(applied.root)

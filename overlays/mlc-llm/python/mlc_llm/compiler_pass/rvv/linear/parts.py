@@ -56,7 +56,7 @@ class Parts:
         rows: of all parts, int64.
         size: rows of each part but the last, which has the rest, too; int64.
         count: of the parts, int64; one if they are not to be split.
-        bindings: a statement before all others, for the number of threads; empty: one part.
+        bindings: a statement before all others, which binds ``size``; empty: one part.
     """
 
     rows: Any
@@ -70,13 +70,15 @@ class Parts:
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
-        threads = tirx.Var("threads", "int64")
+        threads, size = (tirx.Var(name, "int64") for name in ("threads", "size"))
         panels = tirx.ceildiv(int64(outputs), int64(columns))
         wanted = tirx.truncdiv(all_rows, parts_for(panels, threads)) // ROWS * ROWS
-        size = tirx.max(wanted, int64(ROWS))
         pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
+        # The call is in the value of `size`: a value without a call is copied to all its uses, which
+        # makes TVM's passes several times slower.
+        chosen = tirx.Let(threads, pool, tirx.max(wanted, int64(ROWS)))
         count = tirx.max(tirx.truncdiv(all_rows, size), int64(1))
-        return Parts(all_rows, size, count, (tirx.Bind(threads, pool),))
+        return Parts(all_rows, size, count, (tirx.Bind(size, chosen),))
 
     @staticmethod
     def row_of_data(row: Any) -> Any:
