@@ -174,7 +174,7 @@ def run_plan(
         probe, params, plan, threads=threads, library=library, emulated=emulated
     ) as process:
         try:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
