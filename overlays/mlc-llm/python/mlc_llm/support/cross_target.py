@@ -110,7 +110,8 @@ class CrossTarget:
         """Return MLC-LLM's default build function, with tools for this CPU.
 
         Args:
-            build_default: gives the default build for an ``fcompile`` of TVM's export_library.
+            build_default: gives the default build for an ``fcompile`` of TVM's export_library, and
+                a pipeline that lowers TIR functions.
 
         Returns:
             the build; it raises CrossTargetError, before anything is compiled, when the output
@@ -118,8 +119,12 @@ class CrossTarget:
         """
 
         def build(mod: Any, args: Any, pipeline: Any = None) -> None:
+            # Not above: other users of this module have no rest of MLC-LLM.
+            from ..compiler_pass.rvv.tir_pipeline import registered  # noqa: PLC0415
+
             export = exporter(args.output, self.triple)
-            build_default(fcompile=export)(mod, args, pipeline=pipeline)
+            make = build_default(fcompile=export, tir_pipeline=registered())
+            make(mod, args, pipeline=pipeline)
 
         return build
 
