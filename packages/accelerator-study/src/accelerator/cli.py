@@ -8,7 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from rich.console import Console
 from accelerator import model, study
 from accelerator.device import Device, MemoryId, load_device, shipped
 from accelerator.errors import AcceleratorError
-from accelerator.extension.functional import ExtensionCounts
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.isa.listing import disassemble
@@ -211,18 +210,23 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
         for layer, count in study.products(phase, form, model.on_device(args.attention)):
             program = lower_extension(layer, unit)
             counts = study.prove(program)
-            assert isinstance(counts, ExtensionCounts)
             if args.streams:
                 atomic_write(
                     args.streams / f"{_file_stem(phase.name, layer.name)}.bin", program.stream
                 )
-            useful = layer.rows * layer.outputs * layer.inputs / counts.products
-            loads = f"{counts.loaded_bytes / 1e6:.2f} MB"
-            numbers = (f"{counts.instructions:,}", f"{counts.products:,}", f"{useful:.1f}", loads)
+            useful = layer.macs / counts.gemm_steps
+            loads = f"{counts.read_bytes / 1e6:.2f} MB"
+            numbers = (f"{counts.instructions:,}", f"{counts.gemm_steps:,}", f"{useful:.1f}", loads)
             table.add_row(phase.name, layer.name, str(count), *numbers)
             sizes = {"rows": layer.rows, "outputs": layer.outputs, "inputs": layer.inputs}
             where = {"phase": phase.name, "layer": layer.name, "count": count}
-            records.append({**where, **sizes, **asdict(counts)})
+            done = {
+                "instructions": counts.instructions,
+                "products": counts.gemm_steps,
+                "loaded_bytes": counts.read_bytes,
+                "stored_bytes": counts.written_bytes,
+            }
+            records.append({**where, **sizes, **done})
     report.console().print(table)
     print("Every layer ran on random operands: equal to numpy's bit for bit.")
     if args.json:

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functional simulators in C++, built once for this machine, and calls of the device's."""
+"""The functional simulators in C++, built once for this machine, and their calls."""
 
 from __future__ import annotations
 
 import ctypes
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from inspect import signature
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 from accelerator.device import NATIVE, Device, MemoryId
 from accelerator.errors import AcceleratorError
+from accelerator.extension.unit import MatrixUnit
 from accelerator.isa.instructions import INSTRUCTION_BYTES
 from crosslab.cached_build import cached_build, default_cache
 from crosslab.host.objects import run_compiler
@@ -21,26 +20,30 @@ from crosslab.host.toolchain import find_native
 from groundwork.hashing import digest
 
 SOURCES = ("vta/functional.cc", "extension/functional.cc")
-HEADERS = ("vta/functional.h", "extension/functional.h", "runtime/spec.h")
+HEADERS = ("vta/functional.h", "extension/functional.h", "runtime/simulation.h")
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
-Counts = TypeVar("Counts")
+WORD_BYTES = 4  # of a matrix unit's instruction
+MOST_INSTRUCTIONS = 1 << 40
 ORDERS = 6  # the permutations of three queues
-_MESSAGE_BYTES = 512
 _LIBRARY = "libaccelerator.so"
 
 
 @dataclass(frozen=True)
-class AcceleratorCounts:
-    """Bytes moved by buffer, and steps of the GEMM core and of the ALU, in one run."""
+class Counts:
+    """The counts of a run.
 
-    micro_op_bytes: int
-    weight_bytes: int
-    input_bytes: int
-    sum_bytes: int
-    output_bytes: int
+    Attributes:
+        instructions: executed.
+        gemm_steps: products of blocks; reset_steps, alu_steps: of a device only.
+        read_bytes, written_bytes: of the memory.
+    """
+
+    instructions: int
     gemm_steps: int
     reset_steps: int
     alu_steps: int
+    read_bytes: int
+    written_bytes: int
 
 
 class _Spec(ctypes.Structure):
@@ -50,10 +53,12 @@ class _Spec(ctypes.Structure):
     ]
 
 
-def spec_of(device: Device) -> tuple[int, ...]:
-    """Return the simulator's description of a device: the GEMM block, then the buffers' depths."""
+def spec_of(target: Device | MatrixUnit) -> tuple[int, ...]:
+    """Return the block of a product, then the depths of the buffers; a matrix unit has none."""
+    if isinstance(target, MatrixUnit):
+        return (target.rows, target.inputs, target.rows, 0, 0, 0, 0)
     depths = (MemoryId.MICRO_OP, MemoryId.WEIGHT, MemoryId.INPUT, MemoryId.ACCUMULATOR)
-    return (device.batch, device.inputs, device.outputs, *(device.depth(m) for m in depths))
+    return (target.batch, target.inputs, target.outputs, *(target.depth(m) for m in depths))
 
 
 @lru_cache(maxsize=1)
@@ -86,56 +91,49 @@ def library() -> ctypes.CDLL:
     return simulators
 
 
-def run(device: Device, stream: bytes, memory: bytearray, order: int = 0) -> AcceleratorCounts:
-    """Simulate a stream on a device with zeroed buffers; the run changes ``memory`` in place.
-
-    Args:
-        device: its block and buffers matter; its times do not.
-        stream: encoded instructions.
-        memory: DRAM from address 0; the simulator refuses an address behind its end.
-        order: 0 to 5, the order in which the simulator polls the queues. A stream without races
-            gives the same bytes in every order.
-
-    Raises:
-        AcceleratorError: a bad encoding, a deadlock, a buffer overrun, or an address outside of
-            memory; the message names the instruction. Earlier instructions have changed ``memory``.
-    """
-    if len(stream) % INSTRUCTION_BYTES:
-        raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have 16 each")
-    spec, simulator = _Spec(*spec_of(device)), library()
-    handle = simulator.accelerator_create(ctypes.byref(spec))
-    if not handle:
-        raise AcceleratorError(f"{device.name}: no memory for its buffers", exit_code=1)
-    try:
-        count = len(stream) // INSTRUCTION_BYTES
-        run_on = partial(simulator.accelerator_run, handle)
-        return counted(AcceleratorCounts, run_on, memory, stream, count, order)
-    finally:
-        simulator.accelerator_destroy(handle)
-
-
-def counted(
-    kind: type[Counts],
-    function: Callable[..., int],
-    memory: bytearray,
+def run(
+    target: Device | MatrixUnit,
     stream: bytes,
-    *numbers: int,
+    memory: bytearray,
+    order: int = 0,
+    most: int = MOST_INSTRUCTIONS,
 ) -> Counts:
-    """Run a program on ``memory`` with a simulator and return the simulator's counts.
+    """Simulate a stream with zeroed buffers or registers; the run changes ``memory`` in place.
 
     Args:
-        kind: class of the counts, whose fields are in the simulator's order.
-        function: the simulator, which returns 0, or writes a message and returns another number.
-        memory: from address 0.
-        stream: the program.
-        numbers: further arguments of the simulator.
+        target: a device's block and buffers matter, or the size of a matrix unit's registers.
+        stream: encoded instructions.
+        memory: from address 0; the simulator refuses an address behind its end.
+        order: 0 to 5, the order in which a device's queues are polled. A stream without races gives
+            the same bytes in every order.
+        most: limit of a matrix unit's executed instructions.
 
     Raises:
-        AcceleratorError: the simulator refuses the program.
+        AcceleratorError: a bad encoding, a deadlock, a buffer overrun, an address outside of
+            memory, an odd register for sums, or no return within ``most``; the message names the
+            instruction. Earlier instructions have changed ``memory``.
     """
-    counts = (ctypes.c_uint64 * len(signature(kind).parameters))()
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    pointer = ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None
-    if function(pointer, len(memory), stream, *numbers, counts, message, _MESSAGE_BYTES):
-        raise AcceleratorError(message.value.decode())
-    return kind(*counts)
+    size = WORD_BYTES if isinstance(target, MatrixUnit) else INSTRUCTION_BYTES
+    if len(stream) % size:
+        raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have {size} each")
+    simulators = library()
+
+    def called(function: Callable[..., int], whole: object, number: int) -> Counts:
+        """Run the program; the function returns 0, or writes a message and returns another one."""
+        counts, message = (ctypes.c_uint64 * len(fields(Counts)))(), ctypes.create_string_buffer(512)
+        of = ctypes.c_char * len(memory)
+        pointer = ctypes.byref(of.from_buffer(memory)) if memory else None
+        given = (whole, pointer, len(memory), stream, len(stream) // size, number)
+        if function(*given, counts, message, len(message)):
+            raise AcceleratorError(message.value.decode())
+        return Counts(*counts)
+
+    if isinstance(target, MatrixUnit):
+        return called(simulators.extension_run, target.vlen, most)
+    handle = simulators.accelerator_create(ctypes.byref(_Spec(*spec_of(target))))
+    if not handle:
+        raise AcceleratorError(f"{target.name}: no memory for its buffers", exit_code=1)
+    try:
+        return called(simulators.accelerator_run, handle, order)
+    finally:
+        simulators.accelerator_destroy(handle)

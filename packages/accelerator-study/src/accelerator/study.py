@@ -10,10 +10,8 @@ from typing import Any
 from accelerator import functional
 from accelerator.device import Device
 from accelerator.errors import AcceleratorError
-from accelerator.extension import functional as extension
-from accelerator.extension.functional import ExtensionCounts
 from accelerator.extension.lowering import ExtensionProgram
-from accelerator.functional import AcceleratorCounts
+from accelerator.functional import Counts
 from accelerator.layer import EXACT, Int32, Layer, LinearLayer, Pooling, Requantisation
 from accelerator.lowering import lower
 from accelerator.mapping import best
@@ -114,7 +112,7 @@ def study(layer: Layer, count: int, device: Device) -> StudiedLayer:
 
 def execute(
     program: Program | ExtensionProgram, operands: tuple[Any, ...], proved: bool = False
-) -> tuple[Int32, AcceleratorCounts | ExtensionCounts]:
+) -> tuple[Int32, Counts]:
     """Run a program on operands; return its result and the counts of the run.
 
     Args:
@@ -129,13 +127,10 @@ def execute(
     memory = program.image(*operands)
     unit = program.unit if isinstance(program, ExtensionProgram) else program.device
     where = f"{program.layer.name} on {unit.name}"
-    counts: AcceleratorCounts | ExtensionCounts
     try:
-        if isinstance(program, ExtensionProgram):
-            counts = extension.run(program.unit, program.stream, memory)
-        else:
-            _ = program.proof if proved else None
-            counts = functional.run(program.device, program.stream, memory)
+        if proved and isinstance(program, Program):
+            _ = program.proof
+        counts = functional.run(unit, program.stream, memory)
     except AcceleratorError as error:
         raise AcceleratorError(f"{where}: {error.what}", exit_code=1) from error
     found = program.result(memory)
@@ -145,9 +140,7 @@ def execute(
     return found, counts
 
 
-def prove(
-    program: Program | ExtensionProgram, seed: int = 0
-) -> AcceleratorCounts | ExtensionCounts:
+def prove(program: Program | ExtensionProgram, seed: int = 0) -> Counts:
     """Check a program on random operands, as :func:`execute` does; return the counts of the run."""
     return execute(program, program.layer.operands(seed), proved=True)[1]
 

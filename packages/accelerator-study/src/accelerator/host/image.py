@@ -16,7 +16,6 @@ from accelerator.device import Device
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
 from accelerator.functional import spec_of
-from accelerator.isa.encoding import encode_micro_ops
 from accelerator.layer import LinearLayer
 from accelerator.lowering import lower
 from accelerator.mapping import best
@@ -26,6 +25,7 @@ USUAL_ROWS = 32
 MOST_ROWS = 128
 STEP_ROWS = 8
 BYTES_A_LINE = 32
+UNIT_MEMORY = 1 << 40  # of a CPU, which has no limit here
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,15 @@ class LinkedProgram:
     Attributes:
         rows: of values.
         tile_rows: blocks of rows in a tile of values.
-        addresses: of micro-ops, weights, values and results in the stream's instructions.
-        micro_ops: encoded.
+        values_at, results_at: addresses in the stream's instructions.
         stream: encoded.
         instructions: their number in the stream.
     """
 
     rows: int
     tile_rows: int
-    addresses: tuple[int, int, int, int]
-    micro_ops: bytes
+    values_at: int
+    results_at: int
     stream: bytes
     instructions: int
 
@@ -57,12 +56,14 @@ class LayerPrograms:
         outputs: of the layer.
         inputs: of the layer.
         tile: blocks of outputs and of inputs in a tile of weights.
+        head: the memory before the weights, equal for all programs: micro-ops.
         programs: a program for each number of rows.
     """
 
     outputs: int
     inputs: int
     tile: tuple[int, int]
+    head: bytes
     programs: tuple[LinkedProgram, ...]
 
 
@@ -85,15 +86,18 @@ def programs_of(outputs: int, inputs: int, device: Device | MatrixUnit) -> Layer
 
 def _of_device(usual: LinearLayer, device: Device) -> LayerPrograms:
     tile = best(usual, device).mapping
-    linked = []
+    linked, heads = [], set()
     for rows in row_counts(device.batch):
         layer = replace(usual, rows=rows)
         mapping = best(layer, device, (tile.outputs, tile.inputs)).mapping
         code = lower(layer, mapping, device)
-        at = (code.micro_ops_at, code.weights_at, code.values_at, code.results_at)
-        micro_ops = encode_micro_ops(code.micro_ops, device)
-        linked.append(LinkedProgram(rows, 1, at, micro_ops, code.stream, len(code.instructions)))
-    return LayerPrograms(usual.outputs, usual.inputs, (tile.outputs, tile.inputs), tuple(linked))
+        heads.add(bytes(code.image()[: code.weights_at]))
+        at = (code.values_at, code.results_at)
+        linked.append(LinkedProgram(rows, 1, *at, code.stream, len(code.instructions)))
+    # Micro-ops depend on the tile of weights alone.
+    (head,) = heads
+    tiles = (tile.outputs, tile.inputs)
+    return LayerPrograms(usual.outputs, usual.inputs, tiles, head, tuple(linked))
 
 
 def _of_unit(usual: LinearLayer, unit: MatrixUnit) -> LayerPrograms:
@@ -102,10 +106,10 @@ def _of_unit(usual: LinearLayer, unit: MatrixUnit) -> LayerPrograms:
     linked = []
     for rows in row_counts(unit.rows):
         code = lower_extension(replace(usual, rows=rows), unit, wide)
-        at = (0, 0, code.values_at, code.results_at)
-        linked.append(LinkedProgram(rows, code.tile[0], at, b"", code.stream, len(code.words)))
+        at = (code.values_at, code.results_at)
+        linked.append(LinkedProgram(rows, code.tile[0], *at, code.stream, len(code.words)))
     tile = (wide, best_for_usual.deep)
-    return LayerPrograms(usual.outputs, usual.inputs, tile, tuple(linked))
+    return LayerPrograms(usual.outputs, usual.inputs, tile, b"", tuple(linked))
 
 
 def attention_sizes(width: int) -> list[tuple[int, int]]:
@@ -125,8 +129,11 @@ def source(device: Device | MatrixUnit, layers: Iterable[LayerPrograms]) -> str:
     lines += ["constexpr AcceleratorLayer kLayers[] = {"]
     for number, layer in enumerate(listed):
         words = ", ".join(map(str, (layer.outputs, layer.inputs, *layer.tile)))
-        lines.append(f"    {{{words}, kPrograms{number}, {len(layer.programs)}}},")
-    spec, memory = _spec_and_memory(device)
+        head = f"kHead{number}" if layer.head else "nullptr"
+        code = f"kPrograms{number}, {len(layer.programs)}"
+        lines.append(f"    {{{words}, {head}, {len(layer.head)}, {code}}},")
+    spec = ", ".join(map(str, spec_of(device)))
+    memory = UNIT_MEMORY if isinstance(device, MatrixUnit) else device.memory
     lines += [
         "};",
         "",
@@ -134,30 +141,20 @@ def source(device: Device | MatrixUnit, layers: Iterable[LayerPrograms]) -> str:
         "",
         "const AcceleratorImage mlc_rvv_accelerator_image = {",
     ]
-    lines += [f'    "{_escaped(device.name)}", {{{", ".join(map(str, spec))}}}, {memory}ull,']
+    lines += [f'    "{_escaped(device.name)}", {{{spec}}}, {memory}ull,']
     lines += [f"    kLayers, {len(listed)}, {CHUNK},", "};"]
     return "\n".join([*lines, ""])
 
 
-def _spec_and_memory(device: Device | MatrixUnit) -> tuple[tuple[int, ...], int]:
-    if isinstance(device, MatrixUnit):
-        return (device.rows, device.inputs, device.rows, 0, 0, 0, 0), 0
-    return spec_of(device), device.memory
-
-
 def _programs(number: int, layer: LayerPrograms) -> Iterator[str]:
+    if layer.head:
+        yield from _array(f"kHead{number}", layer.head)
     rows = []
     for index, program in enumerate(layer.programs):
-        names = []
-        for name, data in (("kMicroOps", program.micro_ops), ("kStream", program.stream)):
-            if data:
-                yield f"constexpr std::uint8_t {name}{number}_{index}[] = {{"
-                yield from _bytes(data)
-                yield "};"
-            names.append(f"{name}{number}_{index}" if data else "nullptr")
-        addresses = ", ".join(f"{address}ull" for address in program.addresses)
-        micro_ops, stream = names
-        code = f"{micro_ops}, {len(program.micro_ops)}, {stream}, {program.instructions}"
+        name = f"kStream{number}_{index}"
+        yield from _array(name, program.stream)
+        addresses = f"{program.values_at}ull, {program.results_at}ull"
+        code = f"{name}, {program.instructions}"
         rows.append(f"    {{{program.rows}, {program.tile_rows}, {addresses}, {code}}},")
     yield f"constexpr AcceleratorProgram kPrograms{number}[] = {{"
     yield from rows
@@ -165,9 +162,11 @@ def _programs(number: int, layer: LayerPrograms) -> Iterator[str]:
     yield ""
 
 
-def _bytes(data: bytes) -> Iterator[str]:
+def _array(name: str, data: bytes) -> Iterator[str]:
+    yield f"constexpr std::uint8_t {name}[] = {{"
     for at in range(0, len(data), BYTES_A_LINE):
         yield "    " + "".join(f"{byte}," for byte in data[at : at + BYTES_A_LINE])
+    yield "};"
 
 
 def _escaped(text: str) -> str:

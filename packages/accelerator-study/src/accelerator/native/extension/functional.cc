@@ -72,7 +72,7 @@ class Core {
     }
   }
 
-  const ExtensionCounts& counts() const { return counts_; }
+  const AcceleratorCounts& counts() const { return counts_; }
 
  private:
   // Executes an instruction and advances `at`; returns false for the program's return.
@@ -102,16 +102,16 @@ class Core {
     } else if (kind == 0x07 && high == 1 && !Field(word, 20, 5)) {  // vle8.v
       Need(kE8M1);
       std::memcpy(Vector(rd), Memory(scalars_[rs1], width_), width_);
-      counts_.loaded_bytes += width_;
+      counts_.read_bytes += width_;
     } else if (kind == 0x6027 && high == 1 && !Field(word, 20, 5)) {  // vse32.v
       const uint8_t* sums = Sums(rd);
       std::memcpy(Memory(scalars_[rs1], 2 * width_), sums, 2 * width_);
-      counts_.stored_bytes += 2 * width_;
+      counts_.written_bytes += 2 * width_;
     } else if (kind == 0x302B && high == 0b1110001) {  // vmadot
       Need(kE8M1);
       if (rd % 2) throw std::runtime_error("sums of vmadot begin at an odd register");
       Multiply(rd, Vector(rs1), Vector(Field(word, 20, 5)));
-      counts_.products++;
+      counts_.gemm_steps++;
     } else {
       Unknown(word);
     }
@@ -176,13 +176,13 @@ class Core {
   uint32_t type_ = ~0u;
   uint8_t* memory_;
   uint64_t bytes_;
-  ExtensionCounts counts_{};
+  AcceleratorCounts counts_{};
 };
 
 }  // namespace
 
 int extension_run(uint32_t vlen, uint8_t* memory, uint64_t memory_bytes, const uint8_t* words,
-                  uint64_t count, uint64_t most, ExtensionCounts* counts, char* message,
+                  uint64_t count, uint64_t most, AcceleratorCounts* counts, char* message,
                   size_t message_bytes) {
   try {
     Core core(vlen, memory, memory_bytes);

@@ -6,12 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-extern "C" {
+#include "runtime/simulation.h"
 
-// Counts of a run: instructions, products, and bytes that vector loads and stores moved.
-struct ExtensionCounts {
-  std::uint64_t instructions, products, loaded_bytes, stored_bytes;
-};
+extern "C" {
 
 // Runs a program of `count` words up to its return, at most `most` instructions, on `memory` at
 // address 0, with zeroed registers of `vlen` bits (256, 1024 or 4096). The simulator refuses words
@@ -19,7 +16,7 @@ struct ExtensionCounts {
 // them. Returns 0, or 1 with a message.
 int extension_run(std::uint32_t vlen, std::uint8_t* memory, std::uint64_t memory_bytes,
                   const std::uint8_t* words, std::uint64_t count, std::uint64_t most,
-                  ExtensionCounts* counts, char* message, std::size_t message_bytes);
+                  AcceleratorCounts* counts, char* message, std::size_t message_bytes);
 }
 
 #endif  // MLC_RVV_ACCELERATORS_EXTENSION_FUNCTIONAL_H_

@@ -75,11 +75,11 @@ void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, 
     chunk->filled = token;
     chunk->key_scales[token] = Quantise(tokens[token].key, width, row.data(), "a key");
     for (uint64_t i = 0; i < width; ++i) {
-      products_->Write(chunk->keys, &row[i], 1, products_->WeightAt(*layers.keys, token, i));
+      products_->SetWeight(*layers.keys, token, i, row[i], &chunk->keys);
     }
     chunk->value_scales[token] = Quantise(tokens[token].value, width, row.data(), "a value");
     for (uint64_t i = 0; i < width; ++i) {
-      products_->Write(chunk->values, &row[i], 1, products_->WeightAt(*layers.values, i, token));
+      products_->SetWeight(*layers.values, i, token, row[i], &chunk->values);
     }
     std::memcpy(key, tokens[token].key, bytes);
     std::memcpy(value, tokens[token].value, bytes);
@@ -101,7 +101,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
   mlc_rvv_record_rows(rounded.data(), scales.data(), rows, width);
   std::vector<std::int32_t> sums(rows * std::max(most, width));
   for (uint64_t c = 0; c < chunks.size(); ++c) {
-    products_->Multiply(*layers.keys, chunks[c]->keys, rounded.data(), rows, sums.data());
+    products_->Multiply(*layers.keys, rounded.data(), rows, &chunks[c]->keys, sums.data());
     for (uint64_t r = 0; r < rows; ++r) {
       for (uint64_t t = 0; t < most; ++t) {
         const double sum = sums[r * most + t] * double{scales[r]} * chunks[c]->key_scales[t];
@@ -134,7 +134,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
   mlc_rvv_record_rows(seen_weights.data(), scales.data(), rows, tokens);
   std::vector<std::int64_t> mixed(rows * width);
   for (uint64_t c = 0; c < chunks.size(); ++c) {
-    products_->Multiply(*layers.values, chunks[c]->values, &weights[c * rows * most], rows,
+    products_->Multiply(*layers.values, &weights[c * rows * most], rows, &chunks[c]->values,
                         sums.data());
     for (uint64_t i = 0; i < rows * width; ++i) mixed[i] += sums[i];
   }

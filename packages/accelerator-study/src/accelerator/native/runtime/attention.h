@@ -49,7 +49,7 @@ class Attention {
  private:
   // Rounded tokens in the device's memory, and their keys and values in float32.
   struct Chunk {
-    Buffer keys, values;
+    Memory keys, values;
     std::vector<float> key_scales, value_scales, sources;
     std::uint64_t filled = 0;
   };

@@ -6,26 +6,26 @@
 
 #include <cstdint>
 
-#include "runtime/spec.h"
+#include "runtime/simulation.h"
 
 extern "C" {
 
-// A layer's stream for a number of rows of values, with the addresses in its instructions. A matrix
-// unit has no micro-ops.
+// A layer's stream for a number of rows of values, with the addresses in its instructions.
 struct AcceleratorProgram {
   std::uint32_t rows;
   std::uint32_t tile_rows;  // blocks of rows in a tile of values
-  std::uint64_t micro_ops_at, weights_at, values_at, results_at;
-  const std::uint8_t* micro_ops;
-  std::uint64_t micro_op_bytes;
+  std::uint64_t values_at, results_at;
   const std::uint8_t* stream;
   std::uint64_t instructions;
 };
 
 // The programs for layers of one size; weights lie in tiles of tile_outputs x tile_inputs blocks.
+// Memory begins with `head`, such as a device's micro-ops; the weights follow it.
 struct AcceleratorLayer {
   std::uint32_t outputs, inputs;
   std::uint32_t tile_outputs, tile_inputs;
+  const std::uint8_t* head;
+  std::uint64_t head_bytes;
   const AcceleratorProgram* programs;  // by ascending rows
   std::uint32_t count;
 };

@@ -33,14 +33,13 @@ void LinearLayers::LoadInt8(const void* key, const std::int8_t* rows, uint64_t o
 void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs, uint64_t inputs) {
   const AcceleratorLayer& layer = products_->LayerOf(outputs, inputs);
   Resident resident{&layer, products_->AllocateWeights(layer), std::vector<float>(outputs)};
-  std::vector<std::int8_t> tiles(resident.weights.bytes), row(inputs);
+  std::vector<std::int8_t> row(inputs);
   for (uint64_t output = 0; output < outputs; ++output) {
     resident.scales[output] = row_of(output, row.data());
     for (uint64_t input = 0; input < inputs; ++input) {
-      tiles[products_->WeightAt(layer, output, input)] = row[input];
+      products_->SetWeight(layer, output, input, row[input], &resident.memory);
     }
   }
-  products_->Write(resident.weights, tiles.data(), tiles.size());
   resident_.insert_or_assign(key, std::move(resident));
 }
 
@@ -52,7 +51,7 @@ void LinearLayers::Multiply(const void* key, const float* values, float* out, ui
     throw DeviceError("weights of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
                       " were not loaded before their use");
   }
-  const Resident& weights = entry->second;
+  Resident& weights = entry->second;
   std::vector<std::int8_t> rounded(rows * inputs);
   std::vector<float> scales;
   for (uint64_t r = 0; r < rows; ++r) {
@@ -61,7 +60,7 @@ void LinearLayers::Multiply(const void* key, const float* values, float* out, ui
   }
   mlc_rvv_record_rows(rounded.data(), scales.data(), rows, inputs);
   std::vector<std::int32_t> sums(rows * outputs);
-  products_->Multiply(*weights.layer, weights.weights, rounded.data(), rows, sums.data());
+  products_->Multiply(*weights.layer, rounded.data(), rows, &weights.memory, sums.data());
   for (uint64_t r = 0; r < rows; ++r) {
     for (uint64_t output = 0; output < outputs; ++output) {
       const double scaled = double{scales[r]} * sums[r * outputs + output];

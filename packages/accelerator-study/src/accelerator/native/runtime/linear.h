@@ -34,7 +34,7 @@ class LinearLayers {
  private:
   struct Resident {
     const AcceleratorLayer* layer;
-    Buffer weights;
+    Memory memory;
     std::vector<float> scales;
   };
 

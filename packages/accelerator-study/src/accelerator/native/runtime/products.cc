@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 namespace accelerator {
 namespace {
@@ -39,7 +40,32 @@ const AcceleratorLayer& Products::LayerOf(uint64_t outputs, uint64_t inputs) con
                     std::to_string(inputs) + " was linked in");
 }
 
-uint64_t Products::WeightAt(const AcceleratorLayer& layer, uint64_t output, uint64_t input) const {
+uint64_t Products::WeightsEnd(const AcceleratorLayer& layer) const {
+  const AcceleratorSpec& spec = image_.spec;
+  const uint64_t blocks = Blocks(layer.outputs, spec.outputs) * Blocks(layer.inputs, spec.inputs);
+  return layer.head_bytes + blocks * spec.outputs * spec.inputs;
+}
+
+void Products::CheckRoom(uint64_t bytes) const {
+  const uint64_t room = image_.memory - used_;
+  if (bytes > room) {
+    throw DeviceError("the device's memory is full: " + std::to_string(bytes) +
+                      " bytes are wanted, " + std::to_string(room) + " of " +
+                      std::to_string(image_.memory) + " are free");
+  }
+}
+
+Memory Products::AllocateWeights(const AcceleratorLayer& layer) {
+  const uint64_t end = WeightsEnd(layer);
+  CheckRoom(end);
+  used_ += end;
+  Memory memory(layer.head, layer.head + layer.head_bytes);
+  memory.resize(end);
+  return memory;
+}
+
+void Products::SetWeight(const AcceleratorLayer& layer, uint64_t output, uint64_t input,
+                         std::int8_t weight, Memory* memory) const {
   const AcceleratorSpec& spec = image_.spec;
   const uint64_t across = Blocks(layer.outputs, spec.outputs);
   const uint64_t deep = Blocks(layer.inputs, spec.inputs);
@@ -49,14 +75,9 @@ uint64_t Products::WeightAt(const AcceleratorLayer& layer, uint64_t output, uint
   const uint64_t columns = std::min<uint64_t>(layer.tile_outputs, across - from);
   const uint64_t top = step / layer.tile_inputs * layer.tile_inputs;
   const uint64_t before = from * deep + top * columns;
-  const uint64_t block = before + (step - top) * columns + (column - from);
-  return (block * spec.outputs + output % spec.outputs) * spec.inputs + input % spec.inputs;
-}
-
-uint64_t Products::WeightBytes(const AcceleratorLayer& layer) const {
-  const AcceleratorSpec& spec = image_.spec;
-  const uint64_t blocks = Blocks(layer.outputs, spec.outputs) * Blocks(layer.inputs, spec.inputs);
-  return blocks * spec.outputs * spec.inputs;
+  const uint64_t line = (before + (step - top) * columns + (column - from)) * spec.outputs;
+  const uint64_t at = (line + output % spec.outputs) * spec.inputs + input % spec.inputs;
+  (*memory)[layer.head_bytes + at] = static_cast<std::uint8_t>(weight);
 }
 
 std::vector<Products::Part> Products::PartsOf(const AcceleratorLayer& layer, uint64_t rows) {
@@ -70,12 +91,13 @@ std::vector<Products::Part> Products::PartsOf(const AcceleratorLayer& layer, uin
   return parts;
 }
 
-std::vector<std::int8_t> Products::InBlocks(const AcceleratorLayer& layer, const Part& part,
-                                            const std::int8_t* values) const {
+void Products::WriteValues(const AcceleratorLayer& layer, const Part& part,
+                           const std::int8_t* values, Memory* memory) const {
   const AcceleratorSpec& spec = image_.spec;
   const uint64_t inputs = layer.inputs, deep = Blocks(inputs, spec.inputs);
   const uint64_t down = Blocks(part.program->rows, spec.batch), tile = part.program->tile_rows;
-  std::vector<std::int8_t> blocks(down * spec.batch * deep * spec.inputs);
+  std::uint8_t* blocks = memory->data() + part.program->values_at;
+  std::fill_n(blocks, down * spec.batch * deep * spec.inputs, std::uint8_t{0});
   for (uint64_t r = 0; r < part.rows; ++r) {
     const std::int8_t* row = values + (part.first + r) * inputs;
     const uint64_t block = r / spec.batch, line = r % spec.batch;
@@ -83,10 +105,43 @@ std::vector<std::int8_t> Products::InBlocks(const AcceleratorLayer& layer, const
     for (uint64_t i = 0; i < inputs; i += spec.inputs) {
       const uint64_t position = top * deep + i / spec.inputs * high + (block - top);
       const uint64_t end = std::min<uint64_t>(inputs, i + spec.inputs);
-      std::copy(row + i, row + end, blocks.begin() + (position * spec.batch + line) * spec.inputs);
+      std::copy(row + i, row + end, blocks + (position * spec.batch + line) * spec.inputs);
     }
   }
-  return blocks;
+}
+
+void Products::Multiply(const AcceleratorLayer& layer, const std::int8_t* values, uint64_t rows,
+                        Memory* memory, std::int32_t* sums) {
+  const AcceleratorSpec& spec = image_.spec;
+  const uint64_t across = Blocks(layer.outputs, spec.outputs) * spec.outputs;
+  for (const Part& part : PartsOf(layer, rows)) {
+    const AcceleratorProgram& program = *part.program;
+    const uint64_t down = Blocks(program.rows, spec.batch) * spec.batch;
+    const uint64_t end = program.results_at + down * across * sizeof(std::int32_t);
+    CheckRoom(end - WeightsEnd(layer));
+    if (memory->size() < end) memory->resize(end);
+    WriteValues(layer, part, values, memory);
+    char message[kMessageBytes];
+    AcceleratorCounts counts{};
+    if (Run(program, memory, &counts, message)) throw DeviceError(message);
+    counts_.instructions += counts.instructions;
+    counts_.gemm_steps += counts.gemm_steps;
+    counts_.reset_steps += counts.reset_steps;
+    counts_.alu_steps += counts.alu_steps;
+    counts_.read_bytes += counts.read_bytes;
+    counts_.written_bytes += counts.written_bytes;
+    Collect(layer, program, memory->data() + program.results_at, part.rows,
+            sums + part.first * layer.outputs);
+  }
+}
+
+std::string Products::Counters() const {
+  std::ostringstream text;
+  text << "\"instructions\":" << counts_.instructions << ",\"gemm_steps\":" << counts_.gemm_steps
+       << ",\"reset_steps\":" << counts_.reset_steps << ",\"alu_steps\":" << counts_.alu_steps
+       << ",\"read_bytes\":" << counts_.read_bytes
+       << ",\"written_bytes\":" << counts_.written_bytes;
+  return text.str();
 }
 
 }  // namespace accelerator

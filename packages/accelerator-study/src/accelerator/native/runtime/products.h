@@ -4,6 +4,7 @@
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_PRODUCTS_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_PRODUCTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -27,11 +28,8 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A range of the device's memory: address and size in bytes.
-struct Buffer {
-  std::uint64_t at = 0;
-  std::uint64_t bytes = 0;
-};
+// The memory of a layer's programs: its head, the layer's weights in tiles, values and results.
+using Memory = std::vector<std::uint8_t>;
 
 // Rounds a row to int8, ties to even, and returns the scale by which it divided the row.
 // Throws DeviceError, which names `what`, if a number is not finite.
@@ -53,26 +51,34 @@ class Products {
   // Returns the layer of a size. Throws DeviceError if the image has no program for the size.
   const AcceleratorLayer& LayerOf(std::uint64_t outputs, std::uint64_t inputs) const;
 
-  // Returns a zeroed buffer for a layer's weights in tiles. Throws DeviceError if memory is full.
-  virtual Buffer AllocateWeights(const AcceleratorLayer& layer) = 0;
-  // Returns the byte offset of a weight in the layer's tiles.
-  std::uint64_t WeightAt(const AcceleratorLayer& layer, std::uint64_t output,
-                         std::uint64_t input) const;
-  // Copies `bytes` bytes into a buffer. Throws DeviceError if the buffer is too small.
-  virtual void Write(const Buffer& to, const void* from, std::uint64_t bytes,
-                     std::uint64_t offset = 0) = 0;
+  // Returns memory with zeroed weights. Throws DeviceError if the device's memory is full.
+  Memory AllocateWeights(const AcceleratorLayer& layer);
+  // Writes a weight to its place in the layer's tiles.
+  void SetWeight(const AcceleratorLayer& layer, std::uint64_t output, std::uint64_t input,
+                 std::int8_t weight, Memory* memory) const;
 
   // Computes sums [rows, outputs] = values [rows, inputs] by the transpose of the weights.
-  // Throws DeviceError with the device's message.
-  virtual void Multiply(const AcceleratorLayer& layer, const Buffer& weights,
-                        const std::int8_t* values, std::uint64_t rows, std::int32_t* sums) = 0;
+  // Throws DeviceError with the device's message, or if the device's memory is full.
+  void Multiply(const AcceleratorLayer& layer, const std::int8_t* values, std::uint64_t rows,
+                Memory* memory, std::int32_t* sums);
 
   // Returns the counters since the program's start as fields of a JSON object.
-  virtual std::string Counters() const = 0;
+  std::string Counters() const;
 
   const AcceleratorImage& image() const { return image_; }
 
  protected:
+  static constexpr std::size_t kMessageBytes = 512;
+
+  // Runs a program on memory; returns 0, or another number with a message in `message`.
+  virtual int Run(const AcceleratorProgram& program, Memory* memory, AcceleratorCounts* counts,
+                  char* message) = 0;
+  // Copies the first rows of a program's results to sums [rows, outputs].
+  virtual void Collect(const AcceleratorLayer& layer, const AcceleratorProgram& program,
+                       const std::uint8_t* results, std::uint64_t rows,
+                       std::int32_t* sums) const = 0;
+
+ private:
   // The rows of values that a program multiplies.
   struct Part {
     std::uint64_t first;  // index of the first row
@@ -82,13 +88,17 @@ class Products {
 
   // Returns parts of `rows` rows: the largest program, repeated, then the smallest for the rest.
   static std::vector<Part> PartsOf(const AcceleratorLayer& layer, std::uint64_t rows);
-  std::uint64_t WeightBytes(const AcceleratorLayer& layer) const;
-  // Returns a part's values in the order of its program's loads; rows beyond the part are zeros.
-  std::vector<std::int8_t> InBlocks(const AcceleratorLayer& layer, const Part& part,
-                                    const std::int8_t* values) const;
+  // Returns the bytes of a layer's head and weights.
+  std::uint64_t WeightsEnd(const AcceleratorLayer& layer) const;
+  // Throws DeviceError if so many bytes do not fit the device's memory beside all weights.
+  void CheckRoom(std::uint64_t bytes) const;
+  // Writes a part's values in the order of its program's loads; rows beyond the part are zeros.
+  void WriteValues(const AcceleratorLayer& layer, const Part& part, const std::int8_t* values,
+                   Memory* memory) const;
 
- private:
   const AcceleratorImage& image_;
+  std::uint64_t used_ = 0;  // bytes of all weights
+  AcceleratorCounts counts_{};
 };
 
 // Returns the products of the linked device, vta/ or extension/. Throws DeviceError if the image is

@@ -222,6 +222,7 @@ class Device {
           tokens[q][0] -= i.pop_prev;
           tokens[q][1] -= i.pop_next;
           Execute(index, i);
+          ++counts_->instructions;
           if (i.push_prev) ++tokens[q - 1][1];
           if (i.push_next) ++tokens[q + 1][0];
           ++next[q];
@@ -292,25 +293,20 @@ class Device {
   void Load(uint64_t index, const Transfer& t) {
     if (!t.columns) return;
     uint64_t moved = uint64_t{t.rows} * t.columns;
-    auto copy = [&](const char* name, void* data, uint64_t depth, size_t size, uint64_t& count) {
+    auto copy = [&](const char* name, void* data, uint64_t depth, size_t size) {
       CheckRange(index, name, t.sram + t.Elements(), depth);
       const uint8_t* from = Address(index, t, size);
       Fill(t, static_cast<uint8_t*>(data) + t.sram * size, size, from, size,
            [&](uint8_t* to, const uint8_t* row) { std::memcpy(to, row, t.columns * size); });
-      count += moved * size;
+      counts_->read_bytes += moved * size;
     };
     size_t block = size_t{spec_.inputs} * spec_.outputs;
     switch (t.memory) {
-      case kMicroOp:
-        return copy("micro-op", micro_ops_.data(), spec_.micro_ops, kMicroOpBytes,
-                    counts_->micro_op_bytes);
-      case kWeight:
-        return copy("weight", weights_.data(), spec_.weights, block, counts_->weight_bytes);
+      case kMicroOp: return copy("micro-op", micro_ops_.data(), spec_.micro_ops, kMicroOpBytes);
+      case kWeight: return copy("weight", weights_.data(), spec_.weights, block);
       case kInput:
-        return copy("input", values_.data(), spec_.values, size_t{spec_.batch} * spec_.inputs,
-                    counts_->input_bytes);
-      case kSum:
-        return copy("accumulator", sums_.data(), spec_.sums, Lanes() * 4, counts_->sum_bytes);
+        return copy("input", values_.data(), spec_.values, size_t{spec_.batch} * spec_.inputs);
+      case kSum: return copy("accumulator", sums_.data(), spec_.sums, Lanes() * 4);
       default: break;
     }
     CheckRange(index, "accumulator", t.sram + t.Elements(), spec_.sums);
@@ -322,7 +318,7 @@ class Device {
         std::memcpy(target + 4 * n, &wide, 4);
       }
     });
-    counts_->sum_bytes += moved * Lanes();
+    counts_->read_bytes += moved * Lanes();
   }
 
   // Stores the low byte of each sum in DRAM.
@@ -335,7 +331,7 @@ class Device {
       uint8_t* target = to + size_t{t.stride} * row * Lanes();
       for (size_t n = 0; n < t.columns * Lanes(); ++n) target[n] = static_cast<uint8_t>(*from++);
     }
-    counts_->output_bytes += uint64_t{t.rows} * t.columns * Lanes();
+    counts_->written_bytes += uint64_t{t.rows} * t.columns * Lanes();
   }
 
   struct MicroOp {

@@ -6,15 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/spec.h"
+#include "runtime/simulation.h"
 
 extern "C" {
-
-// Bytes moved by buffer, and steps of the GEMM core and of the ALU, in a run.
-struct AcceleratorCounts {
-  std::uint64_t micro_op_bytes, weight_bytes, input_bytes, sum_bytes, output_bytes;
-  std::uint64_t gemm_steps, reset_steps, alu_steps;
-};
 
 // Returns a device with buffers of zeros, or null if their memory cannot be allocated.
 void* accelerator_create(const AcceleratorSpec* spec);
