@@ -25,6 +25,7 @@ FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
 WORD_BYTES = 4  # of a matrix unit's instruction
 MOST_INSTRUCTIONS = 1 << 40
 ORDERS = 6  # the permutations of three queues
+_MESSAGE_BYTES = 512
 _LIBRARY = "libaccelerator.so"
 
 
@@ -120,7 +121,10 @@ def run(
 
     def called(function: Callable[..., int], whole: object, number: int) -> Counts:
         """Run the program; the function returns 0, or writes a message and returns another one."""
-        counts, message = (ctypes.c_uint64 * len(fields(Counts)))(), ctypes.create_string_buffer(512)
+        counts, message = (
+            (ctypes.c_uint64 * len(fields(Counts)))(),
+            ctypes.create_string_buffer(512),
+        )
         of = ctypes.c_char * len(memory)
         pointer = ctypes.byref(of.from_buffer(memory)) if memory else None
         given = (whole, pointer, len(memory), stream, len(stream) // size, number)

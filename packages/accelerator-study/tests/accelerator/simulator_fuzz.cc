@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     at += sizes[0];
     std::vector<std::uint8_t> stream(data.begin() + at, data.begin() + at + sizes[1]);
     at += sizes[1];
-    AcceleratorCounts counts;
+    AcceleratorCounts counts{};
     char message[512] = "";
     void* device = accelerator_create(&spec);
     int failed = accelerator_run(device, memory.data(), memory.size(), stream.data(),

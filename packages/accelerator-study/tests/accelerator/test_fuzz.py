@@ -55,7 +55,9 @@ def simulator() -> Path:
     """The simulator with sanitizers, around which a program reads cases."""
     tools, main = shared_builds.sanitizing(), Path(__file__).with_name("simulator_fuzz.cc")
     flags = ["-std=c++20", "-O1", *sanitizer_flags(("address", "undefined"))]
-    key = digest(tools.digest, shlex.join(flags), main, NATIVE / "vta", NATIVE / "runtime/simulation.h")
+    key = digest(
+        tools.digest, shlex.join(flags), main, NATIVE / "vta", NATIVE / "runtime/simulation.h"
+    )
 
     def make(out: Path) -> None:
         sources = [str(main), str(NATIVE / "vta/functional.cc"), f"-I{NATIVE}"]

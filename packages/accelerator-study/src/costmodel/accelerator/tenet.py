@@ -17,7 +17,7 @@ from pathlib import Path
 
 from costmodel.accelerator.dataflow import Dataflow, SourceLine, Volumes, count
 from costmodel.accelerator.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
-from costmodel.counting.relations import Domain, Position, is_number, parse_domain, parse_relations
+from costmodel.counting.relations import Position, is_number, parse_domain, parse_relations
 from costmodel.counting.space import Access, Box, Fabric
 from costmodel.errors import CostError, read_text
 
@@ -30,9 +30,10 @@ FORMAT = "tests/costmodel/data/tenet/experiment and the three files that it name
 
 @dataclass(frozen=True)
 class Statement:
-    """An operation: its instances, and the tensors that it reads and writes."""
+    """An operation: its instances and their name, and the tensors that it reads and writes."""
 
-    domain: Domain
+    name: str
+    domain: Box
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
 
@@ -97,7 +98,7 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     """
     lines = _lines(path)
     _expect(path, lines, 3, "a PE set, an interconnect and four numbers")
-    pes = parse_domain(lines[0].text, lines[0].source)
+    _, pes = parse_domain(lines[0].text, lines[0].source)
     if pes.constraints or any(low for low, _ in pes.bounds) or len(pes.bounds) > MAX_AXES:
         raise lines[0].error("the PE set must be a box from 0, 1 to 3 axes")
     relations = parse_relations(lines[1].text, lines[1].source)
@@ -142,16 +143,16 @@ def read_statement(path: Path) -> Statement:
         raise lines[0].error("the line must list: number of reads, number of writes")
     reads, writes = int(numbers[0]), int(numbers[1])
     _expect(path, lines, 2 + reads + writes, f"{reads} read and {writes} write accesses")
-    domain = parse_domain(lines[1].text, lines[1].source)
-    accesses = [_access(line, domain) for line in lines[2 : 2 + reads + writes]]
-    return Statement(domain, _joined(accesses[:reads]), _joined(accesses[reads:]))
+    name, domain = parse_domain(lines[1].text, lines[1].source)
+    accesses = [_access(line, name, domain) for line in lines[2 : 2 + reads + writes]]
+    return Statement(name, domain, _joined(accesses[:reads]), _joined(accesses[reads:]))
 
 
-def _access(line: SourceLine, domain: Domain) -> Access:
+def _access(line: SourceLine, name: str, domain: Box) -> Access:
     relations = parse_relations(line.text, line.source)
     for relation in relations:
-        if relation.variables != domain.variables:
-            wanted = f"{domain.name}[{','.join(domain.variables)}]"
+        if relation.variables != domain.names:
+            wanted = f"{name}[{','.join(domain.names)}]"
             raise line.error(f"the access must start from {wanted}")
         if relation.range.name != relations[0].range.name:
             raise line.error("one line is for one tensor")
@@ -195,19 +196,19 @@ def read_experiment(path: Path) -> Experiment:
 def run_experiment(experiment: Experiment) -> TenetResult:
     """Return TENET's figures for an experiment."""
     bound = experiment.dataflow.bind(experiment.hardware.fabric)
-    domain = experiment.statement.domain
-    if bound.dimensions != domain.variables:
-        line = experiment.dataflow.space
-        names = ",".join(domain.variables)
-        raise line.error(f"the statement's instances are {domain.name}[{names}]")
-    box = Box(domain.variables, domain.bounds, domain.constraints)
     statement = experiment.statement
+    if bound.dimensions != statement.domain.names:
+        line = experiment.dataflow.space
+        names = ",".join(statement.domain.names)
+        raise line.error(f"the statement's instances are {statement.name}[{names}]")
     clashing = {a.tensor for a in statement.reads} & {a.tensor for a in statement.writes}
     writes = tuple(
         Access(f"{a.tensor}'", a.indices) if a.tensor in clashing else a for a in statement.writes
     )
     accesses = (*statement.reads, *writes)
-    volumes = count(experiment.dataflow, box, bound.mapping, experiment.hardware.fabric, accesses)
+    volumes = count(
+        experiment.dataflow, statement.domain, bound.mapping, experiment.hardware.fabric, accesses
+    )
     return _figures(experiment, volumes, tuple(a.tensor for a in writes))
 
 

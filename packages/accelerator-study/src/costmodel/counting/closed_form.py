@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from costmodel.counting.digits import DigitDomain, Ints, LinearForm, digit_domain
+from costmodel.counting.digits import DigitDomain, Ints, LinearForm, digit_domain, ranges
 from costmodel.counting.lattice import solutions
 from costmodel.counting.space import (
     Access,
@@ -63,13 +65,11 @@ class ClosedForm:
         self._check_inside()
         lanes = self._check_injective()
         per_pe = self._load_of_pes()
-        instances = int(np.prod(np.array(list(self.domain.extents.values()), dtype=object)))
-        busiest = int(per_pe.max())
         return Occupancy(
-            instances=instances,
+            instances=prod(self.domain.extents.values()),
             stamps=self.stamps.count(),
             active_pes=int((per_pe > 0).sum()),
-            busiest=-(-busiest // lanes),
+            busiest=-(-int(per_pe.max()) // lanes),
             lanes=lanes,
         )
 
@@ -80,20 +80,14 @@ class ClosedForm:
 
     def _check_inside(self) -> None:
         for axis, (form, extent) in enumerate(zip(self.space, self.fabric.shape, strict=True)):
-            ends = [_ends(form, self.domain.low[b], self.domain.high[b]) for b in self._boxes]
-            low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+            lows, highs = form.range(self.domain.low, self.domain.high - 1)
+            low, high = int(lows.min()), int(highs.max())
             if low < 0 or high >= extent:
                 raise OutsideArrayError(axis, low, high, extent)
 
-    @property
-    def _boxes(self) -> range:
-        return range(len(self.domain.low))
-
     def _check_injective(self) -> int:
         sizes = [d.size for d in self.domain.digits]
-        lanes = 1
-        for n in self.lane_digits:
-            lanes *= sizes[n]
+        lanes = prod(sizes[n] for n in self.lane_digits)
         if lanes > self.fabric.lanes:
             first = [0] * len(sizes)
             second = list(first)
@@ -186,11 +180,10 @@ class _Reuse:
         counter = self.counter
         marks: list[list[int]] = []
         for n, digit in enumerate(counter.domain.digits):
-            values = {0, digit.size}
-            values |= set(counter.domain.low[:, n].tolist())
-            values |= {v + 1 for v in counter.domain.low[:, n].tolist()}
-            values |= set(counter.domain.high[:, n].tolist())
-            values |= {v for p in [self.pins.get(n)] if p is not None for v in (p, p + 1)}
+            starts = counter.domain.low[:, n].tolist()
+            held = [self.pins[n]] if n in self.pins else []
+            values = {0, digit.size, *counter.domain.high[:, n].tolist()}
+            values |= {v for start in (*starts, *held) for v in (start, start + 1)}
             for component, form in enumerate(counter.stamps.forms):
                 values |= self._time_marks(n, form, component)
             marks.append(sorted(v for v in values if 0 <= v <= digit.size))
@@ -225,10 +218,7 @@ class _Reuse:
 
     def _cells(self, marks: list[list[int]]) -> tuple[Ints, Ints]:
         """Return the lowest and the highest point of each grid cell inside the domain."""
-        total = 1
-        for values in marks:
-            total *= len(values) - 1
-        if total > MAX_CELLS:
+        if prod(len(values) - 1 for values in marks) > MAX_CELLS:
             raise NonSeparableMapError("too many cells")
         starts = [np.array(m[:-1], dtype=np.int64) for m in marks]
         ends = [np.array(m[1:], dtype=np.int64) - 1 for m in marks]
@@ -242,7 +232,9 @@ class _Reuse:
         moves, groups = self._moves(low, high)
         reused = np.zeros(len(low), dtype=bool)
         steps: set[tuple[int, ...]] = set()
-        for move, members in [(None, np.arange(len(low))), *self._grouped(moves, groups)]:
+        parts: list[tuple[list[int], Any]] = [([], np.arange(len(low)))]
+        parts += [(m[:-1], groups == n) for n, m in enumerate(moves.tolist()) if m[-1] >= 0]
+        for move, members in parts:
             for step in self._steps(move):
                 steps.add(step)
                 reused[members] |= self.inside(low[members] + np.array(step))
@@ -250,30 +242,15 @@ class _Reuse:
         sizes = (high[fresh] - low[fresh] + 1).astype(object)
         return (int(sizes.prod(axis=1).sum()) if len(sizes) else 0), steps
 
-    @staticmethod
-    def _grouped(moves: Ints, groups: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
-        for n, move in enumerate(moves):
-            if move[-1] >= 0:
-                yield tuple(int(v) for v in move[:-1]), np.nonzero(groups == n)[0]
-
     def _moves(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
         """Return the distinct steps back in time, level last, and the step of each cell."""
         stamps = self.counter.stamps
-        first, last = self._stamp_range(low, high)
+        first, last = ranges(stamps.forms, low, high)
         before, level = stamps.previous(first)
         self._check_cells(first, last, before, level)
         table = np.concatenate([before - first, level[:, None]], axis=1)
         moves, groups = np.unique(table, axis=0, return_inverse=True)
         return moves, np.asarray(groups).reshape(-1)
-
-    def _stamp_range(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        firsts, lasts = [], []
-        for form in self.counter.stamps.forms:
-            weights = np.array(form.weights, dtype=np.int64)
-            up, down = np.maximum(weights, 0), np.minimum(weights, 0)
-            firsts.append(form.constant + low @ up + high @ down)
-            lasts.append(form.constant + high @ up + low @ down)
-        return np.stack(firsts, axis=-1), np.stack(lasts, axis=-1)
 
     def _check_cells(self, first: Ints, last: Ints, before: Ints, level: Ints) -> None:
         """Refuse cells whose points take different steps back in time."""
@@ -308,15 +285,18 @@ class _Reuse:
                     raise NonSeparableMapError("time stamps with gaps")
                 reach = max(reach, end)
 
-    def _steps(self, move: tuple[int, ...] | None) -> Iterator[tuple[int, ...]]:
-        """Yield the vectors to instances from whose PE the same element can be passed on."""
+    def _steps(self, move: list[int]) -> Iterator[tuple[int, ...]]:
+        """Yield the vectors to instances from whose PE the same element can be passed on.
+
+        ``move`` is a step back in time; empty: within a stamp.
+        """
         counter = self.counter
         still = [0] * len(counter.fabric.shape)
         feeds = [tuple(still), *counter.fabric.feeds]
         forms = (*counter.space, *counter.stamps.forms, *self.rows)
         matrix = [list(f.weights) for f in forms]
         spans = [0 if n in self.pins else d.size - 1 for n, d in enumerate(counter.domain.digits)]
-        back = list(move) if move else [0] * len(counter.stamps.forms)
+        back = move or [0] * len(counter.stamps.forms)
         for feed in feeds:
             right = [*feed, *back, *([0] * len(self.rows))]
             steps = solutions(matrix, right, [-s for s in spans], spans)
@@ -325,15 +305,6 @@ class _Reuse:
             else:
                 # The first of a PE's lanes that touch an element in a stamp fetches the element.
                 yield from (step for step in steps if step < (0,) * len(step))
-
-
-def _ends(form: LinearForm, low: Ints, high: Ints) -> tuple[int, int]:
-    weights = np.array(form.weights, dtype=np.int64)
-    corners = np.stack([weights * low, weights * (high - 1)])
-    return (
-        form.constant + int(corners.min(axis=0).sum()),
-        form.constant + int(corners.max(axis=0).sum()),
-    )
 
 
 def lower(

@@ -36,6 +36,19 @@ class LinearForm:
     weights: tuple[int, ...]
     constant: int = 0
 
+    def range(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Return the least and the largest value over boxes (rows); ``high`` is inclusive."""
+        weights = np.array(self.weights, dtype=np.int64)
+        up, down = np.maximum(weights, 0), np.minimum(weights, 0)
+        return self.constant + low @ up + high @ down, self.constant + high @ up + low @ down
+
+
+def ranges(forms: Iterable[LinearForm], low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """Return the least and the largest values of forms over boxes: boxes x forms."""
+    ends = zip(*(form.range(low, high) for form in forms), strict=True)
+    least, most = (np.stack(values, axis=-1) for values in ends)
+    return least, most
+
 
 @dataclass(frozen=True)
 class DigitDomain:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
-from math import lcm
+from math import lcm, prod
 
 from costmodel.counting.affine import Affine
 
@@ -64,7 +64,7 @@ def extrapolate(
         nodes = [_nodes(e, p, b, degree) for e, p, b in zip(extents, periods, bases, strict=True)]
         checks = list(_checks(extents, periods, nodes))
         boxes = {*product(*nodes), *checks}
-        if sum(_size(b) for b in boxes - set(known)) > MOST_POINTS:
+        if sum(prod(b) for b in boxes - set(known)) > MOST_POINTS:
             break
         if all(_fitted(c, nodes, visited) == dict(visited(c)) for c in checks):
             return _fitted(extents, nodes, visited)
@@ -87,13 +87,6 @@ def _checks(extents: Extents, periods: Sequence[int], nodes: list[list[int]]) ->
         if len(values) > 1:
             yield tuple(larger[n] if n == position else nodes[n][0] for n in range(len(extents)))
     yield tuple(larger)
-
-
-def _size(box: Extents) -> int:
-    size = 1
-    for side in box:
-        size *= side
-    return size
 
 
 def _fitted(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from costmodel.counting.affine import Affine, constant, floor_div, modulo, variable
+from costmodel.counting.space import Box
 from costmodel.errors import CostError
 
 DIGITS = 18  # of a whole number: enough for every size, and within 64 bits
@@ -69,16 +70,6 @@ class Relation:
     range: Tuple
 
 
-@dataclass(frozen=True)
-class Domain:
-    """A named set: variables, their half-open bounds, and constraints ``expression >= 0``."""
-
-    name: str
-    variables: tuple[str, ...]
-    bounds: tuple[tuple[int, int], ...]
-    constraints: tuple[Affine, ...] = ()
-
-
 def parse_relations(
     text: str, source: Position, values: Mapping[str, int] | None = None
 ) -> tuple[Relation, ...]:
@@ -96,8 +87,8 @@ def parse_relations(
     return tuple(reader.relation(part) for part in reader.inside().split(";"))
 
 
-def parse_domain(text: str, source: Position) -> Domain:
-    """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}``; each variable needs both bounds."""
+def parse_domain(text: str, source: Position) -> tuple[str, Box]:
+    """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}`` into name and box; no bound may be missing."""
     return _Reader(text, source, {}).domain()
 
 
@@ -132,7 +123,7 @@ class _Reader:
         )
         return Relation(head.name, names, result)
 
-    def domain(self) -> Domain:
+    def domain(self) -> tuple[str, Box]:
         left, colon, conditions = self.inside().partition(":")
         head = self.tuple_(left)
         names = self.plain_variables(head)
@@ -156,7 +147,7 @@ class _Reader:
                 raise self.fail(f"dimension {one} is empty")
         self.refuse_unbound(positive, names)
         bounds = tuple((lower[n], upper[n]) for n in names)
-        return Domain(head.name, names, bounds, tuple(rest))
+        return head.name, Box(names, bounds, tuple(rest))
 
     def refuse_unbound(
         self, expressions: Iterable[Affine], names: Sequence[str], remedy: str = ""

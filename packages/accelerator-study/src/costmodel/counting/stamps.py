@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.counting.digits import DigitDomain, Ints, LinearForm, digit_domain
+from costmodel.counting.digits import DigitDomain, Ints, LinearForm, digit_domain, ranges
 from costmodel.counting.space import Access, Box, NonSeparableMapError, SpaceTime
 
 Bools = npt.NDArray[np.bool_]
@@ -82,13 +82,10 @@ def stamp_set(domain: DigitDomain, forms: list[LinearForm]) -> Stamps:
         NonSeparableMapError: components share digits, or leave gaps between their values.
     """
     separate = _separated(forms)
-    low = np.zeros((len(domain.low), len(separate)), dtype=np.int64)
-    high = np.zeros_like(low)
-    for box in range(len(domain.low)):
-        lower, upper = domain.low[box].tolist(), domain.high[box].tolist()
-        for component, form in enumerate(separate):
-            low[box, component], high[box, component] = _interval(form, lower, upper)
-    return Stamps(tuple(separate), low, high)
+    for spans in (domain.high - domain.low - 1).tolist():
+        for form in separate:
+            _refuse_gaps(form, spans)
+    return Stamps(tuple(separate), *ranges(separate, domain.low, domain.high - 1))
 
 
 def _separated(forms: list[LinearForm]) -> list[LinearForm]:
@@ -117,19 +114,14 @@ def _without(form: LinearForm, earlier: LinearForm) -> LinearForm:
     return LinearForm(weights, form.constant - factor * earlier.constant)
 
 
-def _interval(form: LinearForm, low: list[int], high: list[int]) -> tuple[int, int]:
-    """Return the smallest and largest value over a box; refuse gaps between values."""
-    least = most = form.constant
+def _refuse_gaps(form: LinearForm, spans: list[int]) -> None:
+    """Refuse a form with gaps between its values over a box of these spans."""
     reach = 0
-    parts = [(abs(w), high[n] - low[n] - 1) for n, w in enumerate(form.weights) if w]
-    for weight, span in sorted(p for p in parts if p[1] > 0):
+    parts = ((abs(w), span) for w, span in zip(form.weights, spans, strict=True))
+    for weight, span in sorted(p for p in parts if min(p) > 0):
         if weight > reach + 1:
             raise NonSeparableMapError("time stamps with gaps")
         reach += weight * span
-    for n, weight in enumerate(form.weights):
-        ends = (weight * low[n], weight * (high[n] - 1))
-        least, most = least + min(ends), most + max(ends)
-    return least, most
 
 
 def count_union(low: Ints, high: Ints) -> int:

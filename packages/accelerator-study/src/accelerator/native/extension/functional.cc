@@ -49,19 +49,20 @@ Block BlockOf(uint32_t vlen) {
 
 class Core {
  public:
-  Core(uint32_t vlen, uint8_t* memory, uint64_t bytes)
+  Core(uint32_t vlen, uint8_t* memory, uint64_t bytes, AcceleratorCounts* counts)
       : block_(BlockOf(vlen)),
         width_(vlen / 8),
         vectors_(kRegisters * width_),
         memory_(memory),
-        bytes_(bytes) {}
+        bytes_(bytes),
+        counts_(*counts) {}
 
   void Run(const uint8_t* words, uint64_t count, uint64_t most) {
-    uint64_t at = 0;
+    uint64_t at = 0, done = 0;
     while (true) {
       try {
         if (at >= count) throw std::runtime_error("it is behind the last instruction");
-        if (counts_.instructions == most) throw std::runtime_error("no end is in sight");
+        if (done++ == most) throw std::runtime_error("no end is in sight");
         uint32_t word;
         std::memcpy(&word, words + at * kWordBytes, kWordBytes);
         counts_.instructions++;
@@ -71,8 +72,6 @@ class Core {
       }
     }
   }
-
-  const AcceleratorCounts& counts() const { return counts_; }
 
  private:
   // Executes an instruction and advances `at`; returns false for the program's return.
@@ -176,7 +175,7 @@ class Core {
   uint32_t type_ = ~0u;
   uint8_t* memory_;
   uint64_t bytes_;
-  AcceleratorCounts counts_{};
+  AcceleratorCounts& counts_;
 };
 
 }  // namespace
@@ -185,9 +184,7 @@ int extension_run(uint32_t vlen, uint8_t* memory, uint64_t memory_bytes, const u
                   uint64_t count, uint64_t most, AcceleratorCounts* counts, char* message,
                   size_t message_bytes) {
   try {
-    Core core(vlen, memory, memory_bytes);
-    core.Run(words, count, most);
-    *counts = core.counts();
+    Core(vlen, memory, memory_bytes, counts).Run(words, count, most);
     return 0;
   } catch (const std::exception& error) {
     std::snprintf(message, message_bytes, "%s", error.what());

@@ -122,14 +122,7 @@ void Products::Multiply(const AcceleratorLayer& layer, const std::int8_t* values
     if (memory->size() < end) memory->resize(end);
     WriteValues(layer, part, values, memory);
     char message[kMessageBytes];
-    AcceleratorCounts counts{};
-    if (Run(program, memory, &counts, message)) throw DeviceError(message);
-    counts_.instructions += counts.instructions;
-    counts_.gemm_steps += counts.gemm_steps;
-    counts_.reset_steps += counts.reset_steps;
-    counts_.alu_steps += counts.alu_steps;
-    counts_.read_bytes += counts.read_bytes;
-    counts_.written_bytes += counts.written_bytes;
+    if (Run(program, memory, &counts_, message)) throw DeviceError(message);
     Collect(layer, program, memory->data() + program.results_at, part.rows,
             sums + part.first * layer.outputs);
   }

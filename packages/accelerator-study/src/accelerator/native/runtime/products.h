@@ -70,7 +70,7 @@ class Products {
  protected:
   static constexpr std::size_t kMessageBytes = 512;
 
-  // Runs a program on memory; returns 0, or another number with a message in `message`.
+  // Runs a program on memory and adds to the counts; returns 0, or another number with a message.
   virtual int Run(const AcceleratorProgram& program, Memory* memory, AcceleratorCounts* counts,
                   char* message) = 0;
   // Copies the first rows of a program's results to sums [rows, outputs].

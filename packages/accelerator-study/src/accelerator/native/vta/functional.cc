@@ -454,7 +454,6 @@ void accelerator_destroy(void* device) { delete static_cast<Device*>(device); }
 int accelerator_run(void* device, uint8_t* dram, uint64_t dram_bytes, const uint8_t* stream,
                     uint64_t count, uint32_t order, AcceleratorCounts* counts, char* message,
                     size_t message_bytes) {
-  *counts = AcceleratorCounts{};
   try {
     static_cast<Device*>(device)->Run(dram, dram_bytes, stream, count, order, counts);
     return 0;
