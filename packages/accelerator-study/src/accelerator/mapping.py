@@ -31,6 +31,7 @@ from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps
 from costmodel.estimate.tiling import sizes
+from costmodel.estimate.transfer import MovedBits
 from costmodel.estimate.window import Span
 from costmodel.search.bounded import in_order_of_bounds
 
@@ -184,40 +185,34 @@ class _Prediction:
             for each, b, c in zip(self.mappings, moved + micro_ops, cycles, strict=True)
         ]
 
-    def _listed(self, *left_out: str, latency: float = 0.0) -> Steps:
-        """Return the steps of a bundle without some operands, in bits and in elements."""
-        shape, block = self.shape, self.device
-        across = block.outputs, block.inputs
-        region = (
-            shape.rows.outputs,
-            shape.outputs * across[0],
-            shape.inputs * across[1],
-            True,
-            True,
-        )
-        tiles = [self.rows, self.outputs * across[0], self.inputs * across[1]]
+    def _steps(self) -> Steps:
+        """Return the steps of a bundle, in elements and in bits, with A's latencies among them."""
+        shape, device = self.shape, self.device
+        extents = shape.outputs * device.outputs, shape.inputs * device.inputs
+        tiles = [self.rows, self.outputs * device.outputs, self.inputs * device.inputs]
         orders = [_ROWS if each.rows_outermost else _COLUMNS for each in self.mappings]
-        scheme = self.scheme
         # A position of the picture has a batch of results, and a weight each kernel position.
         scaled = replace(
-            scheme, output=scheme.output * block.batch, weight=scheme.weight * shape.kernel
+            self.scheme,
+            output=self.scheme.output * device.batch,
+            weight=self.scheme.weight * shape.kernel,
+        )
+        return many_steps(
+            (shape.rows.outputs, *extents, True, True),
+            tiles,
+            np.array(orders).T,
+            scaled,
+            frozenset(),
+            (shape.columns.outputs, self.columns, self._window),
         )
 
-        def window(*tile: Any) -> Any:
-            box = self._box(*tile)
-            data = box.rows.count * box.columns.count * tile[4] * block.batch * BITS
-            return data + box.transfers * latency * self.bits
-
-        picture = (shape.columns.outputs, self.columns, window)
-        return many_steps(region, tiles, np.array(orders).T, scaled, frozenset(left_out), picture)
-
-    def _box(self, row: Any, column: Any, rows: Any, columns: Any, channels: Any) -> Box:
-        """Return the windows of tiles, for their bytes and the number of their transfers."""
-        shape = self.shape
-        blocks = -(-channels // self.device.inputs)
+    def _window(self, row: Any, column: Any, rows: Any, columns: Any, channels: Any) -> Any:
+        """Return the bits of tiles' windows; the latency of a transfer counts as bus time."""
+        shape, device = self.shape, self.device
+        blocks = -(-channels // device.inputs)
         whole = shape.kernel > 1
         wide = np.broadcast_to(self.columns, np.shape(columns)) if whole else columns
-        return Box(
+        box = Box(
             rows=shape.rows.span(row, rows),
             columns=shape.columns.span(column, columns),
             channel=0,
@@ -226,28 +221,31 @@ class _Prediction:
             steps=(shape.rows.step, shape.columns.step),
             pitch=(shape.columns.samples(wide), self.inputs if whole else blocks),
         )
+        data = box.rows.count * box.columns.count * channels * device.batch * BITS
+        return data + box.transfers * device.dram_latency * self.bits
 
     def _cycles(self, moved: Array) -> Array:
         """Return the cycles of mappings that move some bytes."""
         device, shape = self.device, self.shape
         latency = device.dram_latency
-        whole, values = self._listed(latency=latency), self._listed("B", "C", latency=latency)
-        weights = self._listed("A", "C")
+        whole = self._steps()
         dram = Level("dram", None, self.bits, self.bits, latency, 0.0, 0.0, shared=True)
         # A queue begins a transfer when its previous transfer ends: latency counts as bus time.
         begins = latency * self.bits
-        fetched = values.fetched + weights.fetched + begins * (weights.fetched > 0)
-        following = values.following + weights.following + begins * (weights.following > 0)
+        fetched, following = (
+            each.activation + each.weight + begins * (each.weight > 0)
+            for each in (whole.fetched, whole.following)
+        )
         # The bytes of a tile leave one by one during the steps of the next tile; the last's wait.
         tiled = self.tiles
         size = whole.m * whole.n * device.batch * self.scheme.output
         leaving = size * (tiled - 1) / (tiled * self.trips[3])
-        stores = self._stores(whole) * self.form.width * (whole.stored > 0)
+        stores = self._stores(whole)
         delayed = replace(
             whole,
-            fetched=fetched,
-            following=following,
-            stored=whole.stored + begins * stores,
+            fetched=MovedBits(fetched),
+            following=MovedBits(following),
+            stored=whole.stored + begins * stores * self.form.width * (whole.stored > 0),
             before=leaving,
         )
         core, (idle, operands) = self._core_cycles(whole), self._operand_cycles(whole)
@@ -258,11 +256,12 @@ class _Prediction:
         loading = np.minimum(following / self.bits / np.maximum(core, 1), 1)
         shared = operands * loading + np.minimum(leaving / self.bits, operands)
         core = core + whole.new * shared
-        delayed = replace(delayed, following=following + whole.new * operands * self.bits)
+        ahead = following + whole.new * operands * self.bits
+        delayed = replace(delayed, following=MovedBits(ahead))
         cycles = duration(delayed, core, dram, True, shape.bundles)
         # A tile's last multiplication frees its operands: the ALU's time hides a load more, that
         # of the next tile's second step.
-        ahead = dram.cycles(delayed.following, delayed.before) - core
+        ahead = dram.cycles(ahead, leaving) - core
         second_step = whole.new & ~whole.done & ~whole.first
         last_step = whole.done & ~whole.new & ~whole.last
         waits, slack = (
@@ -271,12 +270,10 @@ class _Prediction:
         )
         cycles = cycles - shape.bundles * np.minimum(waits, slack)
         begin, second = (
-            (delayed.first * dram.cycles(fetched, 0)).sum(axis=0)
-            for fetched in (delayed.fetched, following)
+            (whole.first * dram.cycles(each, 0)).sum(axis=0) for each in (fetched, following)
         )
-        each = self._stores(whole).max(axis=0)
-        storing = self._storing(moved / device.dram_bandwidth, begin, second, each)
-        return np.maximum(cycles, storing)
+        moving = moved / device.dram_bandwidth
+        return np.maximum(cycles, self._storing(moving, begin, second, stores.max(axis=0)))
 
     def _stores(self, listed: Steps) -> Array:
         """Return the transfers of a byte of a tile's results."""

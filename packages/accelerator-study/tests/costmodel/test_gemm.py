@@ -222,7 +222,8 @@ def test_the_walk_over_tiles_moves_what_the_formula_says() -> None:
             holding = Holding(BufferTile(33, 20, 48), order)
             listed = steps((100, 50, 130, True, True), holding, scheme, frozenset())
             (found,) = outer_traffics((100, 50, 130), (33, 20, 48), [order], scheme)
-            assert (listed.read[0], listed.write[0]) == (found.read, found.write)
+            moved = listed.moved()
+            assert (moved.read, moved.write) == (found.read, found.write)
 
 
 def test_a_given_tile_must_fit_the_buffer() -> None:

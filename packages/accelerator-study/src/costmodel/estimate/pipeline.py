@@ -43,7 +43,6 @@ class Steps:
         new, done: the tile begins, finishes its sums.
         fetched: bits fetched for the step's tile; following: for the next step's tile, during the
             step; the next product of a batch follows the last step.
-        activation, weight: the part of ``fetched`` for A, for B.
         stored: bits of the step's result; before: of the previous step's result.
         first, last: the kind is the first, the last step of a product.
     """
@@ -54,32 +53,17 @@ class Steps:
     k: Count
     new: Count
     done: Count
-    fetched: Count
-    activation: Count
-    weight: Count
-    following: Count
+    fetched: MovedBits
+    following: MovedBits
     stored: Count
     before: Count
     first: Count
     last: Count
 
-    @property
-    def read(self) -> Count:
-        """The fetched bits of each mapping."""
-        return (self.times * self.fetched).sum(axis=0)
-
-    @property
-    def write(self) -> Count:
-        """The stored bits of each mapping."""
-        return (self.times * self.stored).sum(axis=0)
-
     def moved(self) -> MovedBits:
         """Return the bits that a single mapping fetches and stores, by operand."""
-        activation, weight = (
-            int((self.times * bits)[:, 0].sum()) for bits in (self.activation, self.weight)
-        )
-        read, write = int(self.read[0]), int(self.write[0])
-        return MovedBits(activation, weight, read - activation - weight, write)
+        bits = {**vars(self.fetched), "stored": self.stored}
+        return MovedBits(**{name: int((self.times * b)[:, 0].sum()) for name, b in bits.items()})
 
     def states(self) -> dict[State, list[int]]:
         """Return the distinct tiles of a single mapping, with their kinds of steps."""
@@ -143,7 +127,7 @@ def many_steps(
     def rows(tile: Count) -> Count:
         return tile[_ROWS] * tile[_COLUMNS]
 
-    def fetched(at: Count, tile: Count, moves: Count, fresh: Count) -> tuple[Count, Count, Count]:
+    def fetched(at: Count, tile: Count, moves: Count, fresh: Count) -> MovedBits:
         activation = weight = partial = nothing
         moved = moves[_ROWS] | moves[_COLUMNS]
         if "A" not in on_chip:
@@ -160,7 +144,7 @@ def many_steps(
         if "C" not in on_chip:
             again = (moved | moves[_N]) & ~fresh
             partial = again * (rows(tile) * tile[_N] * scheme.accumulator)
-        return activation, weight, partial
+        return MovedBits(activation, weight, partial)
 
     def stored(tile: Count, moves: Count, whole: Count) -> Count:
         if "C" in on_chip:
@@ -169,7 +153,6 @@ def many_steps(
         leaving = moves[_ROWS] | moves[_COLUMNS] | moves[_N]
         return leaving * (rows(tile) * tile[_N] * width)
 
-    bits = fetched(here, tile, enters, new)
     return Steps(
         times=times,
         m=rows(tile),
@@ -177,10 +160,8 @@ def many_steps(
         k=tile[_K],
         new=new,
         done=done,
-        fetched=sum(bits),
-        activation=bits[0],
-        weight=bits[1],
-        following=sum(fetched(after, following, leaves, (after[_K] == 0) & region[3])),
+        fetched=fetched(here, tile, enters, new),
+        following=fetched(after, following, leaves, (after[_K] == 0) & region[3]),
         stored=stored(tile, leaves, done),
         before=stored(before, enters, (back[_K] == ends[_K]) & region[4]),
         first=first & (times > 0),
@@ -231,16 +212,17 @@ def duration(listed: Steps, cycles: Count, level: Level, double: bool, batch: in
         double: fetches and stores overlap the array's work.
         batch: number of products, one after the other.
     """
+    fetched, following = listed.fetched.read, listed.following.read
     if not double:
-        alone = cycles + level.cycles(listed.fetched, 0) + level.cycles(0, listed.stored)
+        alone = cycles + level.cycles(fetched, 0) + level.cycles(0, listed.stored)
         return batch * (listed.times * alone).sum(axis=0)
-    within = np.maximum(cycles, level.cycles(listed.following, listed.before))
-    begin = np.maximum(cycles, level.cycles(listed.following, 0))
+    within = np.maximum(cycles, level.cycles(following, listed.before))
+    begin = np.maximum(cycles, level.cycles(following, 0))
     end = np.maximum(cycles, level.cycles(0, listed.before))
     # The first step of the first product stores nothing; the last step of the last fetches nothing.
     edges = listed.first * (begin - within) + listed.last * (end - within)
     if batch == 1:
         edges = np.where(listed.first & listed.last, cycles - within, edges)
-    fill = listed.first * level.cycles(listed.fetched, 0)
+    fill = listed.first * level.cycles(fetched, 0)
     drain = listed.last * level.cycles(0, listed.stored)
     return (batch * listed.times * within + edges + fill + drain).sum(axis=0)
