@@ -7,7 +7,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,27 @@ ESTIMATE = "estimate"
 KINDS = (
     f"{', '.join(NAMED)}, a config.json of Hugging Face (Llama, GPT-2), an IRModule saved by "
     "tvm.ir.save_json, or a work file"
+)
+
+
+def _crossed(sides: Sequence[int]) -> str:
+    return "x".join(map(str, sides))
+
+
+# Title, key in a layer's record, and format of the numbers of a layer on a device.
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("times", "count", str),
+    ("extents", "extents", _crossed),
+    ("tile, blocks", "tile", _crossed),
+    ("instructions", "instructions", "{:,}".format),
+    ("cycles predicted", "predicted_cycles", "{:,.0f}".format),
+    ("simulated", "cycles", "{:,.0f}".format),
+    ("error", "cycle_error", "{:+.1%}".format),
+    ("DRAM bytes predicted", "predicted_bytes", "{:,}".format),
+    ("simulated", "bytes", "{:,}".format),
+    ("core busy", "utilisation", "{:.1%}".format),
+    ("one half", "single_utilisation", "{:.1%}".format),
+    ("useful", "useful", "{:.1%}".format),
 )
 
 
@@ -404,25 +425,9 @@ def _show(
     console: Console, record: dict[str, Any], work: _Work, device: Device, proved: bool
 ) -> None:
     title = f"{work.name}, {work.size} {work.unit}, on {device.name}"
-    numbers = ("times", "extents", "tile, blocks", "instructions", "cycles predicted", "simulated")
-    further = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
-    table = report.titled(title, ("layer",), (*numbers, *further))
+    table = report.titled(title, ("layer",), [name for name, _, _ in COLUMNS])
     for row in record["layers"]:
-        table.add_row(
-            row["layer"],
-            str(row["count"]),
-            "x".join(map(str, row["extents"])),
-            "x".join(map(str, row["tile"])),
-            f"{row['instructions']:,}",
-            f"{row['predicted_cycles']:,.0f}",
-            f"{row['cycles']:,.0f}",
-            f"{row['cycle_error']:+.1%}",
-            f"{row['predicted_bytes']:,}",
-            f"{row['bytes']:,}",
-            f"{row['utilisation']:.1%}",
-            f"{row['single_utilisation']:.1%}",
-            f"{row['useful']:.1%}",
-        )
+        table.add_row(row["layer"], *(form(row[key]) for _, key, form in COLUMNS))
     console.print(table)
     console.print(
         f"all layers: {record['milliseconds']:,.2f} ms, GEMM core busy "

@@ -76,15 +76,12 @@ def driver_objects(
         paths = [
             path for folder in folders_of(device) for path in sorted((NATIVE / folder).glob("*.cc"))
         ]
-        maps = [f"-ffile-prefix-map={prefix}={name}" for prefix, name in _places(runtime, out)]
+        # Objects name sources by these short paths.
+        places = ((NATIVE, "."), (out, "image"), (runtime.folder, "runtime"))
+        maps = [f"-ffile-prefix-map={prefix}={name}" for prefix, name in places]
         command = [*toolchain.cxx, *flags, *maps, f"-I{NATIVE}"]
         sources = [*map(str, paths), str(out / IMAGE)]
         run_compiler("compiling the device's driver", [*command, "-c", *sources], out)
 
     folder = cached_build(cache, f"accelerator-driver-{toolchain.machine}", key, make)
     return tuple(sorted(folder.glob("*.o")))
-
-
-def _places(runtime: Runtime, out: Path) -> list[tuple[Path, str]]:
-    """Return pairs of folder and replacement: paths that the compiler shortens in objects."""
-    return [(NATIVE, "."), (out, "image"), (runtime.folder, "runtime")]

@@ -13,6 +13,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import FAMILIES, FamilyConfig, read_family
 
 NAMED = ("gpt2", "smollm2")
+GPT, LLAMA = "accelerator.workload.gpt2", "crosslab.compile.llama"
 
 # openai-community/gpt2 and HuggingFaceTB/SmolLM2-135M, their config.json.
 GPT2: dict[str, Any] = {
@@ -44,9 +45,9 @@ def model_workloads(name: str) -> dict[str, Any]:
         UserError: the model cannot be read, or TVM is missing.
     """
     if name == "gpt2":
-        return extract(_gpt2(GPT2))
+        return extract(_exported(GPT, GPT2))
     if name == "smollm2":
-        return extract(_llama(FamilyConfig(**SMOLLM2)))
+        return extract(_exported(LLAMA, FamilyConfig(**SMOLLM2))[0])
     return from_file(Path(name))
 
 
@@ -110,20 +111,16 @@ def _from_config(path: Path, config: dict[str, Any]) -> Any:
     """Build the IRModule of a Hugging Face ``config.json``."""
     kind = config["model_type"]
     if kind == "gpt2":
-        return _gpt2(config)
+        return _exported(GPT, config)
     if kind in FAMILIES:
-        return _llama(read_family(path))
+        return _exported(LLAMA, read_family(path))[0]
     raise UserError(
         f"{path}: model_type {kind!r} is not supported",
         remedy="give its IRModule, saved by tvm.ir.save_json, instead",
     )
 
 
-def _gpt2(config: dict[str, Any]) -> Any:
+def _exported(module: str, config: Any) -> Any:
+    """Return what a module that needs TVM exports for a configuration."""
     _tvm()
-    return importlib.import_module("accelerator.workload.gpt2").export(config)
-
-
-def _llama(config: FamilyConfig) -> Any:
-    _tvm()
-    return importlib.import_module("crosslab.compile.llama").export(config)[0]
+    return importlib.import_module(module).export(config)

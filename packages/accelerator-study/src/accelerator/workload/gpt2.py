@@ -9,23 +9,11 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.llm import kv_cache
 
-from crosslab.compile.llama import last_row, nt_matmul
+from crosslab.compile.llama import Embedding, Linear, last_row
 from crosslab.errors import UserError
 
 DTYPE = "float16"
 WIDENING = 4
-
-
-class BiasedLinear(nn.Module):  # type: ignore[misc]
-    """A linear layer with bias; its weight is [outputs, inputs]."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        self.weight = nn.Parameter((outputs, inputs), DTYPE)
-        self.bias = nn.Parameter((outputs,), DTYPE)
-
-    def forward(self, x: Any) -> Any:
-        """Map x [1, rows, inputs] to [1, rows, outputs]."""
-        return nt_matmul(x, self.weight) + self.bias
 
 
 class Gpt2Layer(nn.Module):  # type: ignore[misc]
@@ -34,10 +22,10 @@ class Gpt2Layer(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int) -> None:
         self.heads, self.dim = heads, width // heads
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn_c_attn = BiasedLinear(width, 3 * width)
-        self.attn_c_proj = BiasedLinear(width, width)
-        self.c_fc = BiasedLinear(width, WIDENING * width)
-        self.c_proj = BiasedLinear(WIDENING * width, width)
+        self.attn_c_attn = Linear(width, 3 * width, bias=True)
+        self.attn_c_proj = Linear(width, width, bias=True)
+        self.c_fc = Linear(width, WIDENING * width, bias=True)
+        self.c_proj = Linear(WIDENING * width, width, bias=True)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
         """Map x [1, rows, width] to the same shape."""
@@ -53,7 +41,7 @@ class Gpt2(nn.Module):  # type: ignore[misc]
 
     def __init__(self, config: dict[str, Any]) -> None:
         width = config["n_embd"]
-        self.wte = nn.Embedding(config["vocab_size"], width, dtype=DTYPE)
+        self.wte = Embedding(config["vocab_size"], width, dtype=DTYPE)
         self.wpe = nn.Embedding(config["n_positions"], width, dtype=DTYPE)
         self.h = nn.ModuleList(
             [Gpt2Layer(width, config["n_head"]) for _ in range(config["n_layer"])]
@@ -61,7 +49,7 @@ class Gpt2(nn.Module):  # type: ignore[misc]
         self.ln_f = nn.LayerNorm(width)
 
     def _logits(self, x: Any) -> Any:
-        return nt_matmul(self.ln_f(x), self.wte.weight)
+        return self.wte.lm_head_forward(self.ln_f(x))
 
     def _layers(self, x: Any, cache: Any) -> Any:
         for index, layer in enumerate(self.h):

@@ -69,6 +69,17 @@ class Scheme:
             return max(self.activation, self.output)
         return max(self.activation, self.weight)
 
+    @property
+    def scales_of_sums(self) -> int:
+        """The multiplications of a finished sum by scales."""
+        if self.weight_grain in (Grain.GROUP, Grain.ROW):
+            return 0
+        if self.activation_grain is Grain.EMBEDDING:
+            return 1
+        if self.weight_grain is Grain.NONE:
+            return 0
+        return 2 if self.activation_grain is Grain.TOKEN else 1
+
     def for_cache(self, values: bool) -> Scheme:
         """Return the scheme of attention's products, whose B is the cached keys or values."""
         wide = max(self.output, 16)

@@ -225,14 +225,11 @@ class _Case:
 
     def _rescales(self, counts: TileCounts) -> int:
         """Return the multiplications by scales, of weights that enter or of finished sums."""
-        if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
+        gemm, scheme = self.gemm, self.scheme
+        if scheme.weight_grain in (Grain.GROUP, Grain.ROW):
             return counts.unique["B"]
-        if self.scheme.activation_grain is Grain.EMBEDDING:
-            return counts.unique["A"] + self.gemm.batch * self.gemm.m * self.gemm.n
-        if self.scheme.weight_grain is Grain.NONE:
-            return 0
-        each = 2 if self.scheme.activation_grain is Grain.TOKEN else 1
-        return each * self.gemm.batch * self.gemm.m * self.gemm.n
+        entering = counts.unique["A"] if scheme.activation_grain is Grain.EMBEDDING else 0
+        return entering + scheme.scales_of_sums * gemm.batch * gemm.m * gemm.n
 
     def _energy(self, rescales: int, moved: Sequence[MovedBits]) -> dict[str, float]:
         """Return pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""

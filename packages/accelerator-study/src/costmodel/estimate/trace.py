@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import CostError, read_json
-from costmodel.estimate.workload import CONTEXT, DAMAGE, Phase, bind_entry
+from costmodel.estimate.workload import CONTEXT, Phase, bind_entry, undamaged
 
 RECORD = "record a run with accelerator.workload.recorder.Recorder, as docs/cost/README.md says"
 ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
@@ -28,10 +28,8 @@ def trace_phases(path: Path) -> list[Phase]:
     record = read_json(path, RECORD)
     if not isinstance(record, dict) or record.get("schema") != 1 or "sections" not in record:
         raise CostError(f"{path}: not a recording of schema 1", remedy=RECORD)
-    try:
+    with undamaged(f"{path}: damaged", RECORD):
         return phases_of(record)
-    except DAMAGE as error:
-        raise CostError(f"{path}: damaged: {error!r}", remedy=RECORD) from error
 
 
 def phases_of(record: Mapping[str, Any]) -> list[Phase]:

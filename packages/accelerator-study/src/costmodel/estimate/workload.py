@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
 # Wrong fields, wrong types, text that is not an expression, a division by nothing.
-DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
+_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,15 @@ class Phase:
         return max(sizes.get(BATCH, 1), 1)
 
 
+@contextmanager
+def undamaged(problem: str, remedy: str) -> Iterator[None]:
+    """Raise CostError with the problem if the block fails on the content of a file."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise CostError(f"{problem}: {error!r}", remedy=remedy) from error
+
+
 def model_name(path: Path) -> str:
     """Return a model's name: its file's name without ``.work.json``."""
     return path.name.removesuffix(".json").removesuffix(".work")
@@ -173,16 +183,11 @@ def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[s
     entry_name = _entry_name(report, name)
     entry = report["entries"][entry_name]
     sizes = {CONTEXT: size, **given}
-    try:
+    with undamaged(f"{name}:{size}: the work file's {entry_name!r} is damaged", WORK_ANEW):
         free = sorted(symbols(entry) - set(sizes))
         if "prefill" in name and len(free) == 1:
             sizes[free[0]] = size
         return bind_entry(entry_name, entry, sizes, f"{name}:{size}")
-    except DAMAGE as error:
-        raise CostError(
-            f"{name}:{size}: the work file's {entry_name!r} is damaged: {error!r}",
-            remedy=WORK_ANEW,
-        ) from error
 
 
 def bind_entry(
@@ -230,15 +235,11 @@ def weight_shapes(report: Mapping[str, Any]) -> dict[str, int]:
         CostError: the work file is damaged.
     """
     shapes: dict[str, int] = {}
-    try:
+    with undamaged("the work file's 'decode' is damaged", WORK_ANEW):
         for product in report["entries"].get("decode", {"products": []})["products"]:
             n, k = product["n"], product["k"]
             if product["b"]["weight"] and isinstance(n, int) and isinstance(k, int):
                 shapes[str(k)] = shapes.get(str(k), 0) + n * int(product["count"])
-    except DAMAGE as error:
-        raise CostError(
-            f"the work file's 'decode' is damaged: {error!r}", remedy=WORK_ANEW
-        ) from error
     return shapes
 
 
@@ -266,10 +267,8 @@ def open_sizes(report: Mapping[str, Any], entries: Sequence[str]) -> set[str]:
     Raises:
         CostError: the work file is damaged.
     """
-    try:
+    with undamaged("the work file is damaged", WORK_ANEW):
         return {name for entry in entries for name in symbols(report["entries"][entry])}
-    except DAMAGE as error:
-        raise CostError(f"the work file is damaged: {error!r}", remedy=WORK_ANEW) from error
 
 
 def _is_view(block: str) -> bool:

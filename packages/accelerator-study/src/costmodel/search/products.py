@@ -258,11 +258,7 @@ class Problem:
         """Return the energy in pJ that is the same for all mappings."""
         gemm, scheme, hardware = self.gemm, self.scheme, self.hardware
         register = (2 * scheme.compute + 2 * scheme.accumulator) * hardware.register_energy
-        each = {Grain.NONE: 0, Grain.GROUP: 0, Grain.ROW: 0}.get(scheme.weight_grain, 1)
-        each += 1 if each and scheme.activation_grain is Grain.TOKEN else 0
-        if scheme.activation_grain is Grain.EMBEDDING and scheme.weight_grain is Grain.NONE:
-            each = 1
-        scaled = each * gemm.batch * gemm.m * gemm.n
+        scaled = scheme.scales_of_sums * gemm.batch * gemm.m * gemm.n
         return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * self.rescale_energy
 
 
