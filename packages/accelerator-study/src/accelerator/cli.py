@@ -47,11 +47,17 @@ from groundwork.command_line import Parser
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
-ESTIMATE = "estimate"
+ESTIMATE, DEVICE = "estimate", "device"
 KINDS = (
     f"{', '.join(NAMED)}, a config.json of Hugging Face (Llama, GPT-2), an IRModule saved by "
     "tvm.ir.save_json, or a work file"
 )
+
+
+def _add_attention(add: Callable[..., Any]) -> None:
+    """Add the option --attention, which chooses the CPU or the device for attention's products."""
+    who = f"who multiplies queries by keys and probabilities by values ({DEVICE})"
+    add("--attention", choices=(DEVICE, "cpu"), default=DEVICE, help=who)
 
 
 def _crossed(sides: Sequence[int]) -> str:
@@ -97,7 +103,7 @@ def parser() -> Parser:
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
     work.add_argument("--network", choices=sorted(NETWORKS), help="a network for pictures")
     add("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
-    model.add_attention(add)
+    _add_attention(add)
     add(
         "--requantise",
         default="4:0",
@@ -125,7 +131,7 @@ def parser() -> Parser:
     add("device", help="as above")
     add("--gguf", metavar="FILE", type=Path, help="another Llama (default: the pinned SmolLM2)")
     add("--prompt", default=PROMPT, help=f"(default: {PROMPT})")
-    model.add_attention(add)
+    _add_attention(add)
     add("--tokens", type=int, default=16, metavar="N", help="answer at most N tokens (16)")
     about = verbs.add_parser("describe", help="print the sizes and rates of a device")
     about.add_argument("device", help="as above")
@@ -228,7 +234,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             f"--network: {unit.name} multiplies matrices", remedy="give --gemm or --model"
         )
     for phase in _phases(args):
-        for layer, count in study.products(phase, form, model.on_device(args.attention)):
+        for layer, count in study.products(phase, form, args.attention == DEVICE):
             program = lower_extension(layer, unit)
             counts = study.prove(program)
             if args.streams:
@@ -314,9 +320,7 @@ def _works(args: argparse.Namespace) -> Iterator[_Work]:
         return
     for phase in _phases(args):
         linear = frozenset(layer for layer, _ in study.products(phase, form, attention=False))
-        products: list[tuple[Layer, int]] = [
-            *study.products(phase, form, model.on_device(args.attention))
-        ]
+        products: list[tuple[Layer, int]] = [*study.products(phase, form, args.attention == DEVICE)]
         yield _Work(phase.name, phase.tokens, "tokens", products, linear)
 
 
@@ -331,7 +335,7 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     )
     loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
     prompt = tokenizer.chat_ids(args.prompt)
-    steps, attention = [], model.on_device(args.attention)
+    steps, attention = [], args.attention == DEVICE
     for step in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids, attention):
         steps.append(step)
         print(f"{tokenizer.decode([step.token])!r}", end=" ", flush=True)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from accelerator.device import Device
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
-from accelerator.layer import Int8, Int32, LinearLayer
+from accelerator.layer import Convolution, Int8, Int32, LinearLayer
 from accelerator.lowering import lower
 from accelerator.mapping import best
 from accelerator.program import Program
@@ -36,20 +36,8 @@ MOST = 127
 Rounded = Callable[[F32, str], tuple[Int8, F32]]
 """Rounds a matrix to int8 values and a scale for each row; the text names the other operand."""
 EMBEDDING = "token_embd.weight"
-_DEVICE = "device"
 # About the float32 rounding error by which two orders of a sum differ.
 DISTURBANCE = 1e-6
-
-
-def add_attention(add: Callable[..., Any]) -> None:
-    """Add the option --attention, which chooses the CPU or the device for attention's products."""
-    who = f"who multiplies queries by keys and probabilities by values ({_DEVICE})"
-    add("--attention", choices=(_DEVICE, "cpu"), default=_DEVICE, help=who)
-
-
-def on_device(attention: str) -> bool:
-    """Return True if the value of --attention chooses the device."""
-    return attention == _DEVICE
 
 
 def quantise(matrix: F32, _name: str = "") -> tuple[Int8, F32]:
@@ -106,7 +94,7 @@ def attend(
 
 
 @lru_cache(maxsize=64)
-def lowered(layer: LinearLayer, device: Device) -> Program:
+def lowered(layer: LinearLayer | Convolution, device: Device) -> Program:
     """Return the program of a layer with the best mapping."""
     return lower(layer, best(layer, device).mapping, device)
 

@@ -87,7 +87,8 @@ def test_the_closed_form_is_the_walk(
     found = steps(region, held, scheme, frozenset(on_chip))
     time = duration(found, work(found.m, found.n, found.k), level, flags[1], batch)
     wanted = walk(region, held, scheme, on_chip, level, flags[1], batch)
-    given = (float(time[0]), batch * int(found.read[0]), batch * int(found.write[0]))
+    moved = found.moved() * batch
+    given = (float(time[0]), moved.read, moved.write)
     assert given == pytest.approx(wanted, rel=1e-12)
 
 

@@ -34,12 +34,7 @@ def text_of(instruction: Instruction, device: Device) -> str:
             name, end = _SHORT[memory], instruction.sram + instruction.elements
             arrow = "<-" if opcode is Opcode.LOAD else "->"
             size = f"{instruction.rows}x{instruction.columns}/{instruction.stride}"
-            pads = (
-                instruction.pad_above,
-                instruction.pad_below,
-                instruction.pad_left,
-                instruction.pad_right,
-            )
+            pads = [n for name, n in vars(instruction).items() if name.startswith("pad_")]
             padding = f" pad {','.join(map(str, pads))}" if any(pads) else ""
             body = f"{name}[{instruction.sram}:{end}] {arrow} {address:#010x} {size}{padding}"
             word = opcode.name.lower()

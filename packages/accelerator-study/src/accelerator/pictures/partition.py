@@ -190,17 +190,13 @@ class Partition:
         return None
 
     def _convolution(self, node: Any) -> DeviceLayer | None:
-        shape = self.shapes[node.input[0]]
         weights = self.constants[node.input[1]].astype(float)
-        if len(shape) != 4:
-            return None
-        about = _window(node, weights.shape[2:])
+        channels, rows, columns = self._picture(node, weights.shape[2:])
         bias = np.zeros(len(weights))
         if len(node.input) > 2:
             bias = self.constants[node.input[2]].astype(float)
-        rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
         groups = next((a.i for a in node.attribute if a.name == "group"), 1)
-        layer = Convolution(name_of(node), shape[1], len(weights), rows, columns, groups)
+        layer = Convolution(name_of(node), channels, len(weights), rows, columns, groups)
         return DeviceLayer(layer, node.input[0], node.output[0], weights, bias)
 
     def _product(self, node: Any) -> DeviceProduct | None:
@@ -229,15 +225,25 @@ class Partition:
         return tuple(self.constants[name].shape) if name in self.constants else ()
 
     def _pooling(self, node: Any) -> DeviceLayer | None:
-        shape = self.shapes[node.input[0]]
         kernel = next(list(a.ints) for a in node.attribute if a.name == "kernel_shape")
         ceiling = any(a.name == "ceil_mode" and a.i for a in node.attribute)
-        if len(shape) != 4 or len(node.output) > 1 or ceiling:
+        if len(node.output) > 1 or ceiling:
             return None
+        layer = Pooling(name_of(node), *self._picture(node, kernel))
+        return DeviceLayer(layer, node.input[0], node.output[0])
+
+    def _picture(self, node: Any, kernel: Any) -> tuple[int, Axis, Axis]:
+        """Return the channels, rows and columns that a node reads.
+
+        Raises:
+            AcceleratorError: the input is not a picture, or the padding is to be found at run time.
+        """
+        shape = self.shapes[node.input[0]]
+        if len(shape) != 4:
+            raise AcceleratorError(f"{node.name}: an input of {len(shape)} dimensions")
         about = _window(node, kernel)
         rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
-        layer = Pooling(name_of(node), shape[1], rows, columns)
-        return DeviceLayer(layer, node.input[0], node.output[0])
+        return shape[1], rows, columns
 
     def _macs(self, node: Any) -> int:
         """Return the multiply-accumulates of a convolution or product on the CPU."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accelerator.device import Device
-from accelerator.layer import EXACT, Int8, Int32, Layer, Pooling, Requantisation
-from accelerator.lowering import lower
-from accelerator.mapping import best
+from accelerator.layer import EXACT, Int8, Int32, Pooling, Requantisation
+from accelerator.model import lowered
 from accelerator.pictures.partition import DeviceLayer, Floats
 from accelerator.pooling import pool
 from accelerator.program import Program
@@ -102,8 +101,7 @@ def quantise(
     if exact:
         steps = largest / MOST
         whole = np.rint(part.weights / steps.reshape(shape)).astype(np.int8)
-        layer: Layer = replace(part.layer, requantisation=EXACT)
-        program = lower(layer, best(layer, device).mapping, device)
+        program = lowered(replace(part.layer, requantisation=EXACT), device)
         return QuantisedLayer(part, program, whole, None, None, steps * 2.0**-source)
     result = ranges[part.result]
     # The sums of a channel are shifted to the result's scale: the step of its weights follows.
@@ -124,7 +122,6 @@ def quantise(
     )
     residual = result - ranges[part.residual] if part.residual else None
     form = Requantisation(1, 0, True, residual, least, most)
-    layer = replace(part.layer, requantisation=form)
-    program = lower(layer, best(layer, device).mapping, device)
+    program = lowered(replace(part.layer, requantisation=form), device)
     channels = np.stack([addends, shifts]).astype(np.int32)
     return QuantisedLayer(part, program, whole, channels, result, np.ones(1))

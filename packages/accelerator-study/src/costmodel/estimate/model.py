@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware, Level
@@ -227,10 +228,5 @@ def every_combination(
     tile: BufferTile | None = None,
 ) -> list[PhaseCost]:
     """Estimate all combinations of phase, hardware, dataflow and scheme, phase by phase."""
-    return [
-        phase_cost(p, h, d, s, tile)
-        for p in phases
-        for h in hardware
-        for d in dataflows
-        for s in schemes
-    ]
+    combinations = product(phases, hardware, dataflows, schemes)
+    return [phase_cost(*each, tile) for each in combinations]

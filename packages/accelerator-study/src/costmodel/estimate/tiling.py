@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Holding:
 
     tile: BufferTile
     order: tuple[str, ...] = DIMENSIONS
+
+    def record(self) -> dict[str, Any]:
+        """Return tile and order as plain data."""
+        return {"tile": list(self.tile), "order": list(self.order)}
 
 
 def room(m: Count, n: Count, k: Count, scheme: Scheme, copies: int) -> tuple[Count, Count, Count]:

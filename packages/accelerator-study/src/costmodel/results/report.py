@@ -6,7 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from costmodel.accelerator.tenet import TenetResult
 from costmodel.estimate.array import OUTPUT
 from costmodel.estimate.model import ItemCost, PhaseCost, Totals
 from costmodel.estimate.product import GemmCost
-from costmodel.estimate.tiling import Holding
 from costmodel.search.page import buffer
 from groundwork.files import atomic_write
 
@@ -75,14 +75,9 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
         "energy_pj": {**cost.energy, "sum": sum(cost.energy.values())},
         "rescales": cost.rescales,
         "tile": cost.tile and cost.tile._asdict(),
-        "plan": plan_record(cost.plan),
+        "plan": {level: held.record() for level, held in cost.plan.items()},
         "roofline": {"macs_per_bit": cost.intensity, "attainable_macs_per_cycle": cost.attainable},
     }
-
-
-def plan_record(plan: Mapping[str, Holding]) -> dict[str, Any]:
-    """Return a plan as plain data: tile extents and loop order by memory."""
-    return {level: {"tile": list(h.tile), "order": list(h.order)} for level, h in plan.items()}
 
 
 def phase_record(phase: PhaseCost) -> dict[str, Any]:
@@ -288,21 +283,19 @@ def show_fronts(
     words = ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB")
     numbers = ("ms", "mJ", "mm2", "perplexity", "above the best tiles")
     table = titled("the best of the fronts", words, numbers)
-    of_objective = {"latency": "latency_ms", "energy": "energy_mj"}
-    objectives: dict[str, Callable[[Mapping[str, Any]], float]] = {
-        "latency": lambda r: float(r["latency_ms"]),
-        "energy": lambda r: float(r["energy_mj"]),
-        "area": lambda r: float(r["area_mm2"]),
-        "latency x energy": lambda r: float(r["latency_ms"] * r["energy_mj"]),
-        "latency x energy x area": lambda r: float(
-            r["latency_ms"] * r["energy_mj"] * r["area_mm2"]
-        ),
+    objectives = {
+        "latency": ("latency_ms",),
+        "energy": ("energy_mj",),
+        "area": ("area_mm2",),
+        "latency x energy": ("latency_ms", "energy_mj"),
+        "latency x energy x area": ("latency_ms", "energy_mj", "area_mm2"),
     }
     shown: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for phase in dict.fromkeys(r["phase"] for r in fronts):
         rows = [r for r in fronts if r["phase"] == phase and _within(r, most)]
-        for name, value in objectives.items() if rows else ():
-            best = min(rows, key=value)
+        for name, keys in objectives.items() if rows else ():
+            best = min(rows, key=lambda row: prod(row[key] for key in keys))
+            excess = [part for key, part in (best["excess"] or {}).items() if (key,) == keys]
             titles = shown.get(id(best), ("", best))[0]
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
             table.add_row(
@@ -310,9 +303,7 @@ def show_fronts(
                 *("x".join(map(str, best["array"])), buffer(best)),
                 *(short(best[n]) for n in ("latency_ms", "energy_mj", "area_mm2")),
                 "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
-                f"at most {best['excess'][of_objective[name]]:.1%}"
-                if best["excess"] and name in of_objective
-                else "",
+                "".join(f"at most {part:.1%}" for part in excess),
             )
     console.print(table)
     for title, row in shown.values():

@@ -414,9 +414,6 @@ def row(
             "hardware": base.name,
             "buffer_bytes": design.buffer,
             "split": list(design.split) if design.split else None,
-            "products": {
-                key: [{"tile": list(h.tile), "order": list(h.order)} for h in held]
-                for key, held in plans.items()
-            },
+            "products": {key: [each.record() for each in held] for key, held in plans.items()},
         },
     }
