@@ -275,7 +275,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
             (work.name, [entry for entry in studied if entry.layer in work.linear]),
             (
                 f"{work.name}, attention",
-                [e for e in studied if e.layer not in work.linear and e.macs],
+                [e for e in studied if e.layer not in work.linear and e.layer.macs],
             ),
         ):
             if part:
@@ -420,7 +420,7 @@ def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
         "milliseconds": 1e3 * cycles / studied[0].program.device.clock,
         "utilisation": study.utilisation(studied),
         "single_utilisation": study.utilisation(studied, single=True),
-        "useful": sum(entry.count * entry.macs for entry in studied) / (cycles * peak),
+        "useful": sum(entry.count * entry.layer.macs for entry in studied) / (cycles * peak),
         "spent": study.spent(studied),
     }
 

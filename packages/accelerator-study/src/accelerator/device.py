@@ -22,6 +22,7 @@ SRAM_ADDRESS_BITS = 16
 DRAM_ADDRESS_BITS = 32
 _WIDTHS = {"input": 8, "weight": 8, "accumulator": 32, "output": 8}
 _NAME = re.compile("[a-z0-9][a-z0-9._-]*")
+_BLOCK = ("batch", "inputs", "outputs")
 _BUFFERS = ("micro_op", "input", "weight", "accumulator")
 
 
@@ -157,7 +158,7 @@ def device_from(table: TomlTable) -> Device:
         )
     table.only(["schema", "name", "description", "clock", *sections])
     gemm, alu, width, buffer, memory = (table.table(name) for name in sections)
-    gemm.only(["batch", "inputs", "outputs", "interval", "latency"])
+    gemm.only([*_BLOCK, "interval", "latency"])
     alu.only(["interval", "immediate_interval"])
     memory.only(["size", "latency", "bandwidth"])
     width.only(_WIDTHS)
@@ -172,22 +173,16 @@ def device_from(table: TomlTable) -> Device:
     bandwidth = memory.quantity("bandwidth", rates) / 8
     if bandwidth <= 0:
         raise memory.error("bandwidth", "'bandwidth' must be positive")
-    sizes = {key: _size(buffer, key) for key in _BUFFERS}
     device = Device(
         name=name_from(table),
         description=table.get("description", str, ""),
         clock=clock,
-        batch=_power(gemm, "batch"),
-        inputs=_power(gemm, "inputs"),
-        outputs=_power(gemm, "outputs"),
+        **{key: _power(gemm, key) for key in _BLOCK},
         gemm_interval=_cycles(gemm, "interval", 1),
         gemm_latency=_cycles(gemm, "latency", 1),
         alu_interval=_cycles(alu, "interval", 1),
         alu_immediate=_cycles(alu, "immediate_interval", 1),
-        micro_op=sizes["micro_op"],
-        input=sizes["input"],
-        weight=sizes["weight"],
-        accumulator=sizes["accumulator"],
+        **{key: _size(buffer, key) for key in _BUFFERS},
         memory=_size(memory, "size"),
         dram_latency=_cycles(memory, "latency", 0),
         dram_bandwidth=bandwidth,

@@ -23,7 +23,8 @@ ROWS = ("LOAD", "GEMM core", "ALU and its loads", "STORE")
 
 def points(studied: Sequence[StudiedLayer]) -> Points:
     """Return each layer's multiply-accumulates per byte of DRAM and per cycle."""
-    return [(each.macs / each.timing.bytes, each.macs / each.timing.cycles) for each in studied]
+    pairs = [(each.layer.macs, each.timing) for each in studied]
+    return [(macs / timing.bytes, macs / timing.cycles) for macs, timing in pairs]
 
 
 def draw_roofline(path: Path, device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> None:

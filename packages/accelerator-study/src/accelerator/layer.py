@@ -182,16 +182,9 @@ class LinearLayer:
 
     def geometry(self, device: Device) -> Geometry:
         """Return the layer in blocks of a device."""
-        down, across, deep = self.blocks(device)
+        sides = (device.batch, device.outputs, device.inputs)
+        down, across, deep = (-(-e // s) for e, s in zip(self.extents, sides, strict=True))
         return Geometry(Axis(down), Axis(1), across, deep)
-
-    def blocks(self, device: Device) -> tuple[int, int, int]:
-        """Return the numbers of the device's blocks along rows, outputs and inputs."""
-        return (
-            -(-self.rows // device.batch),
-            -(-self.outputs // device.outputs),
-            -(-self.inputs // device.inputs),
-        )
 
     def operands(self, seed: int) -> tuple[Int8, Int8]:
         """Return random int8 values and weights of the layer."""

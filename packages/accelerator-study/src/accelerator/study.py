@@ -40,11 +40,6 @@ class StudiedLayer:
     single: Timing
 
     @property
-    def macs(self) -> int:
-        """The multiply-accumulates of the layer, without padding."""
-        return self.layer.macs
-
-    @property
     def cycle_error(self) -> float:
         """The relative error of the predicted cycles against the simulated cycles."""
         return self.predicted.cycles / self.timing.cycles - 1
@@ -52,7 +47,7 @@ class StudiedLayer:
     @property
     def useful(self) -> float:
         """The layer's multiply-accumulates a cycle, relative to the GEMM core's peak."""
-        return self.macs / (self.timing.cycles * self.program.device.peak)
+        return self.layer.macs / (self.timing.cycles * self.program.device.peak)
 
 
 def products(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -28,8 +29,9 @@ def ran(layer: LinearLayer, mapping: Mapping, device: Device, seed: int, order: 
     memory = program.image(values, weights)
     counts = functional.run(device, program.stream, memory, order)
     np.testing.assert_array_equal(program.result(memory), layer.reference(values, weights))
-    down, across, deep = layer.blocks(device)
-    assert counts.gemm_steps == down * across * deep
+    sides = (device.batch, device.outputs, device.inputs)
+    blocks = [-(-extent // side) for extent, side in zip(layer.extents, sides, strict=True)]
+    assert counts.gemm_steps == prod(blocks)
 
 
 @st.composite
