@@ -121,14 +121,12 @@ def run(
 
     def called(function: Callable[..., int], whole: object, number: int) -> Counts:
         """Run the program; the function returns 0, or writes a message and returns another one."""
-        counts, message = (
-            (ctypes.c_uint64 * len(fields(Counts)))(),
-            ctypes.create_string_buffer(512),
-        )
+        counts = (ctypes.c_uint64 * len(fields(Counts)))()
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         of = ctypes.c_char * len(memory)
         pointer = ctypes.byref(of.from_buffer(memory)) if memory else None
         given = (whole, pointer, len(memory), stream, len(stream) // size, number)
-        if function(*given, counts, message, len(message)):
+        if function(*given, counts, message, _MESSAGE_BYTES):
             raise AcceleratorError(message.value.decode())
         return Counts(*counts)
 

@@ -14,9 +14,10 @@ extern "C" {
 void* accelerator_create(const AcceleratorSpec* spec);
 void accelerator_destroy(void* device);
 
-// Runs `count` instructions on `dram`, and adds to `counts`. `order` (0 to 5) is the order in which queues are polled;
-// a stream without races gives the same bytes in every order. Returns 0, or 1 with a message.
-// The function checks all encodings before the run, and an address when its instruction runs.
+// Runs `count` instructions on `dram`, and adds to `counts`. `order` (0 to 5) is the order in which
+// queues are polled; a stream without races gives the same bytes in every order. Returns 0, or 1
+// with a message. The function checks all encodings before the run, and an address when its
+// instruction runs.
 int accelerator_run(void* device, std::uint8_t* dram, std::uint64_t dram_bytes,
                     const std::uint8_t* stream, std::uint64_t count, std::uint32_t order,
                     AcceleratorCounts* counts, char* message, std::size_t message_bytes);
