@@ -188,11 +188,11 @@ def _count(
     domain: Box, mapping: SpaceTime, fabric: Fabric, access: Access, occupied: bool
 ) -> dict[str, int]:
     """Return the unique elements of an access, and on request the map's occupancy."""
-    problem = (mapping, fabric, (access,))
+    problem = (mapping, fabric, access)
 
     def counted(engine: ClosedForm | Enumerated) -> dict[str, int]:
         occupancy = vars(engine.occupancy()) if occupied else {}
-        return {**occupancy, UNIQUE: engine.unique(access.tensor)}
+        return {**occupancy, UNIQUE: engine.unique()}
 
     def visit(extents: tuple[int, ...]) -> dict[str, int]:
         box = Box.of(dict(zip(domain.names, extents, strict=True)))

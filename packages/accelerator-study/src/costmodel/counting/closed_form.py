@@ -10,7 +10,7 @@ that do not fit raise :class:`NonSeparableMapError` and are enumerated instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -38,14 +38,19 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A dataflow on an array, with its maps as linear forms on digits."""
+    """A dataflow on an array and an access, with its maps as linear forms on digits.
+
+    Attributes:
+        rows: the access's index.
+    """
 
     domain: DigitDomain
     fabric: Fabric
     space: tuple[LinearForm, ...]
     time: tuple[LinearForm, ...]
     stamps: Stamps
-    accesses: tuple[tuple[Access, tuple[LinearForm, ...]], ...]
+    access: Access
+    rows: tuple[LinearForm, ...]
 
     @cached_property
     def lane_digits(self) -> tuple[int, ...]:
@@ -72,11 +77,6 @@ class ClosedForm:
             busiest=-(-int(per_pe.max()) // lanes),
             lanes=lanes,
         )
-
-    def unique(self, tensor: str) -> int:
-        """Count accesses to ``tensor`` whose element no PE can pass on: TENET's unique volume."""
-        access, rows = next(pair for pair in self.accesses if pair[0].tensor == tensor)
-        return _Reuse(self, access, rows).count()
 
     def _check_inside(self) -> None:
         for axis, (form, extent) in enumerate(zip(self.space, self.fabric.shape, strict=True)):
@@ -132,39 +132,31 @@ class ClosedForm:
             np.add.at(load, pe, int(np.prod(span[unused])))
         return load
 
-
-@dataclass(frozen=True)
-class _Reuse:
-    """The reuse of the elements of an access."""
-
-    counter: ClosedForm
-    access: Access
-    rows: tuple[LinearForm, ...]
-
     @cached_property
     def pins(self) -> dict[int, int]:
         """The digits held at a value: pinned dimensions, and lanes that share an element."""
         held: dict[int, int] = {}
-        digits = self.counter.domain.digits
+        digits = self.domain.digits
         for name in self.access.pinned:
-            rest = self.counter.domain.extents[name] - 1
+            rest = self.domain.extents[name] - 1
             for n in sorted(
                 (n for n, d in enumerate(digits) if d.dimension == name),
                 key=lambda n: -digits[n].stride,
             ):
                 held[n], rest = divmod(rest, digits[n].stride)
-        for n in self.counter.lane_digits:
+        for n in self.lane_digits:
             if not any(r.weights[n] for r in self.rows):
                 held.setdefault(n, 0)
         return held
 
-    def inside(self, points: Ints) -> Bools:
-        mask = self.counter.domain.contains(points)
+    def _inside(self, points: Ints) -> Bools:
+        mask = self.domain.contains(points)
         for digit, value in self.pins.items():
             mask &= points[..., digit] == value
         return mask
 
-    def count(self) -> int:
+    def unique(self) -> int:
+        """Count accesses whose element no PE can pass on: TENET's unique volume."""
         marks = self._first_marks()
         base = [list(m) for m in marks]
         seen: set[tuple[int, ...]] = set()
@@ -177,14 +169,13 @@ class _Reuse:
         raise NonSeparableMapError("no stable set of reuse vectors")
 
     def _first_marks(self) -> list[list[int]]:
-        counter = self.counter
         marks: list[list[int]] = []
-        for n, digit in enumerate(counter.domain.digits):
-            starts = counter.domain.low[:, n].tolist()
+        for n, digit in enumerate(self.domain.digits):
+            starts = self.domain.low[:, n].tolist()
             held = [self.pins[n]] if n in self.pins else []
-            values = {0, digit.size, *counter.domain.high[:, n].tolist()}
+            values = {0, digit.size, *self.domain.high[:, n].tolist()}
             values |= {v for start in (*starts, *held) for v in (start, start + 1)}
-            for component, form in enumerate(counter.stamps.forms):
+            for component, form in enumerate(self.stamps.forms):
                 values |= self._time_marks(n, form, component)
             marks.append(sorted(v for v in values if 0 <= v <= digit.size))
         return marks
@@ -196,10 +187,10 @@ class _Reuse:
             return set()
         values: set[int] = set()
         if weight < 0:
-            tops = self.counter.domain.high[:, digit].tolist()
+            tops = self.domain.high[:, digit].tolist()
             values |= {v - 1 for v in tops}
         if sum(1 for w in form.weights if w) == 1:
-            stamps = self.counter.stamps
+            stamps = self.stamps
             ends = {*stamps.low[:, component].tolist(), *(stamps.high[:, component] + 1).tolist()}
             for end in ends:
                 for value in (end, end + 1):
@@ -208,7 +199,7 @@ class _Reuse:
         return values
 
     def _marks_for(self, base: list[list[int]], steps: set[tuple[int, ...]]) -> list[list[int]]:
-        digits = self.counter.domain.digits
+        digits = self.domain.digits
         return [
             sorted(
                 {v for m in base[n] for v in (m, *(m - s[n] for s in steps)) if 0 <= v <= d.size}
@@ -224,7 +215,7 @@ class _Reuse:
         ends = [np.array(m[1:], dtype=np.int64) - 1 for m in marks]
         low = np.stack([a.ravel() for a in np.meshgrid(*starts, indexing="ij")], axis=-1)
         high = np.stack([a.ravel() for a in np.meshgrid(*ends, indexing="ij")], axis=-1)
-        keep = self.inside(low)
+        keep = self._inside(low)
         return low[keep], high[keep]
 
     def _count_with(self, marks: list[list[int]]) -> tuple[int, set[tuple[int, ...]]]:
@@ -237,14 +228,14 @@ class _Reuse:
         for move, members in parts:
             for step in self._steps(move):
                 steps.add(step)
-                reused[members] |= self.inside(low[members] + np.array(step))
+                reused[members] |= self._inside(low[members] + np.array(step))
         fresh = ~reused
         sizes = (high[fresh] - low[fresh] + 1).astype(object)
         return (int(sizes.prod(axis=1).sum()) if len(sizes) else 0), steps
 
     def _moves(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
         """Return the distinct steps back in time, level last, and the step of each cell."""
-        stamps = self.counter.stamps
+        stamps = self.stamps
         first, last = ranges(stamps.forms, low, high)
         before, level = stamps.previous(first)
         self._check_cells(first, last, before, level)
@@ -254,7 +245,7 @@ class _Reuse:
 
     def _check_cells(self, first: Ints, last: Ints, before: Ints, level: Ints) -> None:
         """Refuse cells whose points take different steps back in time."""
-        stamps = self.counter.stamps
+        stamps = self.stamps
         inner = first.shape[1] - 1
         wide = first != last
         jumps = np.take_along_axis(first - before, np.maximum(level, 0)[:, None], 1)[:, 0] != 1
@@ -273,7 +264,7 @@ class _Reuse:
 
     def _check_contiguous(self, first: Ints, last: Ints) -> None:
         """Refuse gaps between the innermost components of stamps with equal prefixes."""
-        stamps = self.counter.stamps
+        stamps = self.stamps
         inner = first.shape[1] - 1
         if not (first[:, inner] != last[:, inner]).any():
             return
@@ -290,13 +281,12 @@ class _Reuse:
 
         ``move`` is a step back in time; empty: within a stamp.
         """
-        counter = self.counter
-        still = [0] * len(counter.fabric.shape)
-        feeds = [tuple(still), *counter.fabric.feeds]
-        forms = (*counter.space, *counter.stamps.forms, *self.rows)
+        still = [0] * len(self.fabric.shape)
+        feeds = [tuple(still), *self.fabric.feeds]
+        forms = (*self.space, *self.stamps.forms, *self.rows)
         matrix = [list(f.weights) for f in forms]
-        spans = [0 if n in self.pins else d.size - 1 for n, d in enumerate(counter.domain.digits)]
-        back = move or [0] * len(counter.stamps.forms)
+        spans = [0 if n in self.pins else d.size - 1 for n, d in enumerate(self.domain.digits)]
+        back = move or [0] * len(self.stamps.forms)
         for feed in feeds:
             right = [*feed, *back, *([0] * len(self.rows))]
             steps = solutions(matrix, right, [-s for s in spans], spans)
@@ -307,18 +297,15 @@ class _Reuse:
                 yield from (step for step in steps if step < (0,) * len(step))
 
 
-def lower(
-    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]
-) -> ClosedForm:
+def lower(domain: Box, mapping: SpaceTime, fabric: Fabric, access: Access) -> ClosedForm:
     """Convert a dataflow's maps to linear forms on digits.
 
     Raises:
         NonSeparableMapError: the map has no closed form; the caller must enumerate it.
     """
-    if any(len(a.indices) != 1 for a in accesses):
+    if len(access.indices) != 1:
         raise NonSeparableMapError("a tensor is read at several places at once")
-    texts = [*mapping.space, *mapping.time, *(e for a in accesses for e in a.indices[0])]
-    digits = digit_domain(domain, texts)
+    digits = digit_domain(domain, [*mapping.space, *mapping.time, *access.indices[0]])
     time = tuple(digits.lower(e) for e in mapping.time)
     return ClosedForm(
         domain=digits,
@@ -326,5 +313,6 @@ def lower(
         space=tuple(digits.lower(e) for e in mapping.space),
         time=time,
         stamps=stamp_set(digits, list(time)),
-        accesses=tuple((a, tuple(digits.lower(e) for e in a.indices[0])) for a in accesses),
+        access=access,
+        rows=tuple(digits.lower(e) for e in access.indices[0]),
     )

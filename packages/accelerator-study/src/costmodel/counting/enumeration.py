@@ -29,16 +29,15 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True)
 class Enumerated:
-    """All instances of a dataflow.
+    """All instances of a dataflow, and an access.
 
     Attributes:
         values: each dimension's value for every instance.
         place: flattened PE; order: rank of the time stamp among the used stamps.
     """
 
-    domain: Box
     fabric: Fabric
-    accesses: tuple[Access, ...]
+    access: Access
     values: dict[str, Ints]
     place: Ints
     order: Ints
@@ -67,14 +66,14 @@ class Enumerated:
         pick = {n: (int(v[first]), int(v[second])) for n, v in self.values.items()}
         return {n: p[0] for n, p in pick.items()}, {n: p[1] for n, p in pick.items()}
 
-    def unique(self, tensor: str) -> int:
-        """Count the accesses to ``tensor`` whose element no PE can pass on."""
-        access = next(a for a in self.accesses if a.tensor == tensor)
-        keep = self._kept(access)
-        elements = self._elements(access, keep)
+    def unique(self) -> int:
+        """Count the accesses whose element no PE can pass on."""
+        keep = self._kept()
+        elements = self._elements(keep)
         count = int(elements.max()) + 1
-        place = np.tile(self.place[keep], len(access.indices))
-        order = np.tile(self.order[keep], len(access.indices))
+        place, order = (
+            np.tile(each[keep], len(self.access.indices)) for each in (self.place, self.order)
+        )
         keys = np.unique((place * self.stamps + order) * count + elements)
         element, slot = keys % count, keys // count
         order, place = slot % self.stamps, slot // self.stamps
@@ -88,15 +87,15 @@ class Enumerated:
                 reused |= valid & (order >= back) & _isin_sorted(wanted, keys)
         return int((~reused).sum())
 
-    def _kept(self, access: Access) -> Ints:
+    def _kept(self) -> Ints:
         keep = np.ones(len(self.place), dtype=bool)
-        for name in access.pinned:
+        for name in self.access.pinned:
             keep &= self.values[name] == self.values[name].max()
         return np.nonzero(keep)[0]
 
-    def _elements(self, access: Access, keep: Ints) -> Ints:
+    def _elements(self, keep: Ints) -> Ints:
         values = {n: v[keep] for n, v in self.values.items()}
-        tuples = [_columns(index, values, len(keep)) for index in access.indices]
+        tuples = [_columns(index, values, len(keep)) for index in self.access.indices]
         return np.asarray(_rank(np.concatenate(tuples, axis=0)))
 
     def _moved(self, place: Ints, feed: tuple[int, ...]) -> tuple[Ints, Ints]:
@@ -111,9 +110,7 @@ class Enumerated:
         return other, valid
 
 
-def enumerate_all(
-    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]
-) -> Enumerated:
+def enumerate_all(domain: Box, mapping: SpaceTime, fabric: Fabric, access: Access) -> Enumerated:
     """Return all instances of a dataflow with their PEs and stamps.
 
     Raises:
@@ -137,7 +134,7 @@ def enumerate_all(
         place = place * extent + coordinate
     order = _rank(_columns(mapping.time, values, count))
     stamps = int(order.max()) + 1
-    return Enumerated(domain, fabric, tuple(accesses), values, place, order, stamps)
+    return Enumerated(fabric, access, values, place, order, stamps)
 
 
 def _columns(forms: Sequence[Affine], values: dict[str, Ints], count: int) -> Ints:
