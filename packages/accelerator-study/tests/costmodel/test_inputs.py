@@ -14,12 +14,10 @@ from costmodel.accelerator.scheme import schemes
 from costmodel.accelerator.settings import LIBRARY, shipped_names
 from costmodel.accelerator.tenet import read_experiment, run_experiment
 from costmodel.counting.affine import Affine, Floor, Mod, constant, floor_div, modulo, variable
-from costmodel.counting.relations import Position, parse_domain, parse_relations
+from costmodel.counting.relations import Line, parse_domain, parse_relations
 from costmodel.errors import CostError
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import Gemm
-
-HERE = Position("text")
 
 TENET_FILES = {
     "array.p": "{PE[i,j]:0<=i<8 and 0<=j<8}\n"
@@ -46,6 +44,10 @@ def tenet(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def here(text: str) -> Line:
+    return Line(text, "text")
+
+
 def test_spellings_of_an_expression_are_one_expression() -> None:
     i, j = variable("i"), variable("j")
     wanted = floor_div(i, 8) + modulo(j, 4).scaled(2) - constant(1)
@@ -55,7 +57,7 @@ def test_spellings_of_an_expression_are_one_expression() -> None:
         "2*(j % 4) + floor((i)/8) - 1",
         "-1 + i//8 + 2*(j mod 4)",
     ):
-        (relation,) = parse_relations(f"{{ S[i,j] -> T[{text}] }}", HERE)
+        (relation,) = parse_relations(here(f"{{ S[i,j] -> T[{text}] }}"))
         assert relation.range.entries == (wanted,)
     assert wanted.evaluate({"i": 17, "j": 6}) == 2 + 4 - 1
     assert isinstance(dict(wanted.terms), dict)
@@ -64,7 +66,7 @@ def test_spellings_of_an_expression_are_one_expression() -> None:
 
 
 def test_names_may_stand_for_numbers() -> None:
-    (relation,) = parse_relations("S[i] -> PE[(i / V) % R]", HERE, {"V": 2, "R": 8})
+    (relation,) = parse_relations(here("S[i] -> PE[(i / V) % R]"), {"V": 2, "R": 8})
     assert relation.range.entries == (modulo(floor_div(variable("i"), 2), 8),)
 
 
@@ -89,14 +91,14 @@ def test_names_may_stand_for_numbers() -> None:
 )
 def test_a_bad_relation_is_reported_with_its_line(text: str, problem: str) -> None:
     with pytest.raises(CostError, match=problem) as caught:
-        parse_relations(text, Position("flow.toml", 7))
+        parse_relations(Line(text, "flow.toml", 7))
     assert "flow.toml:7" in str(caught.value)
     assert text in str(caught.value)
 
 
 def test_an_unbound_dimension_is_refused() -> None:
     with pytest.raises(CostError, match="dimension k is unbound"):
-        parse_domain("{S[i,k] : 0 <= i < 4 and 0 <= k}", HERE)
+        parse_domain(here("{S[i,k] : 0 <= i < 4 and 0 <= k}"))
 
 
 @pytest.mark.parametrize("name", shipped_names("hardware"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from costmodel.accelerator.settings import library_file, read_toml
 from costmodel.counting.closed_form import ClosedForm, lower
 from costmodel.counting.enumeration import Enumerated, TooLargeError, enumerate_all
 from costmodel.counting.extrapolation import NoPolynomialError, extrapolate, period
-from costmodel.counting.relations import Position, Relation, parse_relations
+from costmodel.counting.relations import Line, Relation, parse_relations
 from costmodel.counting.space import (
     Access,
     Box,
@@ -23,23 +23,10 @@ from costmodel.counting.space import (
     OutsideArrayError,
     SpaceTime,
 )
-from costmodel.errors import CostError
 
 AXES = ("R", "C", "D")
 GEMM_DIMENSIONS = 3
 UNIQUE = "unique"  # elements of a tensor, beside the fields of an occupancy
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """A line of an input file, with its position."""
-
-    text: str
-    source: Position
-
-    def error(self, problem: str, remedy: str = "") -> CostError:
-        """Return the error of a mistake in this line."""
-        return self.source.error(self.text, problem, remedy)
 
 
 @dataclass(frozen=True)
@@ -52,8 +39,8 @@ class Dataflow:
     """
 
     name: str
-    space: SourceLine
-    time: SourceLine
+    space: Line
+    time: Line
     tiles: tuple[str, ...]
     factors: tuple[tuple[str, int], ...] = ()
 
@@ -99,8 +86,8 @@ class BoundDataflow:
         raise self.dataflow.space.error("a GEMM has dimensions [m,n,k] or [b,m,n,k]")
 
 
-def _single(line: SourceLine, values: Mapping[str, int]) -> Relation:
-    relations = parse_relations(line.text, line.source, values)
+def _single(line: Line, values: Mapping[str, int]) -> Relation:
+    relations = parse_relations(line, values)
     if len(relations) != 1:
         raise line.error("the text must be one map, not several")
     return relations[0]
@@ -128,8 +115,8 @@ def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Datafl
         raise table.error("tiles", problem, 'such as tiles = ["i", "j", "k"], outermost first')
     return Dataflow(
         name=table.get("name", str),
-        space=SourceLine(table.get("space", str), table.source("space")),
-        time=SourceLine(table.get("time", str), table.source("time")),
+        space=table.line("space", table.get("space", str)),
+        time=table.line("time", table.get("time", str)),
         tiles=tiles,
         factors=tuple(sorted(numbers.items())),
     )
@@ -166,7 +153,8 @@ def count(
         remedy = "let the maps tell all instances apart"
         if clash.lanes:
             remedy += f", or give every PE that many lanes: --macs-per-pe {clash.lanes}"
-        raise line.source.error(f"{line.text}  {dataflow.time.text}", problem, remedy) from clash
+        both = replace(line, text=f"{line.text}  {dataflow.time.text}")
+        raise both.error(problem, remedy) from clash
     except OutsideArrayError as outside:
         raise dataflow.space.error(str(outside)) from outside
     except TooLargeError as error:

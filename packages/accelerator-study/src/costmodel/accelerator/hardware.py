@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from costmodel.accelerator import settings
 from costmodel.accelerator.settings import TomlTable, library_file, read_toml
 from costmodel.accelerator.technology import of_width, technology
-from costmodel.counting.relations import Position, Relation, is_number, parse_relations
+from costmodel.counting.relations import Line, is_number, parse_relations
 from costmodel.counting.space import Fabric
 
 DEFAULT_BITS = 16
@@ -136,9 +135,9 @@ def _fabric(array: TomlTable) -> Fabric:
     lanes = array.get("macs_per_pe", int, 1)
     if lanes < 1:
         raise array.error("macs_per_pe", "'macs_per_pe' must be positive")
-    source = array.source("feeds")
-    relations = [r for t in array.get("feeds", list) for r in parse_relations(str(t), source)]
-    return Fabric(tuple(shape), displacements(relations, len(shape), source), lanes)
+    lines = [array.line("feeds", str(text)) for text in array.get("feeds", list)]
+    feeds = [step for line in lines for step in displacements(line, len(shape))]
+    return Fabric(tuple(shape), tuple(dict.fromkeys(feeds)), lanes)
 
 
 def _drain(array: TomlTable) -> bool:
@@ -148,19 +147,17 @@ def _drain(array: TomlTable) -> bool:
     return drain == "whole"
 
 
-def displacements(
-    relations: Sequence[Relation], axes: int, source: Position
-) -> tuple[tuple[int, ...], ...]:
-    """Convert interconnect relations to steps from a PE to the PEs that feed it."""
+def displacements(line: Line, axes: int) -> tuple[tuple[int, ...], ...]:
+    """Convert the interconnect relations of a line to steps from a PE to the PEs that feed it."""
     steps: list[tuple[int, ...]] = []
-    for relation in relations:
-        text = f"{relation.domain}[{','.join(relation.variables)}] -> ..."
+    for relation in parse_relations(line):
+        shown = replace(line, text=f"{relation.domain}[{','.join(relation.variables)}] -> ...")
         if len(relation.variables) != axes or len(relation.range.entries) != axes:
-            raise source.error(text, f"the array has {axes} dimensions, the interconnect others")
+            raise shown.error(f"the array has {axes} dimensions, the interconnect others")
         step = []
         for name, entry in zip(relation.variables, relation.range.entries, strict=True):
             if entry.terms != ((name, 1),):
-                raise source.error(text, f"{entry} is not {name} plus a number")
+                raise shown.error(f"{entry} is not {name} plus a number")
             step.append(entry.constant)
         steps.append(tuple(step))
     return tuple(dict.fromkeys(s for s in steps if any(s)))

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from costmodel.counting.relations import Position
+from costmodel.counting.relations import Line
 from costmodel.errors import CostError, read_text
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
@@ -57,13 +57,12 @@ class TomlTable:
 
     def error(self, key: str, problem: str, remedy: str = "") -> CostError:
         """Return the error of a mistake at ``key``."""
-        number = self.line_of(key)
-        text = self.lines[number - 1] if self.lines else ""
-        return Position(self.name, number).error(text, problem, remedy)
+        text = self.lines[self.line_of(key) - 1] if self.lines else ""
+        return self.line(key, text).error(problem, remedy)
 
-    def source(self, key: str) -> Position:
-        """Return the file and line of the value of ``key``."""
-        return Position(self.name, self.line_of(key))
+    def line(self, key: str, text: str) -> Line:
+        """Return a text from the value of ``key``, with the position of the value."""
+        return Line(text, self.name, self.line_of(key))
 
     def only(self, allowed: Iterable[str]) -> None:
         """Refuse keys outside of ``allowed``."""

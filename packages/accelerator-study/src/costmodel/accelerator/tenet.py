@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.accelerator.dataflow import Dataflow, SourceLine, Volumes, count
+from costmodel.accelerator.dataflow import Dataflow, Volumes, count
 from costmodel.accelerator.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
-from costmodel.counting.relations import Position, is_number, parse_domain, parse_relations
+from costmodel.counting.relations import Line, is_number, parse_domain, parse_relations
 from costmodel.counting.space import Access, Box, Fabric
 from costmodel.errors import CostError, read_text
 
@@ -71,19 +71,19 @@ class TenetResult:
         return max(self.in_delay, self.out_delay, self.compute_delay)
 
 
-def _lines(path: Path) -> list[SourceLine]:
+def _lines(path: Path) -> list[Line]:
     text = read_text(path, FORMAT)
     numbered = enumerate(text.splitlines(), 1)
-    return [SourceLine(t.strip(), Position(str(path), n)) for n, t in numbered if t.strip()]
+    return [Line(t.strip(), str(path), n) for n, t in numbered if t.strip()]
 
 
-def _expect(path: Path, lines: list[SourceLine], count_: int, content: str) -> None:
+def _expect(path: Path, lines: list[Line], count_: int, content: str) -> None:
     if len(lines) < count_:
         problem = f"{path}:{len(lines) + 1}: the file ends early; {content} are wanted"
         raise CostError(problem, remedy=FORMAT)
 
 
-def read_mapping_file(path: Path) -> tuple[SourceLine, SourceLine]:
+def read_mapping_file(path: Path) -> tuple[Line, Line]:
     """Read the space map and the time map of a ``.m`` file."""
     lines = _lines(path)
     _expect(path, lines, 2, "a space map and a time map")
@@ -98,10 +98,9 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     """
     lines = _lines(path)
     _expect(path, lines, 3, "a PE set, an interconnect and four numbers")
-    _, pes = parse_domain(lines[0].text, lines[0].source)
+    _, pes = parse_domain(lines[0])
     if pes.constraints or any(low for low, _ in pes.bounds) or len(pes.bounds) > MAX_AXES:
         raise lines[0].error("the PE set must be a box from 0, 1 to 3 axes")
-    relations = parse_relations(lines[1].text, lines[1].source)
     shape = tuple(high for _, high in pes.bounds)
     numbers = lines[2].text.split()
     if len(numbers) != PE_NUMBERS or not all(map(is_number, numbers)):
@@ -109,7 +108,7 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     bandwidth, latency = int(numbers[2]), int(numbers[3])
     if bandwidth == 0:
         raise lines[2].error("the bandwidth must be positive")
-    feeds = displacements(relations, len(shape), lines[1].source)
+    feeds = displacements(lines[1], len(shape))
     return Hardware(
         name=path.stem,
         fabric=Fabric(shape, feeds),
@@ -143,13 +142,13 @@ def read_statement(path: Path) -> Statement:
         raise lines[0].error("the line must list: number of reads, number of writes")
     reads, writes = int(numbers[0]), int(numbers[1])
     _expect(path, lines, 2 + reads + writes, f"{reads} read and {writes} write accesses")
-    name, domain = parse_domain(lines[1].text, lines[1].source)
+    name, domain = parse_domain(lines[1])
     accesses = [_access(line, name, domain) for line in lines[2 : 2 + reads + writes]]
     return Statement(name, domain, _joined(accesses[:reads]), _joined(accesses[reads:]))
 
 
-def _access(line: SourceLine, name: str, domain: Box) -> Access:
-    relations = parse_relations(line.text, line.source)
+def _access(line: Line, name: str, domain: Box) -> Access:
+    relations = parse_relations(line)
     for relation in relations:
         if relation.variables != domain.names:
             wanted = f"{name}[{','.join(domain.names)}]"

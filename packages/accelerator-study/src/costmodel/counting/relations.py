@@ -41,16 +41,17 @@ _SPELLINGS = (
 
 
 @dataclass(frozen=True)
-class Position:
-    """The position of a text, for messages: a file (or option) name and a line number."""
+class Line:
+    """A text with its position, for messages: a file (or option) name and a line number."""
 
+    text: str
     name: str
-    line: int = 0
+    number: int = 0
 
-    def error(self, text: str, problem: str, remedy: str = "") -> CostError:
-        """Return the error of a mistake in ``text``, whose line the message shows."""
-        where = f"{self.name}:{self.line}" if self.line else self.name
-        return CostError(f"{where}: {problem}\n  | {text.strip()}", remedy=remedy)
+    def error(self, problem: str, remedy: str = "") -> CostError:
+        """Return the error of a mistake in the text, which the message shows."""
+        where = f"{self.name}:{self.number}" if self.number else self.name
+        return CostError(f"{where}: {problem}\n  | {self.text.strip()}", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -70,42 +71,38 @@ class Relation:
     range: Tuple
 
 
-def parse_relations(
-    text: str, source: Position, values: Mapping[str, int] | None = None
-) -> tuple[Relation, ...]:
+def parse_relations(line: Line, values: Mapping[str, int] | None = None) -> tuple[Relation, ...]:
     """Parse ``{A[i] -> B[i+1]; A[i] -> B[i-1]}`` (braces optional) into its disjuncts.
 
     Args:
-        text: the relation.
-        source: for messages.
+        line: the relation.
         values: numbers of names (array sizes, tile factors).
 
     Raises:
         CostError: the text is not a relation; the message names the line.
     """
-    reader = _Reader(text, source, values or {})
+    reader = _Reader(line, values or {})
     return tuple(reader.relation(part) for part in reader.inside().split(";"))
 
 
-def parse_domain(text: str, source: Position) -> tuple[str, Box]:
+def parse_domain(line: Line) -> tuple[str, Box]:
     """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}`` into name and box; no bound may be missing."""
-    return _Reader(text, source, {}).domain()
+    return _Reader(line, {}).domain()
 
 
 @dataclass(frozen=True)
 class _Reader:
     """A reader of a line, whose expressions are Python's but for :data:`_SPELLINGS`."""
 
-    text: str
-    source: Position
+    line: Line
     values: Mapping[str, int]
 
     def fail(self, problem: str, remedy: str = "") -> CostError:
-        return self.source.error(self.text, problem, remedy)
+        return self.line.error(problem, remedy)
 
     def inside(self) -> str:
         """Return the text without its braces."""
-        text = self.text.strip()
+        text = self.line.text.strip()
         if text.startswith("{") != text.endswith("}"):
             raise self.fail("a brace is missing")
         return text[1:-1] if text.startswith("{") else text

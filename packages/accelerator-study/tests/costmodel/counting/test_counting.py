@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.accelerator.dataflow import Dataflow, SourceLine, count
+from costmodel.accelerator.dataflow import Dataflow, count
 from costmodel.counting.affine import Affine, constant, floor_div, modulo, variable
 from costmodel.counting.closed_form import lower
 from costmodel.counting.enumeration import enumerate_all
 from costmodel.counting.extrapolation import NoPolynomialError, extrapolate
-from costmodel.counting.relations import Position
+from costmodel.counting.relations import Line
 from costmodel.counting.space import (
     Access,
     Box,
@@ -213,9 +213,8 @@ def test_a_stencil_is_counted_by_enumeration() -> None:
 
 
 def test_a_clash_says_how_many_lanes_would_do_and_they_do() -> None:
-    here = Position("flow")
-    space = SourceLine("S[i,j] -> PE[(i+j)%R]", here)
-    flow = Dataflow("clash", space, SourceLine("S[i,j] -> T[i/4, j/R]", here), ())
+    space = Line("S[i,j] -> PE[(i+j)%R]", "flow")
+    flow = Dataflow("clash", space, Line("S[i,j] -> T[i/4, j/R]", "flow"), ())
     box, access = Box.of({"i": 16, "j": 16}), Access("X", ((variable("i"), variable("j")),))
     bound = flow.bind(Fabric((4,), ()))
     with pytest.raises(CostError, match="share a PE and a time stamp") as told:
