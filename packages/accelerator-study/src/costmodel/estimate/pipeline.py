@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -186,7 +187,7 @@ def _places(loops: Count) -> tuple[Count, Count]:
     number = np.stack([zero + 1, np.maximum(loops - 3, 0), loops >= 3, loops >= 2])
     kinds = [1 if (loop == 1).all() else 4 for loop in loops]
     which = np.indices(kinds).reshape(len(loops), -1)
-    times = np.prod([number[each, d] for d, each in enumerate(which)], axis=0)
+    times: Count = prod(number[each, d] for d, each in enumerate(which))
     used = times.any(axis=1)
     positions = np.stack([marks[each[used], d] for d, each in enumerate(which)])
     return np.clip(positions, 0, loops[:, None, :] - 1), times[used]
@@ -194,11 +195,13 @@ def _places(loops: Count) -> tuple[Count, Count]:
 
 def _odometer(place: Count, loops: Count, step: int) -> Count:
     """Return the positions of the next (1) or previous (-1) steps; past the end, the first."""
-    positions = place.copy()
-    carry: Count = True
+    positions = np.empty_like(place)
+    carry: Count = np.True_
     for d in reversed(range(len(loops))):
-        positions[d] = (place[d] + step * carry) % loops[d]
-        carry = carry & (place[d] == (loops[d] - 1 if step > 0 else 0))
+        last = loops[d] - 1
+        turns = carry & (place[d] == (last if step > 0 else 0))
+        positions[d] = np.where(turns, 0 if step > 0 else last, place[d] + step * carry)
+        carry = turns
     return positions
 
 
