@@ -34,7 +34,7 @@ from lookalikes import lookalikes, renamed
 from misplaced import Placed, by_merge, make_bench
 from misplacement import MisplacementCase
 
-from forkpatch.errors import PatchError
+from forkpatch.errors import ForkError, PatchError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
@@ -44,6 +44,7 @@ from forkpatch.rebase.merging import merge_patches
 from forkpatch.rebase.newbase import NewBase
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
+from groundwork.errors import USER_MISTAKE
 
 _DAY = 24 * 3600
 _DISTANCES = (30, 120, 365)  # days between the old base and the new one
@@ -250,7 +251,15 @@ def main(arguments: Sequence[str]) -> int:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="real-") as folder:
             span = (options.seed, options.since, options.until)
-            found = list(judged(History(Path(mirror), Path(folder)), options.count, *span))
+            try:
+                found = list(judged(History(Path(mirror), Path(folder)), options.count, *span))
+            except ForkError as error:
+                print(
+                    f"{name}: {mirror} is no repository with its whole history and all files:"
+                    f" {error.what}\n  name a full clone: git clone --bare URL",
+                    file=sys.stderr,
+                )
+                return USER_MISTAKE
         total += _print_row(name, [one.verdict for one in found], start)
         listed += [
             f"{one.verdict} {name} {one.change.commit[:12]} on {one.change.old[:12]}: {one.said}"

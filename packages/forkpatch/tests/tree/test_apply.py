@@ -229,6 +229,25 @@ def test_work_done_in_the_tree_is_not_thrown_away_unasked(lab: ForkLab) -> None:
     assert edited.read_bytes() == CORE
 
 
+def test_a_change_of_an_overlay_that_the_tree_has_too_is_no_work_to_lose(lab: ForkLab) -> None:
+    lab.overlays.mkdir(parents=True)
+    for name in ("changed.py", "deleted.py"):
+        (lab.overlays / name).write_text("A = 1\n")
+    lab.ok("apply")
+    for folder in (lab.overlays, lab.tree):
+        (folder / "changed.py").write_text("A = 2\n")
+        (folder / "new.py").write_text("B = 1\n")
+        (folder / "deleted.py").unlink()
+    assert lab.ok("status", "--json", "-").json["upstreams"][0]["state"] == "stale"
+    (lab.tree / "new.py").write_text("B = 2\n")
+    done = lab.run("apply")
+    assert done.code == 2 and "was worked in: new file: new.py\n" in done.err
+    (lab.tree / "new.py").write_text("B = 1\n")
+    assert "applied" in lab.ok("apply").out
+    assert git(lab.tree, "status", "--porcelain") == ""
+    assert (lab.tree / "changed.py").read_text() == "A = 2\n"
+
+
 def test_traces_of_running_the_tree_are_no_work_done_in_it(lab: ForkLab) -> None:
     lab.ok("apply")
     traces = lab.tree / "python/calc/__pycache__"

@@ -60,9 +60,19 @@ def read_overlays(folder: Path) -> dict[str, TreeFile]:
             if path.is_symlink():
                 raise UnsafePathError(f"overlay {path} is a symbolic link: put a file there")
             check_path(relative, f"overlay {check_regular(path)}")
-            mode = FILE_MODES[1] if path.stat().st_mode & 0o100 else FILE_MODES[0]
-            files[relative] = TreeFile(mode, path.read_bytes())
+            files[relative] = _read(path)
     return files
+
+
+def equals(path: Path, file: TreeFile | None) -> bool:
+    """Return True if a path of a tree has the content and mode of ``file``; None for no file."""
+    if path.is_symlink() or not path.is_file():
+        return file is None and not os.path.lexists(path)
+    return file == _read(path)
+
+
+def _read(path: Path) -> TreeFile:
+    return TreeFile(FILE_MODES[path.stat().st_mode & 0o100 != 0], path.read_bytes())
 
 
 def check_collisions(

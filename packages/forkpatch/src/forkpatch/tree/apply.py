@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, UserError
 from forkpatch.git.calls import GitError
+from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import EVERY, read_entries
 from forkpatch.sources.obtain import (
@@ -146,7 +147,7 @@ def _apply_upstream(
     try:
         if stamp and (folder / ".git/info").is_dir():
             write_excludes(folder, fork.settings.builds)
-        changes = local_changes(folder, stamp) if stamp else ()
+        changes = local_changes(folder, stamp, fork.overlays(upstream)) if stamp else ()
     except GitError as error:
         changes = (f"its repository cannot be read: {error.what}",)
     if changes and not discard:
@@ -272,12 +273,14 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> PatchedTree:
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     inputs: Inputs | None = None
+    overlays: dict[str, TreeFile] | None = None
     problems: tuple[str, ...] = ()
     try:
+        overlays = fork.overlays(upstream)
         inputs = fork.inputs(upstream, stamp.options if stamp else ())
     except ForkError as error:
         problems = (error.what,)
-    state, reasons = _judge(folder, stamp, inputs, problems)
+    state, reasons = _judge(folder, stamp, inputs, overlays, problems)
     tree = replace(
         tree_of(upstream, folder, stamp, state), reasons=reasons, patches=(), overlays=()
     )
@@ -285,7 +288,11 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> PatchedTree:
 
 
 def _judge(
-    folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
+    folder: Path,
+    stamp: Stamp | None,
+    inputs: Inputs | None,
+    overlays: Mapping[str, TreeFile] | None,
+    problems: tuple[str, ...],
 ) -> tuple[TreeState, tuple[str, ...]]:
     """Return the state of a tree, and the reasons.
 
@@ -296,7 +303,7 @@ def _judge(
     if stamp is None:
         return TreeState.BROKEN, ("it carries no stamp that can be read",)
     try:
-        changes = local_changes(folder, stamp)
+        changes = local_changes(folder, stamp, overlays)
     except GitError as error:
         return TreeState.BROKEN, (f"its repository cannot be read: {error.what}",)
     if changes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from forkpatch.git.calls import BRANCH, Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, blob_id, list_tree, write_commits
+from forkpatch.model.overlays import equals
 from forkpatch.model.patchfile import Patch
 from forkpatch.sources.cache import Pristine
 from groundwork.files import atomic_write_json
@@ -243,8 +244,12 @@ def has_other_commits(folder: Path, stamp: Stamp) -> bool:
     return git.text("rev-parse", "--verify", "HEAD^{commit}") != stamp.head
 
 
-def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
+def local_changes(
+    folder: Path, stamp: Stamp, overlays: Mapping[str, TreeFile] | None = None
+) -> tuple[str, ...]:
     """Return the changes to the tree since it was built, in words; empty for none.
+
+    A change that was also made to ``overlays``, the present ones, is left out.
 
     Raises:
         GitError: the tree's repository cannot be read.
@@ -252,8 +257,11 @@ def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
     git = Git(folder / ".git", folder)
     out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
     changes = [OTHER_COMMITS] if has_other_commits(folder, stamp) else []
+    named = {path for path, _, _ in stamp.inputs.overlays}.union(overlays or ())
     for record in out.stdout.split(b"\0")[:-1]:
         kind, path = record[:2], os.fsdecode(record[3:])
+        if overlays is not None and path in named and equals(folder / path, overlays.get(path)):
+            continue
         word = "new file" if kind == b"??" else "deleted" if b"D" in kind else "changed"
         changes.append(f"{word}: {path}")
     return tuple(changes)
