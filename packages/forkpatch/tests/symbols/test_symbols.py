@@ -10,7 +10,7 @@ from forklab import CORE, FILES, ForkLab, core
 
 from forkpatch.git.objects import blob_id
 from forkpatch.model.patchfile import read_patch
-from forkpatch.model.record import Record, SymbolPlace
+from forkpatch.model.record import PatchRecord, Record, SymbolPlace
 from forkpatch.symbols.outline import MODULE, Outline
 from forkpatch.tree.drift import Drift, compare
 
@@ -152,9 +152,8 @@ def test_statement_appended_to_a_function_counts_for_the_function(lab: ForkLab) 
 
 
 def record_with(**body: str) -> Record:
-    return Record(
-        "x", {}, {}, {"p.patch": tuple(SymbolPlace("a.py", n, b) for n, b in body.items())}, ()
-    )
+    places = tuple(SymbolPlace("a.py", n, b) for n, b in body.items())
+    return Record("x", {}, {"p.patch": PatchRecord(sha256="", places=places)}, ())
 
 
 def body(name: str, data: bytes = CORE) -> str:

@@ -107,7 +107,7 @@ def run_record(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
         drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
         say(*(str(finding) for finding in drifted))
         state = "up to date" if done.same else "differs" if options.check else "written"
-        places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
+        places = sum(len(one.places) for one in new.patches.values()) + len(new.shadows)
         say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
         wrong |= options.check and not done.same
     return result, 1 if wrong else 0

@@ -322,7 +322,7 @@ class ProbedSeries:
 
     def _drifted(self, patch: Patch, contents: Contents) -> str:
         """Return the first symbol of a patch that differs from the series' own base."""
-        for place in self.record.patches[patch.name]:
+        for place in self.record.patches[patch.name].places:
             data = contents.get(place.path)
             known = outline(place.path, data) if place.body and data is not None else None
             if known and known.body(place.symbol) != place.body:
@@ -418,7 +418,7 @@ def _is_newer(cell: MapCell, series_map: SeriesMap, history: History | None) -> 
 def _cells(cell: MapCell, series: ProbedSeries, contents: Contents) -> Iterator[MapCell]:
     """Yield the cell with the fit of each patch, then with each symbol that an overlay replaces."""
     for patch, (fit, detail) in series.fits(contents).items():
-        places = series.record.patches[patch]
+        places = series.record.patches[patch].places
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")
         yield replace(cell, patch=patch, outcome=str(fit), symbol_drift=drift, detail=detail)
     for place in series.record.shadows:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.patchfile import Patch, Positions
+from forkpatch.model.stored import plain, read_stored
 from forkpatch.safety import check_regular
 
 RECORD = "derived.json"
@@ -40,6 +41,21 @@ class SymbolPlace:
     hunks: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class PatchRecord:
+    """The record of a patch.
+
+    Attributes:
+        sha256: hash of the patch file.
+        at: first old line of each hunk on this base, by path; None for a patch that is not shared.
+        places: the places that the patch changes.
+    """
+
+    sha256: str
+    at: Positions | None = None
+    places: tuple[SymbolPlace, ...]
+
+
 @dataclass(frozen=True)
 class Record:
     """The content of ``derived.json``.
@@ -47,18 +63,19 @@ class Record:
     Attributes:
         base: tree id of the base.
         blobs: git blob ids of the base's files that patches touch or overlays shadow, by path.
-        hashes: sha256 of each patch file.
-        patches: the places that each patch changes.
+        patches: the patches by name.
         shadows: the places that overlays shadow.
-        positions: for each shared patch, the first old line of each hunk on this base, by path.
     """
 
     base: str
     blobs: Mapping[str, str]
-    hashes: Mapping[str, str]
-    patches: Mapping[str, tuple[SymbolPlace, ...]]
+    patches: Mapping[str, PatchRecord]
     shadows: tuple[SymbolPlace, ...]
-    positions: Mapping[str, Positions] = field(default_factory=dict)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The sha256 of each patch file."""
+        return {name: patch.sha256 for name, patch in self.patches.items()}
 
 
 def is_recorded(folder: Path, record: Record) -> bool:
@@ -76,22 +93,7 @@ def read_record(folder: Path) -> Record | None:
     if not path.exists():
         return None
     try:
-        raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return Record(
-            base=raw["base"],
-            blobs=dict(raw["blobs"]),
-            hashes={name: entry["sha256"] for name, entry in raw["patches"].items()},
-            patches={
-                name: tuple(_place(**place) for place in entry["places"])
-                for name, entry in raw["patches"].items()
-            },
-            shadows=tuple(_place(**place) for place in raw["shadows"]),
-            positions={
-                name: {path: tuple(map(int, lines)) for path, lines in entry["at"].items()}
-                for name, entry in raw["patches"].items()
-                if "at" in entry
-            },
-        )
+        return read_stored(Record, path)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         key = f"the key {error} is missing" if isinstance(error, KeyError) else error
         raise UserError(
@@ -102,26 +104,7 @@ def read_record(folder: Path) -> Record | None:
 
 def format_record(record: Record) -> str:
     """Return the text of ``derived.json``, with one blob or place a line for readable diffs."""
-    patches = {
-        name: {
-            "sha256": record.hashes[name],
-            **({"at": record.positions[name]} if name in record.positions else {}),
-            "places": [_written(place) for place in places],
-        }
-        for name, places in record.patches.items()
-    }
-    shadows = [_written(place) for place in record.shadows]
-    value = {"base": record.base, "blobs": record.blobs, "patches": patches, "shadows": shadows}
-    return _text(value, "") + "\n"
-
-
-def _place(hunks: list[int] | None = None, **rest: str) -> SymbolPlace:
-    return SymbolPlace(**rest, hunks=tuple(map(int, hunks or ())))
-
-
-def _written(place: SymbolPlace) -> dict[str, Any]:
-    """Return the JSON values of a place."""
-    return {key: value for key, value in vars(place).items() if key != "hunks" or value}
+    return _text(plain(record), "") + "\n"
 
 
 def _text(value: Any, indent: str) -> str:
@@ -149,15 +132,15 @@ def place_patch(patch: Patch, record: Record | None, where: Path, version: str) 
         PatchError: the record lacks the patch's lines, or the patch changed since.
     """
     remedy = f"type: {typed(f'record {version}')}, and review what it changes"
-    known = record.positions.get(patch.name) if record else None
-    if record is None or known is None:
+    known = record.patches.get(patch.name) if record else None
+    if known is None or known.at is None:
         raise PatchError(f"{where}: the lines of {patch.name} are not recorded", remedy=remedy)
-    if record.hashes[patch.name] != patch.sha256:
+    if known.sha256 != patch.sha256:
         raise PatchError(
             f"{where}: {patch.name} of {patch.home} changed since its lines were recorded",
             remedy=remedy,
         )
     try:
-        return patch.at(known)
+        return patch.at(known.at)
     except PatchError as error:
         raise PatchError(f"{where}: {error.what}", remedy=remedy) from error

@@ -57,7 +57,7 @@ def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
 def _moved(rebase: Rebase, name: str, path: str) -> str:
     """Return the new places of the symbols of ``path`` that the patch changes and that moved."""
     messages = []
-    for place in rebase.record.patches[name]:
+    for place in rebase.record.patches[name].places:
         if place.path != path or place.symbol == MODULE:
             continue
         content = rebase.base.read(rebase.base.path_of(path))

@@ -7,7 +7,6 @@ written after each step, so that a killed rebase can continue.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -16,6 +15,7 @@ from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError
+from forkpatch.model.stored import read_stored
 from groundwork.files import atomic_write_json
 
 REBASES = "rebase"
@@ -158,12 +158,7 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
     """
     path = folder / _FILE
     try:
-        raw = json.loads(path.read_text("utf-8"))
-        steps = tuple(_step(**row) for row in raw.pop("steps"))
-        conflicts = tuple(_conflict(**row) for row in raw.pop("conflicts"))
-        existing = raw.pop("existing", None)
-        chosen = Existing(existing) if existing else None
-        return RebasePlan(**raw, steps=steps, conflicts=conflicts, existing=chosen)
+        return read_stored(RebasePlan, path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -181,12 +176,3 @@ def under_way(work: Path) -> Iterator[RebasePlan]:
     for folder in sorted((work / REBASES).glob("*/")):
         if plan := read_plan(folder, folder.name):
             yield plan
-
-
-def _step(outcome: str | None, **rest: Any) -> RebaseStep:
-    return RebaseStep(outcome=RebaseOutcome(outcome) if outcome else None, **rest)
-
-
-def _conflict(kind: str, lines: list[list[int]], **rest: Any) -> Conflict:
-    spans = tuple((first, last) for first, last in lines)
-    return Conflict(kind=ConflictKind(kind), lines=spans, **rest)

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -32,6 +32,7 @@ from forkpatch.git.objects import (
     tree_id,
     unmerged,
 )
+from forkpatch.model.stored import read_stored
 from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
 from forkpatch.symbols.outline import outline
 from groundwork.files import atomic_write, atomic_write_json
@@ -235,21 +236,11 @@ def _read(folder: Path) -> Resolution:
     """Read a kept resolution."""
     if not (folder / _FILE).is_file():
         raise ValueError(f"it has no {_FILE}")
-    raw = json.loads((folder / _FILE).read_text("utf-8"))
-    files = tuple(_read_files(folder, raw.pop("files")))
-    return Resolution(**raw, files=files, folder=folder)
-
-
-def _read_files(folder: Path, rows: list[dict[str, object]]) -> Iterator[RecordedFile]:
-    """Yield the checked files of a resolution from its JSON rows."""
-    for number, row in enumerate(rows):
-        path, before, after = row["path"], row["before"], row["after"]
-        if not (isinstance(path, str) and isinstance(before, dict) and isinstance(after, str)):
-            raise TypeError(f"{_FILE} has the wrong format")
-        check_path(path, str(folder / _FILE))
-        stages = {stage: (str(mode), str(oid)) for stage, (mode, oid) in before.items()}
-        if after not in ("", *TREE_MODES):
-            raise ValueError(f"mode {after!r} of {path}")
-        if after and not (folder / f"{number}.postimage").is_file():
+    record = replace(read_stored(Resolution, folder / _FILE), folder=folder)
+    for number, file in enumerate(record.files):
+        check_path(file.path, str(folder / _FILE))
+        if file.after not in ("", *TREE_MODES):
+            raise ValueError(f"mode {file.after!r} of {file.path}")
+        if file.after and not (folder / f"{number}.postimage").is_file():
             raise ValueError(f"{number}.postimage is missing")
-        yield RecordedFile(path, stages, after)
+    return record

@@ -272,7 +272,7 @@ def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
     if wrong := placed_wrongly(rebase, step.patch, now):
         return wrong[0].detail
     before = files_after(rebase, step.patch, rebase.plan.head)
-    for place in rebase.record.patches[step.patch]:
+    for place in rebase.record.patches[step.patch].places:
         path = rebase.base.path_of(place.path)
         bodies = [outline(path, files.get(path, b"")).body(place.symbol) for files in (before, now)]
         if bodies[0] == bodies[1]:

@@ -159,7 +159,7 @@ def _without(
             return Verdict.NEEDED, _last(output)
         if outcome is RunOutcome.NOT_RUN:
             return Verdict.UNKNOWN, f"without it the test {outcome}: {_last(output)}"
-        places = record_of(trees.fork, trees.plans[upstream]).patches[name]
+        places = record_of(trees.fork, trees.plans[upstream]).patches[name].places
         spoiled = spoil(variant / upstream, places)
         if not spoiled:
             return Verdict.UNSEEN, "it passes without the file that the patch makes"

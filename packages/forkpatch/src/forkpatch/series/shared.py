@@ -234,9 +234,10 @@ def write_back(fork: Fork, upstream: Upstream, patch: Patch, text: bytes) -> Non
         home = "" if other.version == patch.home else patch.home
         if record is None or SeriesEntry(patch.name, home) not in read_entries(folder):
             continue
-        if record.hashes.get(patch.name) == patch.sha256:
-            hashes = {**record.hashes, patch.name: new.sha256}
-            atomic_write(folder / RECORD, format_record(replace(record, hashes=hashes)))
+        known = record.patches.get(patch.name)
+        if known and known.sha256 == patch.sha256:
+            patches = {**record.patches, patch.name: replace(known, sha256=new.sha256)}
+            atomic_write(folder / RECORD, format_record(replace(record, patches=patches)))
 
 
 def borrowers(fork: Fork, upstream: Upstream) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.overlays import read_shadows
-from forkpatch.model.record import Record, SymbolPlace, read_record
+from forkpatch.model.record import PatchRecord, Record, SymbolPlace, read_record
 from forkpatch.symbols.outline import MODULE, Outline, bare_name, outline
 from forkpatch.tree.fork import Fork, TreePlan
 
@@ -57,7 +57,7 @@ def files_to_compare(
     places = [
         place
         for record in records
-        for group in (*record.patches.values(), record.shadows)
+        for group in (*(patch.places for patch in record.patches.values()), record.shadows)
         for place in group
     ]
     files = plan.pristine.read(place.path for place in places)
@@ -90,8 +90,9 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
     """
     outlines = {path: outline(path, data) for path, data in base.items()}
     findings: list[DriftFinding] = []
-    for patch, places in old.patches.items():
-        same_hunks = old.hashes.get(patch) == new.hashes.get(patch)
+    for patch, was in old.patches.items():
+        places, now = was.places, new.patches.get(patch)
+        same_hunks = now is not None and was.sha256 == now.sha256
         expected: dict[tuple[str, str], set[int]] = {}
         for place in places:
             drift, target = _became(place, outlines)
@@ -107,7 +108,7 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
                 Drift.MISPLACED,
                 "it changed " + (", ".join(p.symbol for p in places) or "nothing") + " before",
             )
-            for place in new.patches.get(patch, ())
+            for place in (now.places if now else ())
             if place.body and not _is_expected(place, expected)
         ]
     for place in old.shadows:
@@ -157,8 +158,9 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
     if old is None or old.base == plan.upstream.tree:
         return ()
     new = record_of(fork, plan)
-    same = {name for name, sha in new.hashes.items() if old.hashes.get(name) == sha}
-    old = replace(old, patches={k: v for k, v in old.patches.items() if k in same})
+    hashes = new.hashes
+    same = {k: v for k, v in old.patches.items() if hashes.get(k) == v.sha256}
+    old = replace(old, patches=same)
     findings = compare(old, new, files_to_compare(plan, old, new))
     wrong = [finding for finding in findings if finding.drift is Drift.MISPLACED]
     if wrong:
@@ -172,7 +174,7 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
 
 def record_of(fork: Fork, plan: TreePlan) -> Record:
     """Return the record of a planned tree."""
-    patches: dict[str, tuple[SymbolPlace, ...]] = {}
+    patches: dict[str, PatchRecord] = {}
     for step in plan.steps():
         places: dict[tuple[str, str], SymbolPlace] = {}
         for diff in step.patch.files:
@@ -183,7 +185,12 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
             for symbol, hunks in _symbols_by_hunk(diff, before, after).items():
                 body = base.body(symbol) if diff.old in plan.base else None
                 places[path, symbol] = SymbolPlace(path, symbol, body or "", hunks)
-        patches[step.patch.name] = tuple(places.values())
+        patch = step.patch
+        patches[patch.name] = PatchRecord(
+            sha256=patch.sha256,
+            at=patch.positions if patch.home else None,
+            places=tuple(places.values()),
+        )
     shadows = tuple(_shadows(fork, plan))
     touched = {path for patch in plan.patches for path in patch.paths}
     paths = sorted(touched | {place.path for place in shadows})
@@ -191,10 +198,8 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
     return Record(
         base=plan.upstream.tree,
         blobs={path: listed[path][1] for path in paths if path in listed},
-        hashes={patch.name: patch.sha256 for patch in plan.patches},
         patches=patches,
         shadows=shadows,
-        positions={patch.name: patch.positions for patch in plan.patches if patch.home},
     )
 
 

@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from forkpatch.git.calls import BRANCH, Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, blob_id, list_tree, write_commits
 from forkpatch.model.overlays import equals
 from forkpatch.model.patchfile import Patch
+from forkpatch.model.stored import read_stored
 from forkpatch.sources.cache import Pristine
 from groundwork.files import atomic_write_json
 
@@ -217,20 +217,8 @@ def write_stamp(folder: Path, stamp: Stamp) -> None:
 def read_stamp(folder: Path) -> Stamp | None:
     """Return the stamp of the tree in ``folder``; None without a readable stamp."""
     try:
-        raw: dict[str, Any] = json.loads((folder / ".git" / _STAMP).read_text("utf-8"))
-        inputs, options = raw.pop("inputs"), raw.pop("options", ())
-        return Stamp(
-            **raw,
-            options=tuple(options),
-            inputs=Inputs(
-                base=inputs["base"],
-                patches=tuple((name, sha) for name, sha in inputs["patches"]),
-                overlays=tuple((path, mode, blob) for path, mode, blob in inputs["overlays"]),
-                placed=inputs.get("placed", ""),
-                conditions=tuple((name, text) for name, text in inputs.get("conditions", ())),
-            ),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_stored(Stamp, folder / ".git" / _STAMP)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
