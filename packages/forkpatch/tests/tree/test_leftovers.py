@@ -169,7 +169,7 @@ def test_killed_import_leaves_no_upstream_among_the_patches(
     (tmp_path / "q").mkdir()
     (tmp_path / "q/log.patch").write_text(diff)
     (tmp_path / "q/series").write_text("log.patch\n")
-    monkeypatch.setattr(mailbox, "export_commits", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(mailbox, "_exported", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     pid = os.fork()
     if not pid:
         lab.run("import-series", "calc", str(tmp_path / "q"))

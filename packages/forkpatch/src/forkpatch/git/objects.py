@@ -71,13 +71,7 @@ class Commit:
 
 def blob_id(data: bytes) -> str:
     """The id git gives to a file with these bytes."""
-    return object_id(data, b"blob")
-
-
-def object_id(data: bytes, kind: bytes) -> str:
-    """The id git gives to an object of this kind."""
-    head = b"%s %d\0" % (kind, len(data))
-    return hashlib.sha1(head + data, usedforsecurity=False).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def write_commits(

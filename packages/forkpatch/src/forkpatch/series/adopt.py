@@ -18,8 +18,6 @@ from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
 from forkpatch.git.objects import (
     COMMITTER,
-    EPOCH,
-    IDENTITY,
     Commit,
     TreeFile,
     changed_files,
@@ -30,7 +28,13 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
-from forkpatch.series.mailbox import export_commits, neutral_repository, planned, write_series
+from forkpatch.series.mailbox import (
+    export_commits,
+    neutral_repository,
+    planned,
+    read_commit,
+    write_series,
+)
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.sources.repository import FETCH_TIMEOUT, local_path, open_repository
 from forkpatch.tree.drift import record_of
@@ -67,12 +71,10 @@ class AdoptReport:
 
 @dataclass(frozen=True)
 class _Step:
-    """A commit of the branch: author, date, message, and changed files as (mode, blob id)."""
+    """A commit of the branch, and its changed files as (mode, blob id)."""
 
     label: str
-    author: bytes
-    date: bytes
-    message: bytes
+    commit: Commit
     changes: Mapping[str, tuple[str, str]]
 
 
@@ -138,7 +140,7 @@ def adopt(
             kept = {path: entry for path, entry in kept.items() if upstream.selects(path)}
             if kept:
                 commits.append(_commit(git, step, kept))
-                indented += [step.label] if commits[-1].message != step.message else []
+                indented += [step.label] if commits[-1].message != step.commit.message else []
             else:
                 left_out[step.label] = _reason(step, upstream)
         with scratch_folder(target) as scratch:
@@ -226,7 +228,8 @@ def _steps(git: Git, upstream: Upstream, squash: str | None) -> Iterator[_Step]:
     """Yield the commits of the branch since the base as a straight line."""
     base = upstream.commit
     if squash is not None:
-        yield _Step(squash, *_signed(git, _TIP), f"{squash}\n".encode(), _changes(git, base, _TIP))
+        whole = replace(read_commit(git, _TIP)[0], message=f"{squash}\n".encode())
+        yield _Step(squash, whole, _changes(git, base, _TIP))
         return
     span = f"{base}..{_TIP}"
     commits = git.text("rev-list", "--reverse", "--topo-order", "--no-merges", span).split()
@@ -234,30 +237,12 @@ def _steps(git: Git, upstream: Upstream, squash: str | None) -> Iterator[_Step]:
         yield from _straightened(git, base, commits)
         return
     for commit in commits:
-        yield _step(git, commit, f"{commit}^", commit)
+        yield _Step(*_labelled(git, commit), _changes(git, f"{commit}^", commit))
 
 
-def _step(git: Git, original: str, before: str, after: str) -> _Step:
-    """Return a commit of the branch with its changes between two commits."""
-    message = git.run("cat-file", "commit", original).stdout.partition(b"\n\n")[2]
-    subject = git.text("show", "--no-patch", "--format=%h %s", original)
-    return _Step(subject, *_signed(git, original), message, _changes(git, before, after))
-
-
-def _signed(git: Git, commit: str) -> tuple[bytes, bytes]:
-    """Return author and date of a commit, as git stores them."""
-    head = git.run("cat-file", "commit", commit).stdout.partition(b"\n\n")[0]
-    line = next(line for line in head.split(b"\n") if line.startswith(b"author "))
-    author, stamp, zone = line.removeprefix(b"author ").rsplit(b" ", 2)
-    if b"\0" in author or stamp.startswith(b"-"):
-        what = "holds a NUL" if b"\0" in author else "has a date before 1970"
-        raise UserError(
-            f"commit {commit[:12]}: its author {line.decode('utf-8', 'replace')!r} {what}, which"
-            " git cannot write",
-            remedy="correct it: git commit --amend --author 'NAME <ADDRESS>' --date DATE, or"
-            " git rebase -i",
-        )
-    return author, stamp + b" " + zone
+def _labelled(git: Git, commit: str) -> tuple[str, Commit]:
+    """Return a label for messages, and a commit of the branch."""
+    return git.text("show", "--no-patch", "--format=%h %s", commit), read_commit(git, commit)[0]
 
 
 def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step]:
@@ -274,16 +259,15 @@ def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step
         try:
             work.run(*pick, commit, env=COMMITTER)
         except GitError as error:
-            label = git.text("show", "--no-patch", "--format=%h %s", commit)
             raise UserError(
-                f"the branch has merges, and {label} has conflicts without them",
+                f"the branch has merges, and {_labelled(git, commit)[0]} has conflicts without them",
                 remedy="make the history a straight line on the pinned version (git rebase), then"
                 " adopt; or take all changes as one patch: --squash SUBJECT",
             ) from error
-        yield _step(work, commit, before, "HEAD")
+        yield _Step(*_labelled(git, commit), _changes(work, before, "HEAD"))
     rest = _changes(work, "HEAD", git.text("rev-parse", _TIP))
     if rest:
-        yield _Step("the branch's merges", IDENTITY, EPOCH, _MERGES, rest)
+        yield _Step("the branch's merges", Commit(_MERGES), rest)
 
 
 def _added(
@@ -321,8 +305,8 @@ def _commit(git: Git, step: _Step, changes: Mapping[str, tuple[str, str]]) -> Co
     files = {
         path: None if entry[0] == _GONE else _file(git, entry) for path, entry in changes.items()
     }
-    message = made_whole(step.message.decode("latin-1")).encode("latin-1")  # whatever it is in
-    return Commit(message, author=step.author, date=step.date, changes=files)
+    message = made_whole(step.commit.message.decode()).encode()
+    return replace(step.commit, message=message, changes=files, tree="")
 
 
 def _reason(step: _Step, upstream: Upstream) -> str:

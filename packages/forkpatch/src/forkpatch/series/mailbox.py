@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
-from forkpatch.git.objects import Commit, object_id, read_blobs, write_commits
+from forkpatch.git.objects import Commit, read_blobs, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line, parse_head
 from forkpatch.model.patchfile import (
@@ -45,6 +46,7 @@ FORMAT_PATCH = (
     *("--no-numbered", "--numbered-files", "--no-color", "--no-ext-diff", "--no-textconv"),
 )
 _NAME_LINE = re.compile(rf"^{NAME_TRAILER}: (.+)\n?", re.MULTILINE)
+_AUTHOR = re.compile(r"((?:[^<>\0]* )?<[^<>\0]*>) (\d+ [+-]\d{4})")
 _MAX_NAME = 60
 
 
@@ -99,64 +101,14 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
     if not commits:
         return ()
     with neutral_repository(objects) as git:
-        read = read_blobs(git, [*commits, f"{commits[0]}^"])
-        raw = {commit_id: _in_utf8(read[commit_id] or b"") for commit_id in commits}
-        for commit, (head, _) in raw.items():
-            if head.count(b"\nparent ") != 1:
+        base, *chain = (read_commit(git, name) for name in (f"{commits[0]}^", *commits))
+        for name, (_, parents) in zip(commits, chain, strict=True):
+            if parents != 1:
                 raise UserError(
-                    f"commit {commit[:12]} is a merge",
+                    f"commit {name[:12]} is a merge",
                     remedy="make the history a straight line: git rebase",
                 )
-        tree = _tree_of(read[f"{commits[0]}^"] or b"")
-        entries: dict[str, SeriesEntry] = {}
-        for commit, (head, message) in raw.items():
-            entry = _file_name(message.decode(), entries.keys(), commit)
-            entries[entry.name] = entry
-            if _tree_of(head) == tree:
-                raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
-            tree = _tree_of(head)
-        clean = [
-            (head, _NAME_LINE.sub("", message.decode()).rstrip("\n") + "\n")
-            for head, message in raw.values()
-        ]
-        exported = tuple(
-            Exported(name, data, condition=entry.condition)
-            for (name, entry), data in zip(entries.items(), _formatted(git, clean), strict=True)
-        )
-    for commit, (head, text), patch in zip(commits, clean, exported, strict=True):
-        _check_whole(patch.data, head, text, patch.name, commit)
-    return exported
-
-
-def _tree_of(commit: bytes) -> bytes:
-    """Return the first line of a commit object, which names its tree."""
-    return commit.partition(b"\n")[0]
-
-
-def _formatted(git: Git, commits: Sequence[tuple[bytes, str]]) -> list[bytes]:
-    """Return the patch files of a chain of commits, given as header lines and message."""
-    assert git.git_dir is not None
-    parent, texts = b"", list[bytes]()
-    for head, message in commits:
-        header = re.sub(rb"\nparent .*", b"\nparent " + parent, head, count=1) if parent else head
-        texts.append(header + b"\n\n" + message.encode())
-        parent = object_id(texts[-1], b"commit").encode()
-    ids = _write_objects(git, texts)
-    folder = git.git_dir / "patches"
-    git.run(*FORMAT_PATCH, "-o", str(folder), f"{ids[0]}^..{ids[-1]}")
-    return [(folder / str(number)).read_bytes() for number in range(1, len(ids) + 1)]
-
-
-def _write_objects(git: Git, commits: Sequence[bytes]) -> list[str]:
-    """Write commit objects in one call of git; return their ids."""
-    assert git.git_dir is not None
-    folder = git.git_dir / "commits"
-    folder.mkdir()
-    paths = [folder / str(number) for number in range(len(commits))]
-    for path, data in zip(paths, commits, strict=True):
-        path.write_bytes(data)
-    command = ("hash-object", "-t", "commit", "-w", "--no-filters", "--stdin-paths")
-    return git.text(*command, stdin="".join(f"{path}\n" for path in paths).encode()).split()
+        return _exported(git, [base[0], *(commit for commit, _ in chain)], commits)
 
 
 def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
@@ -165,49 +117,97 @@ def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[
     The first commit is the base; ``objects`` is the folder of the objects that the commits name.
     """
     with neutral_repository(*([objects] if objects else [])) as git:
-        ids = write_commits(git, "refs/heads/new", commits, brief=True)
-        return export_commits(git.objects, ids[1:])
+        names = [commit.message.decode("utf-8", "replace") for commit in commits[1:]]
+        return _exported(git, commits, [name.partition("\n")[0] for name in names])
 
 
-def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
-    """Return header and message of a commit, in UTF-8.
+def read_commit(git: Git, name: str) -> tuple[Commit, int]:
+    """Return a commit with its message in UTF-8 and its whole tree, and the number of its parents.
 
-    Git reads a commit as UTF-8 unless its header names another encoding. Bytes invalid in that
-    encoding are read as Latin-1, in which every byte is a character.
+    Raises:
+        UserError: git cannot write the author again.
     """
+    raw = read_blobs(git, [name])[name] or b""
     named = re.search(rb"\nencoding ([^\n]+)(?=\n)", raw[: raw.find(b"\n\n") + 1])
-    encoding = named.group(1).decode("ascii", "replace") if named else "utf-8"
+    encoding = named[1].decode("ascii", "replace") if named else "utf-8"
+    head, _, message = _decoded(raw, encoding).partition("\n\n")
+    lines = dict(line.partition(" ")[::2] for line in reversed(head.split("\n")))
+    who = _AUTHOR.fullmatch(lines["author"])
+    if who is None:
+        author, what = lines["author"], "is not NAME <ADDRESS> TIME ZONE"
+        what = "has a date before 1970" if "> -" in author else what
+        what = "holds a NUL" if "\0" in author else what
+        raise UserError(
+            f"commit {name[:12]}: its author {author!r} {what}, which git cannot write",
+            remedy="correct it: git commit --amend --author 'NAME <ADDRESS>' --date DATE, or"
+            " git rebase -i",
+        )
+    commit = Commit(message.encode(), who[1].encode(), who[2].encode(), tree=lines["tree"])
+    return commit, head.count("\nparent ")
+
+
+def _decoded(data: bytes, encoding: str = "utf-8") -> str:
+    """Return text of a commit; of another encoding, as Latin-1, in which each byte is a character.
+
+    Git takes a commit for UTF-8 unless its header names another encoding.
+    """
     try:
-        text = raw.decode(encoding)
+        return data.decode(encoding)
     except (UnicodeDecodeError, LookupError):
-        text = raw.decode("latin-1")
-    head, _, message = text.partition("\n\n")
-    return re.sub(r"\nencoding .*", "", head).encode(), message.encode()
+        return data.decode("latin-1")
 
 
-def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str) -> None:
+def _exported(git: Git, commits: Sequence[Commit], names: Sequence[str]) -> tuple[Exported, ...]:
+    """Return the patch files of a chain of commits after a base; ``names`` are for messages."""
+    assert git.git_dir is not None
+    entries: dict[str, SeriesEntry] = {}
+    clean = [commits[0]]
+    for commit, name in zip(commits[1:], names, strict=True):
+        message, author = _decoded(commit.message), _decoded(commit.author).encode()
+        entry = _file_name(message, entries.keys(), name)
+        entries[entry.name] = entry
+        text = _NAME_LINE.sub("", message).rstrip("\n") + "\n"
+        clean.append(replace(commit, message=text.encode(), author=author))
+    ids = write_commits(git, "refs/heads/new", clean, brief=True)
+    trees = git.text("log", "--reverse", "--format=%T", ids[-1]).split()
+    for name, (before, after) in zip(names, pairwise(trees), strict=True):
+        if before == after:
+            raise UserError(f"commit {name[:12]} changes nothing", remedy="drop it")
+    folder = git.git_dir / "patches"
+    git.run(*FORMAT_PATCH, "-o", str(folder), f"{ids[0]}..{ids[-1]}")
+    exported = tuple(
+        Exported(entry.name, (folder / str(number)).read_bytes(), condition=entry.condition)
+        for number, entry in enumerate(entries.values(), 1)
+    )
+    for commit, name, patch in zip(clean[1:], names, exported, strict=True):
+        _check_whole(patch, commit, name)
+    return exported
+
+
+def _check_whole(patch: Exported, commit: Commit, name: str) -> None:
     """Raise unless a patch file gives back the commit's author and message.
 
     White space at line ends, and the line ends of the subject, may differ.
     """
     try:
-        author, date, parsed = parse_head(split_patch(data, name)[0], name)
+        author, date, parsed = parse_head(split_patch(patch.data, patch.name)[0], patch.name)
     except PatchError:
         author = date = parsed = ""
-    stated = re.search(rb"\nauthor ([^\n]*)", head)
+    stated = b"%s %s" % (commit.author, commit.date)
     written = f"{author} {date}"
-    if parsed and stated is not None and stated[1].decode() != written:
+    if parsed and stated.decode() != written:
         raise UserError(
-            f"commit {commit[:12]}: its author {stated[1].decode()!r} would become {written!r}",
+            f"commit {name[:12]}: its author {stated.decode()!r} would become {written!r}",
             remedy="correct it: git commit --amend --author 'NAME <ADDRESS>', or git rebase -i",
         )
+    message = commit.message.decode()
     wanted = _settled(message)
     if _settled(parsed) == wanted:
         return
     line = ending_line(message)
     why = f"the line {line!r} ends a message" if line else "its message does not stay as it is"
     raise UserError(
-        f"commit {commit[:12]} ({message.partition(chr(10))[0]}): in a patch file {why}",
+        f"commit {name[:12]} ({message.partition(chr(10))[0]}): in a patch file {why}",
         remedy="indent or change it: git commit --amend, or git rebase -i",
     )
 
