@@ -7,12 +7,12 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundwork.errors import printable
-from groundwork.files import atomic_write_json
+from groundwork.files import atomic_write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,22 +87,17 @@ def write_report(target: str | None, value: object) -> None:
     """Write ``value`` as JSON to the file ``target``, or to standard output for ``-``."""
     if target is None:
         return
-    plain = plain_value(value)
+    text = json.dumps(value, indent=2, default=_plain) + "\n"
     if target == "-":
-        json.dump(plain, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        sys.stdout.write(text)
     else:
-        atomic_write_json(Path(target).absolute(), plain)
+        atomic_write(Path(target).absolute(), text)
 
 
-def plain_value(value: object) -> Any:
-    """Return ``value`` in JSON's types: dataclasses as objects, paths and enums as strings."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain_value(asdict(value))
-    if isinstance(value, dict):
-        return {str(key): plain_value(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_value(item) for item in value]
+def _plain(value: Any) -> object:
+    """Return a value without JSON's types in them: a dataclass as an object, a path as a text."""
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Path):
         return str(value)
-    return value
+    raise TypeError(f"{value!r} is not JSON")

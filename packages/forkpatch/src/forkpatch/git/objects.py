@@ -212,9 +212,13 @@ def read_available(git: Git, oids: Iterable[str]) -> dict[str, bytes | None]:
     try:
         return read_blobs(git, ids)
     except GitError:
-        listed = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
-        local_ids = ids & set(listed.decode("ascii").split())
-        return dict.fromkeys(ids) | read_blobs(git, local_ids)
+        return dict.fromkeys(ids) | read_blobs(git, ids & object_ids(git))
+
+
+def object_ids(git: Git) -> set[str]:
+    """Return the ids of all objects of a repository; a query of a missing one would fetch it."""
+    listed = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
+    return set(listed.decode("ascii").split())
 
 
 def stream_blobs(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:

@@ -24,7 +24,7 @@ from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_object_id
 from forkpatch.series.merge import MergeError, merged_file
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
-from forkpatch.sources.repository import refs_of
+from forkpatch.sources.repository import commit_of, refs_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.symbols.outline import outline
 from forkpatch.tree.drift import Drift, record_of
@@ -178,7 +178,7 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
                 f"no mirror of {name} with its history up to {newest} is known",
                 remedy=f"name a full clone of {url}: --mirror {name}=PATH",
             )
-        until = until or history.resolve("HEAD") or ""
+        until = until or commit_of(history.git, "HEAD")
         first = f"{table.get('from', '0')}.dev0"  # its pre-releases, too
         probed = (*_tags(history, first, until), (until[:_SHORT], until))
         scope = _Scope(history, probed, table.get("wheels", ()), probed[0][1], until)
@@ -213,7 +213,7 @@ def map_upstream(
         )
     versions = _versions(upstream, history, wanted) if history else ()
     wheels = [name for name in wanted if name not in dict(versions)]
-    until = (history.resolve(tip) or "") if history and upstream.commit else ""
+    until = commit_of(history.git, tip) if history and upstream.commit else ""
     return _mapped(fork, series, _Scope(history, versions, wheels, "", until), options)
 
 
@@ -236,7 +236,10 @@ def _versions(
         (name, (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name))
         for name in wanted
     )
-    found = ((name, next(filter(None, map(history.resolve, refs)), "")) for name, refs in named)
+    found = (
+        (name, next(filter(None, (commit_of(history.git, ref) for ref in refs)), ""))
+        for name, refs in named
+    )
     return [(name, commit) for name, commit in found if commit]
 
 
@@ -368,7 +371,7 @@ def _scan(
     The commit ``since`` itself comes first.
     """
     base = series.plan.upstream.commit
-    if not base or history.resolve(base) is None:
+    if not base or not commit_of(history.git, base):
         return (), ()
     first = UpstreamCommit(scope.since, "")
     before = [first, *history.commits(scope.since, base, *series.paths)] if scope.since else []

@@ -317,15 +317,15 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
 
 @lru_cache(maxsize=512)  # one run parses a patch to check its form, to apply it, to compare it
 def _parse(data: bytes, name: str, where: str) -> Patch:
-    start = diff_start(data, where)
-    author, date, message = parse_head(data[:start], where)
+    head = split_patch(data, where)[0]
+    author, date, message = parse_head(head, where)
     return Patch(
         name=name,
         author=author,
         date=date,
         message=message,
         trailers=parse_trailers(message),
-        files=tuple(parse_diff(data, start, where)),
+        files=tuple(parse_diff(data, len(head), where)),
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
@@ -336,17 +336,7 @@ def split_patch(data: bytes, where: str) -> tuple[bytes, bytes]:
     Raises:
         PatchError: the file has no diff.
     """
-    start = diff_start(data, where)
-    return data[:start], data[start:]
-
-
-def diff_start(data: bytes, where: str) -> int:
-    """Return the offset of the diff in a patch file.
-
-    Raises:
-        PatchError: the file has no diff.
-    """
     start = _DIFF_START.search(data)
     if start is None:
         raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export the patch again")
-    return start.start()
+    return data[: start.start()], data[start.start() :]

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
+from forkpatch.errors import IntegrityError, SourceError, UserError
+from forkpatch.git.calls import GitError
 from forkpatch.git.objects import list_tree
 from forkpatch.model.lock import Upstream, Wheel, WheelFile, parse_lock
 from forkpatch.output import warn
@@ -18,7 +20,7 @@ from forkpatch.pins.lockfile import NewVersion, add_version, with_pins
 from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
-from forkpatch.sources.repository import asked, find_tree, local_path, open_repository
+from forkpatch.sources.repository import asked, find_tree, local_clones
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.tree.fork import Fork
 from groundwork.files import atomic_write
@@ -148,7 +150,7 @@ def _from_git(
                     upstream,
                     place,
                     fork.cache,
-                    lambda inner: places_of(inner, fork.cache, options),
+                    partial(places_of, cache=fork.cache, options=options),
                 )
                 for path in found_tree.left_out:
                     how = f'submodules = ["{path}"] brings it in'
@@ -251,13 +253,10 @@ def _tree_differences(
 def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
     """Raise when an overlay has the path of a file of upstream, inside or outside the tree."""
     overlays = fork.overlays(upstream)
-    for place in places if upstream.commit else ():
-        path = local_path(place)
-        if path is None or not overlays:
-            continue
+    for git in local_clones(places) if upstream.commit and overlays else ():
         try:
-            listed = list_tree(open_repository(path), f"{upstream.commit}^{{tree}}", *overlays)
-        except ForkError:
+            listed = list_tree(git, f"{upstream.commit}^{{tree}}", *overlays)
+        except GitError:
             continue
         for taken in sorted(set(listed) & set(overlays)):
             raise UserError(

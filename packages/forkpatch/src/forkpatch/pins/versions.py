@@ -9,7 +9,6 @@ several series of tags, for a program and its parts: tags with the same prefix.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from forkpatch.errors import SourceError
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.repository import asked
-from forkpatch.sources.wheels import pip_command
+from forkpatch.sources.wheels import pip_error, run_pip
 
 _PIP_TIMEOUT = 60.0
 # A prefix with a digit ends in a separator, as in log4j-2.17.1.
@@ -54,22 +53,11 @@ def index_versions(package: str) -> tuple[Version, ...]:
     Raises:
         SourceError: the index does not answer, or lacks the package.
     """
-    command = [*pip_command(), "index", "versions", "--pre", "--disable-pip-version-check", package]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            timeout=_PIP_TIMEOUT,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
+    done = run_pip("index", "versions", "--pre", package, timeout=_PIP_TIMEOUT)
     text = done.stdout.decode("utf-8", "replace")
     listed = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
     if done.returncode or not listed:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
-        raise SourceError(f"pip: {lines[-1].removeprefix('ERROR: ')}")
+        raise pip_error(done)
     versions = (version_of(item.strip()) for item in listed.group(1).split(","))
     return tuple(sorted(version for version in versions if version))
 

@@ -259,8 +259,9 @@ def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step
         try:
             work.run(*pick, commit, env=COMMITTER)
         except GitError as error:
+            label = _labelled(git, commit)[0]
             raise UserError(
-                f"the branch has merges, and {_labelled(git, commit)[0]} has conflicts without them",
+                f"the branch has merges, and {label} has conflicts without them",
                 remedy="make the history a straight line on the pinned version (git rebase), then"
                 " adopt; or take all changes as one patch: --squash SUBJECT",
             ) from error

@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forkpatch.errors import ForkError, PatchError, SourceError, UserError
-from forkpatch.git.calls import Git, GitError
+from forkpatch.errors import ForkError, PatchError, UserError
+from forkpatch.git.calls import Git
 from forkpatch.git.objects import Changes, Commit, list_tree, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import export_new, neutral_repository
 from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.obtain import SourceOptions, places_of
-from forkpatch.sources.repository import local_path, open_repository
+from forkpatch.sources.repository import commit_of, local_clones
 from forkpatch.symbols.outline import context_notes
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
@@ -163,15 +163,9 @@ def find_revision(
     Raises:
         UserError: no repository on this machine has the revision.
     """
-    for path in [repository] if repository else map(local_path, places):
-        try:
-            if path is None:
-                continue
-            git = open_repository(path)
-            name = f"{revision}^{{commit}}"
-            return git, git.text("rev-parse", "--verify", "--end-of-options", name)
-        except (SourceError, GitError):
-            continue
+    for git in local_clones([str(repository)] if repository else places):
+        if commit := commit_of(git, revision):
+            return git, commit
     raise UserError(
         f"no mirror of {upstream.name} on this machine has {revision}"
         if repository is None

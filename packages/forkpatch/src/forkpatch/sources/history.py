@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from forkpatch.errors import SourceError
 from forkpatch.git.calls import Git, GitError, git_repo
 from forkpatch.model.diffs import split_lines
-from forkpatch.sources.repository import local_path, open_repository
+from forkpatch.sources.repository import commit_of, local_clones
 
 
 @dataclass(frozen=True)
@@ -34,25 +32,9 @@ class History:
     @classmethod
     def find(cls, places: Sequence[str], *commits: str) -> History | None:
         """The history of the first mirror on this machine that has all of ``commits``."""
-        for place in places:
-            path = local_path(place)
-            try:
-                if path is None or not Path(path).is_dir():
-                    continue
-                git = open_repository(path)
-                for commit in commits:
-                    git.run("cat-file", "-e", f"{commit}^{{commit}}")
-            except (SourceError, GitError):
-                continue
-            return cls(git)
-        return None
-
-    def resolve(self, name: str) -> str | None:
-        """The commit of ``name``; None when it is unknown."""
-        try:
-            return self.git.text("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-        except GitError:
-            return None
+        clones = (git for git in local_clones(places) if all(commit_of(git, c) for c in commits))
+        git = next(clones, None)
+        return cls(git) if git else None
 
     def contains(self, version: str, commit: str) -> bool:
         """True if ``commit`` is ``version`` or precedes it."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from forkpatch.command import typed
@@ -20,7 +22,7 @@ from forkpatch.errors import SourceError, UserError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Lock, Upstream
 from forkpatch.sources.cache import Cache, Pristine
-from forkpatch.sources.repository import git_files, local_path, open_repository
+from forkpatch.sources.repository import find_tree, local_path, open_repository
 from forkpatch.sources.wheels import obtain_wheel, wheel_files
 
 Files = Iterator[tuple[str, TreeFile]]
@@ -195,9 +197,15 @@ def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
 ) -> Iterator[tuple[SourceKind, str, Callable[[], Files] | str]]:
     """Yield each source with its place and a function of its files, or why it is not asked."""
+
+    def from_git(place: str) -> Files:
+        places = partial(places_of, cache=cache, options=options)
+        with ExitStack() as stack:
+            yield from find_tree(stack, upstream, place, cache, places).files()
+
     mirrors = mirrors_of(upstream, cache, options) if upstream.commit else ()
     for place in mirrors:
-        yield SourceKind.MIRROR, place, _from_git(upstream, place, cache, options)
+        yield SourceKind.MIRROR, place, partial(from_git, place)
     if not mirrors:
         yield SourceKind.MIRROR, "", "none was named"
     wheel = upstream.wheel
@@ -218,11 +226,4 @@ def _candidates(
     elif options.offline:
         yield SourceKind.GIT, upstream.url, "not asked: this run is offline"
     else:
-        yield SourceKind.GIT, upstream.url, _from_git(upstream, upstream.url, cache, options)
-
-
-def _from_git(
-    upstream: Upstream, place: str, cache: Cache, options: SourceOptions
-) -> Callable[[], Files]:
-    """Return a function that yields the files of an upstream from the repository at ``place``."""
-    return lambda: git_files(upstream, place, cache, lambda inner: places_of(inner, cache, options))
+        yield SourceKind.GIT, upstream.url, partial(from_git, upstream.url)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import IntegrityError, SourceError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
-from forkpatch.git.objects import TreeFile, list_tree, stream_blobs, tree_id
+from forkpatch.git.objects import TreeFile, list_tree, object_ids, stream_blobs, tree_id
 from forkpatch.model.lock import WHOLE, Upstream
 from forkpatch.safety import GITLINK_MODE
 from forkpatch.sources.cache import Cache
@@ -54,6 +54,19 @@ def open_repository(path: Path) -> Git:
         if target.is_dir():
             return Git(target)
     raise SourceError(f"{path} is not a git repository")
+
+
+def local_clones(places: Iterable[str]) -> Iterator[Git]:
+    """Yield the repositories of this machine among some places."""
+    for path in filter(None, map(local_path, places)):
+        with suppress(SourceError):
+            yield open_repository(path)
+
+
+def commit_of(git: Git, name: str) -> str:
+    """Return the commit that a revision names; empty if the repository lacks it."""
+    spec = ("--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    return git.run("rev-parse", *spec, ok=(0, 1, 128)).stdout.decode("ascii").strip()
 
 
 def refs_of(place: str) -> dict[str, str]:
@@ -277,14 +290,6 @@ def _placed(part: GitPart, folder: str, upstream: Upstream) -> GitPart:
     return replace(part, files={path: one for path, one in files.items() if upstream.selects(path)})
 
 
-def git_files(
-    upstream: Upstream, place: str, cache: Cache, places: Places
-) -> Iterator[tuple[str, TreeFile]]:
-    """Yield the files of the materialised tree; see :func:`find_tree`."""
-    with ExitStack() as stack:
-        yield from find_tree(stack, upstream, place, cache, places).files()
-
-
 def fetch(upstream: Upstream, url: str, git: Git) -> None:
     """Fetch the pinned commit without contents, then the included files in a single request."""
     try:
@@ -296,8 +301,7 @@ def fetch(upstream: Upstream, url: str, git: Git) -> None:
         wanted = {oid for mode, oid in listed.values() if mode != GITLINK_MODE}
         if upstream.submodules and (names := list_tree(git, upstream.commit, ".gitmodules")):
             wanted.add(names[".gitmodules"][1])
-        missing = _missing(git, wanted)
-        if missing:
+        if missing := wanted - object_ids(git):
             _fetch_objects(git, sorted(missing), "--filter=blob:none")
     except GitError as error:
         raise SourceError(str(error)) from error
@@ -321,9 +325,3 @@ def _fetch_objects(git: Git, wanted: list[str], *options: str) -> None:
     plain = ("--no-write-fetch-head", "--recurse-submodules=no", "--stdin", "origin")
     lines = "".join(f"{name}\n" for name in wanted).encode()
     git.run(*command, *options, *plain, stdin=lines, env=NETWORK, timeout=FETCH_TIMEOUT)
-
-
-def _missing(git: Git, wanted: set[str]) -> set[str]:
-    """Return the objects that are not here yet; a query of an object would fetch it."""
-    local = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
-    return wanted - set(local.decode("ascii").split())

@@ -116,18 +116,11 @@ def download_wheel(
     requirement = folder / "requirement.txt"
     pins = "".join(f" --hash=sha256:{sha256}" for sha256 in hashes)
     requirement.write_text(f"{package}=={version}{pins}\n", encoding="utf-8")
-    command = [
-        *pip_command(),
+    done = run_pip(
         *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input"),
-        *("--disable-pip-version-check", "--retries=1", "--timeout=20", *options),
-        *("--dest", str(folder), "-r", str(requirement)),
-    ]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=PIP_TIMEOUT, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
+        *("--retries=1", "--timeout=20", *options, "--dest", str(folder), "-r", str(requirement)),
+        timeout=PIP_TIMEOUT,
+    )
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         text = done.stderr.decode("utf-8", "replace")
@@ -137,10 +130,33 @@ def download_wheel(
                 f" {' or '.join(hashes)} is pinned",
                 remedy=_suspect(),
             )
-        lines = text.strip().splitlines()
-        errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no wheel"]
-        raise SourceError(f"pip: {errors[-1].removeprefix('ERROR: ')}")
+        raise pip_error(done)
     return wheels[0]
+
+
+def run_pip(*words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+    """Run pip, and return its output.
+
+    Raises:
+        SourceError: pip is not installed, or does not end within ``timeout`` seconds.
+    """
+    try:
+        return subprocess.run(
+            [*pip_command(), *words, "--disable-pip-version-check"],
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
+
+
+def pip_error(done: subprocess.CompletedProcess[bytes]) -> SourceError:
+    """Return the error that pip printed last."""
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no answer"]
+    return SourceError(f"pip: {errors[-1].removeprefix('ERROR: ')}")
 
 
 def pip_command() -> list[str]:
