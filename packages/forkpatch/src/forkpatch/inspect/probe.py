@@ -27,7 +27,7 @@ from forkpatch.sources.obtain import SourceOptions, mirrors_of
 from forkpatch.sources.repository import commit_of, refs_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.symbols.outline import outline
-from forkpatch.tree.drift import Drift, record_of
+from forkpatch.tree.drift import Drift, became, record_of
 from forkpatch.tree.fork import Fork, PatchStep
 
 SHADOW = "overlay"
@@ -132,25 +132,6 @@ class ApplicabilityMap:
     rows: tuple[MapCell, ...]
 
 
-@dataclass(frozen=True)
-class _Scope:
-    """Versions and commits on which a series is probed.
-
-    Attributes:
-        history: the upstream's history; None when only wheels are probed.
-        versions: label and commit of each version to probe.
-        wheels: versions of the wheel to probe.
-        since: first commit of the scan before the base; empty: no scan there.
-        until: last commit of the scan after the base; empty: no scan there.
-    """
-
-    history: History | None
-    versions: Sequence[tuple[str, str]]
-    wheels: Sequence[str]
-    since: str
-    until: str
-
-
 def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
     """Probe every series of every upstream that the settings name.
 
@@ -181,11 +162,14 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
         until = until or commit_of(history.git, "HEAD")
         first = f"{table.get('from', '0')}.dev0"  # its pre-releases, too
         probed = (*_tags(history, first, until), (until[:_SHORT], until))
-        scope = _Scope(history, probed, table.get("wheels", ()), probed[0][1], until)
         series = [ProbedSeries(fork, one, options) for one in versions if fork.series(one)]
         for one in series:  # a symbol may have moved to a file of another version's series
             one.paths = frozenset[str]().union(*(other.paths for other in series))
-        every += [_mapped(fork, one, scope, options) for one in series]
+        wheels = table.get("wheels", ())
+        every += [
+            _mapped(fork, one, options, history, probed, wheels, until, since=probed[0][1])
+            for one in series
+        ]
     return ApplicabilityMap(
         tuple(one for each in every for one in each.sets),
         tuple(row for each in every for row in each.rows),
@@ -214,7 +198,7 @@ def map_upstream(
     versions = _versions(upstream, history, wanted) if history else ()
     wheels = [name for name in wanted if name not in dict(versions)]
     until = commit_of(history.git, tip) if history and upstream.commit else ""
-    return _mapped(fork, series, _Scope(history, versions, wheels, "", until), options)
+    return _mapped(fork, series, options, history, versions, wheels, until)
 
 
 def _history(fork: Fork, upstream: Upstream, options: SourceOptions, commit: str) -> History | None:
@@ -325,25 +309,32 @@ class ProbedSeries:
 
     def _drifted(self, patch: Patch, contents: Contents) -> str:
         """Return the first symbol of a patch that differs from the series' own base."""
-        for place in self.record.patches[patch.name].places:
-            data = contents.get(place.path)
-            known = outline(place.path, data) if place.body and data is not None else None
-            if known and known.body(place.symbol) != place.body:
-                return f"{place.path}: {place.symbol}"
-        return ""
+        places = self.record.patches[patch.name].places
+        drifted = (one for one in places if _drift(one, contents) not in ("", Drift.UNCHANGED))
+        return next((f"{place.path}: {place.symbol}" for place in drifted), "")
 
 
 def _mapped(
-    fork: Fork, series: ProbedSeries, scope: _Scope, options: SourceOptions
+    fork: Fork,
+    series: ProbedSeries,
+    options: SourceOptions,
+    history: History | None,
+    versions: Sequence[tuple[str, str]],
+    wheels: Sequence[str],
+    until: str,
+    since: str = "",
 ) -> ApplicabilityMap:
-    """Probe a series on the versions and commits of a scope."""
-    upstream, history = series.plan.upstream, scope.history
+    """Probe a series on versions, given by label and commit, on wheels, and on a span of commits.
+
+    ``since`` is the first commit before the base, ``until`` the last after it; empty: none there.
+    """
+    upstream = series.plan.upstream
     names = tuple(patch.name for patch in series.plan.patches)
-    result = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
+    result = SeriesMap(upstream.name, upstream.version, upstream.commit, until, 0, names, ())
     cells: list[MapCell] = []
     if history is not None:
-        before, after = _scan(scope, history, series)
-        commits = [commit for _, commit in scope.versions]
+        before, after = _scan(history, series, since, until)
+        commits = [commit for _, commit in versions]
         contents = series.contents(
             history.git, (*commits, *(one.commit for one in (*before, *after)))
         )
@@ -352,10 +343,10 @@ def _mapped(
         )
         count = len(before) + len(after) - (1 if before else 0)
         result = replace(result, commits=count, turns=tuple(_turning_points(names, *sides)))
-        for version, commit in scope.versions:
+        for version, commit in versions:
             cell = MapCell(upstream.name, version, commit, "git", upstream.version)
             cells += _cells(cell, series, contents[commit])
-    for version in scope.wheels:
+    for version in wheels:
         files = _wheel_contents(fork, upstream, version, sorted(series.paths), options)
         cells += _cells(
             MapCell(upstream.name, version, "", "wheel", upstream.version), series, files
@@ -364,7 +355,7 @@ def _mapped(
 
 
 def _scan(
-    scope: _Scope, history: History, series: ProbedSeries
+    history: History, series: ProbedSeries, since: str, until: str
 ) -> tuple[Sequence[UpstreamCommit], Sequence[UpstreamCommit]]:
     """Return the upstream commits that change a series' files before and after its base.
 
@@ -373,9 +364,9 @@ def _scan(
     base = series.plan.upstream.commit
     if not base or not commit_of(history.git, base):
         return (), ()
-    first = UpstreamCommit(scope.since, "")
-    before = [first, *history.commits(scope.since, base, *series.paths)] if scope.since else []
-    return before, list(history.commits(base, scope.until, *series.paths)) if scope.until else []
+    first = UpstreamCommit(since, "")
+    before = [first, *history.commits(since, base, *series.paths)] if since else []
+    return before, list(history.commits(base, until, *series.paths)) if until else []
 
 
 def _turning_points(
@@ -429,7 +420,7 @@ def _cells(cell: MapCell, series: ProbedSeries, contents: Contents) -> Iterator[
         yield replace(cell, patch=SHADOW, symbol_drift=_drift(place, contents), detail=detail)
 
 
-#: Drift of a symbol, from the best to the worst.
+#: Drift of a symbol, from the best to the worst; empty where a mirror lacks its file.
 _ORDER = ("", Drift.UNCHANGED, Drift.MOVED, Drift.CHANGED, Drift.GONE)
 
 
@@ -437,12 +428,11 @@ def _drift(place: SymbolPlace, contents: Contents) -> str:
     """Return the drift of a symbol; a lost symbol is searched in the series' other files."""
     if place.path not in contents:
         return ""
-    data = contents[place.path]
-    body = outline(place.path, data).body(place.symbol) if data is not None else None
-    if body is not None:
-        return Drift.UNCHANGED if body == place.body else Drift.CHANGED
-    known = (outline(path, other) for path, other in contents.items() if other is not None)
-    return Drift.MOVED if any(one.body(place.symbol) is not None for one in known) else Drift.GONE
+    here = contents[place.path]
+    is_there = here is not None and outline(place.path, here).body(place.symbol) is not None
+    files = {place.path: here} if is_there else contents
+    known = {path: outline(path, data) for path, data in files.items() if data is not None}
+    return became(place, known)[0]
 
 
 def _wheel_contents(

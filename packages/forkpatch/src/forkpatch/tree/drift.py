@@ -95,7 +95,7 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
         same_hunks = now is not None and was.sha256 == now.sha256
         expected: dict[tuple[str, str], set[int]] = {}
         for place in places:
-            drift, target = _became(place, outlines)
+            drift, target = became(place, outlines)
             for key in ((place.path, place.symbol), target):
                 expected[key] = expected.get(key, set()) | set(place.hunks if same_hunks else ())
             detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
@@ -112,7 +112,7 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
             if place.body and not _is_expected(place, expected)
         ]
     for place in old.shadows:
-        drift, target = _became(place, outlines)
+        drift, target = became(place, outlines)
         detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
         findings.append(DriftFinding("overlay", place.path, place.symbol, drift, detail))
     return tuple(findings)
@@ -124,7 +124,7 @@ def _is_expected(place: SymbolPlace, expected: Mapping[tuple[str, str], set[int]
     return known is not None and (not known or known >= set(place.hunks))
 
 
-def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
+def became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
     """Return the drift of a symbol, and its present path and name."""
     place_key = (place.path, place.symbol)
     if not place.body:
