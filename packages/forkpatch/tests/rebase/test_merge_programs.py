@@ -87,7 +87,7 @@ def test_a_result_by_syntax_is_used_proved_and_recorded(stopped: ForkLab, tmp_pa
         tmp_path,
         f'test "$1 $5 $6" = "merge --path-name {CORE_PATH}" || exit 9\n'
         "grep -q 'return a - b$' $2 && grep -q 'a - b, 2' $3 && grep -q 'return b - a$' $4"
-        f" || exit 8\ncat {tmp_path}/resolved",
+        f' || exit 8\ntest "$7" = --output && cat {tmp_path}/resolved > "$8"',
     )
     done = stopped.ok("rebase", "calc", "2.0")
     assert "turn.patch: adapted: conflict: merged by mergiraf" in done.out
@@ -108,7 +108,7 @@ def test_a_result_in_the_wrong_place_is_not_used(
     stopped: ForkLab, tmp_path: Path, body: bytes, said: str
 ) -> None:
     (tmp_path / "resolved").write_bytes(body)
-    program(tmp_path, f"cat {tmp_path}/resolved")
+    program(tmp_path, f"cat {tmp_path}/resolved > $8")
     done = stopped.run("rebase", "calc", "2.0")
     assert done.code == 1 and said in done.err
     assert f"turn.patch: {CORE_PATH}:10-16: conflict" in done.out
@@ -119,7 +119,7 @@ def test_a_result_in_the_wrong_place_is_not_used(
 def test_a_program_that_does_not_resolve_leaves_gits_conflict(
     stopped: ForkLab, tmp_path: Path, text: str
 ) -> None:
-    program(tmp_path, f"cat $2\n{text}")
+    program(tmp_path, f"cat $2 > $8\n{text}")
     done = stopped.run("rebase", "calc", "2.0")
     assert done.code == 1 and "mergiraf" not in done.err
     assert "resolve it in" in done.out

@@ -11,11 +11,9 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, UserError
@@ -23,25 +21,21 @@ from forkpatch.git.calls import GitError
 from forkpatch.git.merge import changed_lines
 from forkpatch.git.objects import (
     blob_id,
-    read_blobs,
     read_index,
-    tree_id,
     unmerged,
     write_commits,
 )
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import files_after, placed_wrongly
+from forkpatch.rebase.merging import merge_tree
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember
 from forkpatch.rebase.workspace import MERGED, Rebase, files_at
-from forkpatch.safety import FILE_MODES
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.text import DOCUMENTS
 
 _MARKERS = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
 _MERGIRAF = "mergiraf"
-_PATIENCE = 60  # seconds per file
-_STAGES = ("1", "2", "3")
 
 
 def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
@@ -247,20 +241,21 @@ def run_merge_tool(rebase: Rebase) -> None:
 
 
 def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
-    """Return the tree in which mergiraf resolved every conflict; empty without a proven merge."""
+    """Return the tree of git's merge with mergiraf as its driver; empty without a proven merge."""
     program = shutil.which(_MERGIRAF)
     if program is None:
         return ""
-    index = read_index(rebase.git)
-    files = {path: held["0"] for path, held in index.items() if "0" in held}
-    for path in unmerged(index):
-        data = _merged(rebase, program, path, index[path])
-        if data is None:
-            return ""
-        blob = rebase.git.text("hash-object", "-w", "--no-filters", "--stdin", stdin=data)
-        files[path] = index[path]["2"][0], blob
-    tree = tree_id(rebase.git, files)
-    if reason := _not_proved(rebase, step, tree):
+    driver = f"{shlex.quote(program)} merge %O %A %B --path-name %P --output %A >{os.devnull} 2>&1"
+    settings = {"merge.default": _MERGIRAF, f"merge.{_MERGIRAF}.driver": driver}
+    environment = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    head = rebase.git.text("rev-parse", f"{rebase.plan.head}^{{tree}}")
+    try:
+        tree = merge_tree(replace(rebase.git, environment=environment), head, step.original)
+    except GitError:  # the program was killed
+        return ""
+    if tree and (reason := _not_proved(rebase, step, tree)):
         warn(f"{step.patch}: the merge by {_MERGIRAF} is not used: {reason}")
         return ""
     return tree
@@ -278,30 +273,3 @@ def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
         if bodies[0] == bodies[1]:
             return f"{path}: {place.symbol} lacks its change"
     return ""
-
-
-def _merged(
-    rebase: Rebase, program: str, path: str, held: Mapping[str, tuple[str, str]]
-) -> bytes | None:
-    """Return a file merged by its syntax; None if conflicts remain or a side lacks the file."""
-    if set(held) != set(_STAGES) or any(mode not in FILE_MODES for mode, _ in held.values()):
-        return None
-    blobs = read_blobs(rebase.git, (oid for _, oid in held.values()))
-    with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
-        inputs = [Path(folder, f"{stage}{PurePosixPath(path).suffix}") for stage in _STAGES]
-        for input_file, stage in zip(inputs, _STAGES, strict=True):
-            input_file.write_bytes(blobs[held[stage][1]] or b"")
-        command = [program, "merge", *map(str, inputs), "--path-name", path]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                timeout=_PATIENCE,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-    return None if done.returncode else done.stdout
