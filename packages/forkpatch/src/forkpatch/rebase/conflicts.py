@@ -27,7 +27,7 @@ def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
 
 def _conflict(rebase: Rebase, name: str, path: str, stages: Container[str]) -> Conflict:
     """Return the conflict of a file, with its class and the upstream commit behind it."""
-    old_path = next((old for old, new in rebase.base.renames.items() if new == path), path)
+    old_path = rebase.base.old_path(path)
     lines: tuple[tuple[int, int], ...] = ()
     if "2" in stages:
         lines = tuple(_marked(rebase, path))

@@ -33,7 +33,7 @@ class NewBase:
 
     def was(self, path: str) -> bytes | None:
         """Return the content that a file of the new tree had in the old one."""
-        return self._content(*self._old.get(self._old_paths.get(path, path), (SYMLINK_MODE, "")))
+        return self._content(*self._old.get(self.old_path(path), (SYMLINK_MODE, "")))
 
     def _content(self, mode: str, oid: str) -> bytes | None:
         if mode == SYMLINK_MODE:
@@ -53,6 +53,10 @@ class NewBase:
     @cached_property
     def _old_paths(self) -> Mapping[str, str]:
         return {new: old for old, new in self.renames.items()}
+
+    def old_path(self, path: str) -> str:
+        """Return the path in the old tree of a file of the new one."""
+        return self._old_paths.get(path, path)
 
     def path_of(self, path: str) -> str:
         """Return the path in the new tree of a file of the old one."""

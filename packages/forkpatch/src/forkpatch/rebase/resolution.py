@@ -86,9 +86,9 @@ def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
     resolved = replace(own, changes={}, tree=tree, parent=rebase.plan.head)
     (commit,) = write_commits(rebase.git, MERGED, [resolved], brief=True)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
-    done = rebase.completed(RebaseOutcome.ADAPTED, commit=commit, reason=f"{kinds}: {how}")
-    # Counting resets the working tree, so the plan saves the resolution first.
-    return done.counted(step.patch, _lines_by_hand(rebase, step.original, tree))
+    by_hand = _lines_by_hand(rebase, step.original, tree)
+    reason = f"{kinds}: {how}"
+    return rebase.completed(RebaseOutcome.ADAPTED, commit=commit, reason=reason, by_hand=by_hand)
 
 
 def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
@@ -117,7 +117,7 @@ def _check_symbols(rebase: Rebase, step: RebaseStep, tree: str) -> None:
     for conflict in rebase.plan.conflicts:
         if conflict.kind is not ConflictKind.LINES:
             continue
-        old = next((a for a, b in rebase.base.renames.items() if b == conflict.path), conflict.path)
+        old = rebase.base.old_path(conflict.path)
         sides = files_at(rebase.git, [f"{step.original}^", step.original], [old])
         theirs = _changed(old, *(side.get(old, b"") for side in sides))
         sides = files_at(rebase.git, [rebase.plan.head, tree], [conflict.path])
@@ -173,15 +173,10 @@ def _markers(path: str, data: bytes) -> Counter[bytes]:
 
 def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
     """Count the lines that differ from a merge with upstream's side at each conflict."""
-    git, head = rebase.git, rebase.plan.head
-    rebase.reset(head)
-    pick = ("cherry-pick", "--no-commit", "--strategy=ort", "--strategy-option=ours")
-    try:
-        git.run(*pick, original)
-        merged = git.text("write-tree")
-    except GitError:  # not a conflict of lines, for example a removed file
-        merged = f"{head}^{{tree}}"
-    rows = git.text("diff-tree", "-r", "--numstat", "--no-renames", merged, resolved).splitlines()
+    # Without a merge there is another conflict than of lines, for example a removed file.
+    merged = _merged(rebase, original, "git merge-file --ours -q %A %O %B")
+    compared = (merged or f"{rebase.plan.head}^{{tree}}", resolved)
+    rows = rebase.git.text("diff-tree", "-r", "--numstat", "--no-renames", *compared).splitlines()
     counts = [count for row in rows for count in row.split("\t")[:2]]
     return sum(int(count) for count in counts if count.isdigit())  # "-" is a binary file
 
@@ -246,19 +241,24 @@ def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
     if program is None:
         return ""
     driver = f"{shlex.quote(program)} merge %O %A %B --path-name %P --output %A >{os.devnull} 2>&1"
-    settings = {"merge.default": _MERGIRAF, f"merge.{_MERGIRAF}.driver": driver}
+    tree = _merged(rebase, step.original, driver)
+    if tree and (reason := _not_proved(rebase, step, tree)):
+        warn(f"{step.patch}: the merge by {_MERGIRAF} is not used: {reason}")
+        return ""
+    return tree
+
+
+def _merged(rebase: Rebase, original: str, driver: str) -> str:
+    """Return the tree of git's merge with a command for files; empty with a conflict."""
+    settings = {"merge.default": "forkpatch", "merge.forkpatch.driver": driver}
     environment = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings.items()):
         environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     head = rebase.git.text("rev-parse", f"{rebase.plan.head}^{{tree}}")
     try:
-        tree = merge_tree(replace(rebase.git, environment=environment), head, step.original)
-    except GitError:  # the program was killed
+        return merge_tree(replace(rebase.git, environment=environment), head, original)
+    except GitError:  # the command was killed, or cannot merge such a file
         return ""
-    if tree and (reason := _not_proved(rebase, step, tree)):
-        warn(f"{step.patch}: the merge by {_MERGIRAF} is not used: {reason}")
-        return ""
-    return tree
 
 
 def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:

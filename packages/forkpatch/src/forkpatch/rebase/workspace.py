@@ -129,14 +129,6 @@ class Rebase:
         plan = self.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
         return self.saved(plan)
 
-    def counted(self, patch: str, by_hand: int) -> Rebase:
-        """Write the number of lines that a person changed in a patch; return the rebase."""
-        steps = tuple(
-            replace(step, by_hand=by_hand) if step.patch == patch else step
-            for step in self.plan.steps
-        )
-        return self.saved(replace(self.plan, steps=steps))
-
     def reset(self, commit: str) -> None:
         """Check out ``commit``, and remove every other file."""
         self.git.run("reset", "-q", "--hard", commit)

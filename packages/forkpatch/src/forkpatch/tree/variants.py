@@ -67,20 +67,15 @@ def choose_patches(
     kept = tuple(name for name in every if (name in only_names or not only_names))
     kept = tuple(name for name in kept if name not in gone)
     lost = [name for name in plan.weave.dependents(set(every) - set(kept)) if name in kept]
-    if lost and only_names:
+    if not lost:
+        return kept
+    remedy = f"leave out as well: --without {' '.join(lost)}"
+    if only_names:
         needed = set(kept)
         for name in reversed(every):  # a patch needs only earlier patches
             needed |= plan.weave.needs(name) if name in needed else set()
-        raise UserError(
-            f"{', '.join(lost)} cannot be without a patch that is left out",
-            remedy=f"take as well: --only {' '.join(name for name in every if name in needed)}",
-        )
-    if lost:
-        raise UserError(
-            f"{', '.join(lost)} cannot be without a patch that is left out",
-            remedy=f"leave out as well: --without {' '.join(lost)}",
-        )
-    return kept
+        remedy = f"take as well: --only {' '.join(name for name in every if name in needed)}"
+    raise UserError(f"{', '.join(lost)} cannot be without a patch that is left out", remedy=remedy)
 
 
 def patch_name(names: Collection[str], wanted: str) -> str:
