@@ -181,7 +181,7 @@ def run_absorb(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     from forkpatch.series.rework import absorb, open_work_tree  # noqa: PLC0415 - for this verb only
 
     release, upstream = upstream_of(fork, options.release, options.upstream)
-    tree = open_work_tree(fork, release, upstream, loose=True)
+    tree = open_work_tree(fork, release, upstream)
     changes = absorb(tree)
     left = [change for change in changes if not change.patch]
     for change in changes:
@@ -204,7 +204,7 @@ def run_split(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     from forkpatch.series.rework import open_work_tree, split  # noqa: PLC0415 - for this verb only
 
     release, upstream = upstream_of(fork, options.release, options.upstream)
-    tree = open_work_tree(fork, release, upstream, loose=True)
+    tree = open_work_tree(fork, release, upstream)
     parts = split(fork, tree, options.patch, hunks=options.hunks, take=options.take)
     for part in parts:
         say(f"{part.patch}: {', '.join(part.changes)}")

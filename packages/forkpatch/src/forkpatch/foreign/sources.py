@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -91,19 +91,8 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
         return ForeignSeries(ForeignFormat.MAILBOX, _split_mailbox(source))
     folder = source / "debian/patches" if (source / "debian/patches").is_dir() else source
     for list_name, layout in ((SERIES, ForeignFormat.QUILT), (_PLAIN_LIST, ForeignFormat.LISTED)):
-        path = folder / list_name
-        if path.is_file():
-            data = path.read_bytes()
-            lines = _lines(data, layout, str(path))
-            files = {line.file: _read(folder / line.file) for line in lines if line.file}
-            foreign = assemble(layout, list_name, data, files, guards, where=str(path))
-            paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-            unlisted = {
-                name: None if path.is_symlink() else _read(path)
-                for name, path in sorted(paths.items())
-                if name not in {list_name, *files} and not path.is_dir()
-            }
-            return replace(foreign, unlisted=unlisted)
+        if (folder / list_name).is_file():
+            return _listed(folder / list_name, layout, guards)
     names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not names:
         raise UserError(
@@ -115,46 +104,40 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
     return ForeignSeries(ForeignFormat.NUMBERED if numbered else ForeignFormat.LOOSE, patches)
 
 
-def assemble(
-    layout: ForeignFormat,
-    list_name: str,
-    list_data: bytes,
-    files: Mapping[str, bytes],
-    guards: Collection[str] | None = None,
-    *,
-    where: str = "",
-) -> ForeignSeries:
-    """Return the series of a list and its patch files.
+def _listed(path: Path, layout: ForeignFormat, guards: Collection[str] | None) -> ForeignSeries:
+    """Return the series that a list names.
 
     Raises:
         UserError: the list has guards and no choice was made, or it names a patch twice.
     """
-    lines = _lines(list_data, layout, where or list_name)
+    folder, data = path.parent, path.read_bytes()
+    text = data.decode("utf-8", "surrogateescape")
+    lines = parse_list(text, str(path), quilt=layout is ForeignFormat.QUILT)
     guarded = next((line for line in lines if line.file and line.guarded), None)
     names = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
     if unknown := sorted(set(guards or ()) - set(names)):
         has = f"its guards: {', '.join(names)}" if names else "it has no guards"
-        raise UserError(f"--guard {unknown[0]}: {where or list_name} has no such guard", remedy=has)
+        raise UserError(f"--guard {unknown[0]}: {path} has no such guard", remedy=has)
     if guarded and guards is None:
         raise UserError(
-            f"{where or list_name}: {guarded.text.strip()!r} has guards: they choose patches",
+            f"{path}: {guarded.text.strip()!r} has guards: they choose patches",
             remedy=f"choose with --guard NAME, of {', '.join(names)}; or choose none: --no-guards",
         )
     patches: dict[str, ForeignPatch] = {}
     for line in lines:
         if line.file in patches:
-            raise UserError(f"{where or list_name}: {line.file} is listed twice")
+            raise UserError(f"{path}: {line.file} is listed twice")
         if line.file:
             skipped = "" if line.chosen(guards or ()) else "its guards leave it out"
-            patches[line.file] = ForeignPatch(
-                line.file, files[line.file], line.strip, line.reverse, skipped
-            )
-    return ForeignSeries(layout, tuple(patches.values()), list_name, list_data)
-
-
-def _lines(data: bytes, layout: ForeignFormat, where: str) -> tuple[ListLine, ...]:
-    text = data.decode("utf-8", "surrogateescape")
-    return parse_list(text, where, quilt=layout is ForeignFormat.QUILT)
+            content = _read(folder / line.file)
+            patches[line.file] = ForeignPatch(line.file, content, line.strip, line.reverse, skipped)
+    others = {one.relative_to(folder).as_posix(): one for one in sorted(folder.rglob("*"))}
+    unlisted = {
+        name: None if other.is_symlink() else _read(other)
+        for name, other in others.items()
+        if name not in {path.name, *patches} and not other.is_dir()
+    }
+    return ForeignSeries(layout, tuple(patches.values()), path.name, data, unlisted)
 
 
 def _read(path: Path) -> bytes:

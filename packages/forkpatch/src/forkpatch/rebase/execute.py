@@ -97,10 +97,10 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     stopped = _stop(rebase, (*conflicts, *wrong))
     if wrong:
         return stopped
-    replayed = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
-    if replayed.tree:
-        return complete(stopped, replayed.tree, "resolved as recorded")
-    warn(*(f"{step.patch}: {reason}" for reason in replayed.reasons))
+    tree, reasons = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
+    if tree:
+        return complete(stopped, tree, "resolved as recorded")
+    warn(*(f"{step.patch}: {reason}" for reason in reasons))
     if tree := merge_by_syntax(rebase, step):
         trees = (step.original, rebase.plan.head, tree)
         remember(rebase.merged, rebase.resolutions, step.patch, trees)

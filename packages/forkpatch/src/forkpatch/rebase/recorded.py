@@ -79,14 +79,6 @@ class Resolution:
         return {file.path for file in self.files if set(file.before) & set(_STAGES)}
 
 
-@dataclass(frozen=True)
-class Replay:
-    """The tree that a recorded resolution gives; empty, with reasons, when none can be used."""
-
-    tree: str = ""
-    reasons: tuple[str, ...] = ()
-
-
 def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = None) -> str:
     """Return a hash of the lines that change between two commits or trees, with their symbols.
 
@@ -148,8 +140,12 @@ def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> N
     atomic_write_json(folder / _FILE, text)
 
 
-def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
-    """Resolve the conflicts in the index as recorded, without changing the working tree."""
+def replay(git: Git, kept: Path, original: str, head: str) -> tuple[str, list[str]]:
+    """Resolve the conflicts in the index as recorded, without changing the working tree.
+
+    Returns:
+        The resulting tree; empty if no recorded resolution can be used, with the reasons.
+    """
     resolutions, reasons = [], []
     for path in sorted(kept.iterdir()) if kept.is_dir() else ():
         try:
@@ -165,8 +161,8 @@ def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
         trees |= {tree} if tree else set()
         reasons += [f"{record.folder} is not used: {reason}"] if reason else []
     if len(trees) > 1:
-        return Replay(reasons=(f"{kept}: several resolutions are recorded for it, which differ",))
-    return Replay(trees.pop()) if trees else Replay(reasons=tuple(reasons))
+        return "", [f"{kept}: several resolutions are recorded for it, which differ"]
+    return (trees.pop(), []) if trees else ("", reasons)
 
 
 def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:

@@ -80,16 +80,14 @@ class WorkTree:
         self.git.run("update-ref", "-d", _REWORKED)
 
 
-def open_work_tree(fork: Fork, release: str, upstream: Upstream, *, loose: bool) -> WorkTree:
-    """Return the patched tree of a release.
-
-    If ``loose``, changes that are in no commit are allowed.
+def open_work_tree(fork: Fork, release: str, upstream: Upstream) -> WorkTree:
+    """Return the patched tree of a release; changes that are in no commit are allowed.
 
     Raises:
         UserError: the tree is missing or has no patch, or a commit cannot be a patch.
     """
     folder = fork.tree_folder(release, upstream)
-    commits = commits_of(fork, release, upstream, loose=loose)
+    commits = commits_of(fork, release, upstream, loose=True)
     if not commits:
         raise UserError(f"{folder} has no patch", remedy="commit a change there")
     plan = planned(fork, upstream, export_commits(folder / ".git/objects", commits))

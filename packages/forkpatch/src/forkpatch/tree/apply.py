@@ -247,13 +247,9 @@ def tree_of(
     upstream: Upstream, folder: Path | None, stamp: Stamp | None, state: TreeState
 ) -> PatchedTree:
     """Return the facts about a tree that was built as its stamp says."""
-    pinned = PatchedTree(upstream.name, upstream.version, upstream.tree, upstream.commit, state)
-    built = replace(pinned, path=folder)
-    return (
-        replace(built, tree=stamp.tree, source=stamp.source, **_named(stamp.inputs))
-        if stamp
-        else built
-    )
+    built = {"tree": stamp.tree, "source": stamp.source, **_named(stamp.inputs)} if stamp else {}
+    pinned = upstream.name, upstream.version, upstream.tree, upstream.commit
+    return PatchedTree(*pinned, state, path=folder, **built)
 
 
 def _named(inputs: Inputs) -> dict[str, Any]:
@@ -281,10 +277,8 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> PatchedTree:
     except ForkError as error:
         problems = (error.what,)
     state, reasons = _judge(folder, stamp, inputs, overlays, problems)
-    tree = replace(
-        tree_of(upstream, folder, stamp, state), reasons=reasons, patches=(), overlays=()
-    )
-    return replace(tree, **_named(inputs)) if inputs else tree
+    named = _named(inputs) if inputs else {"patches": (), "overlays": ()}
+    return replace(tree_of(upstream, folder, stamp, state), reasons=reasons, **named)
 
 
 def _judge(

@@ -9,7 +9,7 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from forkpatch.git.objects import Commit
 from forkpatch.tree.fork import TreePlan
-from forkpatch.tree.swap import check_new, new_folder
+from forkpatch.tree.swap import new_folder
 from forkpatch.tree.worktree import build_repository
 
 
@@ -29,7 +29,6 @@ def write_variant(
         UserError: ``output`` exists and is not empty.
         PatchError: a kept patch needs a patch that is left out.
     """
-    check_new(output)
     changes = dict(plan.weave.changes(kept))
     if with_overlays:
         changes |= plan.overlays
