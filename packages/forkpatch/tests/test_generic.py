@@ -23,7 +23,7 @@ ENGINE = sorted(
 )
 DEPENDENCIES = {
     *("groundwork", "forkpatch", "git", "packaging", "platformdirs", "pytest", "rich", "tomlkit"),
-    *("gitdb", "tree_sitter", "unidiff"),
+    *("tree_sitter", "unidiff"),
 }
 
 

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diffs in git's format, read strictly: a line that is not understood is an error, never skipped.
 
-The format is git's ``Documentation/diff-format.txt``; ``Documentation/gitformat-pack.txt`` has that
-of binary files: deflated, as a whole file or as a delta. :class:`DiffReader` also reads what other
-tools write.
+The format is git's ``Documentation/diff-format.txt``. Changes of binary files are applied by git.
+:class:`DiffReader` also reads what other tools write.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-import zlib
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from unidiff.errors import UnidiffParseError
@@ -22,6 +20,7 @@ from unidiff.patch import PatchSet
 
 from forkpatch.command import typed
 from forkpatch.errors import PatchError
+from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import blob_id
 from forkpatch.safety import GITLINK_MODE, TREE_MODES, check_path
 
@@ -40,7 +39,7 @@ _ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
 _ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _DATE = re.compile(rb" +(?:\d{4}-\d\d-\d\d |[A-Z][a-z]{2} [A-Z][a-z]{2} +\d).*$")
-_BINARY = re.compile(rb"(literal|delta) (\d{1,12})$")
+_BINARY = re.compile(rb"(?:literal|delta) \d{1,12}$")
 _FULL_ID = 40
 
 
@@ -460,89 +459,57 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class BinaryChange:
-    """New content of a binary file, as a whole or as a delta to the old content.
+    """New content of a binary file.
 
     Attributes:
         old: blob id of the old content; zeros for a new file.
         new: blob id of the new content; zeros for a removed file.
-        delta: True when ``data`` is a delta.
-        data: the inflated data.
+        data: the change as git writes it: deflated, as a whole or as a delta to the old content.
     """
 
     old: str
     new: str
-    delta: bool
-    data: bytes
+    data: bytes = field(compare=False)
 
     def apply(self, before: bytes | None, where: str) -> bytes:
-        """Return the new content.
+        """Return the new content, which git makes; empty for a removed file.
 
         Raises:
-            PatchError: old or new content differs from the patch's blob ids.
+            PatchError: old or new content differs from the patch's blob ids, or the change is
+                damaged.
         """
         if before is not None and blob_id(before) != self.old:
             raise PatchError(
                 f"{where}: the binary file is {blob_id(before)}, the patch was made for {self.old}",
                 remedy=f"to move it to another base: {typed('rebase')}",
             )
-        after = _patched(before or b"", self.data, where) if self.delta else self.data
-        if set(self.new) != {"0"} and blob_id(after) != self.new:
-            raise PatchError(f"{where}: the binary change does not give {self.new}", remedy=REMEDY)
-        return after
+        kind = "new file mode 100644\n" if before is None else ""
+        kind = "deleted file mode 100644\n" if set(self.new) == {"0"} else kind
+        head = f"diff --git a/x b/x\n{kind}index {self.old}..{self.new}\n".encode()
+        with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
+            folder = Path(name).resolve()
+            if before is not None:
+                (folder / "x").write_bytes(before)
+            no_repository = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+            text = b"%b%b\n%b" % (head, _BINARY_START, self.data)
+            try:
+                Git().run("-C", str(folder), "apply", stdin=text, env=no_repository)
+            except GitError as error:
+                what = f"malformed diff: {error.what}"
+                raise PatchError(f"{where}: {what}", remedy=REMEDY) from error
+            return (folder / "x").read_bytes() if (folder / "x").exists() else b""
 
 
 def read_binary(reader: DiffReader, ids: re.Match[bytes] | None) -> BinaryChange:
-    """Return the change of a ``GIT binary patch``; the reverse change is skipped."""
+    """Return the change of a ``GIT binary patch``, which the reverse change may follow."""
     if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
         raise reader.error("a binary change without full object ids: use --full-index")
     reader.take()
-    delta, data = _read_deflated(reader)
-    if _BINARY.match(reader.peek() or b""):
-        _read_deflated(reader)
-    return BinaryChange(ids[1].decode(), ids[2].decode(), delta, data)
-
-
-def _read_deflated(reader: DiffReader) -> tuple[bool, bytes]:
-    """Read a deflated block; return True for a delta, and the inflated data."""
-    match = _BINARY.match(reader.peek() or b"")
-    if match is None:
+    lines: list[bytes] = []
+    while _BINARY.match(reader.peek() or b""):
+        while reader.peek():
+            lines.append(reader.take())
+        lines.append(reader.take())  # an empty line
+    if not lines:
         raise reader.error("malformed diff: a binary change is neither literal nor delta")
-    reader.take()
-    parts = []
-    while line := reader.peek():
-        length = line[0] - 64 if line[0] <= 90 else line[0] - 70  # A-Z: 1-26, a-z: 27-52
-        try:
-            part = base64.b85decode(line[1:])
-        except ValueError as error:
-            raise reader.error(f"malformed diff: {error}") from error
-        if not 0 < length <= len(part) < length + 4:
-            raise reader.error("malformed diff: a line of a binary change has another length")
-        parts.append(part[:length])
-        reader.take()
-    reader.take()
-    size = int(match[2])
-    inflate = zlib.decompressobj()
-    try:
-        data = inflate.decompress(b"".join(parts), size + 1)
-    except zlib.error as error:
-        raise reader.error(f"malformed diff: {error}") from error
-    if len(data) != size or inflate.unconsumed_tail:
-        raise reader.error("malformed diff: a binary change has another size than it states")
-    return match[1] == b"delta", data
-
-
-def _patched(base: bytes, delta: bytes, where: str) -> bytes:
-    """Return the result of a delta, which consists of copies from the base and new bytes."""
-    from gitdb.fun import apply_delta_data, msb_size  # noqa: PLC0415 - for this verb only
-
-    result = BytesIO()
-    try:
-        at, size = msb_size(delta)
-        at, result_size = msb_size(delta, at)
-        apply_delta_data(base, len(base), delta[at:], len(delta) - at, result.write)
-    except (AssertionError, IndexError, ValueError):
-        size = result_size = -1
-    # At a copy from beyond the base, gitdb stops and returns the result so far.
-    if size != len(base) or len(result.getvalue()) != result_size:
-        raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=REMEDY)
-    return result.getvalue()
+    return BinaryChange(ids[1].decode(), ids[2].decode(), b"\n".join([*lines, b""]))

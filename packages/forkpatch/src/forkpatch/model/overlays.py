@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from forkpatch.errors import UnsafePathError, UserError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.patchfile import Patch
+from forkpatch.model.stored import typed_value
 from forkpatch.safety import FILE_MODES, check_no_symlink, check_path, check_regular
 
 SHADOWS = "shadows.toml"
@@ -31,6 +31,7 @@ class Shadow:
         by: path of the overlay with the replacement.
         instead: name of the overlay's function, if patches make upstream's callers use another
             name; empty for upstream's name.
+        why: reason of the replacement, for readers.
         defaults: reason why a parameter's default differs, by parameter.
         line: line of the entry in the file, from 1.
     """
@@ -39,6 +40,7 @@ class Shadow:
     symbol: str
     by: str
     instead: str = ""
+    why: str = ""
     defaults: Mapping[str, str] = field(default_factory=dict)
     line: int = 1
 
@@ -132,20 +134,9 @@ def read_shadows(folder: Path) -> tuple[Shadow, ...]:
     try:
         text = path.read_text("utf-8")
         lines = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == "[[shadow]]"]
-        entries: list[dict[str, Any]] = tomllib.loads(text).get("shadow", [])
-        shadows = tuple(
-            Shadow(
-                path=entry["path"],
-                symbol=entry["symbol"],
-                by=entry["by"],
-                instead=entry.get("instead", ""),
-                defaults=dict(entry.get("defaults", {})),
-                line=lines[n] if n < len(lines) else 1,
-            )
-            for n, entry in enumerate(entries)
-        )
-        for entry in shadows:  # a TypeError where one is not a string
-            "".join((entry.path, entry.symbol, entry.by, entry.instead, *entry.defaults.values()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        shadows = typed_value(tuple[Shadow, ...], tomllib.loads(text).get("shadow", []))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy=SHADOW_FORM) from error
-    return shadows
+    return tuple(
+        replace(one, line=lines[n] if n < len(lines) else 1) for n, one in enumerate(shadows)
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataclasses that files of a fork hold as JSON."""
+"""Dataclasses that files of a fork hold as JSON or TOML."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def read_stored(kind: type[T], path: Path) -> T:
         OSError: the file cannot be read.
         ValueError, KeyError, TypeError, RecursionError: it is not JSON, or has other fields.
     """
-    value: T = _value(kind, json.loads(path.read_text("utf-8")))
+    value: T = typed_value(kind, json.loads(path.read_text("utf-8")))
     return value
 
 
-def _value(kind: Any, raw: Any) -> Any:
-    """Return a value of JSON as a type."""
+def typed_value(kind: Any, raw: Any) -> Any:
+    """Return a value of JSON or TOML as a type; see :func:`read_stored`."""
     inner = get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind) and isinstance(raw, dict):
         hints = _hints(kind)
         for field in fields(kind):
             if field.default is field.default_factory is MISSING and field.name not in raw:
                 raise KeyError(field.name)
-        return kind(**{name: _value(hints.get(name), value) for name, value in raw.items()})
+        return kind(**{name: typed_value(hints.get(name), value) for name, value in raw.items()})
     if get_origin(kind) is UnionType:
-        return None if raw is None else _value(inner[0], raw)
+        return None if raw is None else typed_value(inner[0], raw)
     if get_origin(kind) is tuple and isinstance(raw, list):
         types = inner[:1] * len(raw) if inner[-1] is Ellipsis else inner
-        return tuple(_value(*pair) for pair in zip(types, raw, strict=True))
+        return tuple(typed_value(*pair) for pair in zip(types, raw, strict=True))
     if get_origin(kind) is Mapping and isinstance(raw, dict):
-        return {key: _value(inner[1], value) for key, value in raw.items()}
+        return {key: typed_value(inner[1], value) for key, value in raw.items()}
     if isinstance(kind, type) and (isinstance(raw, kind) or issubclass(kind, StrEnum)):
         return kind(raw)
     raise TypeError(f"{raw!r} is not expected here")
