@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +17,8 @@ from forkpatch.safety import FILE_MODES, check_no_symlink, check_path, check_reg
 
 SHADOWS = "shadows.toml"
 SHADOW_FORM = "each [[shadow]] has path, symbol, by, why; perhaps instead, defaults"
+_NEW = "an overlay is a new file: give it another name, or turn it into a patch"
+_UNTOUCHED = "change the overlay itself, and take the file out of the patch"
 _IGNORED_FOLDERS = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 _IGNORED_SUFFIXES = {".pyc", ".orig", ".rej", ".swp"}
 
@@ -87,39 +89,27 @@ def check_collisions(
     """Check that no overlay has the path of an upstream file or of a patched file."""
     if not overlays:
         return
-    # Thousands of files have few folders, so parents are computed once per folder.
-    nearest = {path.rpartition("/")[0] for path in modes}
-    folders = nearest | {
-        parent.as_posix() for path in nearest for parent in PurePosixPath(path).parents
+    taken = {
+        path: (f"the patch {patch.name}, which touches {path}", _UNTOUCHED)
+        for patch in patches
+        for path in patch.paths
     }
-    touched = {path: patch.name for patch in patches for path in patch.paths}
-    below = {parent.as_posix(): path for path in touched for parent in PurePosixPath(path).parents}
+    taken |= {path: (f"the file {path} of {upstream}", _NEW) for path in modes}
+    # Thousands of files have few folders, so parents are computed once per folder.
+    nearest = {path.rpartition("/")[0]: path for path in taken}
+    folders = {
+        name: (f"the folder {name}/ of {upstream}", _NEW) if path in modes else taken[path]
+        for below, path in nearest.items()
+        for name in map(str, (PurePosixPath(below), *PurePosixPath(below).parents))
+    }
     for path in overlays:
         where = f"overlay {folder / path}"
         check_no_symlink(path, modes, where)
-        blocker = _blocker(path, modes, folders)
-        if blocker:
-            raise UserError(
-                f"{where} collides with {blocker} of {upstream}",
-                remedy="an overlay is a new file: give it another name, or turn it into a patch",
-            )
-        above = (parent.as_posix() for parent in PurePosixPath(path).parents)
-        collision = next((item for item in (path, *above) if item in touched), below.get(path))
-        if collision:
-            raise UserError(
-                f"{where} collides with the patch {touched[collision]}, which touches {collision}",
-                remedy="change the overlay itself, and take the file out of the patch",
-            )
-
-
-def _blocker(path: str, files: Collection[str], folders: Collection[str]) -> str:
-    """Return the upstream file or folder at the place of a new file ``path``; empty without one."""
-    if path in files:
-        return f"the file {path}"
-    if path in folders:
-        return f"the folder {path}/"
-    above = [parent.as_posix() for parent in PurePosixPath(path).parents]
-    return next((f"the file {parent}" for parent in above if parent in files), "")
+        above = map(str, PurePosixPath(path).parents)
+        other = next((taken[item] for item in (path, *above) if item in taken), folders.get(path))
+        if other:
+            what, remedy = other
+            raise UserError(f"{where} collides with {what}", remedy=remedy)
 
 
 def read_shadows(folder: Path) -> tuple[Shadow, ...]:
