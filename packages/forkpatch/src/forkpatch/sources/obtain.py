@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -85,28 +85,16 @@ def _check_folder(option: str, path: Path) -> None:
         ) from error
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A source that failed, and the reason."""
-
-    source: SourceKind
-    place: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.source}{f' {self.place}' if self.place else ''}: {self.reason}"
-
-
 class MissingUpstreamError(SourceError):
     """No source could give the upstream.
 
     Attributes:
-        attempts: every source that was tried.
+        attempts: every source that was tried, with the reason of its failure.
     """
 
     exit_code = 2
 
-    def __init__(self, upstream: Upstream, attempts: tuple[Attempt, ...]) -> None:
+    def __init__(self, upstream: Upstream, attempts: Sequence[str]) -> None:
         reasons = "".join(f"\n    {attempt}" for attempt in attempts)
         super().__init__(
             f"{upstream} is not available from any source:{reasons}", remedy=how_to_supply(upstream)
@@ -124,16 +112,8 @@ def how_to_supply(upstream: Upstream) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Obtained:
-    """A pristine tree, and the source that gave it in this run."""
-
-    pristine: Pristine
-    source: SourceKind
-
-
-def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained:
-    """Return the pinned tree of ``upstream`` from the first source that has it.
+def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[Pristine, SourceKind]:
+    """Return the pinned tree of ``upstream``, and the first source that has it.
 
     Raises:
         MissingUpstreamError: no source has the tree.
@@ -145,24 +125,20 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
             remedy=f"type: {typed('lock')}, and review the change",
         )
     allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(SourceKind))
-    attempts: list[Attempt] = []
     cached = cache.find(upstream.tree)
     if cached and (SourceKind.CACHE in allowed or allowed.intersection(cached.origins)):
-        return Obtained(cached, SourceKind.CACHE)
-    attempts.append(Attempt(SourceKind.CACHE, "", "not in the cache"))
+        return cached, SourceKind.CACHE
+    attempts = [f"{SourceKind.CACHE}: not in the cache"]
     for source, place, files in _candidates(upstream, cache, options):
         if source not in allowed:
             continue
-        if isinstance(files, str):
-            attempts.append(Attempt(source, place, files))
-            continue
         try:
-            pristine = cache.store(files(), source, upstream.tree)
+            if isinstance(files, str):
+                raise SourceError(files)
+            return cache.store(files(), source, upstream.tree), source
         except SourceError as error:
-            attempts.append(Attempt(source, place, error.what))
-            continue
-        return Obtained(pristine, source)
-    raise MissingUpstreamError(upstream, tuple(attempts))
+            attempts.append(f"{source} {place}".rstrip() + f": {error.what}")
+    raise MissingUpstreamError(upstream, attempts)
 
 
 def mirrors_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[str, ...]:

@@ -167,19 +167,18 @@ def _apply_upstream(
     if stamp and is_current and not changes and not forced:
         return replace(tree_of(upstream, folder, stamp, TreeState.CURRENT), left_out=left_out)
     try:
-        obtained = obtain(upstream, fork.cache, options)
+        pristine, source = obtain(upstream, fork.cache, options)
     except MissingUpstreamError as error:
         if not upstream.optional or upstream.name in options.required:
             raise
         return replace(
             tree_of(upstream, None, None, TreeState.MISSING),
-            reason="\n".join(map(str, error.attempts)),
+            reason="\n".join(error.attempts),
             remedy=how_to_supply(upstream),
         )
-    plan = plan_tree(fork, upstream, obtained.pristine)
+    plan = plan_tree(fork, upstream, pristine)
     check_placement(fork, plan)
-    source = obtained.source
-    origin = "/".join(obtained.pristine.origins)
+    origin = "/".join(pristine.origins)
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
     plan = chosen_plan(plan, chosen)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)

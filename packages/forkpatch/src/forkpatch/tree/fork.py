@@ -108,7 +108,7 @@ class Fork:
 
     def pristine(self, upstream: Upstream, options: SourceOptions | None = None) -> Pristine:
         """Return the pristine tree of an upstream version, from the first source that has it."""
-        return obtain(upstream, self.cache, options or SourceOptions()).pristine
+        return obtain(upstream, self.cache, options or SourceOptions())[0]
 
     def inputs(self, upstream: Upstream, options: Collection[str] = ()) -> Inputs:
         """Return the present inputs of the patched tree with these options."""
