@@ -58,20 +58,16 @@ _WORDS = {str: "a text in quotes", dict: "a table", list: "a list", bool: "true 
 
 
 @dataclass(frozen=True)
-class WheelFile:
-    """A pinned file of a wheel release."""
-
-    name: str
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Wheel:
-    """A wheel with the same files as the git tree, under other paths."""
+    """A wheel with the same files as the git tree, under other paths.
+
+    Attributes:
+        files: the sha256 of each pinned file of the release, by name.
+    """
 
     package: str
     version: str
-    files: tuple[WheelFile, ...]
+    files: Mapping[str, str]
     prefixes: Mapping[str, str]
     exclude: tuple[str, ...]
 
@@ -297,7 +293,7 @@ def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
     return Wheel(
         package=entry["package"],
         version=entry["version"],
-        files=tuple(WheelFile(item["name"], item["sha256"]) for item in entry["files"]),
+        files={item["name"]: item["sha256"] for item in entry["files"]},
         prefixes=_texts(entry["map"], f"{where}: map"),
         exclude=tuple(entry.get("exclude", ())),
     )

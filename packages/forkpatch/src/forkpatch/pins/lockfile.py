@@ -143,9 +143,9 @@ def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
         _set(entry, "executable", runs)
         if upstream.wheel:
             files = tomlkit.array().multiline(True)
-            for file in upstream.wheel.files:
+            for name, sha256 in upstream.wheel.files.items():
                 item = tomlkit.inline_table()
-                item.update({"name": file.name, "sha256": file.sha256})
+                item.update({"name": name, "sha256": sha256})
                 files.append(item)
             _set(entry["wheel"], "files", files)
     return tomlkit.dumps(document)

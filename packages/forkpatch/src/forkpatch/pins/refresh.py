@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import list_tree
-from forkpatch.model.lock import Upstream, Wheel, WheelFile, parse_lock
+from forkpatch.model.lock import Upstream, Wheel, parse_lock
 from forkpatch.output import warn
 from forkpatch.pins.lockfile import NewVersion, add_version, with_pins
 from forkpatch.safety import FILE_MODES, alike
@@ -170,16 +170,17 @@ def _from_wheels(
     fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: list[str]
 ) -> tuple[Wheel, Pristine | None]:
     """Return the wheel with the hashes of its files, and the tree of the last file looked up."""
-    files: list[WheelFile] = []
+    files: dict[str, str] = {}
     pristine = None
     for pinned, platforms in _wanted(fork, upstream, wheel):
+        known = wheel.files.get(pinned, "")
         with fork.cache.scratch() as scratch:
             try:
-                path = _wheel_file(fork, wheel, pinned, platforms, options, scratch)
+                path = _wheel_file(fork, wheel, known, platforms, options, scratch)
             except SourceError as error:
-                what = pinned.name or f"for {', '.join(platforms) or 'this machine'}"
+                what = pinned or f"for {', '.join(platforms) or 'this machine'}"
                 notes.append(f"{upstream}: the wheel {what} was not looked up: {error.what}")
-                files += [pinned] if pinned.name else []
+                files |= {pinned: known} if pinned else {}
                 continue
             sha256 = sha256_of(path)
             layout = (wheel.prefixes, wheel.exclude, upstream.include, upstream.exclude)
@@ -190,48 +191,46 @@ def _from_wheels(
                 stored = fork.cache.store(members, SourceKind.WHEEL, "")
                 fork.cache.note(name, stored.tree)
             if pristine and pristine.tree != stored.tree:
-                differing = _tree_differences(pristine, stored, files[-1].name, path.name)
+                differing = _tree_differences(pristine, stored, [*files][-1], path.name)
                 raise IntegrityError(
                     f"{upstream}: two wheels give different trees: {'; '.join(differing[:10])}",
                     remedy="correct exclude and map of the wheel in the lock",
                 )
             pristine = stored
-            files.append(WheelFile(path.name, sha256))
+            files[path.name] = sha256
             if path.is_relative_to(scratch):
-                fork.cache.keep_wheel(path, files[-1].sha256)
-    return replace(wheel, files=tuple(files)), pristine
+                fork.cache.keep_wheel(path, sha256)
+    return replace(wheel, files=files), pristine
 
 
-def _wanted(
-    fork: Fork, upstream: Upstream, wheel: Wheel
-) -> list[tuple[WheelFile, tuple[str, ...]]]:
-    """Return the wheel's files to look up, with their platforms; none means this machine.
+def _wanted(fork: Fork, upstream: Upstream, wheel: Wheel) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the names of the wheel's files, with their platforms; none means this machine.
 
-    A new version without files gets a file for each platform of the other versions' files.
+    A new version without files gets a file without a name for each platform of the other versions'.
     """
     if wheel.files:
         return [(file, _platforms(file)) for file in wheel.files]
     others = fork.lock.versions(upstream.name).values()
     groups = [_platforms(file) for item in others if item.wheel for file in item.wheel.files]
-    return [(WheelFile("", ""), platforms) for platforms in dict.fromkeys(groups or [()])]
+    return [("", platforms) for platforms in dict.fromkeys(groups or [()])]
 
 
-def _platforms(file: WheelFile) -> tuple[str, ...]:
+def _platforms(file: str) -> tuple[str, ...]:
     """Return the platforms in the name of a wheel's file."""
-    tags = parse_wheel_filename(file.name)[3]
+    tags = parse_wheel_filename(file)[3]
     return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
 
 
 def _wheel_file(
     fork: Fork,
     wheel: Wheel,
-    pinned: WheelFile,
+    sha256: str,
     platforms: tuple[str, ...],
     options: SourceOptions,
     scratch: Path,
 ) -> Path:
     """Return the path of a wheel's file, from the cache or downloaded."""
-    cached = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
+    cached = fork.cache.wheel(sha256) if sha256 else None
     if cached:
         return cached
     if options.offline:
@@ -276,8 +275,7 @@ def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
     if old.executable != new.executable:
         had, has = sorted(old.executable), sorted(new.executable)
         yield f"{old}: executable {has}; the lock had {had}"
-    pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
-    renewed = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
+    pinned, renewed = (one.wheel.files if one.wheel else {} for one in (old, new))
     for name in sorted({*pinned, *renewed}):
         if pinned.get(name) != renewed.get(name):
             had, has = pinned.get(name, "none"), renewed.get(name, "not needed")

@@ -14,7 +14,7 @@ from pathlib import Path
 from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
-from forkpatch.model.lock import Upstream, Wheel, WheelFile
+from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.output import warn
 from forkpatch.safety import FILE_MODES, check_path
 from forkpatch.sources.cache import Cache
@@ -70,34 +70,27 @@ def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
         SourceError: the wheel is not available.
         IntegrityError: a file has another hash than pinned.
     """
-    for file in wheel.files:
-        if cached := cache.wheel(file.sha256):
-            if sha256_of(cached) == file.sha256:
+    for sha256 in wheel.files.values():
+        if cached := cache.wheel(sha256):
+            if sha256_of(cached) == sha256:
                 return cached
-            cache.drop_wheel(file.sha256)
+            cache.drop_wheel(sha256)
             warn(f"{cached.name} is damaged in the cache: it is removed, and fetched again")
     if offline:
         raise SourceError("the wheel is not in the cache, and this run is offline")
-    if not any(_runs_here(file.name) for file in wheel.files):
+    if not any(map(_runs_here, wheel.files)):
         raise SourceError(f"no file of {wheel.package} {wheel.version} is pinned for this platform")
     with cache.scratch() as scratch:
-        hashes = [file.sha256 for file in wheel.files]
-        downloaded = download_wheel(wheel.package, wheel.version, scratch, hashes=hashes)
-        pinned = next((file for file in wheel.files if file.name == downloaded.name), None)
-        if pinned is None:
-            raise SourceError(f"pip chose {downloaded.name}, for which no hash is pinned")
-        return cache.keep_wheel(verify_wheel(downloaded, pinned), pinned.sha256)
-
-
-def verify_wheel(path: Path, pinned: WheelFile) -> Path:
-    """Return ``path`` if the file has the pinned hash, else raise."""
-    actual = sha256_of(path)
-    if actual != pinned.sha256:
-        raise IntegrityError(
-            f"{path} has the sha256 {actual}, but {pinned.sha256} is pinned",
-            remedy=_suspect(),
-        )
-    return path
+        hashes = tuple(wheel.files.values())
+        path = download_wheel(wheel.package, wheel.version, scratch, hashes=hashes)
+        if path.name not in wheel.files:
+            raise SourceError(f"pip chose {path.name}, for which no hash is pinned")
+        pinned, actual = wheel.files[path.name], sha256_of(path)
+        if actual != pinned:
+            raise IntegrityError(
+                f"{path} has the sha256 {actual}, but {pinned} is pinned", remedy=_suspect()
+            )
+        return cache.keep_wheel(path, pinned)
 
 
 def download_wheel(
