@@ -99,16 +99,8 @@ def asked(places: Iterable[str], silent: list[str]) -> Iterator[tuple[str, dict[
             silent.append(error.what)
 
 
-@dataclass(frozen=True)
-class GitPart:
-    """The files of a materialised tree that come from a single repository.
-
-    Attributes:
-        files: mode and object id of each file, by path in the materialised tree.
-    """
-
-    git: Git
-    files: Mapping[str, tuple[str, str]]
+#: A repository, and mode and object id of each of its files, by path in the materialised tree.
+GitPart = tuple[Git, Mapping[str, tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -116,6 +108,7 @@ class GitTree:
     """A materialised tree whose files are not read yet.
 
     Attributes:
+        parts: its files, from the repositories of the upstream and of submodules.
         left_out: paths of the submodules that are not part of the tree.
     """
 
@@ -124,7 +117,7 @@ class GitTree:
 
     def tree_id(self, cache: Cache) -> str:
         """Return the tree id, without reading a file."""
-        files = {path: entry for part in self.parts for path, entry in part.files.items()}
+        files = {path: entry for _, part in self.parts for path, entry in part.items()}
         with cache.scratch() as scratch:
             return tree_id(init_repository(scratch / "index.git"), files)
 
@@ -135,16 +128,16 @@ class GitTree:
             SourceError: a repository lacks a file.
             IntegrityError: a file's content does not match its id.
         """
-        for part in self.parts:
-            contents = stream_blobs(part.git, [oid for _, oid in part.files.values()])
+        for git, files in self.parts:
+            contents = stream_blobs(git, [oid for _, oid in files.values()])
             try:
-                for (path, (mode, oid)), data in zip(part.files.items(), contents, strict=True):
+                for (path, (mode, oid)), data in zip(files.items(), contents, strict=True):
                     if data is None:
                         raise SourceError(f"it is partial and lacks the file {path} ({oid})")
                     file = TreeFile(mode, data)
                     if file.blob != oid:
                         raise IntegrityError(
-                            f"{part.git.git_dir}: the file {path} is damaged: it is not {oid}"
+                            f"{git.git_dir}: the file {path} is damaged: it is not {oid}"
                         )
                     yield path, file
             except (GitError, ValueError) as error:  # ValueError of zip: git ended too early
@@ -179,7 +172,8 @@ def find_tree(
     if not selected:
         raise SourceError(f"commit {upstream.commit} has none of the included paths")
     wanted = {name for name in links if upstream.has_submodule(name)}
-    parts, left_out = [GitPart(git, files)], sorted(links.keys() - wanted)
+    parts: list[GitPart] = [(git, files)]
+    left_out = sorted(links.keys() - wanted)
     for name in upstream.submodules:
         if name != "*" and not any(f"{name}/".startswith(f"{link}/") for link in links):
             raise SourceError(f"commit {upstream.commit} has no submodule {name}")
@@ -187,7 +181,7 @@ def find_tree(
     for name in sorted(wanted):
         inner = _submodule(upstream, name, links[name], named)
         inner_tree = _find_submodule(stack, inner, cache, places, _inside(git, path, name, named))
-        parts += (_placed(part, name, upstream) for part in inner_tree.parts)
+        parts += ((part, _placed(of, name, upstream)) for part, of in inner_tree.parts)
         left_out += (f"{name}/{other}" for other in inner_tree.left_out)
     return GitTree(tuple(parts), tuple(left_out))
 
@@ -284,10 +278,12 @@ def _find_submodule(
     )
 
 
-def _placed(part: GitPart, folder: str, upstream: Upstream) -> GitPart:
+def _placed(
+    files: Mapping[str, tuple[str, str]], folder: str, upstream: Upstream
+) -> dict[str, tuple[str, str]]:
     """Return the files of a submodule at their paths in the outer tree."""
-    files = {f"{folder}/{path}": item for path, item in part.files.items()}
-    return replace(part, files={path: one for path, one in files.items() if upstream.selects(path)})
+    placed = {f"{folder}/{path}": item for path, item in files.items()}
+    return {path: one for path, one in placed.items() if upstream.selects(path)}
 
 
 def fetch(upstream: Upstream, url: str, git: Git) -> None:
