@@ -101,14 +101,15 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
     if not commits:
         return ()
     with neutral_repository(objects) as git:
-        base, *chain = (read_commit(git, name) for name in (f"{commits[0]}^", *commits))
-        for name, (_, parents) in zip(commits, chain, strict=True):
+        chain = {name[:12]: read_commit(git, name) for name in commits}
+        for label, (_, parents) in chain.items():
             if parents != 1:
                 raise UserError(
-                    f"commit {name[:12]} is a merge",
+                    f"commit {label} is a merge",
                     remedy="make the history a straight line: git rebase",
                 )
-        return _exported(git, [base[0], *(commit for commit, _ in chain)], commits)
+        base = Commit(b"Base\n", tree=git.text("rev-parse", f"{commits[0]}^^{{tree}}"))
+        return _exported(git, [base, *(commit for commit, _ in chain.values())], list(chain))
 
 
 def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
@@ -117,8 +118,8 @@ def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[
     The first commit is the base; ``objects`` is the folder of the objects that the commits name.
     """
     with neutral_repository(*([objects] if objects else [])) as git:
-        names = [commit.message.decode("utf-8", "replace") for commit in commits[1:]]
-        return _exported(git, commits, [name.partition("\n")[0] for name in names])
+        messages = (commit.message.decode("utf-8", "replace") for commit in commits[1:])
+        return _exported(git, commits, [repr(text.partition("\n")[0]) for text in messages])
 
 
 def read_commit(git: Git, name: str) -> tuple[Commit, int]:
@@ -132,9 +133,10 @@ def read_commit(git: Git, name: str) -> tuple[Commit, int]:
     encoding = named[1].decode("ascii", "replace") if named else "utf-8"
     head, _, message = _decoded(raw, encoding).partition("\n\n")
     lines = dict(line.partition(" ")[::2] for line in reversed(head.split("\n")))
-    who = _AUTHOR.fullmatch(lines["author"])
+    author = lines.get("author", "")
+    who = _AUTHOR.fullmatch(author)
     if who is None:
-        author, what = lines["author"], "is not NAME <ADDRESS> TIME ZONE"
+        what = "is not NAME <ADDRESS> TIME ZONE"
         what = "has a date before 1970" if "> -" in author else what
         what = "holds a NUL" if "\0" in author else what
         raise UserError(
@@ -157,34 +159,34 @@ def _decoded(data: bytes, encoding: str = "utf-8") -> str:
         return data.decode("latin-1")
 
 
-def _exported(git: Git, commits: Sequence[Commit], names: Sequence[str]) -> tuple[Exported, ...]:
-    """Return the patch files of a chain of commits after a base; ``names`` are for messages."""
+def _exported(git: Git, commits: Sequence[Commit], labels: Sequence[str]) -> tuple[Exported, ...]:
+    """Return the patch files of a chain of commits after a base; ``labels`` are for messages."""
     assert git.git_dir is not None
     entries: dict[str, SeriesEntry] = {}
     clean = [commits[0]]
-    for commit, name in zip(commits[1:], names, strict=True):
+    for commit, label in zip(commits[1:], labels, strict=True):
         message, author = _decoded(commit.message), _decoded(commit.author).encode()
-        entry = _file_name(message, entries.keys(), name)
+        entry = _file_name(message, entries.keys(), label)
         entries[entry.name] = entry
         text = _NAME_LINE.sub("", message).rstrip("\n") + "\n"
         clean.append(replace(commit, message=text.encode(), author=author))
     ids = write_commits(git, "refs/heads/new", clean, brief=True)
     trees = git.text("log", "--reverse", "--format=%T", ids[-1]).split()
-    for name, (before, after) in zip(names, pairwise(trees), strict=True):
+    for label, (before, after) in zip(labels, pairwise(trees), strict=True):
         if before == after:
-            raise UserError(f"commit {name[:12]} changes nothing", remedy="drop it")
+            raise UserError(f"commit {label} changes nothing", remedy="drop it")
     folder = git.git_dir / "patches"
     git.run(*FORMAT_PATCH, "-o", str(folder), f"{ids[0]}..{ids[-1]}")
     exported = tuple(
         Exported(entry.name, (folder / str(number)).read_bytes(), condition=entry.condition)
         for number, entry in enumerate(entries.values(), 1)
     )
-    for commit, name, patch in zip(clean[1:], names, exported, strict=True):
-        _check_whole(patch, commit, name)
+    for commit, label, patch in zip(clean[1:], labels, exported, strict=True):
+        _check_whole(patch, commit, label)
     return exported
 
 
-def _check_whole(patch: Exported, commit: Commit, name: str) -> None:
+def _check_whole(patch: Exported, commit: Commit, label: str) -> None:
     """Raise unless a patch file gives back the commit's author and message.
 
     White space at line ends, and the line ends of the subject, may differ.
@@ -197,7 +199,7 @@ def _check_whole(patch: Exported, commit: Commit, name: str) -> None:
     written = f"{author} {date}"
     if parsed and stated.decode() != written:
         raise UserError(
-            f"commit {name[:12]}: its author {stated.decode()!r} would become {written!r}",
+            f"commit {label}: its author {stated.decode()!r} would become {written!r}",
             remedy="correct it: git commit --amend --author 'NAME <ADDRESS>', or git rebase -i",
         )
     message = commit.message.decode()
@@ -207,7 +209,7 @@ def _check_whole(patch: Exported, commit: Commit, name: str) -> None:
     line = ending_line(message)
     why = f"the line {line!r} ends a message" if line else "its message does not stay as it is"
     raise UserError(
-        f"commit {name[:12]} ({message.partition(chr(10))[0]}): in a patch file {why}",
+        f"commit {label} ({message.partition(chr(10))[0]}): in a patch file {why}",
         remedy="indent or change it: git commit --amend, or git rebase -i",
     )
 
@@ -223,7 +225,7 @@ def _file_name(message: str, taken: Collection[str], commit: str) -> SeriesEntry
     """Return the file name and condition that a commit carries, else a name from its subject."""
     carried = _NAME_LINE.findall(message)
     if carried:
-        entry = parse_entry(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
+        entry = parse_entry(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit}:")
         if entry.name in taken:
             raise UserError(
                 f"two commits carry the name {entry.name}",
