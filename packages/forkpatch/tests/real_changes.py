@@ -253,10 +253,10 @@ def main(arguments: Sequence[str]) -> int:
             span = (options.seed, options.since, options.until)
             try:
                 found = list(judged(History(Path(mirror), Path(folder)), options.count, *span))
-            except ForkError as error:
+            except (ForkError, OSError) as error:
                 print(
                     f"{name}: {mirror} is no repository with its whole history and all files:"
-                    f" {error.what}\n  name a full clone: git clone --bare URL",
+                    f" {error}\n  name a full clone: git clone --bare URL",
                     file=sys.stderr,
                 )
                 return USER_MISTAKE
