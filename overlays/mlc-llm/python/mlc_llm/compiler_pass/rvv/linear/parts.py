@@ -74,8 +74,8 @@ class Parts:
         panels = tirx.ceildiv(int64(outputs), int64(columns))
         wanted = tirx.truncdiv(all_rows, parts_for(panels, threads)) // ROWS * ROWS
         pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
-        # The call is in the value of `size`: a value without a call is copied to all its uses, which
-        # makes TVM's passes several times slower.
+        # The call is in the value of `size`: TVM copies a value without a call to all its uses, and
+        # its passes then take several times as long.
         chosen = tirx.Let(threads, pool, tirx.max(wanted, int64(ROWS)))
         count = tirx.max(tirx.truncdiv(all_rows, size), int64(1))
         return Parts(all_rows, size, count, (tirx.Bind(size, chosen),))
