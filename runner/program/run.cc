@@ -34,6 +34,7 @@ const char kRunUsage[] =
     "  --map-params DIR     leave the parameters on the disk: see runner --help\n"
     "  --inputs FILE        safetensors file with a tensor for each input of the model, by name\n"
     "  --outputs FILE       safetensors file to write: output_0, output_1, ...\n"
+    "  --function NAME      function of the model to call (main)\n"
     "  --steps N            number of calls (1); the outputs are those of the last call\n"
     "  --feed IN=OUT,...    after each call, use output number OUT as the input named IN of the\n"
     "                       next call. If OUT holds logits and IN takes integers, IN gets the\n"
@@ -51,7 +52,6 @@ namespace {
 namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
-constexpr char kFunction[] = "main";
 // Kind of the error of a model that rejects an input.
 constexpr char kBadIndex[] = "IndexError";
 
@@ -82,7 +82,7 @@ struct RunOptions {
 RunOptions ParseRun(const std::vector<std::string>& words) {
   RunOptions options;
   for (const char* name : {"--params", "--map-params", "--inputs", "--outputs", "--lib",
-                           "--check-vlen", "--threads", "--steps", "--feed"}) {
+                           "--check-vlen", "--threads", "--steps", "--feed", "--function"}) {
     options.values[name] = "";
   }
   for (size_t i = 0; i < words.size(); ++i) {
@@ -103,7 +103,7 @@ RunOptions ParseRun(const std::vector<std::string>& words) {
   return options;
 }
 
-std::vector<std::string> InputNames(const Library& library) {
+std::vector<std::string> InputNames(const Library& library, const std::string& function) {
   const std::string where = "the library's metadata";
   const Json* inputs = Find(library.metadata(), "inputs");
   if (inputs == nullptr) {
@@ -111,7 +111,7 @@ std::vector<std::string> InputNames(const Library& library) {
         "the model library lists no inputs; run a language model without the word 'run'");
   }
   std::vector<std::string> names;
-  for (const Json& input : ListOf(*inputs, where)) {
+  for (const Json& input : ListOf(Field(*inputs, function, where), where)) {
     names.push_back(TextOf(Field(input, "name", where), where));
   }
   return names;
@@ -255,10 +255,12 @@ int RunTensors(const std::vector<std::string>& words) {
   const std::string& vlen = options.values["--check-vlen"];
   const int64_t bits = vlen.empty() ? 0 : ParseInteger("--check-vlen", vlen, 0, kLongestRegister);
   const std::string& threads = options.values["--threads"];
-  const Library library(options.values["--lib"], bits, {kFunction});
+  const std::string& called = options.values["--function"];
+  const std::string name = called.empty() ? "main" : called;
+  const Library library(options.values["--lib"], bits, {name});
   SetThreads(threads.empty() ? 0 : ParseInteger("--threads", threads, 1, kMostThreads));
-  const ffi::Function function = library.Function(kFunction);
-  const auto names = InputNames(library);
+  const ffi::Function function = library.Function(name);
+  const auto names = InputNames(library, name);
   const std::string& often = options.values["--steps"];
   const int64_t steps = often.empty() ? 1 : ParseInteger("--steps", often, 1, kMostSteps);
   const auto feeds = ParseFeeds(options.values["--feed"], names);

@@ -171,7 +171,7 @@ def _judged(
     show(result)
     right = result.right
     if shown:
-        about["pictures"] = on_device(model.file, shown, scratch)
+        about["pictures"] = on_device(model.file, shown, shared, machine, args.cache, scratch)
     if result.answer and not model.factory:
         comparison = compare_with_main_job(
             main_job_recipe(shared.of(model.file), program),
@@ -188,17 +188,29 @@ def _judged(
     return table, right
 
 
-def on_device(file: Path, options: pictures.Options, scratch: Path) -> dict[str, Any]:
+def on_device(
+    file: Path,
+    options: pictures.Options,
+    shared: Recipe,
+    machine: GuestMachine,
+    cache: Path,
+    scratch: Path,
+) -> dict[str, Any]:
     """Print a picture's classes, and a device's parts and errors; return them as a table.
 
     Args:
         file: the model in ONNX.
         options: on pictures and on the device.
+        shared: recipe of the CPU's code.
+        machine: the emulated CPU.
+        cache: folder of finished builds.
         scratch: folder with the outputs of the emulator.
 
     Raises:
         UserError: the model is not a classifier, or the device cannot compute it.
+        LabError: a part on the CPU fails, or its outputs are not onnxruntime's.
     """
+    from torchroad.host_parts import HostParts  # noqa: PLC0415 - needs onnx
     from torchroad.onnx_file import inputs_of, read_onnx  # noqa: PLC0415 - needs onnx
 
     model = read_onnx(file)
@@ -214,15 +226,21 @@ def on_device(file: Path, options: pictures.Options, scratch: Path) -> dict[str,
     if options.accelerator:
         _progress.print(f"calibrating {options.accelerator}")
         device_model = pictures.calibrated(file, feeds, options.accelerator)
-        device_model.proved = True
-        found = device_model(feed)
-        device_model.proved = False
+        parts = device_model.host_parts
+        _progress.print(f"compiling {len(parts)} groups of the CPU's operators for RVV")
+        on_cpu = HostParts(parts, shared, machine, cache, scratch / "parts")
+        found = replace(device_model, proved=True, on_cpu=on_cpu)(feed)
         device, steps = device_model.device, device_model.steps
         columns = {f"int8 on {device.name}": found[0], **columns}
         _answers.print(pictures.parts_table(steps, device.name))
         _answers.print(pictures.told_of_parts(steps, device.clock), soft_wrap=True)
+        _answers.print(
+            f"the CPU computes {len(parts)} groups of operators in {on_cpu.instructions:,} "
+            f"instructions for RVV; they differ from onnxruntime by at most {on_cpu.error:.1e}"
+        )
         errors = [relative_error(*pair) for pair in zip(found, exact, strict=True)]
         told |= {"parts": [asdict(step) for step in steps], "errors": errors}
+        told |= {"cpu_instructions": on_cpu.instructions, "cpu_error": on_cpu.error}
         worst = f"{max(errors):.2%} of an output's largest value"
         _answers.print(f"the device's outputs differ from float32's by at most {worst}")
         if options.accuracy:

@@ -42,14 +42,13 @@ from torchroad.example import FACTORY, Example, load_factory, make_example
 from torchroad.language import BATCH, check_inputs, import_language_model
 from torchroad.module import (
     check_lowering,
-    save_arrays,
     settle_weights,
     type_of,
     with_sorts,
     write_program,
 )
 from torchroad.onnx_model import run_onnx
-from torchroad.program import ONNX
+from torchroad.program import ONNX, save_arrays
 
 EXPORTABLE = (
     "the operators of a model may not depend on its inputs' values: torch.where chooses between "
@@ -255,7 +254,7 @@ def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made
     names, main = input_names(program), module["main"]
     inputs = [{"name": p.name, **type_of(p)} for p in main.params[: len(names)]]
     about = {
-        "inputs": inputs,
+        "inputs": {"main": inputs},
         "example_sizes": {
             size: length
             for entry, value in zip(inputs, example.tensors(), strict=True)
@@ -313,7 +312,7 @@ def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -
     cases.mkdir()
     write_answer(example, steps, cases)
     about = {
-        "inputs": [],
+        "inputs": {},
         "example_sizes": {metadata["length"]: prompt.shape[1]},
         "bounds": {metadata["length"]: limits[1], BATCH: MAX_BATCH, "seq_len": limits[1]},
         "cases": [{}],

@@ -20,7 +20,7 @@ from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
-from crosslab.run.measurement import Counts
+from crosslab.run.measurement import Counts, Measurement
 from torchroad.answer import CountedAnswer, ask, count_phases
 from torchroad.multiply_adds import MultiplyAdds, multiply_adds
 from torchroad.program import ImportedProgram
@@ -80,6 +80,35 @@ def recipe_of(shared: Recipe, program: ImportedProgram) -> Recipe:
     )
 
 
+def run_program(
+    program: ImportedProgram,
+    runner: Runner,
+    machine: GuestMachine,
+    cache: Path,
+    inputs: Path,
+    outputs: Path,
+    *words: str,
+) -> Measurement | None:
+    """Run a program in the emulator, and return its counts; None if the emulator cannot count.
+
+    Args:
+        program: the imported model.
+        runner: program that contains the model.
+        machine: the emulated CPU.
+        cache: folder of finished builds.
+        inputs: file of the inputs, in safetensors.
+        outputs: file to write.
+        words: further options of ``runner run``.
+
+    Raises:
+        LabError: the run fails.
+    """
+    files = ["--inputs", str(inputs), "--outputs", str(outputs)]
+    arguments = ["run", "--params", str(program.params), *files, *words]
+    _, counted = run_counted(runner.program, arguments, machine, cache)
+    return counted
+
+
 def judge(
     program: ImportedProgram,
     runner: Runner,
@@ -105,12 +134,10 @@ def judge(
     for number, sizes in enumerate(program.sizes):
         inputs, expected = program.case(number)
         outputs = scratch / f"{number}-outputs.safetensors"
-        arguments = ["run", "--params", str(program.params), "--inputs", str(inputs)]
-        arguments += ["--outputs", str(outputs)]
         feeds = ",".join(f"{name}={output}" for name, output in program.about["feeds"].items())
         calls = 1 if number else program.about["steps"]
-        arguments += ["--steps", str(calls), *(("--feed", feeds) if feeds else ())]
-        _, counted = run_counted(runner.program, arguments, machine, cache)
+        words = ["--steps", str(calls), *(("--feed", feeds) if feeds else ())]
+        counted = run_program(program, runner, machine, cache, inputs, outputs, *words)
         error, right = compare(load_file(outputs), load_file(expected))
         if calls > 1:
             names = {"first call": 1, "later call": calls - 1}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 
 from crosslab.errors import UserError
@@ -22,6 +21,7 @@ from torchroad.causal_attention import (
     keep_last_row,
     page_attention,
 )
+from torchroad.module import moved
 
 POSITIONS_OF_CACHE = "vm.builtin.attention_kv_cache_get_query_positions"
 BATCH = "batch_size"
@@ -97,7 +97,7 @@ def _function(
     """
     cache = relax.Var("paged_kv_cache", relax.AnyType())
     module, params = import_program(program, cache)
-    main = module["main"]
+    main = moved(module, builder)
     count = int(main.attrs["num_input"])
     inputs = {param.name: param for param in main.params[:count]}
     tokens, positions = inputs[TOKENS], inputs[POSITIONS]
@@ -123,26 +123,13 @@ def _function(
             )
             for block in main.body.blocks:
                 for binding in block.bindings:
-                    inner.emit_normalized(_moved(binding, module, builder, inner))
+                    inner.emit_normalized(binding)
             logits = inner.emit(relax.TupleGetItem(main.body.body, 0))
             if batched:
                 logits = inner.emit(relax.op.reshape(logits, [rows, 1, logits.ty.shape[2]]))
             result = inner.emit_output(relax.Tuple([logits, cache]))
         inner.emit_func_output(result)
     return inner.finalize()["main"].with_attr("num_input", 2), params
-
-
-def _moved(binding: Any, module: Any, builder: Any, inner: Any) -> Any:
-    """Return a binding whose called TIR function, if any, is added to another builder."""
-    value = binding.value
-    if not isinstance(value, relax.Call) or not value.args:
-        return binding
-    callee = value.args[0]
-    if not isinstance(callee, tvm.ir.GlobalVar):
-        return binding
-    moved = builder.add_func(module[callee].without_attr("global_symbol"), callee.name_hint)
-    call = relax.Call(value.op, [moved, *value.args[1:]], value.attrs, value.ty_args)
-    return relax.VarBinding(binding.var, inner.normalize(call))
 
 
 def _embed(builder: Any, prefill: Any, weight: str) -> None:

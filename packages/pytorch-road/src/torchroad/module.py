@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from tvm import relax, tirx
 from tvm.target import codegen
 
@@ -41,6 +39,25 @@ def check_lowering(module: Any) -> None:
         raise UserError(
             f"TVM cannot compile the model: {type(error).__name__}: {last}", remedy=REMEDY
         ) from error
+
+
+@relax.expr_functor.mutator
+class _Mover(relax.PyExprMutator):  # type: ignore[misc]
+    """Adds the functions that a function calls to another module."""
+
+    def __init__(self, module: Any, builder: Any) -> None:
+        super().__init__()
+        self.module, self.other = module, builder
+
+    def visit_global_var_(self, var: Any) -> Any:
+        """Return the other module's name of a function."""
+        called = self.module[var].without_attr("global_symbol")
+        return self.other.add_func(called, var.name_hint)
+
+
+def moved(module: Any, builder: Any) -> Any:
+    """Return a module's ``main``, whose called functions the builder of another module gets."""
+    return _Mover(module, builder).visit_expr(module["main"])
 
 
 # A module's function for the computations that depend only on parameters.
@@ -86,11 +103,6 @@ def type_of(param: Any) -> dict[str, Any]:
     """Return a parameter's dtype and shape, with names for sizes that may vary."""
     sizes = [int(n) if isinstance(n, tirx.IntImm) else str(n) for n in param.ty.shape]
     return {"shape": sizes, "dtype": str(param.ty.dtype)}
-
-
-def save_arrays(arrays: Mapping[str, NDArray[Any]], file: Path) -> None:
-    """Write arrays by name as safetensors, in C's order."""
-    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, file)
 
 
 def write_program(

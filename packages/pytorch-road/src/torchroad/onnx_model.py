@@ -22,7 +22,7 @@ from crosslab.errors import UserError
 from torchroad.conversion.convolutions import Window, product
 from torchroad.module import (
     check_lowering,
-    save_arrays,
+    moved,
     settle_weights,
     type_of,
     with_sorts,
@@ -30,6 +30,7 @@ from torchroad.module import (
 )
 from torchroad.onnx_file import REMEDY, inputs_of, read_onnx
 from torchroad.pictures import input_shape, read_picture
+from torchroad.program import save_arrays
 
 OWN_DOMAINS = ("", "ai.onnx")
 
@@ -82,12 +83,61 @@ def onnxruntime_outputs(model: Any, inputs: Mapping[str, NDArray[Any]]) -> list[
     return [np.asarray(output) for output in outputs]
 
 
+Arrays = Mapping[str, NDArray[Any]]
+
+
 def import_onnx(
-    model: Any, inputs: Mapping[str, NDArray[Any]]
-) -> tuple[Any, dict[str, Any], list[str]]:
-    """Return a model as TVM's module with parameters last, the parameters, and the inputs' names.
+    functions: Mapping[str, tuple[Any, Arrays]],
+) -> tuple[Any, dict[str, Any], dict[str, list[str]]]:
+    """Return models as functions of TVM's module with all parameters last.
 
     Convolutions become products for kernels.
+
+    Args:
+        functions: name of a function to its model and the model's inputs. Weights of several models
+            that have the same name are the same.
+
+    Returns:
+        the module; the parameters; the names of each function's inputs.
+
+    Raises:
+        UserError: the importer lacks an operator, or cannot convert it; the message names it.
+    """
+    load_pass("vectors.elementary")  # it registers accurate code for some functions
+    converted = {name: _converted(*given) for name, given in functions.items()}
+    params = {name: value for _, own in converted.values() for name, value in own.items()}
+    builder, names = relax.BlockBuilder(), {}
+    for name, (module, _) in converted.items():
+        main = moved(module, builder)
+        count = int(main.attrs["num_input"])
+        names[name] = [param.name for param in main.params[:count]]
+        entry = _with_params(main, count, params).with_attr("global_symbol", name)
+        builder.add_func(entry, name)
+    module = relax.transform.DecomposeOpsForInference()(builder.finalize())
+    module, params = settle_weights(module, params)
+    module = with_sorts(module)
+    try:
+        check_lowering(module)
+    except UserError as error:
+        listed = ", ".join(dict.fromkeys(_operators(model) for model, _ in functions.values()))
+        told = f"{error.what}; the model's operators are {listed}"
+        raise UserError(told, remedy=REMEDY) from error
+    return module, params, names
+
+
+def _with_params(function: Any, count: int, params: Mapping[str, Any]) -> Any:
+    """Return a function of ``count`` inputs with all parameters of its module."""
+    own = {param.name: param for param in function.params[count:]}
+    every = [
+        own[name] if name in own else relax.Var(name, relax.TensorType(value.shape, value.dtype))
+        for name, value in params.items()
+    ]
+    inputs = function.params[:count]
+    return relax.Function([*inputs, *every], function.body, function.ret_ty, attrs=function.attrs)
+
+
+def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
+    """Return a model as TVM's module with the function ``main``, and its parameters by name.
 
     Raises:
         UserError: the importer lacks an operator, or cannot convert it; the message names it.
@@ -97,7 +147,6 @@ def import_onnx(
         raise UserError(
             f"{len(lines)} operators of ONNX cannot be imported:\n  {listed}", remedy=REMEDY
         )
-    load_pass("vectors.elementary")  # it registers accurate code for some functions
     shapes = {name: list(value.shape) for name, value in inputs.items()}
     try:
         with warnings.catch_warnings():
@@ -106,26 +155,17 @@ def import_onnx(
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1]
         raise UserError(
-            f"TVM cannot import {_converted(error)}: {type(error).__name__}: {reason}",
+            f"TVM cannot import {_failed_at(error)}: {type(error).__name__}: {reason}",
             remedy=REMEDY,
         ) from error
     _check_outputs(model, module)
-    module = _Products(module).converted()
-    module, detached = relax.frontend.detach_params(module)
+    module, detached = relax.frontend.detach_params(_Products(module).converted())
     count = int(module["main"].attrs["num_input"])
-    names = [param.name for param in module["main"].params]
-    params = dict(zip(names[count:], detached.get("main", []), strict=True))
-    module, params = settle_weights(relax.transform.DecomposeOpsForInference()(module), params)
-    module = with_sorts(module)
-    try:
-        check_lowering(module)
-    except UserError as error:
-        told = f"{error.what}; the model's operators are {_operators(model)}"
-        raise UserError(told, remedy=REMEDY) from error
-    return module, params, names[:count]
+    names = [param.name for param in module["main"].params[count:]]
+    return module, dict(zip(names, detached.get("main", []), strict=True))
 
 
-def _converted(error: Exception) -> str:
+def _failed_at(error: Exception) -> str:
     """Return the operator at which TVM's importer failed, by the variables of its loop."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == "_construct_nodes":
@@ -204,25 +244,34 @@ def run_onnx(spec: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: the model is not supported.
     """
-    model = read_onnx(Path(spec["file"]))
-    inputs = inputs_of(model)
-    if spec["picture"]:
-        picture = read_picture(Path(spec["picture"]), input_shape(model))
-        inputs = {model.graph.input[0].name: picture}
-    module, params, names = import_onnx(model, inputs)
+    file = Path(spec["file"])
+    files = {one.stem: one for one in file.iterdir()} if file.is_dir() else {"main": file}
+    functions = {}
+    for name, one in files.items():
+        model = read_onnx(one)
+        inputs = inputs_of(model)
+        if spec["picture"]:
+            picture = read_picture(Path(spec["picture"]), input_shape(model))
+            inputs = {model.graph.input[0].name: picture}
+        functions[name] = (model, inputs)
+    module, params, names = import_onnx(functions)
     cases = folder / "cases"
     cases.mkdir()
-    named = dict(zip(names, inputs.values(), strict=True))
-    save_arrays(named, cases / "0-inputs.safetensors")
-    outputs = {f"output_{i}": each for i, each in enumerate(onnxruntime_outputs(model, inputs))}
-    save_arrays(outputs, cases / "0-expected.safetensors")
+    for number, (name, (model, inputs)) in enumerate(functions.items()):
+        named = dict(zip(names[name], inputs.values(), strict=True))
+        save_arrays(named, cases / f"{number}-inputs.safetensors")
+        outputs = {f"output_{i}": each for i, each in enumerate(onnxruntime_outputs(model, inputs))}
+        save_arrays(outputs, cases / f"{number}-expected.safetensors")
     about: dict[str, Any] = {
-        "inputs": [{"name": p.name, **type_of(p)} for p in module["main"].params[: len(names)]],
+        "inputs": {
+            name: [{"name": p.name, **type_of(p)} for p in module[name].params[: len(each)]]
+            for name, each in names.items()
+        },
         "example_sizes": {},
         "bounds": {},
         "feeds": {},
         "steps": 1,
-        "cases": [{}],
+        "cases": [{} for _ in functions],
         "in_training_mode": [],
     }
     arrays = {name: value.numpy() for name, value in params.items()}

@@ -13,6 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
 from crosslab.compile.driver import LAST_LINES, tree_environment
 from crosslab.errors import LabError, UserError
 
@@ -70,12 +74,18 @@ class ImportedProgram:
         return cases / f"{number}-inputs.safetensors", cases / f"{number}-expected.safetensors"
 
 
+def save_arrays(arrays: Mapping[str, NDArray[Any]], file: Path) -> None:
+    """Write arrays by name as safetensors, in C's order."""
+    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, file)
+
+
 @dataclass(frozen=True)
 class TorchModel:
     """A PyTorch model as the user's options name it.
 
     Attributes:
-        file: Python file, a model in ONNX, or a model's folder in Hugging Face's layout.
+        file: Python file; FILE.onnx; FOLDER.onnx with a model in ONNX for each function of the
+            module; or a model's folder in Hugging Face's layout.
         factory: function in the Python file that makes the model; else empty.
         dynamic: name of a varying size to its least and most value.
         paged: the model is a language model whose attention reads a paged KV cache.

@@ -36,7 +36,7 @@ def test_the_runner_refuses_an_index_beyond_its_axis(tmp_path: Path) -> None:
     words = ["run", "--params", str(program.params), "--inputs", str(inputs)]
     words += ["--outputs", str(outputs)]
 
-    (name,) = (entry["name"] for entry in program.about["inputs"])
+    (name,) = (entry["name"] for entry in program.about["inputs"]["main"])
     for place, code in ((8, 0), (9, 2), (-1, 2)):
         outputs.unlink(missing_ok=True)
         save_file({name: np.array([[0, place, 1]])}, inputs)

@@ -39,7 +39,7 @@ def exported(module: Any, inputs: tuple[Any, ...], file: Path) -> Path:
 
 def outputs_of(model: Any, inputs: dict[str, Any]) -> list[Any]:
     """The outputs of an imported model, without the project's passes."""
-    module, params, _ = import_onnx(model, inputs)
+    module, params, _ = import_onnx({"main": (model, inputs)})
     machine = relax.VirtualMachine(relax.build(module, tvm.target.Target("llvm")), tvm.cpu())
     tensors = [tvm.runtime.tensor(value) for value in inputs.values()]
     outputs = machine["main"](*tensors, *([list(params.values())] if params else []))
@@ -96,12 +96,12 @@ def test_a_recurrent_layer_that_torch_exports_is_refused_by_its_name(tmp_path: P
     file = exported(torch.nn.LSTM(2, 3), (torch.randn(4, 1, 2),), tmp_path / "model.onnx")
     model = read_onnx(file)
     with pytest.raises(UserError, match="cannot be imported:\n  LSTM"):
-        import_onnx(model, inputs_of(model))
+        import_onnx({"main": (model, inputs_of(model))})
 
 
 def test_convolutions_become_products(tmp_path: Path) -> None:
     model = read_onnx(block(tmp_path / "block.onnx"))
-    module, _, _ = import_onnx(model, inputs_of(model))
+    module, _, _ = import_onnx({"main": (model, inputs_of(model))})
     assert "nn.conv2d" not in module.script()
     assert difference(model) < 1e-5
 
@@ -153,7 +153,7 @@ def single(operator: str, **attributes: Any) -> Any:
 )
 def test_an_unknown_operator_is_named(model: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"(?s){message}"):
-        import_onnx(model, inputs_of(model))
+        import_onnx({"main": (model, inputs_of(model))})
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_device_is_as_right_as_float32(tmp_path: Path) -> None:
     assert found.pictures == 1000
     assert found.plain > 970
     assert found.device >= found.plain - 10
-    module, params, _ = import_onnx(model, feeds[0])
+    module, params, _ = import_onnx({"main": (model, feeds[0])})
     machine = relax.VirtualMachine(relax.build(module, tvm.target.Target("llvm")), tvm.cpu())
     weights = [list(params.values())] if params else []
     right = 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,8 @@ from accelerator.pictures.partition import (
     HostNode,
     Part,
     Partition,
+    host_model,
     name_of,
-    single_nodes,
 )
 from accelerator.pictures.quantise import QuantisedLayer, Ranges, quantise, rounded
 from accelerator.study import execute
@@ -57,6 +59,30 @@ class Step:
     cycles: float | None = None
 
 
+@dataclass(frozen=True)
+class HostPart:
+    """Neighbouring nodes that the CPU computes.
+
+    Attributes:
+        number: among the parts of this kind.
+        nodes: with their multiply-accumulates.
+        model: of the nodes, in ONNX; its inputs and outputs have the names of the whole model's.
+    """
+
+    number: int
+    nodes: Sequence[HostNode]
+    model: Any
+
+    @cached_property
+    def session(self) -> Any:
+        """The nodes in onnxruntime."""
+        return _session(self.model)
+
+    def __call__(self, feed: Feed) -> list[Array]:
+        """Return the outputs of the nodes, computed by onnxruntime."""
+        return list(self.session.run(None, dict(feed)))
+
+
 @dataclass
 class Classifier:
     """A partitioned and calibrated model.
@@ -66,17 +92,17 @@ class Classifier:
         results: names of the model's outputs.
         parts: in order; a layer of the device is quantised.
         exponents: of the scales of tensors in int8.
-        sessions: of the CPU's nodes, by their first output.
         proved: check each stream and compare each result with numpy.
+        on_cpu: computes the outputs of a part on the CPU.
         weights: of products, in int8 with a scale for each output.
     """
 
     device: Device
     results: list[str]
-    parts: list[QuantisedLayer | DeviceProduct | HostNode]
+    parts: list[QuantisedLayer | DeviceProduct | HostPart]
     exponents: dict[str, int]
-    sessions: dict[str, Any]
     proved: bool = False
+    on_cpu: Callable[[HostPart, Feed], Sequence[Array]] = HostPart.__call__
     weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
 
     @classmethod
@@ -92,23 +118,34 @@ class Classifier:
             AcceleratorError: onnxruntime cannot run the model.
         """
         runs = list(_tensors(model, feeds))
-        shapes = {tensor: value.shape for tensor, value in runs[0].items()}
-        partition = Partition(model, shapes)
+        partition = Partition(model, runs[0])
         parts = partition.parts()
         scaled = _scaled(parts)
         ranges = Ranges.of({key: run[key] for key in scaled if key in run} for run in runs)
         exponents = {tensor: ranges.exponent(tensor) for tensor in ranges.errors}
-        made = cls(device, [value.name for value in model.graph.output], [], exponents, {})
-        for part in parts:
-            made.parts.append(made._made(part, parts))
-        nodes = (part.node for part in made.parts if isinstance(part, HostNode))
-        alone = single_nodes(model, nodes, partition.constants, runs[0])
-        made.sessions = {name: _session(one) for name, one in alone.items()}
+        made = cls(device, [value.name for value in model.graph.output], [], exponents)
+        for _, group in groupby(parts, lambda part: isinstance(part, HostNode)):
+            nodes = []
+            for part in group:
+                if isinstance(part, HostNode):
+                    nodes.append(part)
+                else:
+                    made.parts.append(made._made(part, parts))
+            if nodes:
+                alone = host_model(partition, [part.node for part in nodes])
+                made.parts.append(HostPart(len(made.host_parts), nodes, alone))
         return made
 
-    def _made(self, part: Part, parts: Sequence[Part]) -> QuantisedLayer | DeviceProduct | HostNode:
+    @property
+    def host_parts(self) -> list[HostPart]:
+        """The parts on the CPU."""
+        return [part for part in self.parts if isinstance(part, HostPart)]
+
+    def _made(
+        self, part: DeviceLayer | DeviceProduct, parts: Sequence[Part]
+    ) -> QuantisedLayer | DeviceProduct:
         """Return a part for this device; a pooling has the scale of what it reads."""
-        if not isinstance(part, DeviceLayer):
+        if isinstance(part, DeviceProduct):
             return part
         if not part.weights.size:
             self.exponents[part.result] = self.exponents[part.source]
@@ -125,8 +162,8 @@ class Classifier:
         """The parts as rows of a table."""
         rows = []
         for part in self.parts:
-            if isinstance(part, HostNode):
-                rows.append(Step(part.node.op_type, "CPU", part.macs))
+            if isinstance(part, HostPart):
+                rows += [Step(one.node.op_type, "CPU", one.macs) for one in part.nodes]
                 continue
             if isinstance(part, DeviceProduct):
                 shape = LinearLayer("", part.rows, part.outputs, part.inputs)
@@ -161,11 +198,11 @@ class Classifier:
             return floats[name]
 
         for part in self.parts:
-            if isinstance(part, HostNode):
-                session = self.sessions[part.node.output[0]]
-                inputs = {each.name: real(each.name) for each in session.get_inputs()}
-                named = [name for name in part.node.output if name]
-                floats.update(zip(named, session.run(None, inputs), strict=True))
+            if isinstance(part, HostPart):
+                graph = part.model.graph
+                inputs = {each.name: real(each.name) for each in graph.input}
+                names = [each.name for each in graph.output]
+                floats.update(zip(names, self.on_cpu(part, inputs), strict=True))
                 continue
             if isinstance(part, DeviceProduct):
                 floats[part.node.output[0]] = _multiplied(part, product, real)

@@ -9,7 +9,7 @@ matrices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,30 +86,41 @@ class Partition:
     """Divides the nodes of a model.
 
     Attributes:
-        model: in ONNX; shapes: of all its tensors, for one picture.
+        model: in ONNX; tensors: all of them, of one run.
     """
 
     model: Any
-    shapes: Mapping[str, tuple[int, ...]]
+    tensors: Mapping[str, Floats]
 
     def __post_init__(self) -> None:
         graph = self.model.graph
+        self.shapes = {name: value.shape for name, value in self.tensors.items()}
         self.constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.results = {value.name for value in graph.output}
+        computed = []
         for node in graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self.constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-            if node.op_type == "Identity" and node.input[0] in self.constants:
-                self.constants[node.output[0]] = self.constants[node.input[0]]
-        self.readers = Counter(name for node in graph.node for name in node.input)
-        self.readers.update(value.name for value in graph.output)
+            if self._is_constant(node):
+                self.constants |= {name: self.tensors[name] for name in node.output if name}
+            else:
+                computed.append(node)
+        self.nodes: list[Any] = []
+        self.readers = Counter(self.results)
+        for node in reversed(computed):
+            if any(self.readers[name] for name in node.output):
+                self.nodes.insert(0, node)
+                self.readers.update(node.input)
+
+    def _is_constant(self, node: Any) -> bool:
+        """Return True if a node's results follow from constants and from shapes."""
+        if self.results & {*node.output} or any(a.HasField("g") for a in node.attribute):
+            return False
+        return node.op_type in ("Shape", "Size") or self.constants.keys() >= {*node.input} - {""}
 
     def parts(self) -> list[Part]:
         """Return the parts of the model in the order of its nodes."""
         parts: list[Part] = []
         made = {value.name for value in self.model.graph.input}
-        for node in self.model.graph.node:
-            if node.output[0] in self.constants:
-                continue
+        for node in self.nodes:
             fused = self._fused(node, parts, made)
             if not fused:
                 part = self._layer(node) or self._product(node)
@@ -281,38 +292,23 @@ def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
     return [(int(kernel[d]), stride[d], pads[d], dilation[d], pads[d + 2]) for d in range(2)]
 
 
-def single_nodes(
-    model: Any,
-    nodes: Iterator[Any],
-    constants: Mapping[str, NDArray[Any]],
-    tensors: Mapping[str, NDArray[Any]],
-) -> dict[str, Any]:
-    """Return a model for each node, by the name of the node's first output.
-
-    Args:
-        model: in ONNX.
-        nodes: of the model.
-        constants: of the model.
-        tensors: a run's values, which have the types of the nodes' inputs and outputs.
-    """
-    made = {}
-    for node in nodes:
-        names = [name for name in node.input if name]
-        graph = helper.make_graph(
-            [node],
-            "node",
-            [_typed(n, tensors) for n in dict.fromkeys(names) if n not in constants],
-            [_typed(n, tensors) for n in node.output if n],
-            [numpy_helper.from_array(constants[n], n) for n in {*names} & constants.keys()],
-        )
-        opsets = model.opset_import
-        made[node.output[0]] = helper.make_model(
-            graph, opset_imports=opsets, ir_version=model.ir_version
-        )
-    return made
-
-
-def _typed(name: str, tensors: Mapping[str, NDArray[Any]]) -> Any:
-    return helper.make_tensor_value_info(
-        name, helper.np_dtype_to_tensor_dtype(tensors[name].dtype), None
+def host_model(partition: Partition, nodes: Sequence[Any]) -> Any:
+    """Return a model in ONNX of neighbouring nodes, whose outputs are those that others read."""
+    made = dict.fromkeys(name for node in nodes for name in node.output if name)
+    read = dict.fromkeys(name for node in nodes for name in node.input if name)
+    inside = Counter(name for node in nodes for name in node.input)
+    constants, tensors = partition.constants, partition.tensors
+    graph = helper.make_graph(
+        nodes,
+        "part",
+        [_typed(n, tensors[n]) for n in read if n not in constants and n not in made],
+        [_typed(n, tensors[n]) for n in made if partition.readers[n] > inside[n]],
+        [numpy_helper.from_array(constants[n], n) for n in read if n in constants],
     )
+    about = partition.model
+    return helper.make_model(graph, opset_imports=about.opset_import, ir_version=about.ir_version)
+
+
+def _typed(name: str, tensor: NDArray[Any]) -> Any:
+    dtype = helper.np_dtype_to_tensor_dtype(tensor.dtype)
+    return helper.make_tensor_value_info(name, dtype, tensor.shape)

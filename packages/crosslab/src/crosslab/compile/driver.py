@@ -40,11 +40,11 @@ class ImportedModule:
     """A model in the form of TVM's module, instead of a config.
 
     Attributes:
-        folder: ``module.json`` in TVM's JSON format, whose function ``main`` accepts inputs and
-            then the parameters as one tuple; ``model.json`` with ``inputs``, ``params`` and
-            ``bounds`` (the largest values of symbolic sizes). A language model with a paged cache
-            has MLC-LLM's functions except the one that creates the cache, and ``language``, the
-            cache's sizes.
+        folder: ``module.json`` in TVM's JSON format, whose functions, such as ``main``, accept
+            inputs and then the parameters as one tuple; ``model.json`` with ``inputs`` by
+            function, ``params`` and ``bounds`` (the largest values of symbolic sizes). A language
+            model with a paged cache has MLC-LLM's functions except the one that creates the cache,
+            and ``language``, the cache's sizes.
     """
 
     folder: Path

@@ -15,10 +15,9 @@ from safetensors.numpy import load_file
 
 from crosslab.assemble.recipe_options import read_recipe, recipe_options
 from crosslab.assemble.runner import Clock, build_runner
-from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
 from groundwork.command_line import Parser
-from torchroad.job import recipe_of
+from torchroad.job import recipe_of, run_program
 from torchroad.program import TorchModel, import_model
 
 VLENS = (128, 256, 512, 1024)
@@ -49,9 +48,8 @@ def table(args: Namespace) -> str:
             shared = replace(read_recipe(_options(args, vlen), "q0f32"), cores=(), strip=False)
             runner = build_runner(recipe_of(shared, program), args.cache, Clock())
             outputs = Path(scratch) / f"{vlen}.safetensors"
-            words = ["run", "--params", str(program.params), "--inputs", str(inputs)]
-            words += ["--outputs", str(outputs), "--steps", "1"]
-            run_counted(runner.program, words, GuestMachine(vlen=vlen), args.cache)
+            machine = GuestMachine(vlen=vlen)
+            run_program(program, runner, machine, args.cache, inputs, outputs)
             ours = load_file(outputs)
             for number, name in enumerate(functions.FUNCTIONS):
                 rows[name].append(_cell(name, x, ours[f"output_{number}"]))

@@ -100,7 +100,7 @@ def _compared(outcome: Outcome, example: Example, folder: Path) -> Outcome:
 
 def _onnx_compared(outcome: Outcome, case: OnnxCase, folder: Path) -> Outcome:
     """Compile a model in ONNX in a folder for this machine, run it, and return its outcome."""
-    module, params, _ = import_onnx(case.model, case.inputs)
+    module, params, _ = import_onnx({"main": (case.model, case.inputs)})
     library, call = _compiled(module, params, folder)
     outputs = call(list(case.inputs.values()))
     error, right = compare(_by_place(outputs), _by_place(case.outputs))
