@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(mark)
     # A test that is named by itself is asked for.
     thorough = config.option.all or any("::" in word for word in config.args)
-    for mark, asked in (("long", False), ("thorough", thorough)):
+    for mark, asked in (("long", False), ("survey", False), ("thorough", thorough)):
         if not asked and mark not in config.option.markexpr:
             left_out = {item for item in items if item.get_closest_marker(mark)}
             config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))

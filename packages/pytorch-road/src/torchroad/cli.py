@@ -37,12 +37,9 @@ from torchroad import digits, pictures
 from torchroad.answer import compare_with_main_job
 from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer, recipe_of
 from torchroad.program import LENGTH, ONNX, ImportedProgram, TorchModel, import_model
-from torchroad.survey import cli as survey
 
 DEFAULT_STEPS = 8
 EXAMPLES = 4  # random inputs that find a device's scales without pictures
-# A word in place of a model, which runs the survey of many models.
-SURVEY = "survey"
 # A word in place of a model, which trains a small classifier of pictures.
 DIGITS = "digits"
 
@@ -66,9 +63,8 @@ def parser() -> Parser:
         "the emulator, and compare its outputs with torch's or onnxruntime's. FACTORY is a "
         "function without parameters. It returns (module, inputs[, dynamic[, feeds]]). dynamic is "
         "{input: {axis: NAME}} and names the sizes that may vary. feeds is {input: NUMBER}: the "
-        "input gets that output in the next call. `crosslab torch survey` sends many models "
-        "through the road, and `crosslab torch digits` trains a small classifier of pictures; both "
-        "have a --help.",
+        "input gets that output in the next call. `crosslab torch digits` trains a small "
+        "classifier of pictures; it has a --help.",
         parents=[shared],
         allow_abbrev=False,
     )
@@ -110,9 +106,8 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option or the model is wrong, or torch or a tool is missing.
         LabError: a step fails.
     """
-    for word, command in {SURVEY: survey.main, DIGITS: digits.main}.items():
-        if word in argv:
-            return command([one for one in argv if one != word])
+    if DIGITS in argv:
+        return digits.main([one for one in argv if one != DIGITS])
     args = parser().read(argv, _checked)
     model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():

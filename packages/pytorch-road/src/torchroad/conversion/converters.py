@@ -8,7 +8,6 @@ variable. The names are torch's overloads; Python's operators do arithmetic on s
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +35,7 @@ from torchroad.conversion.resampling import (
 )
 from torchroad.conversion.sampling import SAMPLERS, sampled
 from torchroad.conversion.scatters import scattered, scattered_with_reduction
+from torchroad.conversion.sizes import shape_of, size_at
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:
@@ -69,10 +69,8 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         **_of_largest_and_smallest(),
         **dict.fromkeys(("sort.default", "sort.stable"), extremes.in_order),
         "topk.default": extremes.most_in_order,
-        **{name: _unary(elementary.each(f, f.__name__)) for name, f in ELEMENTARY.items()},
+        **{f"{f.__name__}.default": _unary(elementary.each(f, f.__name__)) for f in ELEMENTARY},
         "gelu.default": _gelu,
-        "silu.default": _unary(formulas.silu),
-        "sigmoid.default": _unary(formulas.sigmoid),
         "elu.default": _elu,
         **dict.fromkeys(("mul.Tensor", "mul.Scalar"), _multiplied),
         "pow.Tensor_Scalar": _power,
@@ -97,28 +95,17 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "max_pool3d_with_indices.default": maximum_pool(3),
         "avg_pool2d.default": average_pool(2),
         "avg_pool3d.default": average_pool(3),
-        **{name: _of_sizes(function) for name, function in SIZES.items()},
+        # Arithmetic on sizes that are unknown before a run, which TVM 0.26 refuses.
+        **dict.fromkeys(("add", "sub", "mul", "floordiv", "neg"), size_at),
         **CONSTANTS,
     }
 
 
-# Arithmetic on sizes that are unknown before a run, which TVM 0.26 refuses.
-SIZES: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "neg": operator.neg,
-}
-
-# Functions of a single number, by operator.
-ELEMENTARY = {
-    f"{function.__name__}.default": function
-    for function in (
-        *(elementary.expm1, elementary.log1p, elementary.tanh, elementary.sinh, elementary.cosh),
-        *(elementary.asinh, elementary.acosh, elementary.atanh, elementary.erf, elementary.erfc),
-    )
-}
+# Functions of a single number.
+ELEMENTARY: tuple[Callable[[Any], Any], ...] = (
+    *(elementary.expm1, tirx.log1p, te.tanh, elementary.sinh, elementary.cosh, elementary.asinh),
+    *(elementary.acosh, elementary.atanh, te.erf, elementary.erfc, te.sigmoid, elementary.silu),
+)
 
 # Shifts of integers, by operator.
 SHIFTS = {
@@ -142,14 +129,6 @@ def _unary(formula: Callable[[Any], Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
         x = argument(node, importer, 0, "input")
         return importer.block_builder.emit_te(formula, x)
-
-    return convert
-
-
-def _of_sizes(function: Callable[..., Any]) -> Converter:
-    def convert(node: Any, importer: Any) -> Any:
-        numbers = [_number(importer._retrieve_args(arg)) for arg in node.args]
-        return function(*numbers)
 
     return convert
 
@@ -196,11 +175,6 @@ def _compared(name: str) -> Converter:
         return importer.create_convert_map()[name](node)
 
     return convert
-
-
-def _number(value: Any) -> Any:
-    """Return a size as a number or an expression of TIR."""
-    return getattr(value, "value", value)
 
 
 def _linear(node: Any, importer: Any) -> Any:
@@ -378,15 +352,8 @@ def _concatenated(node: Any, importer: Any) -> Any:
 
 
 def _expand(node: Any, importer: Any) -> Any:
-    """Convert ``expand``; -1 keeps the size of an axis."""
     x = importer.env[node.args[0]]
-    sizes = list(importer._retrieve_args(node.args[1]))
-    new = len(sizes) - len(x.ty.shape)
-    kept = [
-        x.ty.shape[axis - new] if isinstance(size, int) and size == -1 else size
-        for axis, size in enumerate(sizes)
-    ]
-    return importer.block_builder.emit(relax.op.broadcast_to(x, kept))
+    return importer.block_builder.emit(relax.op.broadcast_to(x, shape_of(node, importer)))
 
 
 def _trilinear(node: Any, importer: Any) -> Any:

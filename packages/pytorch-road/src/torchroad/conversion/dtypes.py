@@ -101,16 +101,15 @@ def _check_shape(wanted: Any, found: Any) -> None:
         raise TypeError(f"TVM's importer gives the shape ({shapes[0]}), torch ({shapes[1]})")
 
 
-def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> Any:
+def _constant(value: Callable[[Any], Any]) -> Any:
     """Return a converter of an operator that makes a tensor of a single number.
 
     Args:
-        size: returns the tensor's sizes for a node and the importer.
         value: returns the number for a node.
     """
 
     def convert(node: Any, importer: Any) -> Any:
-        number, dtype, shape = value(node), dtype_of(node), size(node, importer)
+        number, dtype, shape = value(node), dtype_of(node), shape_of(node, importer)
         if isinstance(number, torch.fx.Node):
             raise TypeError("its value is not known before a run")
         filler = relax.const(number, dtype)
@@ -122,21 +121,10 @@ def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> An
     return convert
 
 
-def _given(position: int) -> Callable[[Any, Any], Any]:
-    return lambda node, importer: relax.ShapeExpr(importer._retrieve_args(node.args[position]))
-
-
-def _of_first(node: Any, importer: Any) -> Any:
-    return importer.env[node.args[0]].ty.shape
-
-
-# Operators that make a tensor of a single number: the sources of its sizes and of the number.
+# Operators that make a tensor of a single number.
 CONSTANTS: dict[str, Any] = {
-    "full.default": constant(_given(0), lambda node: node.args[1]),
-    "full_like.default": constant(_of_first, lambda node: node.args[1]),
-    "zeros_like.default": constant(_of_first, lambda _: 0),
-    "ones_like.default": constant(_of_first, lambda _: 1),
-    "new_full.default": constant(_given(1), lambda node: node.args[2]),
-    "new_zeros.default": constant(_given(1), lambda _: 0),
-    "new_ones.default": constant(_given(1), lambda _: 1),
+    **dict.fromkeys(("zeros_like.default", "new_zeros.default"), _constant(lambda _: 0)),
+    **dict.fromkeys(("ones_like.default", "new_ones.default"), _constant(lambda _: 1)),
+    **dict.fromkeys(("full.default", "full_like.default"), _constant(lambda node: node.args[1])),
+    "new_full.default": _constant(lambda node: node.args[2]),
 }

@@ -2,7 +2,7 @@
 """Functions of a float32 whose last digits are right also near zero and far from it.
 
 They consist of arithmetic, and of exp, log1p, tanh and erf, which the passes compute in vectors.
-`nox -s torch -- survey --ulp` prints their errors.
+`nox -s tests -- -m survey packages/pytorch-road/tests/survey/test_ulp.py` prints their errors.
 """
 
 from __future__ import annotations
@@ -48,19 +48,9 @@ def expm1(x: Any) -> Any:
     return tirx.Select(is_near, near, te.exp(x) - const(1))
 
 
-def log1p(x: Any) -> Any:
-    """Compute ln(1 + x)."""
-    return tirx.log1p(x)
-
-
-def tanh(x: Any) -> Any:
-    """Compute the hyperbolic tangent."""
-    return te.tanh(x)
-
-
-def erf(x: Any) -> Any:
-    """Compute the error function."""
-    return te.erf(x)
+def silu(x: Any) -> Any:
+    """Compute x / (1 + e^-x)."""
+    return x * te.sigmoid(x)
 
 
 def sinh(x: Any) -> Any:

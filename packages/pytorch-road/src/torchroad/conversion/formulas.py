@@ -132,16 +132,6 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
     return te.compute(x.shape, weighted, name="norm")
 
 
-def sigmoid(x: Any) -> Any:
-    """Compute 1 / (1 + e^-x) of each element."""
-    return te.compute(x.shape, lambda *i: te.sigmoid(x[i]), name="sigmoid")
-
-
-def silu(x: Any) -> Any:
-    """Compute x / (1 + e^-x) of each element."""
-    return te.compute(x.shape, lambda *i: x[i] * te.sigmoid(x[i]), name="silu")
-
-
 def gelu_tanh(x: Any) -> Any:
     """Compute x times the normal distribution function, approximated by a hyperbolic tangent."""
 

@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 
 from torchroad.conversion.bags import BAGS, width_of_bags
 from torchroad.conversion.dtypes import dtype_of
-from torchroad.conversion.sizes import shape_of
+from torchroad.conversion.sizes import shape_of, size_at
 from torchroad.conversion.verified import verified
 
 Indices = Iterator[tuple[Any, Any]]
@@ -281,7 +281,7 @@ def sliced(node: Any, importer: Any) -> Any:
     before, after = (n.meta["val"].shape[axis] for n in (node.args[0], node))
     if isinstance(before, int) and isinstance(after, int) and isinstance(begin, int | None):
         return importer._slice(node)
-    begin = begin if isinstance(begin, int | None) else _size(begin, importer)
+    begin = begin if isinstance(begin, int | None) else size_at(begin, importer)
     sizes = relax.ShapeExpr([*shape_of(node, importer), begin or 0])
 
     def formula(data: Any, numbers: Any) -> Any:
@@ -295,12 +295,6 @@ def sliced(node: Any, importer: Any) -> Any:
         return te.compute(shape, element, name="slice")
 
     return importer.block_builder.emit_te(formula, x, sizes, primfunc_name_hint="slice")
-
-
-def _size(node: Any, importer: Any) -> Any:
-    """Return a size that a node holds, as an expression."""
-    value = importer.env[node]
-    return getattr(value, "value", value)
 
 
 def is_one(size: Any) -> bool:

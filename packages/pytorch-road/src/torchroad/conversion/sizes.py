@@ -14,11 +14,12 @@ from tvm import tirx
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": lambda *terms: sum(terms[1:], terms[0]),
     "Mul": lambda *factors: math.prod(factors[1:], start=factors[0]),
-    "FloorDiv": tirx.floordiv,
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), tirx.floordiv),
     "PythonMod": tirx.floormod,
     "Mod": tirx.floormod,
     "Max": tirx.max,
     "Min": tirx.min,
+    "Pow": lambda base, power: math.prod([base] * int(power)),
 }
 
 
@@ -42,6 +43,11 @@ def size_of(size: Any, node: Any, importer: Any) -> Any:
     if not isinstance(size, torch.SymInt):
         return int(size)
     return _translated(size.node.expr, _variables(node, importer))
+
+
+def size_at(node: Any, importer: Any) -> Any:
+    """Return the size that a node holds, as :func:`size_of` does."""
+    return size_of(node.meta["val"], node, importer)
 
 
 def _variables(node: Any, importer: Any) -> dict[Any, Any]:

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The survey's cases of operators that no module of torch.nn calls."""
+"""Operators that no module of torch.nn calls, on inputs of five scales, and refused operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
-import torch
+import pytest
 
-from torchroad.survey.architectures.outputs import Factory, Made
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("tvm")
 
+from judging import SCALES, judged  # noqa: E402
+
+from torchroad.example import make_example  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.survey, pytest.mark.filterwarnings("ignore")]
 aten = torch.ops.aten
 PLACES = torch.tensor([[0, 2, 1], [2, 0, 0]])
 
@@ -72,11 +78,6 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def operator_cases() -> dict[str, Factory]:
-    """Return the factories of the operators, by name."""
-    return {name: partial(_made, function) for name, function in (OPERATORS | REFUSED).items()}
-
-
 class Operator(torch.nn.Module):  # type: ignore[misc]
     """A function of a matrix as a module."""
 
@@ -89,5 +90,9 @@ class Operator(torch.nn.Module):  # type: ignore[misc]
         return self.function(x)
 
 
-def _made(function: Callable[[Any], Any]) -> Made:
-    return Operator(function), (torch.randn(5, 8),)
+@pytest.mark.parametrize("name", OPERATORS | REFUSED)
+def test_an_operator(name: str, passes: Path, survey: Callable[..., None]) -> None:
+    torch.manual_seed(0)
+    module = Operator((OPERATORS | REFUSED)[name])
+    example = make_example(lambda: (module, (torch.randn(5, 8),)), Path(name))
+    survey(lambda: judged(example, SCALES, passes), refused=name in REFUSED)

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import torch
+from outputs import Made
 from torch import Tensor, nn
-
-from torchroad.survey.architectures.outputs import Made
 
 WIDTH, ROWS = 8, 20
 

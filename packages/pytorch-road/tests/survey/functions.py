@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of functions of one number, which `survey --ulp` measures. The file needs torch alone."""
+"""A model of functions of one number, which test_ulp.py measures. The file needs torch alone."""
 
 from __future__ import annotations
 

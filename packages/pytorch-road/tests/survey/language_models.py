@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-
-from torchroad.survey.architectures.outputs import Factory, Outputs, image, tokens
+from outputs import Factory, Outputs, image, tokens
 
 STATES = "last_hidden_state"
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel, UNet2DModel
+from outputs import Factory, Made, Outputs, image
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 from torchvision.models.efficientnet import FusedMBConvConfig, MBConvConfig
 from torchvision.models.regnet import BlockParams
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.video import resnet
-
-from torchroad.survey.architectures.outputs import Factory, Made, Outputs, image
 
 CLASSES = 10
 

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import torch
+from outputs import Factory, First, Made
 from torchaudio import models
-
-from torchroad.survey.architectures.outputs import Factory, First, Made
 
 
 def _conformer() -> Made:
