@@ -229,9 +229,11 @@ def on_device(
         columns = {f"int8 on {device.name}": found[0], **columns}
         _answers.print(pictures.parts_table(steps, device.name))
         _answers.print(pictures.told_of_parts(steps, device.clock), soft_wrap=True)
+        counted = f"{on_cpu.instructions:,}" if on_cpu.instructions else "uncounted"
         _answers.print(
-            f"the CPU computes {len(parts)} groups of operators in {on_cpu.instructions:,} "
-            f"instructions for RVV; they differ from onnxruntime by at most {on_cpu.error:.1e}"
+            f"RVV code of the CPU's parts ({len(parts)}): {counted} instructions; its outputs "
+            f"differ from onnxruntime's by at most {on_cpu.error:.1e}",
+            soft_wrap=True,
         )
         errors = [relative_error(*pair) for pair in zip(found, exact, strict=True)]
         told |= {"parts": [asdict(step) for step in steps], "errors": errors}

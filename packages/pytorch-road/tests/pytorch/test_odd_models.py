@@ -16,11 +16,9 @@ tvm = pytest.importorskip("tvm")
 from tvm import relax  # noqa: E402
 
 from crosslab.errors import UserError  # noqa: E402
-from torchroad.conversion.operators import REASONS  # noqa: E402
 from torchroad.example import load_factory, make_example  # noqa: E402
 from torchroad.importer import function_of  # noqa: E402
 from torchroad.job import compare  # noqa: E402
-from torchroad.survey.operators import REFUSED, operator_cases  # noqa: E402
 
 MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "odd_torch_models.py"
 pytestmark = pytest.mark.slow
@@ -190,14 +188,3 @@ def test_what_would_be_computed_wrong_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         imported(factory, bounds)
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_function_without_a_converter_is_refused_with_the_reason(name: str) -> None:
-    """As the survey and the page say."""
-    with pytest.raises(UserError) as caught:
-        function_of(make_example(operator_cases()[name], MODELS), {})
-    reasons = [reason for reason in REASONS if caught.value.what.strip().endswith(f": {reason}")]
-    assert len(reasons) == 1
-    page = Path(__file__).parents[2] / "docs" / "pytorch.md"
-    assert f"| {name} | refused: {reasons[0]} |" in page.read_text(encoding="utf-8")

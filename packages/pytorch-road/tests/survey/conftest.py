@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def survey(record_property: Callable[[str, object], None]) -> Callable[..., None
             judged = case()
         except UserError as refusal:
             reason = refusal.what.strip().splitlines()[-1].rpartition(": ")[2]
-            record_property("survey", f"refused | {reason} | ")
+            record_property("survey", f"refused: {reason} | | ")
             assert refused, refusal.what
             return
         share = "" if judged.share is None else f"{judged.share:.1%}"
@@ -74,6 +75,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.section(table)
             rule = "|---" * (head.count("|") - 1) + "|"
             terminalreporter.write_line("\n".join([head, rule, *rows]))
-            counts = Counter(row.split(" | ")[1] for row in rows)
+            counts = Counter(re.split(" [|] |: ", row)[1] for row in rows)
             listed = ", ".join(f"{count} {word}" for word, count in counts.items())
             terminalreporter.write_line(f"{len(rows)} rows: {listed}")

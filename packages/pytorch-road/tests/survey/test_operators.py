@@ -14,9 +14,12 @@ pytest.importorskip("tvm")
 
 from judging import SCALES, judged  # noqa: E402
 
-from torchroad.example import make_example  # noqa: E402
+from crosslab.errors import UserError  # noqa: E402
+from torchroad.conversion.operators import REASONS  # noqa: E402
+from torchroad.example import Example, make_example  # noqa: E402
+from torchroad.importer import function_of  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.survey, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 aten = torch.ops.aten
 PLACES = torch.tensor([[0, 2, 1], [2, 0, 0]])
 
@@ -90,9 +93,28 @@ class Operator(torch.nn.Module):  # type: ignore[misc]
         return self.function(x)
 
 
-@pytest.mark.parametrize("name", OPERATORS | REFUSED)
-def test_an_operator(name: str, passes: Path, survey: Callable[..., None]) -> None:
+def example_of(function: Callable[[Any], Any]) -> Example:
+    """Return a function with a random matrix."""
     torch.manual_seed(0)
-    module = Operator((OPERATORS | REFUSED)[name])
-    example = make_example(lambda: (module, (torch.randn(5, 8),)), Path(name))
-    survey(lambda: judged(example, SCALES, passes), refused=name in REFUSED)
+    inputs = (torch.randn(5, 8),)
+    return make_example(lambda: (Operator(function), inputs), Path("operator"))
+
+
+@pytest.mark.survey
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator(name: str, passes: Path, survey: Callable[..., None]) -> None:
+    survey(lambda: judged(example_of(OPERATORS[name]), SCALES, passes))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_function_without_a_converter_is_refused_with_the_reason(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
+    """As the page says."""
+    with pytest.raises(UserError) as caught:
+        function_of(example_of(REFUSED[name]), {})
+    reasons = [reason for reason in REASONS if caught.value.what.strip().endswith(f": {reason}")]
+    assert len(reasons) == 1
+    page = Path(__file__).parents[2] / "docs" / "pytorch.md"
+    assert f"| {name} | refused: {reasons[0]} |" in page.read_text(encoding="utf-8")
+    record_property("survey", f"refused: {reasons[0]} | | ")

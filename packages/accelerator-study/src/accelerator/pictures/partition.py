@@ -94,7 +94,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         graph = self.model.graph
-        self.shapes = {name: value.shape for name, value in self.tensors.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {n: v.shape for n, v in self.tensors.items()}
         self.constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self.results = {value.name for value in graph.output}
         computed = []

@@ -38,11 +38,13 @@ def size_of(size: Any, node: Any, importer: Any) -> Any:
     """Return one of torch's sizes as a number or an expression of TVM's sizes.
 
     Raises:
-        TypeError: the size is not an expression of the inputs' sizes.
+        TypeError: the size is not a whole number, or not an expression of the inputs' sizes.
     """
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    return _translated(size.node.expr, _variables(node, importer))
+    if isinstance(size, torch.SymInt):
+        return _translated(size.node.expr, _variables(node, importer))
+    if not isinstance(size, int):
+        raise TypeError(f"{size} is not a size")
+    return size
 
 
 def size_at(node: Any, importer: Any) -> Any:
