@@ -75,6 +75,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.section(table)
             rule = "|---" * (head.count("|") - 1) + "|"
             terminalreporter.write_line("\n".join([head, rule, *rows]))
+        if rows and table == "survey":
             counts = Counter(re.split(" [|] |: ", row)[1] for row in rows)
-            listed = ", ".join(f"{count} {word}" for word, count in counts.items())
+            listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
             terminalreporter.write_line(f"{len(rows)} rows: {listed}")
