@@ -48,7 +48,7 @@ def survey(record_property: Callable[[str, object], None]) -> Callable[..., None
         try:
             judged = case()
         except UserError as refusal:
-            reason = refusal.what.strip().splitlines()[-1].rpartition(": ")[2]
+            reason = refusal.what.strip().splitlines()[-1].rpartition(": ")[2].strip()
             record_property("survey", f"refused: {reason} | | ")
             assert refused, refusal.what
             return

@@ -63,7 +63,8 @@ class Compiled:
 
     def __init__(self, module: Any, params: Mapping[str, Any], folder: Path) -> None:
         """Compile a module in the folder of the passes' configuration."""
-        library = folder / "model.so"
+        # A process keeps a library that it loaded from a path.
+        library = folder / f"{len(list(folder.glob('*.so')))}.so"
         target = tvm.target.Target(LabTarget("host").table())
         with target, tvm.transform.PassContext(config=PASS_CONFIG):
             built = relax.build(
