@@ -33,10 +33,15 @@ from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blo
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.rebase.merging import merge_patches, merge_tree
 from forkpatch.rebase.newbase import NewBase
+from forkpatch.safety import SYMLINK_MODE
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
 Files = Mapping[str, bytes]
+
+
+class Link(bytes):
+    """The target of a symbolic link."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,13 @@ FORMATS = (
     Format("functions of assembly", ".S", "\tli\tKEY, VALUE", "", "NAME:", "\tret\n", "\t.text"),
     Format("modules of Verilog", ".v", "  assign KEY = VALUE;", "", "module NAME;", "endmodule\n"),
     Format("hosts", ".conf", "    KEY VALUE", "", "Host NAME", ""),
+    Format("stanzas", ".control", "KEY: VALUE", "", "Package: NAME", "", between="\n"),
+    Format("entries of BibTeX", ".bib", "KEY = {VALUE},", "", "@book{NAME,", "}"),
+    Format("messages of gettext", ".po", 'msgid "KEY"\nmsgstr "VALUE"', "", "#: NAME"),
+    Format("entries of LDIF", ".ldif", "KEY: VALUE", "cn: NAME", "objectClass: box"),
+    Format("rows of CSV", ".csv", "NAME,KEY,VALUE", "", "NAME,name,NAME"),
+    Format("equations of Haskell", ".hs", "NAME (Key s) = VALUE * s", "", "NAME :: Box -> Int"),
+    Format("blocks of PHP", ".php", "set(KEY, VALUE);", "", "begin(NAME);", "end();", "<?php"),
 )
 _CODE = (".c", ".go", ".java", ".js", ".py", ".rs", ".ts")
 #: Numbers that are written as words.
@@ -226,7 +238,7 @@ class Entry:
 
 
 Records = tuple[Entry, ...]
-Tree = Mapping[str, Records | str]  # a text is another file
+Tree = Mapping[str, Records | Link]
 
 
 def written(form: Format, records: Sequence[Entry]) -> bytes:
@@ -238,7 +250,7 @@ def written(form: Format, records: Sequence[Entry]) -> bytes:
             for k, _ in entry.fields
         ]
         lines = [
-            line.replace("VALUE", _WORDS.get(v, str(v)))
+            line.replace("VALUE", _WORDS.get(v, str(v))).replace("NAME", entry.name)
             for line, (_, v) in zip(lines, entry.fields, strict=True)
         ]
         if form.name:
@@ -293,6 +305,7 @@ class _Plan:
         edit: returns a record with the patch's change.
         other: records of another file.
         is_alike: True when all records have the same fields.
+        is_named: True when a record's first line has its name.
     """
 
     path: str
@@ -302,6 +315,7 @@ class _Plan:
     other: Records
     suffix: str
     is_alike: bool
+    is_named: bool
 
     @property
     def entry(self) -> Entry:
@@ -720,6 +734,105 @@ def vendored(plan: _Plan) -> _Draft:
     return plan.draft({plan.path: plan.around(), **there}, old={plan.path: plan.records, **there})
 
 
+def both_add_a_number(plan: _Plan) -> _Draft:
+    """Patch and upstream give two new fields one number; numbers of messages are names."""
+    ours, name_at = plan.entry.having("mode", 99), plan.entry.name_at + (plan.entry.name_at > 0)
+    theirs = replace(plan.entry, fields=(("extra", 99), *plan.entry.fields), name_at=name_at)
+    both = replace(theirs, fields=(*theirs.fields, ("mode", 99)))
+    right: Tree = {plan.path: plan.around(both)}
+    patched = {plan.path: plan.around(ours)}
+    draft = plan.draft({plan.path: plan.around(theirs)}, patched=patched)
+    return draft if plan.suffix == ".proto" else replace(draft, rights=(right,), may_stop=True)
+
+
+def both_add_a_record_to_a_folder(plan: _Plan) -> _Draft:
+    """Patch and upstream add a short record of one name to two files of a folder.
+
+    Functions of C and Go then clash.
+    """
+    there, extra = f"src/other{plan.suffix}", Entry("extra", (("colour", 1),), 0)
+    old: Tree = {plan.path: plan.records, there: plan.other}
+    patched: Tree = {**old, plan.path: (*plan.records, extra)}
+    theirs = (*plan.other, extra.having("colour", 2))
+    draft = plan.draft({**old, there: theirs}, old=old, patched=patched)
+    if plan.is_named and plan.suffix in (".c", ".go"):
+        return draft
+    return replace(draft, rights=({**patched, there: theirs},), may_stop=True)
+
+
+def both_add_a_like_file(plan: _Plan) -> _Draft:
+    """Patch and upstream add files that differ in their paths and a field."""
+    ours = Entry("extra", (("colour", 1), ("shape", 2), ("size", 3), ("age", 4), ("wind", 5)), 0)
+    old: Tree = {plan.path: plan.records}
+    patched: Tree = {**old, f"src/extra{plan.suffix}": (ours,)}
+    new: Tree = {**old, f"lib/more{plan.suffix}": (ours.having("age", 44),)}
+    return plan.draft(new, old=old, patched=patched)
+
+
+def both_remove_one_of_two(plan: _Plan) -> _Draft:
+    """A record stands twice in a file; patch and upstream remove one each."""
+    first = plan.records[: plan.target], plan.records[plan.target :]
+    old = (*first[0], plan.entry, plan.other[0], *first[1])
+    ours = (*first[0], plan.other[0], *first[1])
+    theirs = (*first[0], plan.entry, plan.other[0], *first[1][1:])
+    return plan.draft({plan.path: theirs}, old={plan.path: old}, patched={plan.path: ours})
+
+
+def both_remove_one_of_two_fields(plan: _Plan) -> _Draft:
+    """A field stands twice in a record; patch and upstream remove one each."""
+    fields = plan.entry.fields
+    both = replace(plan.entry, fields=(("tag", 9), *fields, ("tag", 9)))
+    ours = replace(plan.entry, fields=both.fields[1:])
+    theirs = replace(both, fields=both.fields[:-1])
+    old, patched, new = ({plan.path: plan.around(one)} for one in (both, ours, theirs))
+    return plan.draft(new, old=old, patched=patched)
+
+
+def link_to_a_renamed_file(plan: _Plan) -> _Draft:
+    """The patch adds a link to a file that upstream renames."""
+    link = {"lib/link": Link(f"../{plan.path}".encode())}
+    there: Tree = {f"src/there{plan.suffix}": plan.records}
+    old: Tree = {plan.path: plan.records}
+    return plan.draft(there, old=old, patched={**old, **link})
+
+
+def link_of_upstream_to_a_removed_file(plan: _Plan) -> _Draft:
+    """Upstream adds a link to a file that the patch removes."""
+    link, gone = {"lib/link": Link(f"../src/gone{plan.suffix}".encode())}, f"src/gone{plan.suffix}"
+    rest: Tree = {plan.path: plan.records}
+    old: Tree = {**rest, gone: plan.other}
+    return plan.draft({**old, **link}, old=old, patched=rest)
+
+
+def longer_beside_a_twin(plan: _Plan) -> _Draft:
+    """The record gets a last field, before which a separator may come; a twin has the old text."""
+    longer, twin = plan.entry.having("colour", 9), plan.entry.named("legacy")
+    fields = (*plan.edit(plan.entry).fields, ("colour", 9))
+    return plan.draft(
+        {plan.path: plan.around(twin, longer)},
+        {plan.path: plan.around(twin, replace(longer, fields=fields))},
+    )
+
+
+def renamed_and_moved(plan: _Plan) -> _Draft:
+    """Upstream renames the record and moves it behind another, which keeps its name."""
+    other = (plan.target + 1) % len(plan.records)
+    now = [entry for entry in plan.records if entry is not plan.entry]
+    real = plan.entry.named("newname")
+    at = now.index(plan.records[other]) + 1
+    right = [*now[:at], plan.edit(real), *now[at:]]
+    return plan.perhaps(
+        {plan.path: (*now[:at], real, *now[at:])},
+        {plan.path: tuple(right)},
+    )
+
+
+def renamed_beside_a_namesake(plan: _Plan) -> _Draft:
+    """Upstream renames the record; before it, another one takes its name."""
+    other = replace(_rewritten(plan), fields=_rewritten(plan).fields[1:], name_at=0)
+    return plan.draft({plan.path: plan.around(other, plan.entry.named("newname"))})
+
+
 UPSTREAM = (
     *(copy_before, copy_after, copies_around, twin_stays, twin_stays_and_there_was_a_file),
     *(moved, exchanged, files_exchanged, legacy_twin, legacy_twin_near, removed, renamed),
@@ -730,7 +843,10 @@ UPSTREAM = (
     *(names_exchanged, doubled, joined_with_the_next, copied_to_a_version, old_version_kept),
     *(all_edited, both_add_a_word, rewritten_after_a_twin, rewritten_before_a_twin),
     *(deleted_and_moved, deleted_and_moved_out, taken_with_another_value, copies_in_two_files),
-    vendored,
+    *(vendored, both_add_a_number, both_add_a_record_to_a_folder, both_add_a_like_file),
+    *(both_remove_one_of_two, both_remove_one_of_two_fields, link_to_a_renamed_file),
+    *(link_of_upstream_to_a_removed_file, longer_beside_a_twin, renamed_and_moved),
+    renamed_beside_a_namesake,
 )
 
 
@@ -752,9 +868,13 @@ def _add(entry: Entry, key: str) -> Entry:
 _EDITS = (_set, _drop, _add)
 
 
-def cases(number: int, seed: int) -> Iterator[PlacementCase]:
-    """Yield cases; every kind of upstream change and format comes in turn."""
-    chance, pairs = random.Random(seed), [(f, u) for f in FORMATS for u in UPSTREAM]
+def cases(number: int, seed: int, only: str = "") -> Iterator[PlacementCase]:
+    """Yield cases; every kind of upstream change and format comes in turn.
+
+    ``only`` names a kind of upstream change or of format.
+    """
+    pairs = [(f, u) for f in FORMATS for u in UPSTREAM if only in ("", f.kind, u.__name__)]
+    chance = random.Random(seed)
     chance.shuffle(pairs)
     found = 0
     for turn in count():
@@ -794,11 +914,13 @@ def _case(
         others,
         form.suffix,
         alike and bool(form.start or form.end),
+        "NAME" in form.start,
     )
     draft = upstream(plan)
     trees = [draft.old, draft.patched, draft.new, *draft.rights]
     old, patched, new, *rights = (
-        {p: written(form, v) for p, v in tree.items() if not isinstance(v, str)} for tree in trees
+        {p: v if isinstance(v, Link) else written(form, v) for p, v in tree.items()}
+        for tree in trees
     )
     if old in (patched, new):
         return None
@@ -845,7 +967,9 @@ def _written(git: Git, ref: str, trees: Sequence[Files]) -> list[str]:
 
 def _changes(before: Files, after: Files) -> Changes:
     changed = {
-        path: TreeFile("100644", data) for path, data in after.items() if before.get(path) != data
+        path: TreeFile(SYMLINK_MODE if isinstance(data, Link) else "100644", data)
+        for path, data in after.items()
+        if before.get(path) != data
     }
     return {**dict.fromkeys(path for path in before if path not in after), **changed}
 
@@ -877,9 +1001,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="cases (300)")
     parser.add_argument("--seed", type=int, default=1, help="of the choices (1)")
+    parser.add_argument("--only", default="", help="a kind of upstream change or format (all)")
     parser.add_argument("--list", action="store_true", help="name wrong cases and false stops")
     options = parser.parse_args(arguments)
-    start, rows = time.perf_counter(), list(judged(list(cases(options.count, options.seed))))
+    start, rows = time.perf_counter(), list(judged([*cases(options.count, options.seed, options.only)]))
     counts = Counter((case.name.split(": ")[2], outcome) for case, outcome in rows)
     print(f"| upstream's change | {' | '.join(Outcome)} |\n|---|{'---|' * len(Outcome)}")
     for kind in [*sorted({kind for kind, _ in counts}), "all"]:

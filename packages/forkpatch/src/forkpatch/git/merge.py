@@ -96,13 +96,14 @@ def file_diffs(git: Git, old: str, new: str, *paths: str) -> dict[str, bytes]:
 
 
 def has_more(diff: bytes, line: bytes) -> bool:
-    """Return True if a diff adds a line, blanks around it aside, more often than it removes it."""
+    """Return True if a diff adds a line more often than it removes it.
+
+    Blanks around lines do not count, nor does a comma at the end.
+    """
     if line not in diff:
         return False
-    signs = (
-        text[:1] for text in diff.partition(b"\n@@ ")[2].split(b"\n") if text[1:].strip() == line
-    )
-    counts = Counter(signs)
+    lines = diff.partition(b"\n@@ ")[2].split(b"\n")
+    counts = Counter(text[:1] for text in lines if text[1:].strip() in (line, line + b","))
     return counts[b"+"] > counts[b"-"]
 
 

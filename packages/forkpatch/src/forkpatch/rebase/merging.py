@@ -29,12 +29,12 @@ from forkpatch.git.objects import (
     write_commits,
 )
 from forkpatch.model.diffs import FileDiff
-from forkpatch.rebase.newbase import NewBase
-from forkpatch.safety import FILE_MODES
+from forkpatch.rebase.newbase import NewBase, target_of
+from forkpatch.safety import FILE_MODES, SYMLINK_MODE
 from forkpatch.symbols.carrying import Carried, Versions, carried, carry, edits_of
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
-from forkpatch.symbols.text import is_outermost, said, text
+from forkpatch.symbols.text import is_outermost, text
 from forkpatch.tree.fork import PatchStep
 
 # Number of patches that are merged together: after one that is not as forecast, the rest is wasted.
@@ -117,15 +117,32 @@ class Move:
             elif diff.new is None and path != diff.old:
                 yield path, Misplacement(MODULE, f"upstream renamed {diff.old} to {path}")
             is_changed = self.here.get(path) != self.after.get(diff.new or path)
-            edits = edits_of(diff) if diff.old and is_changed else ()
+            edits = edits_of(diff) if is_changed else ()
             # Blocks inside of functions may be alike.
-            runs = (said(edit.new) for edit in edits if is_outermost(edit.new))
+            runs = (edit.new for edit in edits if is_outermost(edit.new))
             for other, row in islice((at for run in runs for at in base.standing(run, path)), 1):
                 what = f"upstream adds the same lines to {other}, at line {row + 1}"
                 yield path, Misplacement(MODULE, what)
+        yield from self._broken_links(base)
         for path in self._changed():
             if path not in expected and not self._is_followed(path):
                 yield path, Misplacement(MODULE, "the merge changes it, and the patch does not")
+
+    def _broken_links(self, base: NewBase) -> Iterator[tuple[str, Misplacement]]:
+        """Yield path and message for each new link of one side to a file that the other removes."""
+        files = self.step.patch.files
+        links = [file.new for file in files if SYMLINK_MODE in (file.new_mode, file.mode)]
+        ours = {path: self.step.after[path] for path in links if path}
+        gone = base.old.keys() - base.new.keys() - self.after.keys() if ours else set[str]()
+        for path, data in ours.items():
+            if (target := target_of(path, data)) in gone:
+                now = base.renames.get(target)
+                what = f"renamed {target} to {now}" if now else f"removed {target}"
+                yield path, Misplacement(MODULE, f"upstream {what}, to which it links")
+        removed = {file.old for file in files if file.old and file.old not in self.after}
+        for path, target in base.links.items() if removed else ():
+            if target in removed:
+                yield target, Misplacement(MODULE, f"upstream links {path} to it")
 
     def _changed(self) -> list[str]:
         paths = sorted({*self.here, *self.after})

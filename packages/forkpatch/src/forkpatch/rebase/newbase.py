@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import PurePosixPath
+from posixpath import dirname, join, normpath
 
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import file_diffs, has_more
 from forkpatch.git.objects import blob_id, list_tree, read_blobs
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
-from forkpatch.symbols.text import says_something, text
+from forkpatch.symbols.text import plain, said, says_something, text
 
 _SHORT = 3  # lines of a text that many files have, such as an empty ``__init__.py``
+_LIKE = 2 / 3  # share of a file's lines in a file that is like it
+# Suffixes of files that share the names of functions, and the head of such a function.
+_SHARING = (".c", ".go")
+_SHARED = re.compile(rb"(?!static\b)[A-Za-z_][^;=#]*\([^;]*[{,)]\s*$")
 
 
 class NewBase:
@@ -23,17 +28,17 @@ class NewBase:
 
     def __init__(self, git: Git, new: str, old: str) -> None:
         self._git, self.trees = git, (old, new)
-        self._old, self._new = list_tree(git, old), list_tree(git, new)
+        self.old, self.new = list_tree(git, old), list_tree(git, new)
         self._contents: dict[str, bytes | None] = {}
         self._grown: dict[bytes, Sequence[str]] = {}
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file; None for a missing file or a link."""
-        return self._content(*self._new.get(path, (SYMLINK_MODE, "")))
+        return self._content(*self.new.get(path, (SYMLINK_MODE, "")))
 
     def was(self, path: str) -> bytes | None:
         """Return the content that a file of the new tree had in the old one."""
-        return self._content(*self._old.get(self.old_path(path), (SYMLINK_MODE, "")))
+        return self._content(*self.old.get(self.old_path(path), (SYMLINK_MODE, "")))
 
     def _content(self, mode: str, oid: str) -> bytes | None:
         if mode == SYMLINK_MODE:
@@ -64,7 +69,7 @@ class NewBase:
 
     def is_renamed(self, path: str) -> bool:
         """Return True for a file of the old tree that has another path in the new one."""
-        return path in self._old and path in self.renames
+        return path in self.old and path in self.renames
 
     def namesakes(self, path: str) -> list[str]:
         """Return the other files of the same new name that upstream added."""
@@ -72,24 +77,43 @@ class NewBase:
         return [other for other in added if other != path and other not in self._old_paths]
 
     def having(self, data: bytes) -> list[str]:
-        """Return the files that upstream added with some content, which is not a short one."""
-        oid = blob_id(data) if data.count(b"\n") >= _SHORT else ""
-        paths = (path for path, (_, known) in self._new.items() if known == oid)
-        return [path for path in paths if path not in self._old and path not in self._old_paths]
+        """Return the files that upstream added with some content, or with most of its lines.
+
+        The content is not a short one, and no file of the old tree is as like.
+        """
+        lines = {line for line in map(plain, data.split(b"\n")) if says_something(line)}
+        if len(lines) < _SHORT:
+            return []
+        oid, telling = blob_id(data), sorted(sorted(lines), key=len)[-_SHORT:]
+        paths = {path for path, (_, known) in self.new.items() if known == oid}
+        paths |= {path for line in telling for path in self.having_more(line)}
+        added = sorted(paths - self.old.keys())
+        found = [path for path in added if _is_like(self.read(path), lines)]
+        known = (self._content(*self.old[path]) for path in (self._known(*telling) if found else ()))
+        if any(_is_like(content, lines) for content in known):
+            return []
+        return [path for path in found if path not in self._old_paths]
+
+    def _known(self, *lines: bytes) -> list[str]:
+        """Return the text files of the old tree that have one of some lines."""
+        words = (word for line in lines for word in ("-e", line.decode("utf-8", "surrogateescape")))
+        done = self._git.run("grep", "-lzIF", *words, self.trees[0], ok=(0, 1))
+        found = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        return [path.removeprefix(f"{self.trees[0]}:") for path in found]
 
     @cached_property
     def _added(self) -> dict[str, list[str]]:
         """The added files whose names the old tree did not have, by name."""
-        known = {PurePosixPath(path).name for path in self._old}
+        known = {PurePosixPath(path).name for path in self.old}
         found: dict[str, list[str]] = {}
-        for path in self._new:
+        for path in self.new:
             name = path.rpartition("/")[2]
             if name not in known:
                 found.setdefault(name, []).append(path)
         return found
 
     def having_more(self, line: bytes) -> Sequence[str]:
-        """Return the text files that have a line, blanks around it aside, more often than before.
+        """Return the text files that have a line more often than before.
 
         A file that is not in the old tree under the same path counts as new.
         """
@@ -100,25 +124,36 @@ class NewBase:
     def standing(self, run: Sequence[bytes], but: str) -> Iterator[tuple[str, int]]:
         """Yield the other files that have some lines in addition, and the row of one of them.
 
-        Fewer than three lines that say something may stand in any file.
+        Fewer than three lines that say something may stand in any file. The head of a function
+        that the old tree lacks may stand in one file of a folder.
         """
-        lines, size = set(filter(says_something, run)), len(run)
-        if len(lines) < _SHORT:
-            return
-        line = max(sorted(lines), key=len)
-        for path in self.having_more(line):
-            if path == but:
-                continue
-            now = text(path, self.read(path) or b"")
-            for row in now.rows(line):
-                if lines <= {*now.lines[max(row - size, 0) : row + size]}:
-                    yield path, row
-                    break
+        lines, size, (folder, suffix) = {*filter(says_something, said(run))}, len(run), _kind(but)
+        wanted = [(lines, "")] if len(lines) >= _SHORT else []
+        heads = filter(_SHARED.match, run) if suffix in _SHARING else ()
+        wanted += [({plain(line)}, folder) for line in heads]
+        for some, place in wanted:
+            line = max(sorted(some), key=len)
+            for path in self.having_more(line):
+                if path == but or (place and (_kind(path) != (place, suffix) or self._known(line))):
+                    continue
+                now = text(path, self.read(path) or b"")
+                for row in now.rows(line):
+                    if some <= {*now.lines[max(row - size, 0) : row + size]}:
+                        yield path, row
+                        break
 
     @cached_property
     def diffs(self) -> Mapping[str, bytes]:
         """The diff of each text file."""
         return file_diffs(self._git, *self.trees)
+
+    @cached_property
+    def links(self) -> Mapping[str, str]:
+        """The targets of the links that upstream added or changed, by path."""
+        links = (path for path, (mode, _) in self.new.items() if mode == SYMLINK_MODE)
+        changed = {path: self.new[path][1] for path in links if self.new[path] != self.old.get(path)}
+        found = read_blobs(self._git, changed.values())
+        return {path: target_of(path, found[oid] or b"") for path, oid in changed.items()}
 
     def find(self, word: str) -> list[str]:
         """Return the text files of which upstream changed a line with a word."""
@@ -138,3 +173,18 @@ class NewBase:
             named = (item for item in symbols.values() if bare_name(item.name) == name)
             found = sorted(named, key=lambda item: item.name != symbol)
             yield from ((candidate, item) for item in found)
+
+
+def target_of(path: str, link: bytes) -> str:
+    """Return the path in the tree that a link points to."""
+    return normpath(join(dirname(path), link.decode("utf-8", "surrogateescape")))
+
+
+def _kind(path: str) -> tuple[str, str]:
+    """Return a file's folder and suffix."""
+    return str(PurePosixPath(path).parent), PurePosixPath(path).suffix
+
+
+def _is_like(data: bytes | None, lines: Set[bytes]) -> bool:
+    """Return True when a file has most of some lines."""
+    return len(lines & {*map(plain, (data or b"").split(b"\n"))}) >= _LIKE * len(lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines, keys and symbols that both a patch and upstream add to a file, at two places."""
+"""Lines, keys and symbols that both a patch and upstream add to a file, or remove, at two places."""
 
 from __future__ import annotations
 
@@ -9,11 +9,23 @@ from itertools import pairwise
 
 from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
-from forkpatch.symbols.text import DOCUMENTS, WORD, Text, indent, key_of, text, without_values
+from forkpatch.symbols.text import (
+    DOCUMENTS,
+    NUMBER,
+    WORD,
+    Text,
+    indent,
+    key_of,
+    plain,
+    said,
+    text,
+    without_values,
+)
 
 _NO_NAMES = (b"//", b"/*", b"#if", b"#el", b"#endif")  # comments and conditions
 _SET = re.compile(rb"^[^()]*[=:]\s*#\W*$")
 _STATEMENT = re.compile(rb"[\w.>-]*\(#|(?:return|goto|import|include|use)\b")
+_SIBLINGS = 3  # least lines whose rising numbers tell them apart
 _FIRST_WORD = re.compile(rb"\W*[\w-]+")
 
 
@@ -26,19 +38,40 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     ours = [line for place in places for line in place.edit.new]
     theirs, known = edits.versions.added, edits.versions.old.data
     words = {word for line in ours for word in WORD.findall(line) if word in theirs.words}
-    if theirs.keys.isdisjoint(key_of(line.strip()) for line in ours) and all(
-        word in known for word in words
+    numbers = (number[1] for line in ours if (number := NUMBER.search(plain(line))))
+    if (
+        theirs.keys.isdisjoint(key_of(plain(line)) for line in ours)
+        and all(word in known for word in words)
+        and theirs.numbers.isdisjoint(numbers)
     ):
         return
     done = [range(*place.rows) for place in edits.places if place and place.is_done]
     came = [row for row in _new(edits.versions) if not any(row in rows for rows in done)]
     after = text(edits.versions.old.path, patched)
-    found = _same_line(edits.versions, places, after, came) or _same_symbol(
-        edits.versions, places, after, came
-    )
+    ways = (_same_line, _same_symbol, _same_number)
+    found = next(filter(None, (way(edits.versions, places, after, came) for way in ways)), None)
     if found:
         where = f"line {found[0] + 1} of {edits.versions.new.path}"
         yield found[0], f"upstream adds {found[1]!r}, too, at {where}"
+
+
+def both_removed(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
+    """Yield row and message for equal lines of a block that each side removes in part.
+
+    Each side leaves some of them, and the merge none.
+    """
+    old, new = edits.versions.old, edits.versions.new
+    for place in filter(None, edits.places):
+        first, last = place.edit.first, place.edit.last
+        run = said(old.lines[first:last])
+        copies = old.standing(run) if run and not place.is_done and not said(place.edit.new) else []
+        left = len(new.standing(run)) if len(copies) > 1 else 0
+        if not 0 < left < len(copies):
+            continue
+        ours = len(text(old.path, patched).standing(run))
+        top, bottom = next(old.levels(first, last, min(map(indent, old.raw[first:last]))))
+        if 0 < ours <= len(copies) - left and all(top <= row < bottom for row in copies):
+            yield place.rows[0], f"upstream removes another one of {len(copies)} equal places"
 
 
 def _new(versions: Versions) -> Iterator[int]:
@@ -118,3 +151,39 @@ def _same_symbol(
         if name not in known.symbols and row in came:
             return row, name
     return None
+
+
+def _same_number(
+    versions: Versions, places: list[Place], after: Text, came: list[int]
+) -> tuple[int, str] | None:
+    """Return row and line of a number that both sides give to a line, where it is a name.
+
+    The numbers of the block's lines of that kind rise.
+    """
+    old, new = versions.old, versions.new
+    theirs = {row: number for row in came if (number := _numbered(new, row))}
+    for place in places if theirs else ():
+        edit = place.edit
+        for row in range(edit.start, edit.start + len(edit.new)):
+            ours = _numbered(after, row)
+            same = [at for at, number in theirs.items() if number == ours]
+            if ours is None or not same:
+                continue
+            top, bottom = next(new.levels(*place.rows, ours[0]))
+            block = range(*next(old.levels(edit.first, edit.last, ours[0])))
+            found = (number for one in block if (number := _numbered(old, one)))
+            known = [number for *kind, number in found if kind == [*ours[:2]]]
+            is_name = len(known) >= _SIBLINGS and known == sorted({*known})
+            for at in same if is_name else ():
+                if top <= at < bottom:
+                    return at, new.lines[at].decode("utf-8", "replace")
+    return None
+
+
+def _numbered(where: Text, row: int) -> tuple[float, bytes, int] | None:
+    """Return depth, kind and number of a line that ends with a number; None for another line."""
+    line = where.lines[row]
+    number = NUMBER.search(line)
+    if number is None:
+        return None
+    return where.depth(row) or 0, re.sub(rb"\w+", b"#", line), int(number[1])

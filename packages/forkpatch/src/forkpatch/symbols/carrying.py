@@ -13,7 +13,7 @@ from itertools import islice
 
 from forkpatch.git.merge import Range, changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.text import WORD, Span, Text, key_of, says_something, text
+from forkpatch.symbols.text import NUMBER, WORD, Span, Text, key_of, plain, says_something, text
 
 _LIKE = 0.5  # likeness of two lines that may be one line, edited
 
@@ -100,6 +100,11 @@ class AddedLines:
     def keys(self) -> Set[bytes]:
         """The keys of the lines that have a name."""
         return {key for key in map(key_of, self._lines) if WORD.search(key)}
+
+    @cached_property
+    def numbers(self) -> Set[bytes]:
+        """The numbers that end lines."""
+        return {number[1] for line in self._lines if (number := NUMBER.search(line))}
 
     @cached_property
     def words(self) -> Set[bytes]:
@@ -251,7 +256,7 @@ def _laid(diff: FileDiff, found: Carried) -> Iterator[Place | None]:
     """Yield the edits' places; an edit without one is laid where its hunk's lines alone stand."""
     places, new = iter(found.places), found.versions.new
     for hunk in diff.hunks:
-        run = [line.strip() for line in hunk.old]
+        run = [*map(plain, hunk.old)]
         sides = [found.versions.old.standing(run), new.standing(run)] if run else [[], []]
         is_only = [len(rows) for rows in sides] == [1, 1]
         at = sides[1][0] if is_only else 0

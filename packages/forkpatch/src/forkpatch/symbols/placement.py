@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from forkpatch.git.merge import changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.additions import both_added
+from forkpatch.symbols.additions import both_added, both_removed
 from forkpatch.symbols.carrying import Carried, Place, Versions, carry
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.rivals import Elsewhere, Search
@@ -83,9 +83,8 @@ def rivalled(
     """Return the edits for which the new version has other places, or has the same already."""
     found = _with_rivals(edits, [place for place in edits.places if place], elsewhere)
     new = edits.versions.new
-    twice = (
-        Misplacement(_symbol(new, (row, row)), what) for row, what in both_added(edits, patched)
-    )
+    both = (*both_added(edits, patched), *both_removed(edits, patched))
+    twice = (Misplacement(_symbol(new, (row, row)), what) for row, what in both)
     return (*found, *twice)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a file, compared without the blanks around them, and its blocks by indent.
+"""The lines of a file, compared without blanks around them and commas, and blocks by indent.
 
 Blocks are found in every language and format alike: a block is a run of lines with at least the
 same indent, with the line above it, its head. A heading in brackets (``[name]``), a separator
@@ -21,6 +21,8 @@ _CONDITION = re.compile(rb"#\s*(?:if|el|endif)")
 DOCUMENTS = (".rst", ".txt", ".md")
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
+#: The number at the end of a line that gives it a name.
+NUMBER = re.compile(rb"[\w)] *[=:] *(\d+)\W*$")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
 # A quoted first argument that other arguments follow.
 _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(?=\s*,)")
@@ -33,8 +35,13 @@ _HEAD = 10  # most lines of a head
 
 #: First row and row after the last, from 0.
 Span = tuple[int, int]
-#: The lines of a file, and the same lines without blanks around them.
+#: The lines of a file, and the same lines as :func:`plain` returns them.
 Rows = tuple[list[bytes], list[bytes]]
+
+
+def plain(line: bytes) -> bytes:
+    """Return a line without the blanks around it, and without the comma at its end."""
+    return line.strip().removesuffix(b",")
 
 
 def says_something(line: bytes) -> bool:
@@ -43,8 +50,8 @@ def says_something(line: bytes) -> bool:
 
 
 def said(lines: Sequence[bytes]) -> list[bytes]:
-    """Return lines without blanks around them, from the first to the last that say something."""
-    run = [line.strip() for line in lines]
+    """Return lines as they are compared, from the first to the last that say something."""
+    run = [plain(line) for line in lines]
     rows = [row for row, line in enumerate(run) if says_something(line)]
     return run[rows[0] : rows[-1] + 1] if rows else []
 
@@ -65,7 +72,7 @@ def without_values(line: bytes) -> bytes:
     line = line.removeprefix(b"- ")
     key = _QUOTED_KEY.match(line) if b"(" in line else None
     at = key.end() if key else 0
-    return line[:at] + _VALUE.sub(b"#", line[at:]).rstrip(b",")
+    return line[:at] + _VALUE.sub(b"#", line[at:])
 
 
 @lru_cache(maxsize=1 << 16)  # both sides of each patch ask for the lines that upstream added
@@ -102,14 +109,14 @@ class Text:
 
     Attributes:
         raw: the lines, each with its line feed.
-        lines: the same lines without blanks around them.
+        lines: the same lines as they are compared.
     """
 
     def __init__(self, path: str, data: bytes, rows: Rows | None = None) -> None:
         self.path = path
         self.data = data
         raw = split_lines(data) if rows is None else rows[0]
-        self.raw, self.lines = rows or (raw, [line.strip() for line in raw])
+        self.raw, self.lines = rows or (raw, [*map(plain, raw)])
         self._is_markdown = path.endswith(".md")
         self._standing: dict[tuple[bytes, ...], list[int]] = {}
 
@@ -118,13 +125,13 @@ class Text:
         raw, lines, at = list[bytes](), list[bytes](), 0
         for (first, last), new in edits:
             raw += [*self.raw[at:first], *new]
-            lines += [*self.lines[at:first], *(line.strip() for line in new)]
+            lines += [*self.lines[at:first], *map(plain, new)]
             at = last
         return Text(self.path, data, (raw + self.raw[at:], lines + self.lines[at:]))
 
     @cached_property
     def _joined(self) -> bytes:
-        """The lines without blanks around them, each between two line feeds."""
+        """The compared lines, each between two line feeds."""
         return b"\n".join([b"", *self.lines, b""])
 
     @cached_property
@@ -198,7 +205,7 @@ class Text:
         while first and row - first < _HEAD:
             first -= 1
             above = self.depth(first)
-            if above is None or above < depth or self.lines[first][-1:] in b",;{}[":
+            if above is None or above < depth or self.raw[first].rstrip()[-1:] in b",;{}[":
                 return row
             if above == depth:
                 return first
