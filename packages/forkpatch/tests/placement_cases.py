@@ -670,14 +670,14 @@ def all_edited(plan: _Plan) -> _Draft:
 
 
 def both_add_a_word(plan: _Plan) -> _Draft:
-    """Patch and upstream add a key with words as values; code may call a function twice."""
+    """Patch and upstream add a key with words as values; code and jobs may do a thing twice."""
     ours = plan.entry.having("mode", -1)
     name_at = plan.entry.name_at + (plan.entry.name_at > 0)
     theirs = replace(plan.entry, fields=(("mode", -2), *plan.entry.fields), name_at=name_at)
     both = replace(theirs, fields=(*theirs.fields, ("mode", -1)))
     patched = {plan.path: plan.around(ours)}
     draft = plan.draft({plan.path: plan.around(theirs)}, patched=patched)
-    is_code = plan.suffix in _CODE
+    is_code = plan.suffix in (*_CODE, ".yml")
     return (
         replace(draft, rights=({plan.path: plan.around(both)},), may_stop=True)
         if is_code

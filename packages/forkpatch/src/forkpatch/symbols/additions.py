@@ -18,6 +18,7 @@ from forkpatch.symbols.text import (
     key_of,
     plain,
     said,
+    says_something,
     text,
     without_values,
 )
@@ -58,20 +59,30 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
 def both_removed(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     """Yield row and message for equal lines of a block that each side removes in part.
 
-    Each side leaves some of them, and the merge none.
+    Upstream removes one of each line that the patch removes. Each side leaves some, the merge none.
     """
     old, new = edits.versions.old, edits.versions.new
-    for place in filter(None, edits.places):
-        first, last = place.edit.first, place.edit.last
-        run = said(old.lines[first:last])
-        copies = old.standing(run) if run and not place.is_done and not said(place.edit.new) else []
-        left = len(new.standing(run)) if len(copies) > 1 else 0
-        if not 0 < left < len(copies):
+    places = [place for place in edits.places if place and not place.is_done]
+    # Several edits may do no more than remove one line from a run of lines that read alike.
+    for some in (places, *([place] for place in places)) if len(places) > 1 else [places]:
+        rows = [row for place in some for row in range(place.edit.first, place.edit.last)]
+        kept = {plain(line) for place in some for line in place.edit.new}
+        lines = {line for line in (old.lines[row] for row in rows) if says_something(line)}
+        came = any(says_something(line) for line in kept - lines)
+        lines -= kept
+        if came or any(len(new.rows(line)) >= len(old.rows(line)) for line in lines):
             continue
-        ours = len(text(old.path, patched).standing(run))
-        top, bottom = next(old.levels(first, last, min(map(indent, old.raw[first:last]))))
-        if 0 < ours <= len(copies) - left and all(top <= row < bottom for row in copies):
-            yield place.rows[0], f"upstream removes another one of {len(copies)} equal places"
+        after, depth = text(old.path, patched), min((old.depth(row) or 0 for row in rows), default=0)
+        for line in sorted(lines):
+            count, ours, theirs = (len(side.rows(line)) for side in (old, after, new))
+            if not 0 < ours <= count - theirs < count:
+                continue
+            levels = old.levels(rows[0], rows[-1] + 1, depth)
+            block = next(range(*span) for span in levels if span[0] < rows[0] or span[1] == len(old.raw))
+            if all(row in block for row in old.rows(line)):
+                what = line.decode("utf-8", "replace")
+                yield some[0].rows[0], f"upstream removes another one of {count} lines {what!r}"
+                return
 
 
 def _new(versions: Versions) -> Iterator[int]:
@@ -99,7 +110,8 @@ def _same_line(
         start, size = place.edit.start, len(place.edit.new)
         for row in range(start, start + size):
             for at in theirs.get(key_of(after.lines[row]), ()):
-                if _is_same(versions, place, (after, row), at):
+                is_same = _is_same(versions, place, (after, row), at)
+                if is_same and _are_like(versions, place, at):
                     return at, after.lines[row].decode("utf-8", "replace")
     return None
 
@@ -134,6 +146,29 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     is_key = is_key and b"+=" not in line
     is_same = bool(is_key) or without_values(line) == without_values(other)
     return line == other or (is_same and all(key_of(text) != key for text in block))
+
+
+def _are_like(versions: Versions, place: Place, at: int) -> bool:
+    """Return True when half of the lines of an edit, and of upstream's at a row, are in both.
+
+    But for prose, half of the lines of one are enough; in a block, or in code, a single line is.
+    """
+    new = versions.new
+    depth = min(map(indent, place.edit.new))
+    in_block = next(new.levels(*place.rows, depth)) != (0, len(new.lines))
+    if in_block or outline(new.path, new.data).is_parsed:
+        return True
+    top, bottom = at, at + 1
+    while top and versions.to_old[top - 1] < 0:
+        top -= 1
+    while versions.to_old[bottom] < 0:
+        bottom += 1
+    ours, theirs = (
+        {key_of(line) for line in lines if says_something(line)}
+        for lines in (map(plain, place.edit.new), new.lines[top:bottom])
+    )
+    size = max if new.path.endswith(DOCUMENTS) else min
+    return 2 * len(ours & theirs) >= size(len(ours), len(theirs))
 
 
 def _same_symbol(

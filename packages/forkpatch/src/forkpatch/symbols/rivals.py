@@ -16,7 +16,6 @@ from typing import Protocol
 from forkpatch.symbols.carrying import Carried, Place
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
 from forkpatch.symbols.text import (
-    DOCUMENTS,
     WORD,
     Span,
     Text,
@@ -31,6 +30,7 @@ _BLOCK = 200  # most lines of a block that is searched by its lost lines
 _LOST = 12  # most lost lines of a block that are searched
 _FILES = 10  # most files with a line that tells places apart
 _NEAR = (4, 9)  # lines near an edit
+_NAMES = 20  # most lines between an edit and the name of its block
 _WORDS = re.compile(rb"[\w.-]+")
 _SLACK = 3  # lines by which a block may have grown
 
@@ -315,8 +315,8 @@ class Search:
         )
         is_same = pair.home.symbol() == pair.there.symbol()
         known = outline(old.path, old.data).symbols.values() if is_same else ()
-        heads = {item.first - 1 for item in known}
-        for row in _names(pair.home, pair.depth):
+        heads = {item.first - 1 for item in known if item.name != MODULE}
+        for row in _names(pair.home):
             if row in heads:
                 continue
             kind, is_above, line = _kind(old, row), row < pair.first, pair.lines[row]
@@ -425,39 +425,24 @@ def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[
     return up + (up == most[0] and top), down + (down == most[1] and bottom)
 
 
-def _names(home: _Spot, depth: float) -> list[int]:
-    """Return the rows near an edit that may name its block, the nearest first.
-
-    A name in a text without indent is underlined or, but for prose, follows an empty line.
-    """
-    lines, (first, last), (top, bottom) = home.text.lines, home.rows, home.block(0)
-    if depth > 0:
-        rows = {*range(max(first - _NEAR[1], top), min(last + _NEAR[1], bottom))}
-        rows |= {block[0] for block in home.levels() if block[1] - block[0] < len(lines)}
-        rows -= {*range(first, last)}
-    else:
-        near = range(max(first - _NEAR[1], 0), first)
-        is_prose = home.text.path.endswith(DOCUMENTS)
-        below = (lines[row + 1] if row + 1 < len(lines) else b"" for row in near)
-        rows = {
-            row
-            for row, line in zip(near, below, strict=True)
-            if (line and not says_something(line))
-            or not (is_prose or (row and says_something(lines[row - 1])))
-        }
-    return sorted(rows, key=lambda row: abs(row - first))
+def _names(home: _Spot) -> list[int]:
+    """Return the rows near an edit that may name its block, the nearest first."""
+    (first, last), (top, bottom), size = home.rows, home.block(0), len(home.text.lines)
+    rows = {*range(max(first - _NAMES, top), min(last + _NAMES, bottom))}
+    rows |= {block[0] for block in home.levels() if block[1] - block[0] < size}
+    return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
 
 
 def _kind(where: Text, row: int) -> tuple[float, bytes]:
     """Return a line's depth, and the line without its words.
 
-    A line that is no head of a block keeps its first word.
+    A line that is not the head of a block, and not underlined, keeps its first word.
     """
-    line, below = where.lines[row], where.depth(min(row + 1, len(where.lines) - 1)) or 0
-    depth = where.depth(row) or 0
-    first = 0 if below > depth else 1
-    words = [*_WORDS.finditer(line)]
-    at = words[0].end() if first and len(words) > 1 else 0
+    line, depth, below = where.lines[row], where.depth(row) or 0, min(row + 1, len(where.lines) - 1)
+    is_underlined = bool(where.lines[below]) and not says_something(where.lines[below])
+    is_head = is_underlined or (where.depth(below) or 0) > depth
+    word = None if is_head else _WORDS.search(line)
+    at = word.end() if word else 0
     return depth, line[:at] + _WORDS.sub(b"#", line[at:])
 
 

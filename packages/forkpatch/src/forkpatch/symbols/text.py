@@ -18,7 +18,7 @@ _HEADING = re.compile(rb"\[+[^\[\]=,]+\]+$|---$")
 _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma|undef|error)")
 _CONDITION = re.compile(rb"#\s*(?:if|el|endif)")
 #: Suffixes of files for readers.
-DOCUMENTS = (".rst", ".txt", ".md")
+DOCUMENTS = (".rst", ".txt", ".md", ".adoc", *(f".{section}" for section in range(1, 9)))
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
 #: The number at the end of a line that gives it a name.
@@ -26,7 +26,7 @@ NUMBER = re.compile(rb"[\w)] *[=:] *(\d+)\W*$")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
 # A quoted first argument that other arguments follow.
 _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(?=\s*,)")
-_PAIR = re.compile(rb"([\w./\"' -]+[:=](?![:=])\s*)[^(){}\[\]=]+$")
+_PAIR = re.compile(rb"([\w./\"' ()-]+[:=](?![:=])\s*)[^(){}\[\]=]+$")
 _END_TAG = re.compile(rb"</[\w:-]+>$")
 _LAST_WORD = re.compile(rb"[\w./-]+[^\w#]*$")
 _REACH = 400  # most lines that are read to find the border of a block
