@@ -1004,7 +1004,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", help="a kind of upstream change or format (all)")
     parser.add_argument("--list", action="store_true", help="name wrong cases and false stops")
     options = parser.parse_args(arguments)
-    start, rows = time.perf_counter(), list(judged([*cases(options.count, options.seed, options.only)]))
+    start, drawn = time.perf_counter(), cases(options.count, options.seed, options.only)
+    rows = list(judged(list(drawn)))
     counts = Counter((case.name.split(": ")[2], outcome) for case, outcome in rows)
     print(f"| upstream's change | {' | '.join(Outcome)} |\n|---|{'---|' * len(Outcome)}")
     for kind in [*sorted({kind for kind, _ in counts}), "all"]:

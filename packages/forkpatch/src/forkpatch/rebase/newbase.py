@@ -89,7 +89,9 @@ class NewBase:
         paths |= {path for line in telling for path in self.having_more(line)}
         added = sorted(paths - self.old.keys())
         found = [path for path in added if _is_like(self.read(path), lines)]
-        known = (self._content(*self.old[path]) for path in (self._known(*telling) if found else ()))
+        known = (
+            self._content(*self.old[path]) for path in (self._known(*telling) if found else ())
+        )
         if any(_is_like(content, lines) for content in known):
             return []
         return [path for path in found if path not in self._old_paths]
@@ -151,7 +153,9 @@ class NewBase:
     def links(self) -> Mapping[str, str]:
         """The targets of the links that upstream added or changed, by path."""
         links = (path for path, (mode, _) in self.new.items() if mode == SYMLINK_MODE)
-        changed = {path: self.new[path][1] for path in links if self.new[path] != self.old.get(path)}
+        changed = {
+            path: self.new[path][1] for path in links if self.new[path] != self.old.get(path)
+        }
         found = read_blobs(self._git, changed.values())
         return {path: target_of(path, found[oid] or b"") for path, oid in changed.items()}
 

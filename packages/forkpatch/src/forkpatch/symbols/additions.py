@@ -11,13 +11,14 @@ from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
 from forkpatch.symbols.text import (
     DOCUMENTS,
-    NUMBER,
+    FIRST_WORD,
     WORD,
     Text,
     indent,
     key_of,
+    keys_of,
+    numbered,
     plain,
-    said,
     says_something,
     text,
     without_values,
@@ -27,7 +28,6 @@ _NO_NAMES = (b"//", b"/*", b"#if", b"#el", b"#endif")  # comments and conditions
 _SET = re.compile(rb"^[^()]*[=:]\s*#\W*$")
 _STATEMENT = re.compile(rb"[\w.>-]*\(#|(?:return|goto|import|include|use)\b")
 _SIBLINGS = 3  # least lines whose rising numbers tell them apart
-_FIRST_WORD = re.compile(rb"\W*[\w-]+")
 
 
 def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
@@ -39,18 +39,16 @@ def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     ours = [line for place in places for line in place.edit.new]
     theirs, known = edits.versions.added, edits.versions.old.data
     words = {word for line in ours for word in WORD.findall(line) if word in theirs.words}
-    numbers = (number[1] for line in ours if (number := NUMBER.search(plain(line))))
-    if (
-        theirs.keys.isdisjoint(key_of(plain(line)) for line in ours)
-        and all(word in known for word in words)
-        and theirs.numbers.isdisjoint(numbers)
+    if theirs.keys.isdisjoint(key for line in ours for key in keys_of(plain(line))) and all(
+        word in known for word in words
     ):
         return
     done = [range(*place.rows) for place in edits.places if place and place.is_done]
     came = [row for row in _new(edits.versions) if not any(row in rows for rows in done)]
     after = text(edits.versions.old.path, patched)
-    ways = (_same_line, _same_symbol, _same_number)
-    found = next(filter(None, (way(edits.versions, places, after, came) for way in ways)), None)
+    found = _same_line(edits.versions, places, after, came) or _same_symbol(
+        edits.versions, places, after, came
+    )
     if found:
         where = f"line {found[0] + 1} of {edits.versions.new.path}"
         yield found[0], f"upstream adds {found[1]!r}, too, at {where}"
@@ -72,14 +70,17 @@ def both_removed(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
         lines -= kept
         if came or any(len(new.rows(line)) >= len(old.rows(line)) for line in lines):
             continue
-        after, depth = text(old.path, patched), min((old.depth(row) or 0 for row in rows), default=0)
+        after, depth = (
+            text(old.path, patched),
+            min((old.depth(row) or 0 for row in rows), default=0),
+        )
         for line in sorted(lines):
             count, ours, theirs = (len(side.rows(line)) for side in (old, after, new))
             if not 0 < ours <= count - theirs < count:
                 continue
-            levels = old.levels(rows[0], rows[-1] + 1, depth)
-            block = next(range(*span) for span in levels if span[0] < rows[0] or span[1] == len(old.raw))
-            if all(row in block for row in old.rows(line)):
+            levels, end = old.levels(rows[0], rows[-1] + 1, depth), len(old.lines)
+            top, bottom = next(span for span in levels if span[0] < rows[0] or span[1] == end)
+            if all(top <= row < bottom for row in old.rows(line)):
                 what = line.decode("utf-8", "replace")
                 yield some[0].rows[0], f"upstream removes another one of {count} lines {what!r}"
                 return
@@ -104,12 +105,13 @@ def _same_line(
     theirs: dict[bytes, list[int]] = {}
     for row in came:
         line = versions.new.lines[row]
-        if not line.startswith(_NO_NAMES) and WORD.search(key := key_of(line)):
+        for key in () if line.startswith(_NO_NAMES) else keys_of(line):
             theirs.setdefault(key, []).append(row)
     for place in places if theirs else ():
         start, size = place.edit.start, len(place.edit.new)
         for row in range(start, start + size):
-            for at in theirs.get(key_of(after.lines[row]), ()):
+            keys = keys_of(after.lines[row])
+            for at in (at for key in keys for at in theirs.get(key, ())):
                 is_same = _is_same(versions, place, (after, row), at)
                 if is_same and _are_like(versions, place, at):
                     return at, after.lines[row].decode("utf-8", "replace")
@@ -128,10 +130,12 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     depth = min(depths)
     top, bottom = next(new.levels(*place.rows, depth))
     if (after.depth(row) or 0) > depth:  # the name of a new block, if it told all blocks apart
-        if new.path.endswith(DOCUMENTS):  # samples of code have no names
-            return False
-        word = _FIRST_WORD.match(line)
-        if line != other or word is None or after.lines[after.head(row)] != new.lines[new.head(at)]:
+        word, heads = (
+            FIRST_WORD.match(line),
+            (after.lines[after.head(row)], new.lines[new.head(at)]),
+        )
+        # Samples of code in documents have no names.
+        if new.path.endswith(DOCUMENTS) or not word or line != other or heads[0] != heads[1]:
             return False
         named = [text for text in old.lines if text.startswith(word[0])]
         added = after.lines[edit.start : edit.start + len(edit.new)]
@@ -145,6 +149,10 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     is_key = _SET.search(key) if is_code else not _STATEMENT.match(key)
     is_key = is_key and b"+=" not in line
     is_same = bool(is_key) or without_values(line) == without_values(other)
+    if key != key_of(other):  # a number is a name if those of the block rise
+        kind, _ = numbered(line) or (b"", 0)
+        known = [one[1] for one in map(numbered, block) if one and one[0] == kind]
+        return len(known) >= _SIBLINGS and known == sorted({*known})
     return line == other or (is_same and all(key_of(text) != key for text in block))
 
 
@@ -164,7 +172,7 @@ def _are_like(versions: Versions, place: Place, at: int) -> bool:
     while versions.to_old[bottom] < 0:
         bottom += 1
     ours, theirs = (
-        {key_of(line) for line in lines if says_something(line)}
+        {key_of(line) for line in lines if says_something(line) and not versions.old.rows(line)}
         for lines in (map(plain, place.edit.new), new.lines[top:bottom])
     )
     size = max if new.path.endswith(DOCUMENTS) else min
@@ -186,39 +194,3 @@ def _same_symbol(
         if name not in known.symbols and row in came:
             return row, name
     return None
-
-
-def _same_number(
-    versions: Versions, places: list[Place], after: Text, came: list[int]
-) -> tuple[int, str] | None:
-    """Return row and line of a number that both sides give to a line, where it is a name.
-
-    The numbers of the block's lines of that kind rise.
-    """
-    old, new = versions.old, versions.new
-    theirs = {row: number for row in came if (number := _numbered(new, row))}
-    for place in places if theirs else ():
-        edit = place.edit
-        for row in range(edit.start, edit.start + len(edit.new)):
-            ours = _numbered(after, row)
-            same = [at for at, number in theirs.items() if number == ours]
-            if ours is None or not same:
-                continue
-            top, bottom = next(new.levels(*place.rows, ours[0]))
-            block = range(*next(old.levels(edit.first, edit.last, ours[0])))
-            found = (number for one in block if (number := _numbered(old, one)))
-            known = [number for *kind, number in found if kind == [*ours[:2]]]
-            is_name = len(known) >= _SIBLINGS and known == sorted({*known})
-            for at in same if is_name else ():
-                if top <= at < bottom:
-                    return at, new.lines[at].decode("utf-8", "replace")
-    return None
-
-
-def _numbered(where: Text, row: int) -> tuple[float, bytes, int] | None:
-    """Return depth, kind and number of a line that ends with a number; None for another line."""
-    line = where.lines[row]
-    number = NUMBER.search(line)
-    if number is None:
-        return None
-    return where.depth(row) or 0, re.sub(rb"\w+", b"#", line), int(number[1])

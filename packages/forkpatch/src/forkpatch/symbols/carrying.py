@@ -13,7 +13,7 @@ from itertools import islice
 
 from forkpatch.git.merge import Range, changed_lines
 from forkpatch.model.diffs import FileDiff
-from forkpatch.symbols.text import NUMBER, WORD, Span, Text, key_of, plain, says_something, text
+from forkpatch.symbols.text import WORD, Span, Text, keys_of, plain, says_something, text
 
 _LIKE = 0.5  # likeness of two lines that may be one line, edited
 
@@ -98,13 +98,8 @@ class AddedLines:
 
     @cached_property
     def keys(self) -> Set[bytes]:
-        """The keys of the lines that have a name."""
-        return {key for key in map(key_of, self._lines) if WORD.search(key)}
-
-    @cached_property
-    def numbers(self) -> Set[bytes]:
-        """The numbers that end lines."""
-        return {number[1] for line in self._lines if (number := NUMBER.search(line))}
+        """The keys of the lines that have a name, or a number for one."""
+        return {key for line in self._lines for key in keys_of(line)}
 
     @cached_property
     def words(self) -> Set[bytes]:

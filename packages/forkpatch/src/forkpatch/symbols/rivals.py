@@ -7,7 +7,6 @@ one place has a line that the other lost, that block decides.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import count, islice, pairwise
@@ -17,11 +16,13 @@ from forkpatch.symbols.carrying import Carried, Place
 from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
 from forkpatch.symbols.text import (
     WORD,
+    WORDS,
     Span,
     Text,
     indent,
     said,
     says_something,
+    shape,
     text,
 )
 
@@ -31,7 +32,6 @@ _LOST = 12  # most lost lines of a block that are searched
 _FILES = 10  # most files with a line that tells places apart
 _NEAR = (4, 9)  # lines near an edit
 _NAMES = 20  # most lines between an edit and the name of its block
-_WORDS = re.compile(rb"[\w.-]+")
 _SLACK = 3  # lines by which a block may have grown
 
 
@@ -441,9 +441,9 @@ def _kind(where: Text, row: int) -> tuple[float, bytes]:
     line, depth, below = where.lines[row], where.depth(row) or 0, min(row + 1, len(where.lines) - 1)
     is_underlined = bool(where.lines[below]) and not says_something(where.lines[below])
     is_head = is_underlined or (where.depth(below) or 0) > depth
-    word = None if is_head else _WORDS.search(line)
-    at = word.end() if word else 0
-    return depth, line[:at] + _WORDS.sub(b"#", line[at:])
+    words = [] if is_head else [*WORDS.finditer(line)]
+    at = words[0].end() if len(words) > 1 or any(word[0] == line for word in words) else 0
+    return depth, line[:at] + shape(line[at:])
 
 
 def _family(symbol: str) -> str:

@@ -21,8 +21,11 @@ _CONDITION = re.compile(rb"#\s*(?:if|el|endif)")
 DOCUMENTS = (".rst", ".txt", ".md", ".adoc", *(f".{section}" for section in range(1, 9)))
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
-#: The number at the end of a line that gives it a name.
-NUMBER = re.compile(rb"[\w)] *[=:] *(\d+)\W*$")
+_NUMBERED = re.compile(rb"([^=:]*\w *[=:] *)(\d+)\W*$")
+#: The words of a line, with dots and hyphens.
+WORDS = re.compile(rb"[\w.-]+")
+#: The first word of a line, with the signs before it.
+FIRST_WORD = re.compile(rb"\W*[\w.-]+")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
 # A quoted first argument that other arguments follow.
 _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(?=\s*,)")
@@ -83,6 +86,25 @@ def key_of(line: bytes) -> bytes:
     key = without_values(_END_TAG.sub(b"", line))
     word = _LAST_WORD.search(key)
     return key[: word.start()] + b"#" if word and WORD.search(key[: word.start()]) else key
+
+
+def keys_of(line: bytes) -> Iterator[bytes]:
+    """Yield the keys of a line: :func:`key_of`, if it has a name, and the number that it sets."""
+    if WORD.search(key := key_of(line)):
+        yield key
+    if number := numbered(line):
+        yield b"%s %d" % number
+
+
+def numbered(line: bytes) -> tuple[bytes, int] | None:
+    """Return the shape and the number of a line that sets one; None for another line."""
+    found = _NUMBERED.match(line)
+    return (shape(found[1]), int(found[2])) if found else None
+
+
+def shape(line: bytes) -> bytes:
+    """Return a line without its words."""
+    return WORDS.sub(b"#", line)
 
 
 def indent(line: bytes, signs: bytes = b" ") -> int:
