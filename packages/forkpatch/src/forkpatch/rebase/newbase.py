@@ -89,10 +89,8 @@ class NewBase:
         paths |= {path for line in telling for path in self.having_more(line)}
         added = sorted(paths - self.old.keys())
         found = [path for path in added if _is_like(self.read(path), lines)]
-        known = (
-            self._content(*self.old[path]) for path in (self._known(*telling) if found else ())
-        )
-        if any(_is_like(content, lines) for content in known):
+        known = self._known(*telling) if found else ()
+        if any(_is_like(self._content(*self.old[path]), lines) for path in known):
             return []
         return [path for path in found if path not in self._old_paths]
 
@@ -152,10 +150,8 @@ class NewBase:
     @cached_property
     def links(self) -> Mapping[str, str]:
         """The targets of the links that upstream added or changed, by path."""
-        links = (path for path, (mode, _) in self.new.items() if mode == SYMLINK_MODE)
-        changed = {
-            path: self.new[path][1] for path in links if self.new[path] != self.old.get(path)
-        }
+        links = {path: oid for path, (mode, oid) in self.new.items() if mode == SYMLINK_MODE}
+        changed = {path: oid for path, oid in links.items() if oid not in self.old.get(path, ())}
         found = read_blobs(self._git, changed.values())
         return {path: target_of(path, found[oid] or b"") for path, oid in changed.items()}
 

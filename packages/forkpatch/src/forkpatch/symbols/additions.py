@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines, keys and symbols that both a patch and upstream add to a file, or remove, at two places."""
+"""Lines, keys and symbols that a patch and upstream both add to a file, or both remove."""
 
 from __future__ import annotations
 
@@ -70,10 +70,8 @@ def both_removed(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
         lines -= kept
         if came or any(len(new.rows(line)) >= len(old.rows(line)) for line in lines):
             continue
-        after, depth = (
-            text(old.path, patched),
-            min((old.depth(row) or 0 for row in rows), default=0),
-        )
+        after = text(old.path, patched)
+        depth = min((old.depth(row) or 0 for row in rows), default=0)
         for line in sorted(lines):
             count, ours, theirs = (len(side.rows(line)) for side in (old, after, new))
             if not 0 < ours <= count - theirs < count:
