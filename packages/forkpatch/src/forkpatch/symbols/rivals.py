@@ -302,31 +302,25 @@ class Search:
         It is the nearest line of its kind; git's place has another one of that kind, and the lines
         beside the name are new. The head of a symbol that git's place is in, too, is no such name.
         """
-        old, new, seen = (
-            self._versions.old,
-            self._versions.new,
-            set[tuple[tuple[float, bytes], bool]](),
-        )
+        old, new = self._versions.old, self._versions.new
         is_same = pair.home.symbol() == pair.there.symbol()
         known = outline(old.path, old.data).symbols.values() if is_same else ()
         heads = {item.first - 1 for item in known if item.name != MODULE}
-        for row in _names(pair.home):
-            if row in heads:
+        nearest = dict[tuple[tuple[float, bytes], bool], int]()
+        for row in (row for row in _names(pair.home) if row not in heads):
+            nearest.setdefault((_kind(old, row), row < pair.first), row)
+        (top, bottom), end = pair.there.rows, len(new.lines)
+        for (kind, is_above), row in nearest.items():
+            line = pair.lines[row]
+            if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
                 continue
-            kind, is_above, line = _kind(old, row), row < pair.first, pair.lines[row]
-            is_nearest = (kind, is_above) not in seen
-            seen.add((kind, is_above))
-            if not is_nearest or not pair.says(row) or len(old.rows(line)) > 1:
-                continue
-            (top, bottom), end = pair.there.rows, len(new.lines)
-            for at in new.rows(line) if len(new.rows(line)) == 1 else ():
-                side = range(top - 1, -1, -1) if is_above else range(bottom, end)
-                away = range(at + 1, end) if is_above else range(at - 1, -1, -1)
-                rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
-                beside = next((one for one in away[:_SLACK] if says_something(new.lines[one])), at)
-                is_new = self._versions.to_old[beside] < 0 and _kind(new, beside) != kind
-                if rival != at and is_new:
-                    return _message(new.path, at, line)
+            (at,) = new.rows(line)
+            side = range(top - 1, -1, -1) if is_above else range(bottom, end)
+            away = range(at + 1, end) if is_above else range(at - 1, -1, -1)
+            rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
+            beside = next((one for one in away[:_SLACK] if says_something(new.lines[one])), at)
+            if rival != at and self._versions.to_old[beside] < 0 and _kind(new, beside) != kind:
+                return _message(new.path, at, line)
         return ""
 
     def _exchanged(self, pair: _Pair) -> str:

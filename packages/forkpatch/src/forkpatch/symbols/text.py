@@ -78,7 +78,7 @@ def without_values(line: bytes) -> bytes:
     return line[:at] + _VALUE.sub(b"#", line[at:])
 
 
-@lru_cache(maxsize=1 << 16)  # both sides of each patch ask for the lines that upstream added
+@lru_cache(maxsize=1 << 16)
 def key_of(line: bytes) -> bytes:
     """Return a line without its value: the text after ``=`` or ``:``, or else the last word."""
     if pair := _PAIR.match(line.removeprefix(b"- ")):
@@ -88,12 +88,11 @@ def key_of(line: bytes) -> bytes:
     return key[: word.start()] + b"#" if word and WORD.search(key[: word.start()]) else key
 
 
-def keys_of(line: bytes) -> Iterator[bytes]:
-    """Yield the keys of a line: :func:`key_of`, if it has a name, and the number that it sets."""
-    if WORD.search(key := key_of(line)):
-        yield key
-    if number := numbered(line):
-        yield b"%s %d" % number
+@lru_cache(maxsize=1 << 16)  # both sides of each patch ask for the lines that upstream added
+def keys_of(line: bytes) -> tuple[bytes, ...]:
+    """Return the keys of a line: :func:`key_of`, if it has a name, and the number that it sets."""
+    key, number = key_of(line), numbered(line)
+    return (*([key] if WORD.search(key) else []), *([b"%s %d" % number] if number else []))
 
 
 def numbered(line: bytes) -> tuple[bytes, int] | None:
