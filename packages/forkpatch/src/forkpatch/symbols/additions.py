@@ -11,7 +11,6 @@ from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
 from forkpatch.symbols.text import (
     DOCUMENTS,
-    FIRST_WORD,
     WORD,
     Text,
     indent,
@@ -27,6 +26,7 @@ from forkpatch.symbols.text import (
 _NO_NAMES = (b"//", b"/*", b"#if", b"#el", b"#endif")  # comments and conditions
 _SET = re.compile(rb"^[^()]*[=:]\s*#\W*$")
 _STATEMENT = re.compile(rb"[\w.>-]*\(#|(?:return|goto|import|include|use)\b")
+_FIRST_WORD = re.compile(rb"\W*[\w-]+")
 _SIBLINGS = 3  # least lines whose rising numbers tell them apart
 
 
@@ -62,7 +62,7 @@ def both_removed(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     old, new = edits.versions.old, edits.versions.new
     places = [place for place in edits.places if place and not place.is_done]
     # Several edits may do no more than remove one line from a run of lines that read alike.
-    for some in (places, *([place] for place in places)) if len(places) > 1 else [places]:
+    for some in (places, *([place] for place in places)):
         rows = [row for place in some for row in range(place.edit.first, place.edit.last)]
         kept = {plain(line) for place in some for line in place.edit.new}
         lines = {line for line in (old.lines[row] for row in rows) if says_something(line)}
@@ -128,12 +128,9 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     depth = min(depths)
     top, bottom = next(new.levels(*place.rows, depth))
     if (after.depth(row) or 0) > depth:  # the name of a new block, if it told all blocks apart
-        word, heads = (
-            FIRST_WORD.match(line),
-            (after.lines[after.head(row)], new.lines[new.head(at)]),
-        )
-        # Samples of code in documents have no names.
-        if new.path.endswith(DOCUMENTS) or not word or line != other or heads[0] != heads[1]:
+        word, is_sample = _FIRST_WORD.match(line), new.path.endswith(DOCUMENTS)
+        is_alike = line == other and after.lines[after.head(row)] == new.lines[new.head(at)]
+        if is_sample or word is None or not is_alike:  # samples of code have no names
             return False
         named = [text for text in old.lines if text.startswith(word[0])]
         added = after.lines[edit.start : edit.start + len(edit.new)]

@@ -426,8 +426,9 @@ def _kind(where: Text, row: int) -> tuple[float, bytes]:
 
     A line that is not the head of a block, and not underlined, keeps its first word.
     """
-    line, depth, below = where.lines[row], where.depth(row) or 0, min(row + 1, len(where.lines) - 1)
-    is_underlined = bool(where.lines[below]) and not says_something(where.lines[below])
+    line, depth = where.lines[row], where.depth(row) or 0
+    below = min(row + 1, len(where.lines) - 1)
+    is_underlined = len(where.lines[below]) > 2 and len({*where.lines[below]}) == 1
     is_head = is_underlined or (where.depth(below) or 0) > depth
     words = [] if is_head else [*WORDS.finditer(line)]
     at = words[0].end() if len(words) > 1 or any(word[0] == line for word in words) else 0

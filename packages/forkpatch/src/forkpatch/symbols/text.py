@@ -24,8 +24,6 @@ WORD = re.compile(rb"[A-Za-z_]\w{2,}")
 _NUMBERED = re.compile(rb"([^=:]*\w *[=:] *)(\d+)\W*$")
 #: The words of a line, with dots and hyphens.
 WORDS = re.compile(rb"[\w.-]+")
-#: The first word of a line, with the signs before it.
-FIRST_WORD = re.compile(rb"\W*[\w.-]+")
 _VALUE = re.compile(rb"\"[^\"]*\"(?!\s*:)|'[^']*'(?!\s*:)|\b\d[\w.]*")
 # A quoted first argument that other arguments follow.
 _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(?=\s*,)")
