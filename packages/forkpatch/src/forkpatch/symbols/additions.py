@@ -152,14 +152,14 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
 
 
 def _are_like(versions: Versions, place: Place, at: int) -> bool:
-    """Return True when half of the lines of an edit, and of upstream's at a row, are in both.
+    """Return True when half of the new lines of an edit, and of upstream's at a row, are in both.
 
-    But for prose, half of the lines of one are enough; in a block, or in code, a single line is.
+    Outside of prose, half of the lines of one are enough; in a block, or in code, a single line is.
     """
-    new = versions.new
+    new, is_prose = versions.new, versions.new.path.endswith(DOCUMENTS)
     depth = min(map(indent, place.edit.new))
     in_block = next(new.levels(*place.rows, depth)) != (0, len(new.lines))
-    if in_block or outline(new.path, new.data).is_parsed:
+    if not is_prose and (in_block or outline(new.path, new.data).is_parsed):
         return True
     top, bottom = at, at + 1
     while top and versions.to_old[top - 1] < 0:
@@ -170,8 +170,7 @@ def _are_like(versions: Versions, place: Place, at: int) -> bool:
         {key_of(line) for line in lines if says_something(line) and not versions.old.rows(line)}
         for lines in (map(plain, place.edit.new), new.lines[top:bottom])
     )
-    size = max if new.path.endswith(DOCUMENTS) else min
-    return 2 * len(ours & theirs) >= size(len(ours), len(theirs))
+    return 2 * len(ours & theirs) >= (max if is_prose else min)(len(ours), len(theirs))
 
 
 def _same_symbol(
