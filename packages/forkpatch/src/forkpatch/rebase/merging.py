@@ -109,6 +109,7 @@ class Move:
                 others = [] if is_same else [*base.namesakes(path), *base.having(data)]
                 if others:
                     yield path, Misplacement(MODULE, f"upstream adds {others[0]}")
+                    continue
             elif path not in self.here:
                 others = base.namesakes(diff.old)
                 where = f"; {others[0]} is new" if others else ""
