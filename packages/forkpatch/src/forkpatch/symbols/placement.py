@@ -8,7 +8,8 @@ its place when no other place fits as well (:func:`misplaced`):
   has a line of the block around the hunk that git's place lost; or, inside the same block, when
   more lines above or below it, or borders of the block, are as they were around the hunk. Places
   that the old version had already, with the same lines around them, do not count.
-- Another place of the old version is a rival, too, if its block has all that git's place kept.
+- A place of the old version that is now gone, and whose block git's place resembles more, is a
+  rival, too: git's place is then the rest of that block.
 - A place that has a line of the hunk's block that git's place lost, and half of the block's other
   lines, is a rival although the hunk's old lines changed there. So is the place of such a line that
   changed places with a line of another block.

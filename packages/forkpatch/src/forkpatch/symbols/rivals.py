@@ -246,6 +246,12 @@ class Search:
         for at in likes:
             if at != place.rows and (line := self._better(pair, at)) is not None:
                 return _message(new.path, at[0], line)
+        back = _Pair(there, home, depth, ())  # of which old place is git's the rest?
+        gone = [] if place.is_done else back.likes(old)[:_LIKES]
+        for at in (at for at in gone if at != home.rows):
+            is_gone = back.image(self._versions.to_new, at) is None
+            if is_gone and (line := back.better(at)) is not None:
+                return _message(f"the old {old.path}", at[0], line)
         if rows := pair.indistinct():
             what = "reads alike, and the lines that told both apart changed"
             return f"line {rows[0] + 1} of the old {old.path} {what}"
