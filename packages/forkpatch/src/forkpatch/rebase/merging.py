@@ -106,7 +106,7 @@ class Move:
             if diff.old is None:
                 data = self.step.after[path]
                 is_same = self.here.get(path) == data
-                others = [] if is_same else [*base.namesakes(path), *base.having(data)]
+                others = [] if is_same else [*base.namesakes(path), *base.having(path, data)]
                 if others:
                     yield path, Misplacement(MODULE, f"upstream adds {others[0]}")
                     continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
+from glob import escape
 from pathlib import PurePosixPath
 from posixpath import dirname, join, normpath
 
@@ -76,28 +77,29 @@ class NewBase:
         added = self._added.get(path.rpartition("/")[2], [])
         return [other for other in added if other != path and other not in self._old_paths]
 
-    def having(self, data: bytes) -> list[str]:
-        """Return the files that upstream added with some content, or with most of its lines.
+    def having(self, path: str, data: bytes) -> list[str]:
+        """Return the files that upstream added with a file's content, or with most of its lines.
 
-        The content is not a short one, and no file of the old tree is as like.
+        The content is not a short one, and no file of the old tree with its suffix is as like.
         """
         lines = {line for line in map(plain, data.split(b"\n")) if says_something(line)}
         if len(lines) < _SHORT:
             return []
         oid, telling = blob_id(data), sorted(sorted(lines), key=len)[-_SHORT:]
-        paths = {path for path, (_, known) in self.new.items() if known == oid}
-        paths |= {path for line in telling for path in self.having_more(line)}
+        paths = {other for other, (_, known) in self.new.items() if known == oid}
+        paths |= {other for line in telling for other in self.having_more(line)}
         added = sorted(paths - self.old.keys())
-        found = [path for path in added if _is_like(self.read(path), lines)]
-        known = self._known(*telling) if found else ()
-        if any(_is_like(self._content(*self.old[path]), lines) for path in known):
+        found = [other for other in added if _is_like(self.read(other), lines)]
+        known = self._known(_kind(path)[1], *telling) if found else ()
+        if any(_is_like(self._content(*self.old[other]), lines) for other in known):
             return []
-        return [path for path in found if path not in self._old_paths]
+        return [other for other in found if other not in self._old_paths]
 
-    def _known(self, *lines: bytes) -> list[str]:
-        """Return the text files of the old tree that have one of some lines."""
+    def _known(self, suffix: str, *lines: bytes) -> list[str]:
+        """Return the text files of the old tree with a suffix that have one of some lines."""
         words = (word for line in lines for word in ("-e", line.decode("utf-8", "surrogateescape")))
-        done = self._git.run("grep", "-lzIF", *words, self.trees[0], ok=(0, 1))
+        place = self.trees[0], "--", f"*{escape(suffix)}"
+        done = self._git.run("grep", "-lzIF", *words, *place, ok=(0, 1))
         found = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
         return [path.removeprefix(f"{self.trees[0]}:") for path in found]
 
@@ -134,7 +136,8 @@ class NewBase:
         for some, place in wanted:
             line = max(sorted(some), key=len)
             for path in self.having_more(line):
-                if path == but or (place and (_kind(path) != (place, suffix) or self._known(line))):
+                is_near = not place or _kind(path) == (place, suffix)
+                if path == but or not is_near or (place and self._known(suffix, line)):
                     continue
                 now = text(path, self.read(path) or b"")
                 for row in now.rows(line):

@@ -135,7 +135,8 @@ class Text:
         self.path = path
         self.data = data
         raw = split_lines(data) if rows is None else rows[0]
-        self.raw, self.lines = rows or (raw, [*map(plain, raw)])
+        # The loop of :func:`plain`, without a call for each line of a file.
+        self.raw, self.lines = rows or (raw, [line.strip().removesuffix(b",") for line in raw])
         self._is_markdown = path.endswith(".md")
         self._standing: dict[tuple[bytes, ...], list[int]] = {}
 
