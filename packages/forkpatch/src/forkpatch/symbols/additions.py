@@ -143,12 +143,14 @@ def _is_same(versions: Versions, place: Place, ours: tuple[Text, int], at: int) 
     # A key has one value; a statement, of which there may be several, has words as arguments.
     is_key = _SET.search(key) if is_code else not _STATEMENT.match(key)
     is_key = is_key and b"+=" not in line
-    is_same = bool(is_key) or without_values(line) == without_values(other)
+    kind = without_values(line)
+    is_alike = kind == without_values(other) and all(without_values(text) != kind for text in block)
     if key != key_of(other):  # a number is a name if those of the block rise
-        kind, _ = numbered(line) or (b"", 0)
-        known = [one[1] for one in map(numbered, block) if one and one[0] == kind]
+        sign, _ = numbered(line) or (b"", 0)
+        known = [one[1] for one in map(numbered, block) if one and one[0] == sign]
         return len(known) >= _SIBLINGS and known == sorted({*known})
-    return line == other or (is_same and all(key_of(text) != key for text in block))
+    is_new = all(key_of(text) != key for text in block)
+    return line == other or is_alike or bool(is_key and is_new)
 
 
 def _are_like(versions: Versions, place: Place, at: int) -> bool:
