@@ -715,11 +715,16 @@ def deleted_and_moved_out(plan: _Plan) -> _Draft:
 
 
 def taken_with_another_value(plan: _Plan) -> _Draft:
-    """Upstream made the patch's change with another value; a twin before it has the old text."""
+    """Upstream made the patch's change with another value; a twin before it has the old text.
+
+    A change without a value is then upstream.
+    """
     edited = plan.edit(plan.entry)
     fields = tuple((key, 556 if value == 555 else value) for key, value in edited.fields)
     theirs = replace(edited, fields=fields)
-    return plan.draft({plan.path: plan.around(plan.entry.named("legacy"), theirs)})
+    new: Tree = {plan.path: plan.around(plan.entry.named("legacy"), theirs)}
+    draft = plan.draft(new)
+    return replace(draft, rights=(new,), may_stop=True) if theirs == edited else draft
 
 
 def copies_in_two_files(plan: _Plan) -> _Draft:
