@@ -180,10 +180,9 @@ class _Pair:
             block = self.there.block(number)
             most = self.first - top, bottom - self.last
             if block[0] <= at[0] < block[1]:
-                # Two inner blocks that read alike differ by the borders of the block around them.
-                borders = block if number else (-1, -1)
-                its = _within(run, most, at, borders)
-                gits = _within(mine, most, self.there.rows, borders)
+                # Two blocks that read alike may differ by the borders of the block around them.
+                its = _within(run, most, at, block)
+                gits = _within(mine, most, self.there.rows, block)
                 if its[1] > gits[1]:
                     return self.lines[min(self.last + gits[1], len(self.lines) - 1)]
                 if its[0] > gits[0]:
@@ -317,6 +316,8 @@ class Search:
             nearest.setdefault((_kind(old, row), row < pair.first), row)
         (top, bottom), end = pair.there.rows, len(new.lines)
         for (kind, is_above), row in nearest.items():
+            if self._versions.is_kept(min(row, pair.first), max(row + 1, pair.last)):
+                continue  # git's place has the same name
             line = pair.lines[row]
             if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
                 continue
@@ -352,6 +353,8 @@ class Search:
         symbol = pair.home.symbol() if pair.is_renamed else MODULE
         if symbol != MODULE and symbol == _Spot(new, at, 0).symbol():
             return symbol.encode()  # as it was, while git's place has another symbol
+        if was == pair.home.rows:
+            was = None  # git's place is by another comparison
         if was and all(map(int.__le__, pair.words(new, at), pair.words(old, was))):
             return None  # it fitted as well before, and was not meant
         return pair.better(at)
