@@ -49,10 +49,12 @@ int64_t LeftInGroup(const std::string& top, std::string path, const ControlGroup
     const int64_t used = NumberOf(group + names.used);
     if (limit >= 0 && used >= 0) {
       const int64_t held = used - NumberIn(group + "/memory.stat", names.cached);
-      most = std::min(most, std::max<int64_t>(limit - held, 0));
+      // Not 0, which says that nothing is reported.
+      most = std::min(most, std::max<int64_t>(limit - held, 1));
     }
-    if (path.empty()) return most;
-    path.erase(path.rfind('/'));
+    const size_t last = path.rfind('/');
+    if (last == std::string::npos) return most;
+    path.erase(last);
   }
 }
 
