@@ -37,6 +37,16 @@ def evaluate(expression: Any, values: dict[Any, int]) -> int:
     return int(arith.Analyzer().simplify(tirx.stmt_functor.substitute(expression, constants)))
 
 
+def values_of(split: Any, of_rows: Any, rows: int, threads: int) -> dict[Any, int]:
+    """The variables of parts of the rows, where the pool has that many threads."""
+    (size,) = split.bindings
+    chosen = size.value
+    return {
+        of_rows: rows,
+        size.var: evaluate(chosen.body, {of_rows: rows, chosen.var: threads}),
+    }
+
+
 def most_tasks(tasks: int, threads: int) -> int:
     """Tasks of the thread that has most, as TVM's pool gives them out."""
     return -(-tasks // threads)
@@ -66,8 +76,7 @@ def tasks_of(parts: ModuleType, n: int, rows: int, threads: int) -> list[tuple[i
 
     of_rows = tirx.Var("rows", "int64")
     split = parts.Parts.of(of_rows, n, COLUMNS)
-    (pool,) = split.bindings
-    values = {of_rows: rows, pool.var: threads}
+    values = values_of(split, of_rows, rows, threads)
     found: list[tuple[Any, ...]] = []
 
     def body(*place: Any) -> Any:
@@ -122,8 +131,7 @@ def test_each_row_is_rounded_once_where_its_part_is(parts: ModuleType, rows: int
         return tirx.Evaluate(0)
 
     loop = split.rounded(body)
-    (pool,) = split.bindings
-    values = {of_rows: rows, pool.var: 8}
+    values = values_of(split, of_rows, rows, 8)
     wanted = {(first, count) for first, count, _, _ in tasks_of(parts, 576, rows, 8)}
     done = []
     for task in range(evaluate(loop.extent, values)):
