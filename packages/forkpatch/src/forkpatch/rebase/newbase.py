@@ -131,13 +131,13 @@ class NewBase:
         """
         lines, size, (folder, suffix) = {*filter(says_something, said(run))}, len(run), _kind(but)
         wanted = [(lines, "")] if len(lines) >= _SHORT else []
-        heads = filter(_SHARED.match, run) if suffix in _SHARING else ()
-        wanted += [({plain(line)}, folder) for line in heads]
+        heads = [plain(line) for line in run if suffix in _SHARING and _SHARED.match(line)]
+        came = (line for line in heads if self.having_more(line) and not self._known(suffix, line))
+        wanted += [({line}, folder) for line in came]
         for some, place in wanted:
             line = max(sorted(some), key=len)
             for path in self.having_more(line):
-                is_near = not place or _kind(path) == (place, suffix)
-                if path == but or not is_near or (place and self._known(suffix, line)):
+                if path == but or (place and _kind(path) != (place, suffix)):
                     continue
                 now = text(path, self.read(path) or b"")
                 for row in now.rows(line):

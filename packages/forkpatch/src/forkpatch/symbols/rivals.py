@@ -7,7 +7,7 @@ one place has a line that the other lost, that block decides.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from functools import cache, cached_property
 from itertools import count, islice, pairwise
 from typing import Protocol
@@ -74,6 +74,11 @@ class _Spot:
         self._found += islice(self._rest, max(number + 1 - len(self._found), 0))
         return self._found[min(number, len(self._found) - 1)]
 
+    def heads(self) -> Iterator[bytes]:
+        """Yield the heads of the blocks, without the whole text."""
+        size = len(self.text.lines)
+        yield from (self.text.lines[top] for top, last in self.levels() if last - top < size)
+
     def symbol(self) -> str:
         """Return the symbol at the rows; MODULE in a file without a grammar."""
         return outline(self.text.path, self.text.data).at(self.rows[0] + 1).name
@@ -95,10 +100,33 @@ class _Pair:
         """True when git's spot is in a symbol of another name; parses files only if it may be."""
         conditions = self.home.text.conditions
         whole = (0, len(self.lines)), self.there, (0, len(self.there.text.lines))
-        may_be = any(self.lost(span, self.there, block) for span, block in self.spans())
-        may_be = may_be or bool(conditions and conditions & {*self._missing(*whole)})
-        may_be = may_be or self.kept_heads(-1) != self.heads(-1)
+        may_be = bool(conditions and conditions & {*self._missing(*whole)})
+        may_be = may_be or (not self._is_in_same_blocks and self._has_lost)
         return may_be and self.home.symbol() != self.there.symbol()
+
+    @property
+    def _has_lost(self) -> bool:
+        """True when git's spot lost a line near the home, of its blocks, or the head of one."""
+        is_near = any(self.lost(span, self.there, block) for span, block in self.spans())
+        return is_near or self.kept_heads(-1) != self.heads(-1)
+
+    @property
+    def _is_in_same_blocks(self) -> bool:
+        """True when the blocks around both spots have the same heads, the outermost a single one.
+
+        A single word may be a label, around which is a symbol.
+        """
+        heads, others = ([*spot.heads()] for spot in (self.home, self.there))
+        texts = self.home.text, self.there.text
+        is_only = bool(heads) and all(len(where.rows(heads[-1])) == 1 for where in texts)
+        return is_only and heads == others and len(WORDS.findall(heads[-1])) > 1
+
+    @cached_property
+    def symbol_heads(self) -> Set[int]:
+        """The first rows of symbols, if git's spot is in the same one as the home."""
+        where, is_same = self.home.text, self.home.symbol() == self.there.symbol()
+        known = outline(where.path, where.data).symbols.values() if is_same else ()
+        return {item.first - 1 for item in known if item.name != MODULE}
 
     @cached_property
     def core(self) -> Span:
@@ -307,28 +335,33 @@ class Search:
         It is the nearest line of its kind; git's place has another one of that kind, and the lines
         beside the name are new. The head of a symbol that git's place is in, too, is no such name.
         """
-        old, new = self._versions.old, self._versions.new
-        is_same = pair.home.symbol() == pair.there.symbol()
-        known = outline(old.path, old.data).symbols.values() if is_same else ()
-        heads = {item.first - 1 for item in known if item.name != MODULE}
-        nearest = dict[tuple[tuple[float, bytes], bool], int]()
-        for row in (row for row in _names(pair.home) if row not in heads):
-            nearest.setdefault((_kind(old, row), row < pair.first), row)
-        (top, bottom), end = pair.there.rows, len(new.lines)
-        for (kind, is_above), row in nearest.items():
-            if self._versions.is_kept(min(row, pair.first), max(row + 1, pair.last)):
-                continue  # git's place has the same name
-            line = pair.lines[row]
-            if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
-                continue
-            (at,) = new.rows(line)
-            side = range(top - 1, -1, -1) if is_above else range(bottom, end)
-            away = range(at + 1, end) if is_above else range(at - 1, -1, -1)
-            rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
-            beside = next((one for one in away[:_SLACK] if says_something(new.lines[one])), at)
-            if rival != at and self._versions.to_old[beside] < 0 and _kind(new, beside) != kind:
-                return _message(new.path, at, line)
+        by_kind = dict[tuple[tuple[float, bytes], bool], list[int]]()
+        for row in _names(pair.home):
+            by_kind.setdefault((_kind(pair.home.text, row), row < pair.first), []).append(row)
+        for (kind, _), rows in by_kind.items():
+            found = {row: self._elsewhere_named(pair, row, kind) for row in rows}
+            # The files are parsed only now: most edits need no parser.
+            heads = pair.symbol_heads if any(found.values()) else ()
+            nearest = next((row for row in rows if row not in heads), rows[0])
+            if nearest not in heads and found[nearest]:
+                return found[nearest]
         return ""
+
+    def _elsewhere_named(self, pair: _Pair, row: int, kind: tuple[float, bytes]) -> str:
+        """Return a message for a line near the edit, if git's place has another one of its kind."""
+        old, new, line = self._versions.old, self._versions.new, pair.lines[row]
+        if self._versions.is_kept(min(row, pair.first), max(row + 1, pair.last)):
+            return ""  # git's place has the same name
+        if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
+            return ""
+        (at,), (top, bottom), end = new.rows(line), pair.there.rows, len(new.lines)
+        is_above = row < pair.first
+        side = range(top - 1, -1, -1) if is_above else range(bottom, end)
+        away = range(at + 1, end) if is_above else range(at - 1, -1, -1)
+        rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
+        beside = next((one for one in away[:_SLACK] if says_something(new.lines[one])), at)
+        is_other = rival != at and self._versions.to_old[beside] < 0 and _kind(new, beside) != kind
+        return _message(new.path, at, line) if is_other else ""
 
     def _exchanged(self, pair: _Pair) -> str:
         """Return a message for a line of the block that changed places with another one."""

@@ -16,7 +16,7 @@ from forkpatch.model.diffs import split_lines
 
 _HEADING = re.compile(rb"\[+[^\[\]=,]+\]+$|---$")
 _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma|undef|error)")
-_CONDITION = re.compile(rb"#\s*(?:if|el|endif)")
+_CONDITION = re.compile(rb"\n#[ \t]*(?:if|el|endif)")
 #: Suffixes of files for readers.
 DOCUMENTS = (".rst", ".txt", ".md", ".adoc", *(f".{section}" for section in range(1, 9)))
 #: A word that may be a name.
@@ -157,7 +157,7 @@ class Text:
     @cached_property
     def conditions(self) -> Set[int]:
         """The rows of conditions of C's preprocessor."""
-        return {row for row, line in enumerate(self.lines) if _CONDITION.match(line)}
+        return {*self._rows_at(found.start() for found in _CONDITION.finditer(self._joined))}
 
     def rows(self, line: bytes) -> Sequence[int]:
         """Return the rows of a line."""
@@ -167,16 +167,16 @@ class Text:
         """Return the rows at which a run of lines begins."""
         key = tuple(run)
         if key not in self._standing:
-            self._standing[key] = list(self._found(b"\n".join([b"", *run, b""])))
+            found = _occurrences(self._joined, b"\n".join([b"", *run, b""]))
+            self._standing[key] = list(self._rows_at(found))
         return self._standing[key]
 
-    def _found(self, wanted: bytes) -> Iterator[int]:
-        """Yield the rows at which some lines between line feeds begin."""
-        row, last, at = 0, 0, self._joined.find(wanted)
-        while at >= 0:
+    def _rows_at(self, starts: Iterable[int]) -> Iterator[int]:
+        """Yield the rows below some line feeds of the joined lines."""
+        row = last = 0
+        for at in starts:
             row, last = row + self._joined.count(b"\n", last, at), at
             yield row
-            at = self._joined.find(wanted, at + 1)
 
     def depth(self, row: int) -> float | None:
         """Return the indent of a line; None for an empty line and a C directive."""
@@ -230,6 +230,14 @@ class Text:
             if above == depth:
                 return first
         return row
+
+
+def _occurrences(data: bytes, wanted: bytes) -> Iterator[int]:
+    """Yield the bytes at which others begin, which may overlap."""
+    at = data.find(wanted)
+    while at >= 0:
+        yield at
+        at = data.find(wanted, at + 1)
 
 
 @lru_cache(maxsize=256)
