@@ -110,7 +110,7 @@ class _Pair:
         is_near = any(self.lost(span, self.there, block) for span, block in self.spans())
         return is_near or self.kept_heads(-1) != self.heads(-1)
 
-    @property
+    @cached_property
     def _is_in_same_blocks(self) -> bool:
         """True when the blocks around both spots have the same heads, the outermost a single one.
 
@@ -238,13 +238,18 @@ class _Pair:
         return self.heads(row) & {*self.there.text.lines[: self.there.rows[0]]}
 
     def spans(self) -> Iterator[tuple[Span, Span]]:
-        """Yield the lines near the home, and its blocks, with their counterparts at git's spot."""
+        """Yield the lines near the home, and its blocks, with their counterparts at git's spot.
+
+        Lines outside of a block that has a name of its own, and kept it, tell nothing about it.
+        """
         for size in _NEAR:
             yield _near(self.home, size), _near(self.there, size)
-        for number, span in enumerate(self.home.levels()):
-            if span[1] - span[0] > _BLOCK:
+        size = len(self.lines)
+        for number, (top, bottom) in enumerate(self.home.levels()):
+            is_outside = bottom - top == size and self._is_in_same_blocks
+            if bottom - top > _BLOCK or is_outside:
                 return
-            yield span, self.there.block(number)
+            yield (top, bottom), self.there.block(number)
 
 
 class Search:
@@ -357,9 +362,9 @@ class Search:
         (at,), (top, bottom), end = new.rows(line), pair.there.rows, len(new.lines)
         is_above = row < pair.first
         side = range(top - 1, -1, -1) if is_above else range(bottom, end)
-        away = range(at + 1, end) if is_above else range(at - 1, -1, -1)
+        sides = range(at + 1, end), range(at - 1, -1, -1)
         rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
-        beside = next((one for one in away[:_SLACK] if says_something(new.lines[one])), at)
+        beside = _beside(new, at, sides if is_above else sides[::-1])
         is_other = rival != at and self._versions.to_old[beside] < 0 and _kind(new, beside) != kind
         return _message(new.path, at, line) if is_other else ""
 
@@ -461,6 +466,18 @@ def _names(home: _Spot) -> list[int]:
     rows = {*range(max(first - _NAMES, top), min(last + _NAMES, bottom))}
     rows |= {block[0] for block in home.levels() if block[1] - block[0] < size}
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
+
+
+def _beside(where: Text, row: int, sides: Iterable[range]) -> int:
+    """Return a line beside another one of a block; the row itself without one.
+
+    The side where the block goes on comes first. A line with less indent is outside of the block.
+    """
+    for side in sides:
+        one = next((one for one in side[:_SLACK] if says_something(where.lines[one])), row)
+        if one != row and (where.depth(one) or 0) >= (where.depth(row) or 0):
+            return one
+    return row
 
 
 def _kind(where: Text, row: int) -> tuple[float, bytes]:
