@@ -27,8 +27,8 @@ from forkpatch.git.calls import Git, init_repository, neutral_environment
 from forkpatch.git.objects import Commit, TreeFile, write_commits
 from forkpatch.model.patchfile import Patch, parse_patch
 from forkpatch.rebase.merging import merge_patches
-from forkpatch.rebase.newbase import NewBase
 from forkpatch.series.mailbox import export_commits
+from forkpatch.symbols.newbase import NewBase
 from forkpatch.tree.fork import PatchStep
 
 AUTHOR = b"Ada <ada@example.org>"

@@ -32,9 +32,9 @@ from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.rebase.merging import merge_patches, merge_tree
-from forkpatch.rebase.newbase import NewBase
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.series.mailbox import export_commits
+from forkpatch.symbols.newbase import NewBase
 from forkpatch.tree.fork import PatchStep
 
 Files = Mapping[str, bytes]

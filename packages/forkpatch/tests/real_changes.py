@@ -41,8 +41,8 @@ from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.output import counted
 from forkpatch.rebase.merging import merge_patches
-from forkpatch.rebase.newbase import NewBase
 from forkpatch.series.mailbox import export_commits
+from forkpatch.symbols.newbase import NewBase
 from forkpatch.tree.fork import PatchStep
 from groundwork.errors import USER_MISTAKE
 

@@ -29,9 +29,9 @@ from forkpatch.git.objects import (
     write_commits,
 )
 from forkpatch.model.diffs import FileDiff
-from forkpatch.rebase.newbase import NewBase, target_of
 from forkpatch.safety import FILE_MODES, SYMLINK_MODE
 from forkpatch.symbols.carrying import Carried, Versions, carried, carry, edits_of
+from forkpatch.symbols.newbase import NewBase, target_of
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.placement import Misplacement, misplaced, rivalled
 from forkpatch.symbols.text import is_outermost, text

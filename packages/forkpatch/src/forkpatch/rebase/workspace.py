@@ -23,7 +23,6 @@ from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.record import Record
 from forkpatch.rebase.existing import check_choice, series_state, steps_of
-from forkpatch.rebase.newbase import NewBase
 from forkpatch.rebase.plan import (
     REBASES,
     Existing,
@@ -34,6 +33,7 @@ from forkpatch.rebase.plan import (
 )
 from forkpatch.rebase.recorded import FOLDER
 from forkpatch.sources.obtain import SourceOptions
+from forkpatch.symbols.newbase import NewBase
 from forkpatch.tree.drift import known_record
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import remove_tree, scratch_folder

@@ -26,8 +26,9 @@ from forkpatch.git.merge import changed_lines
 from forkpatch.model.diffs import FileDiff
 from forkpatch.symbols.additions import both_added, both_removed
 from forkpatch.symbols.carrying import Carried, Place, Versions, carry
+from forkpatch.symbols.newbase import NewBase
 from forkpatch.symbols.outline import MODULE, outline
-from forkpatch.symbols.rivals import Elsewhere, Search
+from forkpatch.symbols.rivals import Search
 from forkpatch.symbols.text import Span, Text, text
 
 
@@ -51,7 +52,7 @@ def misplaced(
     path: str,
     *,
     whole: bool = True,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: NewBase | None = None,
 ) -> tuple[Misplacement, ...]:
     """Return the changes of a file that a merge may have put at another place than the patch does.
 
@@ -77,9 +78,7 @@ def misplaced(
     return tuple(_with_rivals(edits, places, elsewhere))
 
 
-def rivalled(
-    edits: Carried, patched: bytes, elsewhere: Elsewhere | None
-) -> tuple[Misplacement, ...]:
+def rivalled(edits: Carried, patched: bytes, elsewhere: NewBase | None) -> tuple[Misplacement, ...]:
     """Return the edits with other places, and those that upstream's own changes repeat."""
     found = _with_rivals(edits, [place for place in edits.places if place], elsewhere)
     new = edits.versions.new
@@ -89,7 +88,7 @@ def rivalled(
 
 
 def _with_rivals(
-    edits: Carried, places: Sequence[Place], elsewhere: Elsewhere | None
+    edits: Carried, places: Sequence[Place], elsewhere: NewBase | None
 ) -> Iterator[Misplacement]:
     """Yield the edits at some places for which the new version has other places, too."""
     search = Search(edits, elsewhere)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from functools import cache, cached_property
 from itertools import count, islice, pairwise
-from typing import Protocol
 
 from forkpatch.symbols.carrying import Carried, Place
-from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
+from forkpatch.symbols.newbase import NewBase
+from forkpatch.symbols.outline import MODULE, bare_name, outline
 from forkpatch.symbols.text import (
     WORD,
     WORDS,
@@ -33,25 +33,6 @@ _FILES = 10  # most files with a line that tells places apart
 _NEAR = (4, 9)  # lines near an edit
 _NAMES = 20  # most lines between an edit and the name of its block
 _SLACK = 3  # lines by which a block may have grown
-
-
-class Elsewhere(Protocol):
-    """The other files of the new version."""
-
-    def having_more(self, line: bytes) -> Iterable[str]:
-        """Return the paths of files that may have a line more often than before."""
-
-    def read(self, path: str) -> bytes | None:
-        """Return the content of a file of the new version; None for a missing file."""
-
-    def was(self, path: str) -> bytes | None:
-        """Return the content that a file of the new version had in the old one."""
-
-    def standing(self, run: Sequence[bytes], but: str) -> Iterable[tuple[str, int]]:
-        """Yield the other files that have some lines in addition, and the row of the first."""
-
-    def places_of(self, path: str, symbol: str) -> Iterable[tuple[str, Symbol]]:
-        """Yield the places of a symbol of an old file in the new version."""
 
 
 class _Spot:
@@ -255,7 +236,7 @@ class _Pair:
 class Search:
     """The search for rivals of a file's edits."""
 
-    def __init__(self, carried: Carried, elsewhere: Elsewhere | None) -> None:
+    def __init__(self, carried: Carried, elsewhere: NewBase | None) -> None:
         self._versions = carried.versions
         self._elsewhere = elsewhere
         edits = [place.edit for place in carried.places if place]
