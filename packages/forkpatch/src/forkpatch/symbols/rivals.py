@@ -56,9 +56,9 @@ class _Spot:
         return self._found[min(number, len(self._found) - 1)]
 
     def heads(self) -> Iterator[bytes]:
-        """Yield the heads of the blocks, without the whole text."""
-        size = len(self.text.lines)
-        yield from (self.text.lines[top] for top, last in self.levels() if last - top < size)
+        """Yield the heads of the blocks around the rows."""
+        *blocks, _ = self.levels()
+        yield from (self.text.lines[top] for top, _ in blocks if top < self.rows[0])
 
     def symbol(self) -> str:
         """Return the symbol at the rows; MODULE in a file without a grammar."""
