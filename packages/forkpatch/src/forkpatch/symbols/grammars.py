@@ -18,6 +18,15 @@ from pathlib import PurePosixPath
 from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
 
 
+# Statements of C and C++ that define something outside of functions alone: calls of macros, and the
+# bodies after them; and the nodes that they are children of then.
+_OUTSIDE = ("compound_statement", "expression_statement")
+_PARENTS = (
+    *("translation_unit", "declaration_list", "ERROR", "preproc_if", "preproc_ifdef"),
+    *("preproc_elif", "preproc_elifdef", "preproc_else"),
+)
+
+
 @dataclass(frozen=True)
 class Grammar:
     """Rules of a language: which nodes of its syntax tree define symbols.
@@ -56,21 +65,26 @@ class Grammar:
         )
 
     @cached_property
-    def _cursor(self) -> QueryCursor:
-        """The search for the nodes that may define symbols."""
-        patterns = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
-        return QueryCursor(Query(self.language, f"[{patterns}]"))
+    def _query(self) -> Query:
+        """The query for the nodes that may define symbols."""
+        inner = [kind for kind in self.values if kind in _OUTSIDE]
+        plain = [f"({kind}) @x" for kind in (*self.scopes, *self.values) if kind not in inner]
+        below = [f"({parent} ({kind}) @x)" for kind in inner for parent in _PARENTS]
+        return Query(self.language, f"[{' '.join(plain + below)}]")
 
-    def definitions(self, roots: Iterable[Node]) -> list[Node]:
-        """Return the nodes below some that may define symbols, outer nodes before inner nodes."""
-        nodes = [node for root in roots for node in self._cursor.captures(root).get("x", ())]
+    def definitions(self, root: Node, first: int = 0, last: int | None = None) -> list[Node]:
+        """Return the nodes between two bytes that may define symbols, outer before inner nodes."""
+        last, cursor = root.end_byte if last is None else last, QueryCursor(self._query)
+        cursor.set_byte_range(first, max(last, first + 1))
+        nodes: Iterable[Node] = cursor.captures(root).get("x", ())
         if not self.holds_functions:  # most values are on one line, and define nothing
-            nodes = [
+            nodes = (
                 node
                 for node in nodes
                 if node.start_point[0] < node.end_point[0] or node.type in self.scopes
-            ]
-        return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
+            )
+        found = (node for node in nodes if first <= node.start_byte < last)
+        return sorted(found, key=lambda node: (node.start_byte, -node.end_byte))
 
     @property
     def holds_functions(self) -> bool:

@@ -86,10 +86,6 @@ def _is_part(node: Node) -> bool:
     parent = node.parent
     if node.type == "assignment_expression":
         return parent is None or parent.type != "expression_statement"
-    if node.type in ("compound_statement", "expression_statement"):
-        # Only C and C++: at the top of a file, under the preprocessor, or in a namespace.
-        top = ("translation_unit", "declaration_list", "ERROR")
-        return parent is None or not (parent.type in top or parent.type.startswith("preproc"))
     return node.type == "pair" and not _holds_function(node)
 
 

@@ -175,19 +175,19 @@ class Outline:
         symbols_of_parts = other._symbols_of_parts if other and is_kept else {}
         # Most parts of a new version are known; else one search finds the definitions of all.
         is_new = not symbols_of_parts
-        every = self._grammar.definitions([root]) if is_new else []
+        every = self._grammar.definitions(root) if is_new else []
         starts = [node.start_byte for node in every]
         parts: list[tuple[int, _Part]] = []
         for nodes in _parts_of(root):
             row, last = nodes[0].start_point[0], nodes[-1].end_point[0]
-            text = self.data[nodes[0].start_byte : nodes[-1].end_byte]
+            span = nodes[0].start_byte, nodes[-1].end_byte
+            text = self.data[slice(*span)]
             around = self.conditions[row : last + 1 if b"#" in text else row + 1]
             key = root.type, nodes[0].start_point[1], text, tuple(around)
             symbols = symbols_of_parts.get(key)
             if symbols is None:
-                span = nodes[0].start_byte, nodes[-1].end_byte
                 found = every[slice(*(bisect_left(starts, at) for at in span))]
-                found = found if is_new else self._grammar.definitions(nodes)
+                found = found if is_new else self._grammar.definitions(root, *span)
                 parsed = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
                 symbols = tuple(symbol.moved(-row) for symbol in parsed)
             self._symbols_of_parts[key] = symbols
