@@ -154,10 +154,10 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def version_of(fork: Fork, options: argparse.Namespace) -> Upstream:
-    """Return the upstream that a verb names, in the named or the default release's version."""
+    """Return the upstream that a verb names, in the named version or that of its release."""
     if options.version:
         return fork.lock.upstream(options.upstream, options.version)
-    return upstream_of(fork, None, options.upstream)[1]
+    return upstream_of(fork, vars(options).get("release"), options.upstream)[1]
 
 
 def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:

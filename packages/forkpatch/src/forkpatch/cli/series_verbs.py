@@ -102,10 +102,7 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> tuple[object, in
         )
     if options.check or options.force or options.own or options.also:
         raise UserError("--check, --force, --own and --also are about the fork's own files")
-    if options.version:
-        upstream = fork.lock.upstream(options.upstream, options.version)
-    else:
-        upstream = upstream_of(fork, options.release, options.upstream)[1]
+    upstream = version_of(fork, options)
     plan = fork.plan(upstream)
     report = export_foreign(fork, plan, ExportFormat(options.format), options.output.absolute())
     for patch in plan.patches:

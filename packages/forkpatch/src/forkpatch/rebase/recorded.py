@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import ForkError
@@ -32,7 +32,7 @@ from forkpatch.git.objects import (
     tree_id,
     unmerged,
 )
-from forkpatch.model.stored import read_stored
+from forkpatch.model.stored import plain, read_stored
 from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
 from forkpatch.symbols.outline import outline
 from groundwork.files import atomic_write, atomic_write_json
@@ -136,8 +136,7 @@ def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> N
             atomic_write(folder / f"{number}.preimage", preimage)
         if file.after:
             atomic_write(folder / f"{number}.postimage", contents[after[file.path][1]] or b"")
-    text = {name: value for name, value in asdict(record).items() if name != "folder"}
-    atomic_write_json(folder / _FILE, text)
+    atomic_write_json(folder / _FILE, plain(record))
 
 
 def replay(git: Git, kept: Path, original: str, head: str) -> tuple[str, list[str]]:

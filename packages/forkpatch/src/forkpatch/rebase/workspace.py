@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
@@ -122,12 +123,9 @@ class Rebase:
         write_plan(self.folder, plan)
         return replace(self, plan=plan)
 
-    def completed(
-        self, outcome: RebaseOutcome, *, commit: str = "", reason: str = "", by_hand: int = 0
-    ) -> Rebase:
+    def completed(self, outcome: RebaseOutcome, **details: Any) -> Rebase:
         """Write an outcome for the first pending step; return the rebase with that outcome."""
-        plan = self.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
-        return self.saved(plan)
+        return self.saved(self.plan.completed(outcome, **details))
 
     def reset(self, commit: str) -> None:
         """Check out ``commit``, and remove every other file."""

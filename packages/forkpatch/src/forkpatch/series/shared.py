@@ -102,21 +102,19 @@ def locate_series(
     where = fork.patch_folder(upstream) / SERIES
     weave = Weave(pristine.modes, pristine.data)
     placed = []
-    for patch in patches:
-        placed_patch = patch
+    for listed in patches:
+        patch = listed
         if patch.home:
-            listed = (path for path in patch.positions if path in pristine.listed)
-            files = {path: pristine.data(path) for path in listed}
             changed = weave.changes()
-            files |= {path: file.data for path, file in changed.items() if file}
-            ours = {path: data for path, data in files.items() if changed.get(path, True)}
+            now = {path: file.data for path, file in changed.items() if file}
+            files = pristine.read(path for path in patch.positions if path not in changed)
             try:
-                placed_patch = patch.at(_positions(homes[patch.home][patch.name], ours))
+                patch = patch.at(_positions(homes[patch.home][patch.name], files | now))
             except PatchError as error:
                 what = f"{where}: ../{patch.home}/{patch.name} cannot serve {upstream}"
                 raise PatchError(f"{what}: {error.what}", remedy=_OWN) from error
-        weave.apply(placed_patch)
-        placed.append(placed_patch)
+        weave.apply(patch)
+        placed.append(patch)
     return tuple(placed)
 
 

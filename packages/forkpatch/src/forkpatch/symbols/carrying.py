@@ -248,7 +248,10 @@ def carry(diff: FileDiff, old: bytes, new: bytes, path: str) -> Carried:
 
 
 def _laid(diff: FileDiff, found: Carried) -> Iterator[Place | None]:
-    """Yield the edits' places; an edit without one is laid where its hunk's lines alone stand."""
+    """Yield the edits' places; an edit without one is laid where its hunk's lines alone stand.
+
+    It is not laid where the diff between both versions takes most of these lines for others.
+    """
     places, new = iter(found.places), found.versions.new
     for hunk in diff.hunks:
         run = [*map(plain, hunk.old)]
@@ -256,10 +259,14 @@ def _laid(diff: FileDiff, found: Carried) -> Iterator[Place | None]:
         is_only = [len(rows) for rows in sides] == [1, 1]
         at = sides[1][0] if is_only else 0
         is_only = is_only and tuple(new.raw[at : at + len(run)]) == hunk.old
+        rows = [row for row, line in enumerate(run) if says_something(line)]
+        images = [found.versions.image(hunk.first + row) for row in rows]
+        away = sum(image not in (-1, at + row) for image, row in zip(images, rows, strict=True))
+        is_only = is_only and 2 * away <= len(rows)
         edits = list(edits_of(replace(diff, hunks=(hunk,))))
         for edit, place in zip(edits, islice(places, len(edits)), strict=True):
-            rows = edit.first - hunk.first + at, edit.last - hunk.first + at
-            yield Place(edit, rows, is_done=False) if place is None and is_only else place
+            span = edit.first - hunk.first + at, edit.last - hunk.first + at
+            yield Place(edit, span, is_done=False) if place is None and is_only else place
 
 
 def carried(diff: FileDiff, versions: Versions) -> Carried:

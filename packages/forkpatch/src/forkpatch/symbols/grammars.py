@@ -17,7 +17,6 @@ from pathlib import PurePosixPath
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
 
-
 # Statements of C and C++ that define something outside of functions alone: calls of macros, and the
 # bodies after them; and the nodes that they are children of then.
 _OUTSIDE = ("compound_statement", "expression_statement")

@@ -7,7 +7,7 @@ one place has a line that the other lost, that block decides.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Container, Iterator, Sequence, Set
 from functools import cache, cached_property
 from itertools import count, islice, pairwise
 
@@ -318,8 +318,8 @@ class Search:
     def _by_kind(self, pair: _Pair) -> str:
         """Return a message for the name of a block that stands elsewhere, found without a parser.
 
-        It is the nearest line of its kind; git's place has another one of that kind, and the lines
-        beside the name are new. The head of a symbol that git's place is in, too, is no such name.
+        It is the nearest line of its kind; git's place has another one of that kind, and a line
+        beside the name is new. The head of a symbol that git's place is in, too, is no such name.
         """
         by_kind = dict[tuple[tuple[float, bytes], bool], list[int]]()
         for row in _names(pair.home):
@@ -340,13 +340,11 @@ class Search:
             return ""  # git's place has the same name
         if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
             return ""
-        (at,), (top, bottom), end = new.rows(line), pair.there.rows, len(new.lines)
-        is_above = row < pair.first
-        side = range(top - 1, -1, -1) if is_above else range(bottom, end)
-        sides = range(at + 1, end), range(at - 1, -1, -1)
+        (at,), (top, bottom) = new.rows(line), pair.there.rows
+        side = range(top - 1, -1, -1) if row < pair.first else range(bottom, len(new.lines))
         rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
-        beside = _beside(new, at, sides if is_above else sides[::-1])
-        is_other = rival != at and self._versions.to_old[beside] < 0 and _kind(new, beside) != kind
+        came = [one for one in _beside(new, at) if self._versions.to_old[one] < 0]
+        is_other = rival != at and any(_kind(new, one) != kind for one in came)
         return _message(new.path, at, line) if is_other else ""
 
     def _exchanged(self, pair: _Pair) -> str:
@@ -449,16 +447,12 @@ def _names(home: _Spot) -> list[int]:
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
 
 
-def _beside(where: Text, row: int, sides: Iterable[range]) -> int:
-    """Return a line beside another one of a block; the row itself without one.
-
-    The side where the block goes on comes first. A line with less indent is outside of the block.
-    """
-    for side in sides:
+def _beside(where: Text, row: int) -> Iterator[int]:
+    """Yield the lines above and below a line that are in its block; less indent is outside."""
+    for side in (range(row + 1, len(where.lines)), range(row - 1, -1, -1)):
         one = next((one for one in side[:_SLACK] if says_something(where.lines[one])), row)
         if one != row and (where.depth(one) or 0) >= (where.depth(row) or 0):
-            return one
-    return row
+            yield one
 
 
 def _kind(where: Text, row: int) -> tuple[float, bytes]:

@@ -95,11 +95,10 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
         same_hunks = now is not None and was.sha256 == now.sha256
         expected: dict[tuple[str, str], set[int]] = {}
         for place in places:
-            drift, target = became(place, outlines)
+            finding, target = _compared(patch, place, outlines)
+            findings.append(finding)
             for key in ((place.path, place.symbol), target):
                 expected[key] = expected.get(key, set()) | set(place.hunks if same_hunks else ())
-            detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
-            findings.append(DriftFinding(patch, place.path, place.symbol, drift, detail))
         findings += [
             DriftFinding(
                 patch,
@@ -111,11 +110,17 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
             for place in (now.places if now else ())
             if place.body and not _is_expected(place, expected)
         ]
-    for place in old.shadows:
-        drift, target = became(place, outlines)
-        detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
-        findings.append(DriftFinding("overlay", place.path, place.symbol, drift, detail))
+    findings += (_compared("overlay", place, outlines)[0] for place in old.shadows)
     return tuple(findings)
+
+
+def _compared(
+    what: str, place: SymbolPlace, outlines: Mapping[str, Outline]
+) -> tuple[DriftFinding, tuple[str, str]]:
+    """Return the drift of a symbol as a finding, and the symbol's present path and name."""
+    drift, target = became(place, outlines)
+    detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
+    return DriftFinding(what, place.path, place.symbol, drift, detail), target
 
 
 def _is_expected(place: SymbolPlace, expected: Mapping[tuple[str, str], set[int]]) -> bool:
