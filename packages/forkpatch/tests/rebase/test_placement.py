@@ -372,3 +372,61 @@ def test_line_that_names_no_single_thing_may_be_added_by_both(
     report = rebased(lab)
     stops = [one["kind"] for one in report["plan"]["conflicts"]] if "plan" in report else []
     assert (stops or [one["outcome"] for one in report["patches"]]) == [outcome]
+
+
+def records(form: str, *names: str) -> str:
+    """Records with names; each has a port of its own."""
+    ports = {"newname": 20, "shop": 20, "mail": 30, "legacy": 30}
+    pairs = ((name, str(ports.get(name, 10))) for name in names)
+    return "".join(form.replace("NAME", name).replace("PORT", port) for name, port in pairs)
+
+
+OBJECTS = '  {\n    port: PORT,\n    tls: 1,\n    path: 2,\n    name: "NAME",\n  },\n'
+STANZAS = "class: box\nport: 1\ntls: 1\npath: 2\ncn: NAME\nretries: 3\ndepth: 4\n"
+NODES = "\tNAME: box {\n\t\tport = <PORT>;\n\t\ttls = <1>;\n\t\tretries = <2>;\n\t};\n\n"
+OPTIONS = "config NAME\n\tport 10\n\ttls 1\n\tpath 2\n"
+NODE_OF_BOTH = records(NODES, "mail").replace("<1>;\n", "<1>;\n\t\tlimit = <556>;\n")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form", "edit", "new", "outcome"),
+    [
+        (  # upstream renames the record; a new one before it takes its name, which comes first
+            *(".js", OBJECTS, ("port: 20,\n", "port: 20,\n    limit: 5,\n")),
+            '  {\n    name: "shop",\n    tls_of: 1,\n  },\n'
+            + records(OBJECTS, "web", "newname", "mail"),
+            "misplaced",
+        ),
+        (
+            *(".ldif", STANZAS, ("tls: 1\npath: 2\ncn: shop", "tls: 5\npath: 2\ncn: shop")),
+            records(STANZAS, "web")
+            + "class: box\ncn: shop\ntls_of: 1\npath_of: 2\nretries_of: 3\ndepth_of: 4\n"
+            + records(STANZAS, "newname", "mail"),
+            "misplaced",
+        ),
+        (  # both add the field; the record's old lines stand in another record alone
+            *(
+                ".dts",
+                NODES,
+                ("<30>;\n\t\ttls = <1>;\n", "<30>;\n\t\ttls = <1>;\n\t\tlimit = <5>;\n"),
+            ),
+            records(NODES, "web", "shop", "legacy") + NODE_OF_BOTH,
+            "misplaced",
+        ),
+        (  # the names of other blocks say nothing about a block that kept its own
+            *(".kconfig", OPTIONS, ("config shop\n\tport 10\n", "config shop\n\tport 5\n")),
+            records(OPTIONS, "mail", "shop", "web"),
+            "clean",
+        ),
+    ],
+)
+def test_name_of_a_record_is_found_beside_its_own_lines(
+    lab: ForkLab, suffix: str, form: str, edit: tuple[str, str], new: str, outcome: str
+) -> None:
+    path, old = f"python/calc/table{suffix}", records(form, "web", "shop", "mail")
+    grown(lab, {path: old.encode()})
+    lab.change("table.patch", {path: old.replace(*edit, 1).encode()})
+    moves(lab, {path: new.encode()})
+    report = rebased(lab)
+    stops = [one["kind"] for one in report["plan"]["conflicts"]] if "plan" in report else []
+    assert ({*stops} or {one["outcome"] for one in report["patches"]}) == {outcome}
