@@ -383,9 +383,12 @@ def records(form: str, *names: str) -> str:
 
 OBJECTS = '  {\n    port: PORT,\n    tls: 1,\n    path: 2,\n    name: "NAME",\n  },\n'
 STANZAS = "class: box\nport: 1\ntls: 1\npath: 2\ncn: NAME\nretries: 3\ndepth: 4\n"
-NODES = "\tNAME: box {\n\t\tport = <PORT>;\n\t\ttls = <1>;\n\t\tretries = <2>;\n\t};\n\n"
+NODES = (
+    "\tNAME: box@1 {\n\t\tport = <PORT>;\n\t\ttls = <PORT1>;\n\t\tpath = <PORT2>;\n"
+    "\t\tretries = <PORT3>;\n\t};\n\n"
+)
 OPTIONS = "config NAME\n\tport 10\n\ttls 1\n\tpath 2\n"
-NODE_OF_BOTH = records(NODES, "mail").replace("<1>;\n", "<1>;\n\t\tlimit = <556>;\n")
+NODE_OF_BOTH = records(NODES, "mail").replace("<302>;\n", "<302>;\n\t\tlimit = <556>;\n")
 
 
 @pytest.mark.parametrize(
@@ -405,11 +408,7 @@ NODE_OF_BOTH = records(NODES, "mail").replace("<1>;\n", "<1>;\n\t\tlimit = <556>
             "misplaced",
         ),
         (  # both add the field; the record's old lines stand in another record alone
-            *(
-                ".dts",
-                NODES,
-                ("<30>;\n\t\ttls = <1>;\n", "<30>;\n\t\ttls = <1>;\n\t\tlimit = <5>;\n"),
-            ),
+            *(".dts", NODES, ("<302>;\n", "<302>;\n\t\tlimit = <5>;\n")),
             records(NODES, "web", "shop", "legacy") + NODE_OF_BOTH,
             "misplaced",
         ),
