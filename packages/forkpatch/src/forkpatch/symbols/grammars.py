@@ -17,8 +17,8 @@ from pathlib import PurePosixPath
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
 
-# Statements of C and C++ that define something outside of functions alone: calls of macros, and the
-# bodies after them; and the nodes that they are children of then.
+# Statements of C and C++ that define something only outside of functions: calls of macros, and the
+# bodies after them. There, they are children of these nodes.
 _OUTSIDE = ("compound_statement", "expression_statement")
 _PARENTS = (
     *("translation_unit", "declaration_list", "ERROR", "preproc_if", "preproc_ifdef"),
@@ -71,10 +71,14 @@ class Grammar:
         below = [f"({parent} ({kind}) @x)" for kind in inner for parent in _PARENTS]
         return Query(self.language, f"[{' '.join(plain + below)}]")
 
-    def definitions(self, root: Node, first: int = 0, last: int | None = None) -> list[Node]:
-        """Return the nodes between two bytes that may define symbols, outer before inner nodes."""
-        last, cursor = root.end_byte if last is None else last, QueryCursor(self._query)
-        cursor.set_byte_range(first, max(last, first + 1))
+    def definitions(self, root: Node, span: tuple[int, int] | None = None) -> list[Node]:
+        """Return the nodes that may define symbols, outer before inner nodes.
+
+        ``span`` has the first byte of the nodes, and the byte after the last one.
+        """
+        cursor, (first, last) = QueryCursor(self._query), span or (0, root.end_byte)
+        if span:
+            cursor.set_byte_range(first, last)
         nodes: Iterable[Node] = cursor.captures(root).get("x", ())
         if not self.holds_functions:  # most values are on one line, and define nothing
             nodes = (

@@ -187,7 +187,7 @@ class Outline:
             symbols = symbols_of_parts.get(key)
             if symbols is None:
                 found = every[slice(*(bisect_left(starts, at) for at in span))]
-                found = found if is_new else self._grammar.definitions(root, *span)
+                found = found if is_new else self._grammar.definitions(root, span)
                 parsed = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
                 symbols = tuple(symbol.moved(-row) for symbol in parsed)
             self._symbols_of_parts[key] = symbols
