@@ -443,6 +443,7 @@ def _names(home: _Spot) -> list[int]:
     """Return the rows near an edit that may name its block, the nearest first."""
     (first, last), (top, bottom), size = home.rows, home.block(0), len(home.text.lines)
     rows = {*range(max(first - _NAMES, top), min(last + _NAMES, bottom))}
+    rows -= {row for row in home.text.conditions if row >= last}  # they begin something else
     rows |= {block[0] for block in home.levels() if block[1] - block[0] < size}
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
 
