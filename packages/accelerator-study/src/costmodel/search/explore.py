@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby, product, repeat
+from itertools import chain, groupby, islice, product, repeat
 from math import isqrt
 from typing import Any
 
@@ -25,7 +25,14 @@ from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import LARGER, Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
-from costmodel.search.products import NoRoomError, Problem, Solution, refined
+from costmodel.search.products import (
+    NoRoomError,
+    Problem,
+    Solution,
+    refined,
+    search_bound,
+    whole_bound,
+)
 from costmodel.search.systolic import FLOWS, Systolic
 from groundwork.interrupts import end_with_parent
 
@@ -35,11 +42,35 @@ STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
 WORKERS = 2
 MOST_PES = 1 << 20
+ROUNDING = 1e-9  # by which the sums of a bound may be off
 NEAR = 0.01  # of latency and energy: designs so near to a front get finer tiles, too
 SQUARE_MM = 1e6  # square micrometres
 Plans = Mapping[str, tuple[Holding, ...]]  # by product, from the array outwards
 Accuracy = Mapping[str, float]  # perplexity by scheme
+Figures = Mapping[str, Any]  # a scheme and the objectives
+Solver = Callable[[tuple[Problem, ...]], Sequence[Solution]]
 OBJECTIVES = ("latency_ms", "energy_mj", "area_mm2", "perplexity")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A search of the mappings of products, and bounds of its results, each closer than the last.
+
+    Attributes:
+        slack: of latency and energy: points that nothing would dominate if they were better by this
+            part are needed, too.
+    """
+
+    solved: Solver
+    bounds: tuple[Solver, ...]
+    slack: float = 0.0
+
+
+def stages(base: Hardware) -> tuple[Stage, Stage]:
+    """Return the search of all designs, and the search of designs near to a front."""
+    if len(base.levels) == BUFFER_AND_MEMORY:
+        return Stage(solve, (whole_bound, search_bound), NEAR), Stage(refined, (whole_bound,))
+    return Stage(solve, (), NEAR), Stage(solve, ())
 
 
 @dataclass(frozen=True)
@@ -135,6 +166,9 @@ def area(hardware: Hardware, scheme: Scheme) -> float:
     return (multipliers + cells) / SQUARE_MM
 
 
+Case = tuple[Scheme, str, Design]
+
+
 @dataclass(frozen=True)
 class Point:
     """The figures of a phase on a design under a dataflow and a scheme, with mapped products.
@@ -172,26 +206,54 @@ def _points(
     phase: Phase,
     base: Hardware,
     widest: int,
-    cases: Sequence[tuple[Scheme, str, Design]],
-    solved: Callable[[tuple[Problem, ...]], Sequence[Solution]],
+    accuracy: Accuracy,
+    stage: Stage,
+    cases: Sequence[Case],
+    known: Sequence[Figures],
 ) -> list[Point]:
     """Return the fastest and the most frugal point of a phase in each case.
 
-    Designs that differ only in their buffer come one after the other, since they share the cache
-    of the search's candidates.
+    Cases whose bounds are dominated are left out. Designs that differ only in their buffer come
+    one after the other, since they share the cache of the search's candidates.
+
+    Args:
+        number: index of the phase.
+        phase: the work.
+        base: accelerator whose memory system and clock all designs share.
+        widest: bits of the search's largest buffer.
+        accuracy: measured perplexity by scheme.
+        stage: the search of each product, and bounds.
+        cases: schemes, dataflows and designs.
+        known: figures of points of other cases.
     """
     points: list[Point] = []
+    front = list(known)
     for scheme, flow, design in cases:
         hardware = design.hardware(base)
         size = area(hardware, scheme) * phase.all_arrays
+
+        def point(
+            found: tuple[float, float, Plans], least: tuple[float, float] | None = None
+        ) -> Point:
+            cycles, energy, plans = found
+            return Point(number, scheme.name, flow, design, cycles, energy, size, plans, least)
+
         try:
-            fast, frugal, *least = _mapped(phase, hardware, flow, scheme, solved, widest)
+            for bound in stage.bounds:
+                (least,) = _mapped(phase, hardware, flow, scheme, bound, widest)
+                wished = _wished(_figures(point(least), base, accuracy), stage.slack + ROUNDING)
+                if any(dominates(other, wished) for other in front):
+                    break
+            else:
+                fast, frugal, *limits = _mapped(
+                    phase, hardware, flow, scheme, stage.solved, widest
+                )
+                limit = limits[0][:2] if limits else None
+                both = point(fast, limit), point(frugal, limit)
+                points += both
+                front += (_figures(p, base, accuracy) for p in both)
         except NoRoomError:
             continue  # a larger buffer may hold a tile
-        bound = least[0][:2] if least else None
-        for cycles, energy, plans in (fast, frugal):
-            key = (number, scheme.name, flow, design)
-            points.append(Point(*key, cycles, energy, size, plans, bound))
     return points
 
 
@@ -206,7 +268,7 @@ def _mapped(
     hardware: Hardware,
     flow: str,
     scheme: Scheme,
-    solved: Callable[[tuple[Problem, ...]], Sequence[Solution]],
+    solved: Solver,
     widest: int,
 ) -> Iterator[tuple[float, float, Plans]]:
     """Yield for each solution of the products: cycles, pJ of all arrays, plans."""
@@ -295,20 +357,29 @@ def search(
     arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
     widest = 8 * max(design.buffer for design in listed)
     by_name = {s.name: s for s in schemes}
-    finer = refined if len(base.levels) == BUFFER_AND_MEMORY else solve
+    coarse, fine = stages(base)
     fronts: list[dict[str, Any]] = []
     with _workers() as pool:
 
-        def points(jobs: Iterable[tuple[Any, ...]]) -> list[Point]:
-            return [p for part in pool.starmap(_points, jobs, chunksize=1) for p in part]
-
         for number, phase in enumerate(phases):
-            job = (number, phase, base, widest)
-            every = points((*job, [*product(schemes, FLOWS, group)], solve) for group in arrays)
+
+            def points(stage: Stage, grouped: Iterable[Sequence[Case]]) -> list[Point]:
+                """Return the points of cases; groups of cases know the points of earlier groups."""
+                found: list[Point] = []
+                known: list[Figures] = []
+                groups = iter(grouped)
+                while together := [*islice(groups, WORKERS)]:
+                    job = (number, phase, base, widest, accuracy, stage)
+                    parts = pool.starmap(_points, [(*job, each, known) for each in together])
+                    found += chain.from_iterable(parts)
+                    known = _front([_figures(p, base, accuracy) for p in found])
+                return found
+
+            every = points(coarse, ([*product(schemes, FLOWS, group)] for group in arrays))
             near = _best(every, phase, base, accuracy, NEAR)
             cases = {(by_name[p.scheme], p.flow, p.design): None for p in near}
             grouped = groupby(sorted(cases, key=_of_array), _of_array)
-            found = points((*job, [*each], finer) for _, each in grouped)
+            found = points(fine, ([*each] for _, each in grouped))
             best = _best(found, phase, base, accuracy)
             calls = [
                 (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy, p.least)
@@ -341,20 +412,30 @@ def _best(
             remedy=LARGER,
         )
     rows = [(_figures(p, base, accuracy), p) for p in points]
-    better = dict.fromkeys(OBJECTIVES[:2], 1 - slack)
-    front: list[dict[str, Any]] = []
-    for figures in sorted((r for r, _ in rows), key=lambda r: [r[o] or 0 for o in OBJECTIVES]):
-        if not any(dominates(other, figures) for other in front):
-            front.append(figures)
+    front = _front([figures for figures, _ in rows])
     kept = []
     for figures, point in rows:
-        wished = {**figures, **{name: figures[name] * part for name, part in better.items()}}
+        wished = _wished(figures, slack)
         if not any(dominates(other, wished) for other in front):
             kept.append((figures, point))
     return list({tuple(r.items()): p for r, p in reversed(kept)}.values())
 
 
-def _figures(point: Point, base: Hardware, accuracy: Accuracy) -> dict[str, Any]:
+def _front(rows: Sequence[Figures]) -> list[Figures]:
+    """Return the figures that no other figures dominate."""
+    front: list[Figures] = []
+    for figures in sorted(rows, key=lambda r: [r[o] or 0 for o in OBJECTIVES]):
+        if not any(dominates(other, figures) for other in front):
+            front.append(figures)
+    return front
+
+
+def _wished(figures: Figures, slack: float) -> Figures:
+    """Return figures with latency and energy better by a part."""
+    return {**figures, **{name: figures[name] * (1 - slack) for name in OBJECTIVES[:2]}}
+
+
+def _figures(point: Point, base: Hardware, accuracy: Accuracy) -> Figures:
     return {
         "scheme": point.scheme,
         "latency_ms": point.latency / base.clock * 1e3,
