@@ -88,31 +88,44 @@ class Scheme:
         grain = Grain.NONE if self.cache >= 16 else scaled
         return Scheme(self.name, wide, width, self.accumulator, self.output, weight_grain=grain)
 
-    def activation_bits(self, m: Any, k: Any) -> Any:
-        """Return the bits of ``m x k`` activations with their scales; arrays broadcast."""
+    def activation_bits(self, m: Any, k: Any, down: Any = 1, deep: Any = 1) -> Any:
+        """Return the bits of ``m x k`` activations with their scales; arrays broadcast.
+
+        Args:
+            m, k: extents of all tiles together.
+            down, deep: numbers of tiles along them; each tile has its own scales.
+        """
         values = m * k * self.activation
         match self.activation_grain:
             case Grain.TENSOR:
-                return values + self.scale
+                return values + down * deep * self.scale
             case Grain.TOKEN:
-                return values + m * self.scale
+                return values + m * deep * self.scale
             case Grain.EMBEDDING:
-                return values + k * self.scale
+                return values + k * down * self.scale
         return values
 
-    def weight_bits(self, k: Any, n: Any) -> Any:
-        """Return the bits of ``k x n`` weights with their scales and zero points."""
+    def weight_bits(
+        self, k: Any, n: Any, deep: Any = 1, across: Any = 1, groups: Any = None
+    ) -> Any:
+        """Return the bits of ``k x n`` weights with their scales and zero points.
+
+        Args:
+            k, n: extents of all tiles together.
+            deep, across: numbers of tiles along them; each tile has its own scales.
+            groups: number of groups along K in all tiles; None: of a single tile.
+        """
         values = k * n * self.weight
         beside = self.scale + self.zero_point
         match self.weight_grain:
             case Grain.TENSOR:
-                return values + beside
+                return values + deep * across * beside
             case Grain.CHANNEL:
-                return values + n * beside
+                return values + n * deep * beside
             case Grain.ROW:
-                return values + k * beside
+                return values + k * across * beside
             case Grain.GROUP:
-                return values + -(-k // self.group) * n * beside
+                return values + (-(-k // self.group) if groups is None else groups) * n * beside
         return values
 
 

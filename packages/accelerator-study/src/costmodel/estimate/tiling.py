@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.accelerator.hardware import Level
-from costmodel.accelerator.scheme import Scheme
+from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.estimate.transfer import Count, MovedBits
 
 LARGER = "--hardware edge8x8, systolic32x32, or a file with a larger first level"
@@ -67,6 +67,7 @@ def outer_traffics(
     orders: Sequence[Sequence[str]],
     scheme: Scheme,
     on_chip: frozenset[str] = frozenset(),
+    operands: tuple[Count, Count] | None = None,
 ) -> list[MovedBits]:
     """Return the bits of a GEMM that cross the outer boundary with tiles, for each order.
 
@@ -80,12 +81,13 @@ def outer_traffics(
         orders: each of ``m``, ``n`` and ``k``, outermost first.
         scheme: widths and scales.
         on_chip: operands that a fused neighbour produces or consumes.
+        operands: `operand_bits`, if they are known.
     """
-    m, n, k = extents
+    m, n, _ = extents
     trips = {d: -(-e // t) for d, e, t in zip(DIMENSIONS, extents, tile, strict=True)}
     nothing = 0 * trips["m"]
-    values = nothing if "A" in on_chip else activations(m, k, tile, scheme)
-    matrix = nothing if "B" in on_chip else weights(n, k, tile, scheme)
+    values, matrix = operands or operand_bits(extents, tile, scheme)
+    values, matrix = values * ("A" not in on_chip), matrix * ("B" not in on_chip)
     traffics = []
     for order in orders:
         again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
@@ -107,18 +109,20 @@ def in_tiles(extent: int, size: Count, bits: Callable[[Count], Count]) -> Count:
     return (extent // size) * bits(size) + np.where(rest, bits(np.maximum(rest, 1)), 0)
 
 
-def weights(n: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
-    """Return the bits of all weights in tiles; both tiles that share a scale fetch it."""
-    return in_tiles(
-        k, tile[2], lambda depth: in_tiles(n, tile[1], lambda w: scheme.weight_bits(depth, w))
-    )
+def operand_bits(
+    extents: tuple[int, int, int], tile: tuple[Count, Count, Count], scheme: Scheme
+) -> tuple[Count, Count]:
+    """Return the bits of all activations and of all weights in tiles.
 
-
-def activations(m: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
-    """Return the bits of all activations in tiles; tiles that share a scale each fetch it."""
-    return in_tiles(
-        k, tile[2], lambda depth: in_tiles(m, tile[0], lambda r: scheme.activation_bits(r, depth))
-    )
+    Tiles that share a scale each fetch it.
+    """
+    m, n, k = extents
+    down, across, deep = (-(-e // t) for e, t in zip(extents, tile, strict=True))
+    groups = None
+    if scheme.weight_grain is Grain.GROUP:
+        groups = in_tiles(k, tile[2], lambda depth: -(-depth // scheme.group))
+    values = scheme.activation_bits(m, k, down, deep)
+    return values, scheme.weight_bits(k, n, deep, across, groups)
 
 
 def _repeats(order: Sequence[str], trips: dict[str, Count], other: str) -> Count:

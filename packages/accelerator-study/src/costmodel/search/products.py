@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import cached_property, lru_cache, partial, reduce
 from itertools import permutations
 from itertools import product as combinations
 from math import prod
@@ -31,15 +31,14 @@ from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
     Holding,
-    activations,
     fits,
     in_tiles,
+    operand_bits,
     outer_traffics,
     room,
     sizes,
-    weights,
 )
-from costmodel.estimate.transfer import NOTHING, MovedBits, memory_energy
+from costmodel.estimate.transfer import NOTHING, MovedBits, boundary_energy, memory_energy
 from costmodel.search.bounded import in_order_of_bounds
 from costmodel.search.systolic import Counts, Systolic
 
@@ -230,8 +229,8 @@ class Problem:
                 for axis, (e, s) in enumerate(zip(self.gemm.extents, grid, strict=True))
             ]
             passes, depth = tuple(sides), in_tiles(gemm.k, grid[2], lambda s: -(-s // array.lanes))
-        inward = activations(gemm.m, gemm.k, grid, scheme) * passes[1]
-        matrix = weights(gemm.n, gemm.k, grid, scheme) * passes[0]
+        operands = operand_bits(gemm.extents, grid, scheme)
+        inward, matrix = operands[0] * passes[1], operands[1] * passes[0]
         work = array.total_cycles(self.gemm.extents, tiles, passes, depth)
         if edges:
             # The port's time is in whole cycles for each tile, rounded down.
@@ -247,7 +246,8 @@ class Problem:
         last = 0 if "C" in gemm.on_chip else scheme.output
         inside = work + edges * (first / behind.read + last / behind.write)
         bounds, listed = [], []
-        for each in outer_traffics(self.gemm.extents, grid, self.orders(), scheme, gemm.on_chip):
+        orders = self.orders()
+        for each in outer_traffics(gemm.extents, grid, orders, scheme, gemm.on_chip, operands):
             moved = each * gemm.batch
             listed.append(moved)
             bus = behind.cycles(moved.read, moved.write)
@@ -286,17 +286,25 @@ class Grid:
     @property
     def tiles(self) -> list[Any]:
         """The extents along M, N and K of the tiles in use."""
-        return [*map(self.at, self.sides)]
+        return list(self.at(self.sides, int))
 
-    def at(self, figures: Any) -> Any:
-        """Return figures of all combinations, which broadcast, for the tiles in use."""
-        return np.broadcast_to(figures, self.used.shape)[self.used]
+    def at(self, listed: Sequence[Any], kind: type = float) -> Any:
+        """Return figures of all combinations, which broadcast, as figures x tiles in use."""
+        # A filled array takes less time than a stack of np.broadcast_to.
+        every = np.empty((len(listed), *self.used.shape), kind)
+        for row, figures in zip(every, listed, strict=True):
+            row[...] = figures
+        return every.reshape(len(listed), -1)[:, self.places]
+
+    @cached_property
+    def places(self) -> Any:
+        """The flat indices of the tiles in use."""
+        return slice(None) if self.used.all() else np.flatnonzero(self.used)
 
     def bits(self, listed: Sequence[MovedBits]) -> MovedBits:
         """Return the transfers of several orders as transfers of orders x tiles in use."""
         each = (vars(moved).values() for moved in listed)
-        stacked = (np.stack([*map(self.at, bits)], dtype=float) for bits in zip(*each, strict=True))
-        return MovedBits(*stacked)
+        return MovedBits(*map(self.at, zip(*each, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -326,10 +334,7 @@ class Candidates:
         """Return the pJ of the mappings of some tiles in all orders, between two memories."""
         buffer, behind = levels
         # A bit between the memories has one energy for each operand: few passes over the arrays.
-        each = [
-            memory_energy(buffer, NOTHING, bit) + memory_energy(behind, bit, NOTHING)
-            for bit in (MovedBits(1), MovedBits(0, 1), MovedBits(0, 0, 1), MovedBits(0, 0, 0, 1))
-        ]
+        each = vars(boundary_energy(buffer, behind)).values()
         outer = sum(e * bits for e, bits in zip(each, vars(self.outer).values(), strict=True))
         fixed = sum(problem.fixed_energy() for problem in self.problems)
         tile = memory_energy(buffer, self.port.at(inside), NOTHING) + fixed
@@ -360,10 +365,10 @@ def candidates(
     """Return the candidate mappings of products; the arguments are those of `Problem.bounds`."""
     lead = problems[0]
     parts = [p.bounds(turned(grid.sides, p is lead), least, edges) for p in problems]
-    bounds = reduce(add, (np.stack([*map(grid.at, part[0])]) for part in parts)).ravel()
+    bounds = reduce(add, (grid.at(part[0]) for part in parts)).ravel()
     outer = reduce(add, (grid.bits(part[1]) for part in parts))
     port = reduce(add, (grid.bits([part[2]]).at(0) for part in parts))
-    scaled = reduce(add, (grid.at(part[3]) for part in parts))
+    scaled = reduce(add, (grid.at([part[3]])[0] for part in parts))
     times = np.full(bounds.shape, np.nan)
     return Candidates(problems, grid.tiles, lead.orders(), bounds, outer, port, scaled, times)
 
@@ -473,7 +478,7 @@ def whole_bound(problems: tuple[Problem, ...]) -> tuple[Solution]:
     More tiles than one only raise the bound of bits and cycles.
     """
     listed = _whole(tuple(p.without_end() for p in problems))
-    energies = listed.energies(problems[0].hardware.levels, np.array([0]))
+    energies = listed.energies(problems[0].hardware.levels, slice(None))
     return (Solution((), float(listed.bounds.min()), float(energies.min()), 0, 0),)
 
 
@@ -504,7 +509,7 @@ def refined(problems: tuple[Problem, ...]) -> tuple[Solution, Solution, Solution
     def bounded(grid: Grid, edges: bool) -> tuple[Candidates, Any, Any]:
         """Return the smallest tiles, their energies, and a mask of those that may be better."""
         listed = candidates(problems, grid, True, edges)
-        energies = listed.energies(lead.hardware.levels, np.arange(len(listed.grid[0])))
+        energies = listed.energies(lead.hardware.levels, slice(None))
         better = (listed.bounds < quick.cycles) | (energies < cheap.energy)
         return listed, energies, better.reshape(len(listed.orders), -1).any(axis=0)
 
