@@ -79,9 +79,9 @@ class ClosedForm:
         )
 
     def _check_inside(self) -> None:
-        for axis, (form, extent) in enumerate(zip(self.space, self.fabric.shape, strict=True)):
-            lows, highs = form.range(self.domain.low, self.domain.high - 1)
-            low, high = int(lows.min()), int(highs.max())
+        lows, highs = ranges(self.space, self.domain.low, self.domain.high - 1)
+        for axis, extent in enumerate(self.fabric.shape):
+            low, high = int(lows[:, axis].min()), int(highs[:, axis].max())
             if low < 0 or high >= extent:
                 raise OutsideArrayError(axis, low, high, extent)
 
@@ -254,8 +254,7 @@ class ClosedForm:
         jumped = (level >= 0) & jumps & wide[np.arange(len(level)), np.maximum(level, 0)]
         if wrapped.any() or jumped.any():
             raise NonSeparableMapError("a cell wraps in part")
-        for axis in range(inner):
-            edges = np.unique(np.concatenate([stamps.low[:, axis], stamps.high[:, axis] + 1]))
+        for axis, edges in enumerate(stamps.edges[:inner]):
             for shift in (0, 1):
                 ends = [np.searchsorted(edges, v[:, axis] - shift, "right") for v in (first, last)]
                 if (ends[0] != ends[1])[wide[:, axis]].any():
@@ -266,7 +265,8 @@ class ClosedForm:
         """Refuse gaps between the innermost components of stamps with equal prefixes."""
         stamps = self.stamps
         inner = first.shape[1] - 1
-        if not (first[:, inner] != last[:, inner]).any():
+        # Spans with one start have no gap between them.
+        if not np.ptp(stamps.low[:, inner]) or not (first[:, inner] != last[:, inner]).any():
             return
         for mask in np.unique(stamps.matching(first, inner), axis=0):
             spans = sorted(zip(stamps.low[mask, inner], stamps.high[mask, inner], strict=True))

@@ -7,8 +7,9 @@ size is not a multiple of the cuts, the domain in digits is a few disjoint boxes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, product
 
 import numpy as np
@@ -36,18 +37,16 @@ class LinearForm:
     weights: tuple[int, ...]
     constant: int = 0
 
-    def range(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Return the least and the largest value over boxes (rows); ``high`` is inclusive."""
-        weights = np.array(self.weights, dtype=np.int64)
-        up, down = np.maximum(weights, 0), np.minimum(weights, 0)
-        return self.constant + low @ up + high @ down, self.constant + high @ up + low @ down
 
+def ranges(forms: Sequence[LinearForm], low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """Return the least and the largest values of forms over boxes (rows): boxes x forms.
 
-def ranges(forms: Iterable[LinearForm], low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the largest values of forms over boxes: boxes x forms."""
-    ends = zip(*(form.range(low, high) for form in forms), strict=True)
-    least, most = (np.stack(values, axis=-1) for values in ends)
-    return least, most
+    ``high`` is inclusive.
+    """
+    weights = np.array([form.weights for form in forms], dtype=np.int64).T
+    constants = np.array([form.constant for form in forms], dtype=np.int64)
+    up, down = np.maximum(weights, 0), np.minimum(weights, 0)
+    return constants + low @ up + high @ down, constants + high @ up + low @ down
 
 
 @dataclass(frozen=True)
@@ -103,15 +102,18 @@ class DigitDomain:
             raise NonSeparableMapError(str(atom.inner))
         return (whole, shift) if isinstance(atom, Floor) else (part, rest)
 
+    @cached_property
+    def _ends(self) -> tuple[Ints, Ints, Ints]:
+        """Sizes of digits, strides by digit and dimension, and extents of dimensions."""
+        strides = [[d.stride * (d.dimension == name) for name in self.extents] for d in self.digits]
+        sizes = [d.size for d in self.digits]
+        return np.array(sizes), np.array(strides), np.array([*self.extents.values()])
+
     def contains(self, points: Ints) -> npt.NDArray[np.bool_]:
         """Return a mask of the digit vectors (last axis) that lie in the domain."""
-        sizes = np.array([d.size for d in self.digits])
-        inside = np.asarray(((points >= 0) & (points < sizes)).all(axis=-1))
-        for name, extent in self.extents.items():
-            digits = [n for n, d in enumerate(self.digits) if d.dimension == name]
-            strides = np.array([self.digits[n].stride for n in digits], dtype=np.int64)
-            inside &= points[..., digits] @ strides < extent
-        return inside
+        sizes, strides, extents = self._ends
+        inside = ((points >= 0) & (points < sizes)).all(axis=-1)
+        return np.asarray(inside & (points @ strides < extents).all(axis=-1))
 
     def values(self, point: Iterable[int]) -> dict[str, int]:
         """Return the values of the dimensions at a digit vector."""

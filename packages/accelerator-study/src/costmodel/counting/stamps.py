@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,12 @@ class Stamps:
     forms: tuple[LinearForm, ...]
     low: Ints
     high: Ints
+
+    @cached_property
+    def edges(self) -> list[Ints]:
+        """The distinct starts and ends of the boxes along each component."""
+        ends = zip(self.low.T, self.high.T + 1, strict=True)
+        return [np.unique(np.concatenate(pair)) for pair in ends]
 
     def count(self) -> int:
         """Return the number of distinct stamps, TENET's ``|T|``."""
