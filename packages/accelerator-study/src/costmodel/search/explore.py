@@ -29,9 +29,8 @@ from costmodel.search.products import (
     NoRoomError,
     Problem,
     Solution,
+    lower_bound,
     refined,
-    search_bound,
-    whole_bound,
 )
 from costmodel.search.systolic import FLOWS, Systolic
 from groundwork.interrupts import end_with_parent
@@ -50,27 +49,6 @@ Accuracy = Mapping[str, float]  # perplexity by scheme
 Figures = Mapping[str, Any]  # a scheme and the objectives
 Solver = Callable[[tuple[Problem, ...]], Sequence[Solution]]
 OBJECTIVES = ("latency_ms", "energy_mj", "area_mm2", "perplexity")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A search of the mappings of products, and bounds of its results, each closer than the last.
-
-    Attributes:
-        slack: of latency and energy: points that nothing would dominate if they were better by this
-            part are needed, too.
-    """
-
-    solved: Solver
-    bounds: tuple[Solver, ...]
-    slack: float = 0.0
-
-
-def stages(base: Hardware) -> tuple[Stage, Stage]:
-    """Return the search of all designs, and the search of designs near to a front."""
-    if len(base.levels) == BUFFER_AND_MEMORY:
-        return Stage(solve, (whole_bound, search_bound), NEAR), Stage(refined, (whole_bound,))
-    return Stage(solve, (), NEAR), Stage(solve, ())
 
 
 @dataclass(frozen=True)
@@ -207,14 +185,16 @@ def _points(
     base: Hardware,
     widest: int,
     accuracy: Accuracy,
-    stage: Stage,
+    solved: Solver,
+    slack: float,
     cases: Sequence[Case],
     known: Sequence[Figures],
 ) -> list[Point]:
     """Return the fastest and the most frugal point of a phase in each case.
 
-    Cases whose bounds are dominated are left out. Designs that differ only in their buffer come
-    one after the other, since they share the cache of the search's candidates.
+    A case is left out if a point dominates its bound, even if the bound were better by ``slack``.
+    Designs that differ only in their buffer come one after the other, since they share the cache of
+    the search's candidates.
 
     Args:
         number: index of the phase.
@@ -222,7 +202,8 @@ def _points(
         base: accelerator whose memory system and clock all designs share.
         widest: bits of the search's largest buffer.
         accuracy: measured perplexity by scheme.
-        stage: the search of each product, and bounds.
+        solved: the search of each product.
+        slack: a part of latency and energy.
         cases: schemes, dataflows and designs.
         known: figures of points of other cases.
     """
@@ -232,28 +213,26 @@ def _points(
         hardware = design.hardware(base)
         size = area(hardware, scheme) * phase.all_arrays
 
-        def point(
-            found: tuple[float, float, Plans], least: tuple[float, float] | None = None
-        ) -> Point:
-            cycles, energy, plans = found
-            return Point(number, scheme.name, flow, design, cycles, energy, size, plans, least)
+        def mapped(solver: Solver) -> list[tuple[float, float, Plans]]:
+            return [*_mapped(phase, hardware, flow, scheme, solver, widest)]
 
+        def figures(cycles: float, energy: float) -> Figures:
+            return _figures(scheme.name, cycles, energy, size, base, accuracy)
+
+        if len(hardware.levels) == BUFFER_AND_MEMORY:
+            ((*least, _),) = mapped(lower_bound)
+            wished = _wished(figures(*least), slack + ROUNDING)
+            if any(dominates(other, wished) for other in front):
+                continue
         try:
-            for bound in stage.bounds:
-                (least,) = _mapped(phase, hardware, flow, scheme, bound, widest)
-                wished = _wished(_figures(point(least), base, accuracy), stage.slack + ROUNDING)
-                if any(dominates(other, wished) for other in front):
-                    break
-            else:
-                fast, frugal, *limits = _mapped(
-                    phase, hardware, flow, scheme, stage.solved, widest
-                )
-                limit = limits[0][:2] if limits else None
-                both = point(fast, limit), point(frugal, limit)
-                points += both
-                front += (_figures(p, base, accuracy) for p in both)
+            fast, frugal, *limits = mapped(solved)
         except NoRoomError:
             continue  # a larger buffer may hold a tile
+        bound = limits[0][:2] if limits else None
+        for cycles, energy, plans in (fast, frugal):
+            key = (number, scheme.name, flow, design)
+            points.append(Point(*key, cycles, energy, size, plans, bound))
+            front.append(figures(cycles, energy))
     return points
 
 
@@ -357,35 +336,38 @@ def search(
     arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
     widest = 8 * max(design.buffer for design in listed)
     by_name = {s.name: s for s in schemes}
-    coarse, fine = stages(base)
+    finer = refined if len(base.levels) == BUFFER_AND_MEMORY else solve
     fronts: list[dict[str, Any]] = []
     with _workers() as pool:
 
         for number, phase in enumerate(phases):
 
-            def points(stage: Stage, grouped: Iterable[Sequence[Case]]) -> list[Point]:
+            def points(
+                solved: Solver, slack: float, grouped: Iterable[Sequence[Case]]
+            ) -> list[Point]:
                 """Return the points of cases; groups of cases know the points of earlier groups."""
                 found: list[Point] = []
                 known: list[Figures] = []
                 groups = iter(grouped)
                 while together := [*islice(groups, WORKERS)]:
-                    job = (number, phase, base, widest, accuracy, stage)
+                    job = (number, phase, base, widest, accuracy, solved, slack)
                     parts = pool.starmap(_points, [(*job, each, known) for each in together])
                     found += chain.from_iterable(parts)
-                    known = _front([_figures(p, base, accuracy) for p in found])
+                    known = _front([_of_point(p, base, accuracy) for p in found])
                 return found
 
-            every = points(coarse, ([*product(schemes, FLOWS, group)] for group in arrays))
+            every = points(solve, NEAR, ([*product(schemes, FLOWS, group)] for group in arrays))
             near = _best(every, phase, base, accuracy, NEAR)
             cases = {(by_name[p.scheme], p.flow, p.design): None for p in near}
             grouped = groupby(sorted(cases, key=_of_array), _of_array)
-            found = points(fine, ([*each] for _, each in grouped))
+            found = points(finer, 0.0, ([*each] for _, each in grouped))
             best = _best(found, phase, base, accuracy)
             calls = [
                 (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy, p.least)
                 for p in best
             ]
-            exact = pool.starmap(row, calls, chunksize=1)
+            # Neighbours share an array, and a worker's counts of its tiles.
+            exact = pool.starmap(row, calls, chunksize=-(-len(calls) // (4 * WORKERS)))
             # The counting engine's figures may differ where those of the closed forms are equal.
             kept = [r for r in exact if not any(dominates(o, r) for o in exact)]
             fronts += sorted(kept, key=lambda r: r["latency_ms"])
@@ -411,7 +393,7 @@ def _best(
             f"{base.name}: no buffer of the search holds a tile of {phase.name}",
             remedy=LARGER,
         )
-    rows = [(_figures(p, base, accuracy), p) for p in points]
+    rows = [(_of_point(p, base, accuracy), p) for p in points]
     front = _front([figures for figures, _ in rows])
     kept = []
     for figures, point in rows:
@@ -435,13 +417,19 @@ def _wished(figures: Figures, slack: float) -> Figures:
     return {**figures, **{name: figures[name] * (1 - slack) for name in OBJECTIVES[:2]}}
 
 
-def _figures(point: Point, base: Hardware, accuracy: Accuracy) -> Figures:
+def _of_point(point: Point, base: Hardware, accuracy: Accuracy) -> Figures:
+    return _figures(point.scheme, point.latency, point.energy, point.area, base, accuracy)
+
+
+def _figures(
+    scheme: str, cycles: float, energy: float, size: float, base: Hardware, accuracy: Accuracy
+) -> Figures:
     return {
-        "scheme": point.scheme,
-        "latency_ms": point.latency / base.clock * 1e3,
-        "energy_mj": point.energy / 1e9,
-        "area_mm2": point.area,
-        "perplexity": accuracy.get(point.scheme),
+        "scheme": scheme,
+        "latency_ms": cycles / base.clock * 1e3,
+        "energy_mj": energy / 1e9,
+        "area_mm2": size,
+        "perplexity": accuracy.get(scheme),
     }
 
 

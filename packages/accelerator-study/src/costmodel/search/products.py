@@ -45,7 +45,7 @@ from costmodel.search.systolic import Counts, Systolic
 ORDERS = tuple(permutations(DIMENSIONS))
 EVERY = 1 << 16  # most tiles of a product whose every tile is a candidate
 ROOMY = 4  # passes along each dimension of a tile; a buffer that holds it needs no finer sizes
-KEPT = 32  # products whose candidates stay in memory, for the buffers of an array
+KEPT = 16  # products whose candidates stay in memory, for the buffers of an array
 STREAMED = 8  # elements of a streaming dimension that count as a pass
 
 
@@ -92,7 +92,7 @@ class Problem:
         size = self.hardware.levels[0].size
         return self._with_buffer(size and max(size, self.widest))
 
-    def without_end(self) -> Problem:
+    def in_unbounded(self) -> Problem:
         """Return the problem with an unbounded buffer, equal for all buffers."""
         return self._with_buffer(None)
 
@@ -373,75 +373,10 @@ def candidates(
     return Candidates(problems, grid.tiles, lead.orders(), bounds, outer, port, scaled, times)
 
 
-@dataclass(frozen=True)
-class Fitting:
-    """The candidates whose tiles fit a buffer.
-
-    Arrays are flattened, orders x fitting tiles.
-
-    Attributes:
-        listed: all candidates.
-        places: indices of the mappings among those of ``listed``.
-        bounds: lower bounds of the cycles.
-        energies: pJ.
-    """
-
-    listed: Candidates
-    places: Any
-    bounds: Any
-    energies: Any
-
-    @classmethod
-    def of(cls, lead: Problem, listed: Candidates) -> Fitting:
-        """Return the candidates that fit the buffer of ``lead``.
-
-        Raises:
-            NoRoomError: no tile fits.
-        """
-        hardware = lead.hardware
-        inside = np.flatnonzero(lead.fitting(listed.grid))
-        if not len(inside):
-            level = hardware.levels[0].name
-            raise NoRoomError(f"{hardware.name}: no tile of {lead.gemm.name} fits {level}")
-        number = len(listed.grid[0])
-        places = (np.arange(len(listed.orders))[:, None] * number + inside).ravel()
-        energies = listed.energies(hardware.levels, inside)
-        return cls(listed, places, listed.bounds[places], energies)
-
-    def least(self) -> Solution:
-        """Return the cycles and pJ that no mapping falls below, without a simulation."""
-        return Solution((), float(self.bounds.min()), float(self.energies.min()), 0, 0)
-
-    def best(self) -> tuple[Solution, Solution]:
-        """Return the fastest and the most frugal mapping."""
-        listed, places, bounds, energies = self.listed, self.places, self.bounds, self.energies
-        times = in_order_of_bounds(bounds, lambda at: listed.simulate(places[at]))
-        # Sums of the same bits in another order are equal.
-        least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))
-        frugal = int(least[np.argmin(bounds[least])])
-        fastest = int(soonest[np.argmin(energies[soonest])])
-        simulated = int(np.isfinite(times).sum())
-        listed.simulate(places[[frugal]])
-
-        def solution(at: int) -> Solution:
-            order, tile = divmod(int(places[at]), len(listed.grid[0]))
-            held = Holding(BufferTile(*(int(g[tile]) for g in listed.grid)), listed.orders[order])
-            cycles = float(listed.times[places[at]])
-            return Solution((held,), cycles, float(energies[at]), len(bounds), simulated)
-
-        return solution(fastest), solution(frugal)
-
-
 @lru_cache(maxsize=KEPT)
 def _shared(problems: tuple[Problem, ...]) -> Candidates:
     """Return the candidates of products, cached for further buffers of an array."""
     return candidates(problems, problems[0].tiles())
-
-
-@lru_cache(maxsize=KEPT)
-def _fitting(problems: tuple[Problem, ...]) -> Fitting:
-    """Return the candidates of products that fit the buffer, cached between bound and search."""
-    return Fitting.of(problems[0], _shared(tuple(p.in_widest() for p in problems)))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -460,26 +395,46 @@ def search_together(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     Raises:
         NoRoomError: no tile fits.
     """
-    return _fitting(problems).best()
+    return _best(problems[0], _shared(tuple(p.in_widest() for p in problems)))
 
 
-def search_bound(problems: tuple[Problem, ...]) -> tuple[Solution]:
-    """Return the cycles and pJ that :func:`search_together` does not fall below.
+def _best(lead: Problem, listed: Candidates) -> tuple[Solution, Solution]:
+    """Return the fastest and the most frugal candidate that fits the buffer of ``lead``."""
+    memory = lead.hardware.levels[0]
+    number = len(listed.grid[0])
+    inside = np.flatnonzero(lead.fitting(listed.grid))
+    if not len(inside):
+        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {memory.name}")
+    # Indices of the mappings that fit, orders x tiles, among all mappings.
+    fitting = (np.arange(len(listed.orders))[:, None] * number + inside).ravel()
+    bounds = listed.bounds[fitting]
+    energies = listed.energies(lead.hardware.levels, inside)
 
-    Raises:
-        NoRoomError: no tile fits.
+    times = in_order_of_bounds(bounds, lambda places: listed.simulate(fitting[places]))
+    # Sums of the same bits in another order are equal.
+    least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))
+    frugal = int(least[np.argmin(bounds[least])])
+    fastest = int(soonest[np.argmin(energies[soonest])])
+    simulated = int(np.isfinite(times).sum())
+    listed.simulate(fitting[[frugal]])
+
+    def solution(at: int) -> Solution:
+        order, tile = divmod(int(fitting[at]), number)
+        held = Holding(BufferTile(*(int(g[tile]) for g in listed.grid)), listed.orders[order])
+        cycles = float(listed.times[fitting[at]])
+        return Solution((held,), cycles, float(energies[at]), len(bounds), simulated)
+
+    return solution(fastest), solution(frugal)
+
+
+def lower_bound(problems: tuple[Problem, ...]) -> tuple[Solution]:
+    """Return the cycles and pJ that no mapping falls below, those of a single tile.
+
+    More tiles only raise the bound of bits and cycles.
     """
-    return (_fitting(problems).least(),)
-
-
-def whole_bound(problems: tuple[Problem, ...]) -> tuple[Solution]:
-    """Return the cycles and pJ that no mapping falls below: those of a buffer without an end.
-
-    More tiles than one only raise the bound of bits and cycles.
-    """
-    listed = _whole(tuple(p.without_end() for p in problems))
+    listed = _whole(tuple(p.in_unbounded() for p in problems))
     energies = listed.energies(problems[0].hardware.levels, slice(None))
-    return (Solution((), float(listed.bounds.min()), float(energies.min()), 0, 0),)
+    return (Solution((), float(listed.bounds.min()), float(energies.min()), 1, 0),)
 
 
 @lru_cache(maxsize=KEPT)
@@ -544,7 +499,7 @@ def refined(problems: tuple[Problem, ...]) -> tuple[Solution, Solution, Solution
     rounded = [np.minimum(extent, -(-side // grain) * grain) for side, extent, grain in passes]
     both = [np.stack(tile) for tile in combinations(*zip(smallest, rounded, strict=True))]
     tiles = list(np.unique(np.concatenate(both, axis=1), axis=1))
-    finer = Fitting.of(lead, candidates(problems, Grid(tiles, lead.fitting(tiles)))).best()
+    finer = _best(lead, candidates(problems, Grid(tiles, lead.fitting(tiles))))
     quick = min(quick, finer[0], key=lambda found: found.cycles)
     cheap = min(cheap, finer[1], key=lambda found: found.energy)
     return quick, cheap, least
