@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.pool
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice, product, repeat
 from math import isqrt
+from multiprocessing.pool import Pool
 from typing import Any
 
 from costmodel.accelerator.dataflow import load_dataflow
@@ -149,20 +149,16 @@ Case = tuple[Scheme, str, Design]
 
 @dataclass(frozen=True)
 class Point:
-    """The figures of a phase on a design under a dataflow and a scheme, with mapped products.
+    """A design under a dataflow and a scheme, its figures for a phase, and its mapped products.
 
     Attributes:
+        figures: the scheme's name, and the objectives.
         plans: tiles and orders of each product by the product's key.
         least: cycles and pJ that no tiles on the design fall below; None: unknown.
     """
 
-    phase: int
-    scheme: str
-    flow: str
-    design: Design
-    latency: float
-    energy: float
-    area: float
+    case: Case
+    figures: Figures
     plans: Plans
     least: tuple[float, float] | None
 
@@ -179,61 +175,69 @@ def groups(phase: Phase) -> list[list[Item]]:
     return grouped
 
 
-def _points(
-    number: int,
-    phase: Phase,
-    base: Hardware,
-    widest: int,
-    accuracy: Accuracy,
-    solved: Solver,
-    slack: float,
-    cases: Sequence[Case],
-    known: Sequence[Figures],
-) -> list[Point]:
-    """Return the fastest and the most frugal point of a phase in each case.
+@dataclass(frozen=True)
+class _Round:
+    """A search of a phase's mappings in many cases.
 
-    A case is left out if a point dominates its bound, even if the bound were better by ``slack``.
-    Designs that differ only in their buffer come one after the other, since they share the cache of
-    the search's candidates.
-
-    Args:
-        number: index of the phase.
-        phase: the work.
-        base: accelerator whose memory system and clock all designs share.
+    Attributes:
         widest: bits of the search's largest buffer.
         accuracy: measured perplexity by scheme.
         solved: the search of each product.
-        slack: a part of latency and energy.
-        cases: schemes, dataflows and designs.
-        known: figures of points of other cases.
+        slack: a case is left out if a point dominates its bound, even if latency and energy of the
+            bound were better by this part.
     """
-    points: list[Point] = []
-    front = list(known)
-    for scheme, flow, design in cases:
-        hardware = design.hardware(base)
-        size = area(hardware, scheme) * phase.all_arrays
 
-        def mapped(solver: Solver) -> list[tuple[float, float, Plans]]:
-            return [*_mapped(phase, hardware, flow, scheme, solver, widest)]
+    phase: Phase
+    base: Hardware
+    widest: int
+    accuracy: Accuracy
+    solved: Solver
+    slack: float
+
+    def spread(self, pool: Pool, grouped: Iterable[Sequence[Case]]) -> list[Point]:
+        """Return the points of groups of cases; a group knows the points of earlier groups."""
+        found: list[Point] = []
+        groups = iter(grouped)
+        while together := [*islice(groups, WORKERS)]:
+            known = _front(found)
+            parts = pool.starmap(self.points, [(each, known) for each in together])
+            found += chain.from_iterable(parts)
+        return found
+
+    def points(self, cases: Sequence[Case], known: Sequence[Figures]) -> list[Point]:
+        """Return the fastest and the most frugal point of each case that may be on a front.
+
+        Designs that differ only in their buffer come one after the other, since they share the
+        cache of the search's candidates.
+        """
+        found: list[Point] = []
+        for case in cases:
+            found += self._of_case(case, [*known, *(point.figures for point in found)])
+        return found
+
+    def _of_case(self, case: Case, known: Sequence[Figures]) -> list[Point]:
+        scheme, flow, design = case
+        hardware = design.hardware(self.base)
+        size = area(hardware, scheme) * self.phase.all_arrays
 
         def figures(cycles: float, energy: float) -> Figures:
-            return _figures(scheme.name, cycles, energy, size, base, accuracy)
+            return _figures(scheme, cycles / self.base.clock, energy, size, self.accuracy)
+
+        def mapped(solver: Solver) -> list[tuple[float, float, Plans]]:
+            return [*_mapped(self.phase, hardware, flow, scheme, solver, self.widest)]
 
         if len(hardware.levels) == BUFFER_AND_MEMORY:
             ((*least, _),) = mapped(lower_bound)
-            wished = _wished(figures(*least), slack + ROUNDING)
-            if any(dominates(other, wished) for other in front):
-                continue
+            wished = _wished(figures(*least), self.slack + ROUNDING)
+            if any(dominates(other, wished) for other in known):
+                return []
         try:
-            fast, frugal, *limits = mapped(solved)
+            fast, frugal, *limits = mapped(self.solved)
         except NoRoomError:
-            continue  # a larger buffer may hold a tile
-        bound = limits[0][:2] if limits else None
-        for cycles, energy, plans in (fast, frugal):
-            key = (number, scheme.name, flow, design)
-            points.append(Point(*key, cycles, energy, size, plans, bound))
-            front.append(figures(cycles, energy))
-    return points
+            return []  # a larger buffer may hold a tile
+        limit = limits[0][:2] if limits else None
+        pair = (fast, frugal)
+        return [Point(case, figures(*found), plans, limit) for *found, plans in pair]
 
 
 def _of_array(case: tuple[Scheme, str, Design]) -> tuple[str, str, tuple[int, int]]:
@@ -296,7 +300,7 @@ def _plans(items: Sequence[Item], best: Solution) -> Plans:
 
 
 @contextmanager
-def _workers() -> Iterator[multiprocessing.pool.Pool]:
+def _workers() -> Iterator[Pool]:
     """Yield a pool of processes, which end with the block."""
     # The workers inherit the blocked signal: the search process alone gets Ctrl-C.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -335,37 +339,17 @@ def search(
     listed = designs(base, base.fabric.pes if pes is None else pes)
     arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
     widest = 8 * max(design.buffer for design in listed)
-    by_name = {s.name: s for s in schemes}
     finer = refined if len(base.levels) == BUFFER_AND_MEMORY else solve
     fronts: list[dict[str, Any]] = []
     with _workers() as pool:
-
-        for number, phase in enumerate(phases):
-
-            def points(
-                solved: Solver, slack: float, grouped: Iterable[Sequence[Case]]
-            ) -> list[Point]:
-                """Return the points of cases; groups of cases know the points of earlier groups."""
-                found: list[Point] = []
-                known: list[Figures] = []
-                groups = iter(grouped)
-                while together := [*islice(groups, WORKERS)]:
-                    job = (number, phase, base, widest, accuracy, solved, slack)
-                    parts = pool.starmap(_points, [(*job, each, known) for each in together])
-                    found += chain.from_iterable(parts)
-                    known = _front([_of_point(p, base, accuracy) for p in found])
-                return found
-
-            every = points(solve, NEAR, ([*product(schemes, FLOWS, group)] for group in arrays))
-            near = _best(every, phase, base, accuracy, NEAR)
-            cases = {(by_name[p.scheme], p.flow, p.design): None for p in near}
+        for phase in phases:
+            first = _Round(phase, base, widest, accuracy, solve, NEAR)
+            every = first.spread(pool, ([*product(schemes, FLOWS, group)] for group in arrays))
+            cases = {p.case: None for p in _best(every, phase, base, NEAR)}
             grouped = groupby(sorted(cases, key=_of_array), _of_array)
-            found = points(finer, 0.0, ([*each] for _, each in grouped))
-            best = _best(found, phase, base, accuracy)
-            calls = [
-                (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy, p.least)
-                for p in best
-            ]
+            second = replace(first, solved=finer, slack=0.0)
+            best = _best(second.spread(pool, ([*each] for _, each in grouped)), phase, base)
+            calls = [(phase, base, *p.case, p.plans, accuracy, p.least) for p in best]
             # Neighbours share an array, and a worker's counts of its tiles.
             exact = pool.starmap(row, calls, chunksize=-(-len(calls) // (4 * WORKERS)))
             # The counting engine's figures may differ where those of the closed forms are equal.
@@ -374,13 +358,7 @@ def search(
     return fronts
 
 
-def _best(
-    points: Sequence[Point],
-    phase: Phase,
-    base: Hardware,
-    accuracy: Accuracy,
-    slack: float = 0.0,
-) -> list[Point]:
+def _best(points: Sequence[Point], phase: Phase, base: Hardware, slack: float = 0.0) -> list[Point]:
     """Return the points of a phase that no other point dominates; of equal points, the first.
 
     With a ``slack``, also points that nothing would dominate if they were better by that part.
@@ -393,20 +371,20 @@ def _best(
             f"{base.name}: no buffer of the search holds a tile of {phase.name}",
             remedy=LARGER,
         )
-    rows = [(_of_point(p, base, accuracy), p) for p in points]
-    front = _front([figures for figures, _ in rows])
+    front = _front(points)
     kept = []
-    for figures, point in rows:
-        wished = _wished(figures, slack)
+    for point in points:
+        wished = _wished(point.figures, slack)
         if not any(dominates(other, wished) for other in front):
-            kept.append((figures, point))
-    return list({tuple(r.items()): p for r, p in reversed(kept)}.values())
+            kept.append(point)
+    return list({tuple(p.figures.values()): p for p in reversed(kept)}.values())
 
 
-def _front(rows: Sequence[Figures]) -> list[Figures]:
+def _front(points: Sequence[Point]) -> list[Figures]:
     """Return the figures that no other figures dominate."""
     front: list[Figures] = []
-    for figures in sorted(rows, key=lambda r: [r[o] or 0 for o in OBJECTIVES]):
+    listed = [point.figures for point in points]
+    for figures in sorted(listed, key=lambda r: [r[o] or 0 for o in OBJECTIVES]):
         if not any(dominates(other, figures) for other in front):
             front.append(figures)
     return front
@@ -417,19 +395,15 @@ def _wished(figures: Figures, slack: float) -> Figures:
     return {**figures, **{name: figures[name] * (1 - slack) for name in OBJECTIVES[:2]}}
 
 
-def _of_point(point: Point, base: Hardware, accuracy: Accuracy) -> Figures:
-    return _figures(point.scheme, point.latency, point.energy, point.area, base, accuracy)
-
-
 def _figures(
-    scheme: str, cycles: float, energy: float, size: float, base: Hardware, accuracy: Accuracy
+    scheme: Scheme, seconds: float, energy: float, size: float, accuracy: Accuracy
 ) -> Figures:
     return {
-        "scheme": scheme,
-        "latency_ms": cycles / base.clock * 1e3,
+        "scheme": scheme.name,
+        "latency_ms": seconds * 1e3,
         "energy_mj": energy / 1e9,
         "area_mm2": size,
-        "perplexity": accuracy.get(scheme),
+        "perplexity": accuracy.get(scheme.name),
     }
 
 
@@ -469,15 +443,14 @@ def row(
             "latency_ms": max(estimate.latency / least[0] - 1, 0.0),
             "energy_mj": max(estimate.energy / least[1] - 1, 0.0),
         }
+    size = area(hardware, scheme) * phase.all_arrays
+    seconds = estimate.latency / base.clock
     return {
         "phase": phase.name,
         "scheme": scheme.name,
         "dataflow": flow,
         "array": list(design.array),
-        "latency_ms": estimate.latency / base.clock * 1e3,
-        "energy_mj": estimate.energy / 1e9,
-        "area_mm2": area(hardware, scheme) * phase.all_arrays,
-        "perplexity": accuracy.get(scheme.name),
+        **_figures(scheme, seconds, estimate.energy, size, accuracy),
         "excess": excess,
         "mapping": {
             "hardware": base.name,
