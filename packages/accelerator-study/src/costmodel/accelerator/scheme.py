@@ -91,9 +91,7 @@ class Scheme:
     def activation_bits(self, m: Any, k: Any, down: Any = 1, deep: Any = 1) -> Any:
         """Return the bits of ``m x k`` activations with their scales; arrays broadcast.
 
-        Args:
-            m, k: extents of all tiles together.
-            down, deep: numbers of tiles along them; each tile has its own scales.
+        ``down x deep`` tiles, along M and K, each have their own scales.
         """
         values = m * k * self.activation
         match self.activation_grain:
@@ -110,10 +108,8 @@ class Scheme:
     ) -> Any:
         """Return the bits of ``k x n`` weights with their scales and zero points.
 
-        Args:
-            k, n: extents of all tiles together.
-            deep, across: numbers of tiles along them; each tile has its own scales.
-            groups: number of groups along K in all tiles; None: of a single tile.
+        ``deep x across`` tiles, along K and N, each have their own scales. ``groups`` is the number
+        of groups along K in all tiles; None: that of a single tile.
         """
         values = k * n * self.weight
         beside = self.scale + self.zero_point
