@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
@@ -27,12 +28,20 @@ from costmodel.estimate.pipeline import steps
 from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, fits, room
 from costmodel.estimate.transfer import MovedBits
-from costmodel.estimate.workload import read_workloads, weight_shapes
+from costmodel.estimate.workload import bind_phase, read_workloads, weight_shapes
 from costmodel.options import DEFAULT_PHASES
-from costmodel.search.explore import arrays, designs, dominates
+from costmodel.search import explore
+from costmodel.search.explore import arrays, designs, dominates, search
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.page import page
-from costmodel.search.products import NoRoomError, Problem, refined, search_together
+from costmodel.search.products import (
+    NoRoomError,
+    Problem,
+    Solution,
+    lower_bound,
+    refined,
+    search_together,
+)
 from costmodel.search.systolic import FLOWS, Systolic
 
 DATA = Path(__file__).parent / "data"
@@ -140,8 +149,9 @@ def test_pruning_loses_nothing(problem: Problem) -> None:
     quick, cheap, least = refined((problem,))
     assert quick.cycles == pytest.approx(best.cycles)
     assert cheap.energy == pytest.approx(frugal.energy)
-    assert least.cycles <= best.cycles + 1e-6
-    assert least.energy <= frugal.energy * (1 + 1e-9)
+    for bound in (least, *lower_bound((problem,))):
+        assert bound.cycles <= best.cycles + 1e-6
+        assert bound.energy <= frugal.energy * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +252,33 @@ def test_tiles_of_an_l2_are_searched(flow: str) -> None:
     assert frugal.energy <= best.energy
     found = cost(problem.gemm, hardware, load_dataflow(flow), plan=best.holdings)
     assert found.latency - lag == pytest.approx(best.cycles, rel=0.02)
+
+
+def test_designs_that_a_bound_excludes_are_on_no_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a search of all designs."""
+    report = read_workloads(DATA / "smollm2.work.json")
+    phases = [bind_phase(report, "decode", 64, {})]
+    schemes = [SCHEMES["int8-token"], FLOAT16]
+    measured = {"int8-token": 79.4}
+    solved: list[int] = []
+
+    class Here:
+        """A pool of this process alone."""
+
+        def starmap(self, call: Any, arguments: list[Any], **_: int) -> list[Any]:
+            return [call(*each) for each in arguments]
+
+    def counted(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
+        solved.append(len(problems))
+        return solve(problems)
+
+    monkeypatch.setattr(explore, "_workers", lambda: nullcontext(Here()))
+    monkeypatch.setattr(explore, "solve", counted)
+    found = search(phases, EDGE, schemes, 16, measured)
+    few = len(solved)
+    monkeypatch.setattr(explore, "lower_bound", lambda _: (Solution((), 0.0, 0.0, 0, 0),))
+    assert search(phases, EDGE, schemes, 16, measured) == found
+    assert few < 0.9 * (len(solved) - few)
 
 
 def test_a_buffer_that_holds_no_tile_is_reported(

@@ -80,8 +80,8 @@ def memory_energy(level: Level, inside: MovedBits, outside: MovedBits) -> Count:
 def boundary_energy(level: Level, behind: Level) -> MovedBits:
     """Return the pJ of a bit of each operand that crosses the boundary of two memories."""
     (out, into), (out_behind, into_behind) = level.operand_energy(), behind.operand_energy()
-    inwards = (a + b for a, b in zip(out_behind, into, strict=True))
-    return MovedBits(*inwards, out[2] + into_behind[2])
+    activation, weight, partial = (a + b for a, b in zip(out_behind, into, strict=True))
+    return MovedBits(activation, weight, partial, out[2] + into_behind[2])
 
 
 def with_outside(
