@@ -240,7 +240,7 @@ class _Round:
         return [Point(case, figures(*found), plans, limit) for *found, plans in pair]
 
 
-def _of_array(case: tuple[Scheme, str, Design]) -> tuple[str, str, tuple[int, int]]:
+def _of_array(case: Case) -> tuple[str, str, tuple[int, int]]:
     """Return what cases have in common whose candidates differ only in the buffer."""
     scheme, flow, design = case
     return scheme.name, flow, design.array
