@@ -6,14 +6,13 @@ from __future__ import annotations
 import importlib
 import json
 import random
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import shared_builds, tiny_runner
 from support.mlc_tree import tools
+from support.models.answering_model import AnsweringModel
 
 from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight
@@ -24,8 +23,6 @@ from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.reference import need_packages
 
 CONTEXT, CHUNK, LENGTH = 512, 128, 1
-# The largest distance of a chosen token's logit from the largest, as a part of the largest: a tie.
-TIE = 1e-3
 RANDOM = random.Random(4)
 
 
@@ -34,32 +31,6 @@ def prompt_of(length: int) -> list[int]:
 
 
 PROMPTS = {n: prompt_of(n) for n in (1, 2, 63, 64, 65, 300)}
-
-
-@dataclass(frozen=True)
-class Hybrid:
-    """The compiled model, and transformers' one of the same weights."""
-
-    probe: Path
-    params: Path
-    library: Path
-    torch_model: Any
-
-    def run(self, requests: list[dict[str, Any]], **plan: Any) -> dict[str, Any]:
-        sizes = {"tokens": CONTEXT, "chunk": CHUNK, "steps": 0, **plan}
-        return tiny_runner.run_plan(
-            self.probe, self.params, library=self.library, requests=requests, **sizes
-        )
-
-    def check(self, prompt: list[int], answer: list[int]) -> None:
-        """Each token of the answer has the largest logit, or one as large."""
-        torch = importlib.import_module("torch")
-        with torch.no_grad():
-            logits = self.torch_model(torch.tensor([prompt + answer]), use_cache=False).logits[0]
-        rows = logits[len(prompt) - 1 : -1].double()
-        chosen = rows.gather(1, torch.tensor(answer)[:, None])[:, 0]
-        distance = (rows.max(dim=1).values - chosen) / rows.abs().max()
-        assert float(distance.max()) < TIE, f"token {int(distance.argmax())} of the answer"
 
 
 def random_model() -> Any:
@@ -84,7 +55,7 @@ def random_model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Hybrid:
+def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> AnsweringModel:
     trees = tools()
     try:
         need_packages()
@@ -110,14 +81,17 @@ def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> H
     assert all(entry["symbol"] for entry in delta)
     assert len(delta) == 7
     probe = tiny_runner.build_engine_probe(tiny_runner.host_request())
-    return Hybrid(probe, params, library.library, model)
+    sizes = {"tokens": CONTEXT, "chunk": CHUNK}
+    return AnsweringModel(probe, params, model, sizes, library.library)
 
 
 @pytest.mark.parametrize(
     ("length", "chunk"),
     [(1, 128), (2, 128), (63, 128), (64, 128), (65, 1), (65, 7), (65, 64), (300, 128), (300, 100)],
 )
-def test_a_prompt_is_read_in_chunks_of_any_size(hybrid: Hybrid, length: int, chunk: int) -> None:
+def test_a_prompt_is_read_in_chunks_of_any_size(
+    hybrid: AnsweringModel, length: int, chunk: int
+) -> None:
     prompt = PROMPTS[length]
     told = hybrid.run([{"tokens": prompt, "max_tokens": 12}], chunk=chunk)
     (got,) = told["answers"]
@@ -125,7 +99,7 @@ def test_a_prompt_is_read_in_chunks_of_any_size(hybrid: Hybrid, length: int, chu
     hybrid.check(prompt, got["tokens"])
 
 
-def test_sequences_of_several_lengths_answer_at_once(hybrid: Hybrid) -> None:
+def test_sequences_of_several_lengths_answer_at_once(hybrid: AnsweringModel) -> None:
     """Decoded in one batch, and beside a prompt that is read."""
     lengths = (300, 2, 65, 64)
     asked = [{"tokens": PROMPTS[n], "max_tokens": 20, "step": 2 * i} for i, n in enumerate(lengths)]
@@ -136,7 +110,7 @@ def test_sequences_of_several_lengths_answer_at_once(hybrid: Hybrid) -> None:
         hybrid.check(PROMPTS[length], got["tokens"])
 
 
-def test_a_chat_goes_on_where_its_states_are(hybrid: Hybrid) -> None:
+def test_a_chat_goes_on_where_its_states_are(hybrid: AnsweringModel) -> None:
     """A whole sequence goes on; one that differs late goes on from its checkpoint."""
     first = PROMPTS[65]
     (got,) = hybrid.run([{"tokens": first, "max_tokens": 10}])["answers"]
@@ -155,7 +129,7 @@ def test_a_chat_goes_on_where_its_states_are(hybrid: Hybrid) -> None:
     assert [got["cached"] for got in told["answers"]] == [0, 65 + 10 - 1, 48, 0]
 
 
-def test_wrong_guesses_leave_no_trace_in_a_state(hybrid: Hybrid) -> None:
+def test_wrong_guesses_leave_no_trace_in_a_state(hybrid: AnsweringModel) -> None:
     prompt = [5, 6, 7, 8] * 20
     asked = [
         {"tokens": tokens, "max_tokens": 200, "step": 210 * i}
@@ -169,7 +143,7 @@ def test_wrong_guesses_leave_no_trace_in_a_state(hybrid: Hybrid) -> None:
         hybrid.check(wanted["tokens"], got["tokens"])  # type: ignore[arg-type]
 
 
-def test_many_requests_in_little_room(hybrid: Hybrid) -> None:
+def test_many_requests_in_little_room(hybrid: AnsweringModel) -> None:
     """Forks, cuts and evictions of sequences and their states."""
     choice = random.Random(6)
     prompts: list[list[int]] = []

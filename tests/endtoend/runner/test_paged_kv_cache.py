@@ -94,6 +94,17 @@ def test_sliding_layers_see_their_window(probe: Path) -> None:
     assert decode["pages"] == beside["pages"][1:]
 
 
+def test_a_window_spans_the_blocks_of_a_forked_sequence(probe: Path) -> None:
+    """The first sequence has two blocks then, and its second one ends within the window."""
+    steps, later = ("20,5", "20,2"), ("3,4", "1,1")
+    plain, forked = (
+        [c for c in calls(probe, 20, *steps, *fork, *later) if c["kernel"].startswith("sliding")]
+        for fork in ((), ("fork 0 2 32",))
+    )
+    assert forked == plain
+    assert [c["kernel"] for c in plain[-2:]] == ["sliding prefill", "sliding decode"]
+
+
 @pytest.mark.release
 def test_rows_of_a_sequence_are_read_and_put_back(probe: Path) -> None:
     """Rows of 2 layers, each with a key and a value of 2 float32: 16 bytes a token."""
