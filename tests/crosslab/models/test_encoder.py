@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT's reference against transformers, and the pooling of a sentence-transformers folder."""
+"""The BERTs' reference against transformers, and the pooling of a sentence-transformers folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from crosslab.errors import UserError
-from crosslab.models.encoder import ACTIVATIONS, EncoderWeights, read_encoder, states_of, vector_of
+from crosslab.models.encoder import EncoderWeights, read_encoder, states_of, vector_of
 from crosslab.models.sources.pooling import pooling_of
 
 MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
@@ -24,16 +24,19 @@ STEPS = [
     )
 ]
 SIZES = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "vocab_size": 40}
+BERTS = ("gelu", "gelu_new", "relu", "silu")
 SIZES |= {"intermediate_size": 32, "max_position_embeddings": 16}
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_states_are_those_of_transformers(tmp_path: Path, activation: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "activation"), [*(("Bert", name) for name in BERTS), ("NomicBert", "silu")]
+)
+def test_states_are_those_of_transformers(tmp_path: Path, kind: str, activation: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     transformers = importlib.import_module("transformers")
     torch.manual_seed(1)
-    made = transformers.BertConfig(**SIZES, hidden_act=activation)
-    model = transformers.BertModel(made, add_pooling_layer=False).eval().double()
+    made = getattr(transformers, f"{kind}Config")(**SIZES, hidden_act=activation)
+    model = getattr(transformers, f"{kind}Model")(made, add_pooling_layer=False).eval().double()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn(weight.shape) * 0.3)
@@ -41,12 +44,33 @@ def test_states_are_those_of_transformers(tmp_path: Path, activation: str) -> No
         ids = [3, 1, 39, 7, 7]
         wanted = model.double()(torch.tensor([ids])).last_hidden_state[0].numpy()
     config = read_encoder(tmp_path / "config.json")
-    weights = EncoderWeights(tmp_path, config)
-    np.testing.assert_allclose(states_of(config, weights, ids), wanted, atol=1e-10)
+    weights = EncoderWeights(tmp_path)
+    # Transformers' angles are float32.
+    atol = 1e-10 if kind == "Bert" else 1e-6
+    np.testing.assert_allclose(states_of(config, weights, ids), wanted, atol=atol)
     mean = wanted.mean(axis=0) / np.linalg.norm(wanted.mean(axis=0))
-    np.testing.assert_allclose(vector_of(config, weights, ids), mean, atol=1e-10)
+    np.testing.assert_allclose(vector_of(config, weights, ids), mean, atol=atol)
     first = replace(config, pooling="cls", normalize=False)
-    np.testing.assert_allclose(vector_of(first, weights, ids), wanted[0], atol=1e-10)
+    np.testing.assert_allclose(vector_of(first, weights, ids), wanted[0], atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("qkv_proj_bias", True),
+        ("moe_every_n_layers", 2),
+        ("rotary_scaling_factor", 2.0),
+        ("rotary_emb_fraction", 0.5),
+        ("activation_function", "gelu"),
+        ("rotary_emb_base", 0),
+    ],
+)
+def test_a_field_of_nomics_without_support_is_named(tmp_path: Path, name: str, value: Any) -> None:
+    table = {"model_type": "nomic_bert", **SIZES, "activation_function": "swiglu", name: value}
+    (tmp_path / "config.json").write_text(json.dumps(table), encoding="utf-8")
+    renamed = {"activation_function": "hidden_act", "rotary_emb_base": "rope_theta"}
+    with pytest.raises(UserError, match=renamed.get(name, name)):
+        read_encoder(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,21 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
             "rope_type": "llama3",
         }
     },
+    # Of these lengths, the converter writes the one that the published models were trained for.
+    "nomic_bert": {
+        **{"max_position_embeddings": 2048, "n_positions": 8192, "max_trained_positions": 2048},
+        **{"activation_function": "swiglu", "causal": False, "prenorm": False},
+        **{"qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False},
+        **{"rotary_emb_base": 1000.0, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False},
+        "rotary_emb_scale_base": None,
+    },
 }
 # Fields that MLC-LLM does not read.
 IDLE = ("architectures", "use_dynamic_ntk", "use_logn_attn")
 # A file has no window that the model does not use, and a Mistral is a Llama.
 IDLE_OF = {
     "mistral": ("model_type", "sliding_window"),
+    "nomic_bert": ("hidden_act", *PUBLISHED["nomic_bert"]),
     "phi3": ("pad_token_id",),
     "qwen2": ("sliding_window",),
     "qwen2_moe": ("sliding_window",),

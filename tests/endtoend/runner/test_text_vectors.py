@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BERT on the device gives transformers' vectors, with the pooling that its folder names."""
+"""BERTs on the device give transformers' vectors, with the pooling that their folders name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,18 @@ def write_steps(folder: Path, steps: Sequence[str], pooling: Mapping[str, Any]) 
     (folder / "1_Pooling" / "config.json").write_text(text, encoding="utf-8")
 
 
-def make(root: Path, steps: Sequence[str], pooling: Mapping[str, Any]) -> Encoder:
+# The config of a published Nomic's BERT, whose sizes have other names than transformers'.
+PUBLISHED = {
+    **{"model_type": "nomic_bert", "n_embd": 64, "n_inner": 96, "n_head": 2, "n_layer": 2},
+    **{"n_positions": CONTEXT, "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000},
+    **{"activation_function": "swiglu", "causal": False, "qkv_proj_bias": False},
+    **{"rotary_emb_fraction": 1.0, "rotary_scaling_factor": None, "type_vocab_size": 2},
+}
+
+
+def make(
+    root: Path, steps: Sequence[str], pooling: Mapping[str, Any], kind: str = "Bert"
+) -> Encoder:
     trees = tools()
     try:
         need_packages()
@@ -77,18 +88,21 @@ def make(root: Path, steps: Sequence[str], pooling: Mapping[str, Any]) -> Encode
     folder = root / "model"
     tokenizer = text_probe.in_pieces()
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
-    config = transformers.BertConfig(
+    config = getattr(transformers, f"{kind}Config")(
         **sizes,
         num_hidden_layers=2,
         vocab_size=tokenizer.tokenizer.get_vocab_size(),
         max_position_embeddings=CONTEXT,
     )
     torch.manual_seed(9)
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    model = getattr(transformers, f"{kind}Model")(config, add_pooling_layer=False).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn(weight.shape) * 0.2)
     model.save_pretrained(folder)
+    if kind != "Bert":
+        table = json.dumps({**PUBLISHED, "vocab_size": config.vocab_size})
+        (folder / "config.json").write_text(table, encoding="utf-8")
     # As published files have it; the device reads whole texts.
     tokenizer.tokenizer.enable_truncation(8)
     tokenizer.tokenizer.enable_padding()
@@ -113,6 +127,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return make(tmp_path_factory.mktemp("mean"), STEPS, {"pooling_mode_mean_tokens": True})
 
 
+@pytest.fixture(scope="module")
+def nomic(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    root = tmp_path_factory.mktemp("nomic")
+    return make(root, STEPS, {"pooling_mode_mean_tokens": True}, "NomicBert")
+
+
 def unit(vector: F32) -> F32:
     scaled: F32 = vector / np.linalg.norm(vector)
     return scaled
@@ -123,8 +143,12 @@ def prompt_of(length: int) -> list[int]:
 
 
 @pytest.mark.parametrize("vlen", VLENS)
-def test_texts_of_every_length_have_transformers_vectors(encoder: Encoder, vlen: int) -> None:
+@pytest.mark.parametrize("kind", ["encoder", "nomic"])
+def test_texts_of_every_length_have_transformers_vectors(
+    request: pytest.FixtureRequest, kind: str, vlen: int
+) -> None:
     """In one batch, of which a call reads as many as it has room for."""
+    encoder: Encoder = request.getfixturevalue(kind)
     texts = [prompt_of(length) for length in LENGTHS]
     first, *others = [",".join(map(str, text)) for text in texts]
     beside = [word for text in others for word in ("--beside", text)]

@@ -56,7 +56,10 @@ def main(tree: Path, format_: str, folders: Iterable[Path]) -> None:
     for folder in folders:
         table = _config(folder)
         # It counts words in this file for Gemma 3.
-        words = {"model": {"vocab": dict.fromkeys(range(_vocab(table)))}, "added_tokens": []}
+        words = {
+            "model": {"type": "WordPiece", "vocab": dict.fromkeys(range(_vocab(table)))},
+            "added_tokens": [],
+        }
         (folder / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
         kind = theirs.get_model_class(table["architectures"][0])
         kind.set_vocab, kind.no_mtp = _set_vocab, True

@@ -3,7 +3,7 @@
 
 from mlc_llm.quantization import make_quantization_functions
 
-from . import gpt_oss, smollm3
+from . import gpt_oss, nomic_bert, smollm3
 from .bert import bert_loader
 from .bert import on_cpu as bert
 from .llava import on_cpu as llava
@@ -15,16 +15,23 @@ def _row(name: str, model: type, config: type, loader: object, **more: object) -
     return Model(name, config, model, sources, make_quantization_functions(model), **more)
 
 
+_ENCODER = {
+    "model_task": "embedding",
+    "embedding_metadata": bert.EmbeddingMetadata("encoder", "mean"),
+}
 MORE_MODELS = {
     "bert": _row(
-        *("bert", bert.BertModel, bert.EncoderConfig, bert_loader.huggingface_bge),
-        model_task="embedding",
-        embedding_metadata=bert.EmbeddingMetadata("encoder", "mean"),
+        "bert", bert.BertModel, bert.EncoderConfig, bert_loader.huggingface_bge, **_ENCODER
     ),
     "gpt_oss": _row(
         "gpt_oss", gpt_oss.GptOssForCausalLM, gpt_oss.GptOssConfig, gpt_oss.huggingface
     ),
     "llava": _row("llava", llava.LlavaForCausalLM, llava.LlavaConfig, llava.huggingface),
+    "nomic_bert": _row(
+        *("nomic_bert", nomic_bert.NomicBertModel, nomic_bert.NomicBertConfig),
+        *(nomic_bert.huggingface,),
+        **_ENCODER,
+    ),
     "smollm3": _row(
         "smollm3", smollm3.SmolLM3ForCausalLM, smollm3.SmolLM3Config, smollm3.huggingface
     ),

@@ -6,9 +6,9 @@ from typing import Optional
 
 from mlc_llm.loader.standard_loader import make_standard_hf_loader
 from mlc_llm.nn import PagedKVCache, RopeMode
+from mlc_llm.nn.rotary_on_cpu import turn
 from tvm import tirx
 from tvm.relax.frontend.nn import Tensor, op
-from tvm.relax.frontend.nn.llm.position_embedding import llama_rope_with_position_map
 
 from .llama.llama_model import LlamaAttention, LlamaConfig, LlamaForCausalLM
 
@@ -41,32 +41,11 @@ class _Attention(LlamaAttention):  # type: ignore[misc, unused-ignore]
         d, heads, groups = self.head_dim, self.num_q_heads, self.num_kv_heads
         rows = batch * length
         qkv = op.reshape(self.qkv_proj(hidden_states), (rows, heads + 2 * groups, d))
-        turned = op.tensor_ir_op(
-            self._rotary(qkv.dtype),
-            "fused_rope",
-            [qkv, paged_kv_cache.get_query_positions(rows), tirx.IntImm("int64", 1)],
-            [Tensor.placeholder((rows, n, d), qkv.dtype) for n in (heads, groups, groups)],
-        )
-        joined = op.reshape(op.concat(list(turned), dim=1), (batch, length, heads + 2 * groups, d))
+        positions = paged_kv_cache.get_query_positions(rows)
+        turned = turn(qkv, positions, groups, self.rope_theta, self.rope_scaling or {})
+        joined = op.reshape(op.concat(turned, dim=1), (batch, length, heads + 2 * groups, d))
         output = paged_kv_cache.attention_with_fused_qkv(layer_id, joined, heads, sm_scale=d**-0.5)
         return self.o_proj(op.reshape(output, (batch, length, heads * d)))
-
-    def _rotary(self, dtype: str) -> tirx.PrimFunc:
-        """Return TVM's rotary function with its scalar before the outputs, as in TVM 0.26."""
-        func = llama_rope_with_position_map(
-            theta=self.rope_theta,
-            scale=1.0,
-            head_dim=self.head_dim,
-            num_q_heads=self.num_q_heads,
-            num_kv_heads=self.num_kv_heads,
-            dtype=dtype,
-            rope_scaling=self.rope_scaling or {},
-        )
-        x, positions, q, k, v, apply_rope = func.params
-        params = [x, positions, apply_rope, q, k, v]
-        return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs).without_attr(
-            "global_symbol"
-        )
 
 
 class SmolLM3ForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]

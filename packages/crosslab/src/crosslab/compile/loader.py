@@ -20,6 +20,7 @@ import numpy as np
 from mlc_llm.model import MODELS
 from mlc_llm.quantization import QUANTIZATION
 
+from crosslab.models.config import read_table
 from crosslab.models.gguf_params import GgufWeights
 from crosslab.models.params import write_params
 from crosslab.models.weights_file import F32
@@ -32,7 +33,8 @@ def mapping_of(model: Path, quantization: str) -> Any:
     """Return MLC-LLM's mapping of parameters to the weights of a model's files."""
     path = model / "config.json"
     kind = MODELS[json.loads(path.read_text(encoding="utf-8"))["model_type"]]
-    config, format_ = kind.config.from_file(path), QUANTIZATION[quantization]
+    # As an import reads it, which this folder may not have gone through yet.
+    config, format_ = kind.config.from_dict(read_table(path)), QUANTIZATION[quantization]
     return kind.source["huggingface-safetensor"](config, format_)
 
 

@@ -33,7 +33,7 @@ from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models import gguf_formats, gguf_params, params
 from crosslab.models.config import DEFAULT_CONTEXT, kind_of
-from crosslab.models.encoder import ENCODER
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import DEFAULT_FORMAT, GGUF, MLC_FORMATS
 from crosslab.models.gguf_params import GgufWeights, Layout
 from crosslab.models.params import JOURNAL, resumed_shards
@@ -226,7 +226,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     about = [_config(model), *sorted(model.glob("*.safetensors.index.json"))]
     contents = json.dumps({file.name: file.sha256 for file in files})
     # Vectors are compared with those of other programs, so that no weight is rounded.
-    exact = kind_of(model) == ENCODER
+    exact = kind_of(model) in ENCODERS
     key = digest(quantization, tools.key(), *about, contents, *(["exact"] if exact else []))
 
     def make(folder: Path) -> None:

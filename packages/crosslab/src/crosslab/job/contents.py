@@ -33,7 +33,7 @@ from crosslab.compile.driver import LIBRARY
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.config import kind_of, read_family
-from crosslab.models.encoder import ENCODER
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import matrix_types
 from crosslab.models.sources.model_folder import CONFIG_FILE as CONFIG_JSON
@@ -116,7 +116,7 @@ def dists_of(
         flags=flags_of(runner.linking, job.cache),
     )
     about = {**_about(job, ChatTokenizer.load(model.folder)), "verdict": verdict}
-    if kind_of(model.folder) == ENCODER:
+    if kind_of(model.folder) in ENCODERS:
         about |= {"encodes": True}
     if predicted := _predictions(job, model.folder):
         about |= {"predictions": predicted}

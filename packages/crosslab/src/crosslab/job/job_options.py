@@ -17,7 +17,7 @@ from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
 from crosslab.models.config import FAMILIES, kind_of
-from crosslab.models.encoder import ENCODER
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
 from crosslab.models.sources.gguf_import import kind_of_file
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name_of
@@ -233,7 +233,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     kind, in_blocks = _kind_of(Path(args.source), mlc=args.mlc_tree is not None)
     if verb == MODEL and in_blocks:
         default = GGUF
-    elif verb == MODEL and args.mlc_tree and kind != ENCODER:
+    elif verb == MODEL and args.mlc_tree and kind not in ENCODERS:
         # Vectors are compared with those of other programs, so that no weight is rounded.
         default = MODEL_FORMAT
     project, name = args.project.resolve(), _model_name(args)

@@ -46,7 +46,7 @@ from crosslab.job.verdict import (
     prepare_reference,
 )
 from crosslab.models.config import kind_of, read_family
-from crosslab.models.encoder import ENCODER
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import GGUF
 from crosslab.models.int8_error import DEFAULT_TEXT, read_text
 from crosslab.models.llava import LLAVA, LlavaConfig, read_llava
@@ -310,7 +310,7 @@ def ask(job: Job, clock: Clock) -> Question:
         sees = kind == LLAVA
         ids = tokenizer.chat_ids(job.prompt, pictures=int(sees))
         prompt = read_llava(config).with_picture(ids) if sees else ids
-        answer = 0 if kind == ENCODER else job.max_new
+        answer = 0 if kind in ENCODERS else job.max_new
         check_length(job, len(prompt), answer, model.folder)
     with clock.step("params"):
         params = store_params(job.recipe.of(model.folder), job.cache)

@@ -20,7 +20,7 @@ from crosslab.models.config import (
     read_family,
     read_table,
 )
-from crosslab.models.encoder import ENCODER, read_encoder
+from crosslab.models.encoder import ENCODERS, read_encoder
 from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import logical_shapes
@@ -67,10 +67,13 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     if kind in FAMILIES:
         _check_sizes(job, table, folder)
         return tokenizer
-    if kind == ENCODER:
-        _check_encoder(job, folder)
+    if kind in ENCODERS:
+        read_encoder(folder / CONFIG_FILE)
+        _check_float(job, kind, folder)
     elif kind == LLAVA:
-        _check_llava(job, folder)
+        if not read_llava(folder / CONFIG_FILE).picture:
+            imported_fields(folder)  # it is not imported yet
+        _check_float(job, kind, folder)
     elif kind == HYBRID and not job.rounds:
         read_hybrid(folder / CONFIG_FILE)
     elif not job.unchecked:
@@ -103,21 +106,11 @@ def check_length(job: Job, prompt: int, answer: int, model: Path) -> None:
         )
 
 
-def _check_encoder(job: Job, folder: Path) -> None:
-    read_encoder(folder / CONFIG_FILE)
+def _check_float(job: Job, kind: str, folder: Path) -> None:
+    """Reject int8 for a model whose vectors or pictures have no kernels for it."""
     if job.rounds:
         raise UserError(
-            f"{folder}: a model of type {ENCODER!r} has no cache, and is not computed in int8",
-            remedy="leave out --kv-cache, --activations and --offload",
-        )
-
-
-def _check_llava(job: Job, folder: Path) -> None:
-    if not read_llava(folder / CONFIG_FILE).picture:
-        imported_fields(folder)  # it is not imported yet
-    if job.rounds:
-        raise UserError(
-            f"{folder}: a model of type {LLAVA!r} is not computed in int8",
+            f"{folder}: a model of type {kind!r} is not computed in int8",
             remedy="leave out --kv-cache, --activations and --offload",
         )
 

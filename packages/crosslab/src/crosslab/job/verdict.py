@@ -25,7 +25,7 @@ from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare_rows
 from crosslab.models.config import FAMILIES, FamilyConfig, kind_of, read_family
 from crosslab.models.encoder import (
-    ENCODER,
+    ENCODERS,
     EncoderConfig,
     EncoderWeights,
     read_encoder,
@@ -206,9 +206,9 @@ def prepare_reference(
         both = ReadParams(params, packing=packing), LlavaWeights(model, seeing)
         read, of_weights = map(LanguageParams, both)
         return Asked(config=seeing, values=read, prompt=prompt, stop=stop, of_file=of_weights)
-    if kind == ENCODER:
+    if kind in ENCODERS:
         encoder = read_encoder(model / CONFIG_FILE)
-        values, of_model = ReadParams(params, packing=packing), EncoderWeights(model, encoder)
+        values, of_model = ReadParams(params, packing=packing), EncoderWeights(model)
         return AskedVector(encoder, values, of_model, prompt)
     if job.unchecked and kind not in FAMILIES:
         _progress.print("[yellow]not checked:[/] no reference computes this model")

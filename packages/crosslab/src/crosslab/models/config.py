@@ -134,6 +134,18 @@ WINDOW = "_sliding_window"
 MIXTRAL, MIXTURE = "mixtral", "qwen3_moe"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTRAL, MIXTURE)
 """Values of ``model_type`` that :func:`read_family` supports."""
+NOMIC = "nomic_bert"
+# BERT's names of the fields that Nomic's own class writes.
+_NOMIC = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "activation_function": "hidden_act",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 # Names of the number of experts.
 _EXPERTS = {MIXTRAL: "num_local_experts", MIXTURE: "num_experts"}
@@ -152,7 +164,9 @@ def read_table(path: Path) -> dict[str, Any]:
     # A model of text and images holds its language model's settings in a table of their own.
     text = table.get("text_config")
     inner = text if isinstance(text, dict) else {}
-    return with_rope({**inner, **table})
+    table = with_rope({**inner, **table})
+    names = _NOMIC if table.get("model_type") == NOMIC else {}
+    return {names.get(name, name): value for name, value in table.items()}
 
 
 def kind_of(model: Path) -> str:

@@ -1,29 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference for BERT, which gives vectors of texts, in double precision.
+"""The reference for BERTs, which give vectors of texts, in double precision.
 
-Written from the architecture's description (Devlin et al., 2018, arXiv:1810.04805): learned
-positions, attention of every token to every token, a norm behind each sum.
+Written from the architectures' descriptions: attention of every token to every token, a norm behind
+each sum, and learned positions (Devlin et al., 2018, arXiv:1810.04805) or, in Nomic's, rotary
+embeddings and gates without biases (Nussbaum et al., 2024, arXiv:2402.01613).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
-from crosslab.models.config import read_table
-from crosslab.models.weights_file import F32, StoredWeights
+from crosslab.models.config import NOMIC, read_table
+from crosslab.models.weights_file import F32, NamedWeights, StoredWeights
 
 F64 = NDArray[np.float64]
-ENCODER = "bert"
+BERT = "bert"
+ENCODERS = (BERT, NOMIC)
 POOLINGS = ("mean", "cls")
 _QKV = ("query", "key", "value")
+# What Nomic's class can do, and its published models of one expert do not.
+_ABSENT = (
+    *("causal", "prenorm", "parallel_block", "use_rms_norm", "num_experts", "moe_every_n_layers"),
+    *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"),
+    *("rotary_emb_interleaved", "rotary_emb_scale_base", "rotary_scaling_factor"),
+)
 
 
 def erf_gelu(x: F64) -> F64:
@@ -41,10 +50,48 @@ def _relu(x: F64) -> F64:
     return np.maximum(x, 0.0)
 
 
+def _silu(x: F64) -> F64:
+    return x / (1.0 + np.exp(-x))
+
+
 ACTIVATIONS: dict[str, Callable[[F64], F64]] = {
     "gelu": erf_gelu,
     "gelu_new": _gelu_by_tanh,
     "relu": _relu,
+    "silu": _silu,
+}
+
+
+class Names(NamedTuple):
+    """Names of the weights, without ".weight": tables, their norm, and the parts of a layer.
+
+    The product ``gate``, if there is one, is multiplied by the activation of ``inner``.
+    """
+
+    tables: tuple[str, ...]
+    norm: str
+    layer: str
+    qkv: str
+    attended: str
+    attended_norm: str
+    inner: str
+    gate: str | None
+    outer: str
+    outer_norm: str
+
+
+NAMES = {
+    BERT: Names(
+        tuple(f"embeddings.{n}_embeddings" for n in ("word", "token_type", "position")),
+        *("embeddings.LayerNorm", "encoder.layer", "attention.self.qkv"),
+        *("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", None),
+        *("output.dense", "output.LayerNorm"),
+    ),
+    NOMIC: Names(
+        tuple(f"embeddings.{n}_embeddings" for n in ("word", "token_type")),
+        *("emb_ln", "encoder.layers", "attn.Wqkv", "attn.out_proj", "norm1"),
+        *("mlp.fc12", "mlp.fc11", "mlp.fc2", "norm2"),
+    ),
 }
 
 
@@ -60,6 +107,8 @@ class EncoderConfig:
         activation: name of the activation, one of ``ACTIVATIONS``.
         pooling: "mean" of the tokens' states, or "cls", that of the first token.
         normalize: vectors have the length 1.
+        kind: ``model_type``, one of ``ENCODERS``.
+        theta: base of the rotary embeddings, if the model has them.
     """
 
     hidden: int
@@ -69,6 +118,18 @@ class EncoderConfig:
     activation: str
     pooling: str
     normalize: bool
+    kind: str = BERT
+    theta: float = 0.0
+
+    @property
+    def names(self) -> Names:
+        """Names of the weights."""
+        return NAMES[self.kind]
+
+    @property
+    def biased(self) -> bool:
+        """True if products have biases."""
+        return self.kind == BERT
 
 
 def read_encoder(path: Path) -> EncoderConfig:
@@ -78,16 +139,20 @@ def read_encoder(path: Path) -> EncoderConfig:
         UserError: a field is missing, or has a value without support.
     """
     table = {"hidden_act": "gelu", "pooling": "mean", "normalize": True, **read_table(path)}
+    kind = table.get("model_type", BERT)
     own = ("hidden_size", "num_attention_heads", "num_hidden_layers")
     sizes = (*own, "vocab_size", "intermediate_size", "max_position_embeddings")
     if wrong := [n for n in sizes if type(table.get(n)) is not int or table[n] < 1]:
         raise UserError(f"{path}: {wrong[0]} = {table.get(wrong[0])!r} is not a size")
     allowed = {
-        "hidden_act": tuple(ACTIVATIONS),
+        "hidden_act": tuple(ACTIVATIONS) if kind == BERT else ("silu", "swiglu"),
         "pooling": POOLINGS,
         "normalize": (True, False),
         "position_embedding_type": (None, "absolute"),
         "is_decoder": (None, False),
+        "rope_scaling": (None,),
+        **dict.fromkeys(_ABSENT, (None, False)),
+        "rotary_emb_fraction": (None, 1.0),
     }
     for name, values in allowed.items():
         if table.get(name) not in values:
@@ -98,45 +163,31 @@ def read_encoder(path: Path) -> EncoderConfig:
     eps = table.get("layer_norm_eps", 1e-12)
     if type(eps) is not float or not 0 < eps < 1:
         raise UserError(f"{path}: layer_norm_eps = {eps!r} is not a small number")
-    activation, pooling = table["hidden_act"], table["pooling"]
-    return EncoderConfig(hidden, heads, layers, eps, activation, pooling, table["normalize"])
+    theta = table.get("rope_theta", 1000.0)
+    if type(theta) not in (int, float) or not theta > 0:
+        raise UserError(f"{path}: rope_theta = {theta!r} is not a positive number")
+    activation = table["hidden_act"] if kind == BERT else "silu"
+    about = (hidden, heads, layers, eps, activation, table["pooling"], table["normalize"])
+    return EncoderConfig(*about, kind=kind, theta=theta)
 
 
-class EncoderWeights(Mapping[str, F32]):
-    """The weights of a BERT's file in float32 by MLC-LLM's names, read on access."""
+class EncoderWeights(NamedWeights):
+    """The weights of a BERT's folder; those of queries, keys and values are one."""
 
-    def __init__(self, model: Path, config: EncoderConfig) -> None:
-        self._stored = StoredWeights.of_model(model)
-        self._names = dict.fromkeys(self._listed(config))
-
-    @staticmethod
-    def _listed(config: EncoderConfig) -> Iterator[str]:
-        for table in ("word", "position", "token_type"):
-            yield f"embeddings.{table}_embeddings.weight"
-        parts = ["attention.self.qkv", "attention.output.dense", "attention.output.LayerNorm"]
-        parts += ["intermediate.dense", "output.dense", "output.LayerNorm"]
-        layers = [f"encoder.layer.{n}.{part}" for n in range(config.layers) for part in parts]
-        for stem in ("embeddings.LayerNorm", *layers):
-            yield from (f"{stem}.weight", f"{stem}.bias")
-
-    def __getitem__(self, name: str) -> F32:
-        if name not in self._names:
-            raise KeyError(name)
-        sources = [name.replace(".qkv.", f".{part}.") for part in _QKV]
-        parts = [self._stored.read(source) for source in dict.fromkeys(sources)]
-        return np.concatenate(parts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    def __init__(self, model: Path) -> None:
+        sources = {
+            name.replace(".query.", ".qkv."): [
+                name.replace(".query.", f".{part}.") for part in _QKV
+            ]
+            for name in StoredWeights.of_model(model).places
+        }
+        super().__init__(model, {name: list(dict.fromkeys(of)) for name, of in sources.items()})
 
 
-def linear_layer(params: Mapping[str, F32], x: F64, name: str) -> F64:
+def linear_layer(params: Mapping[str, F32], x: F64, name: str, *, biased: bool = True) -> F64:
     """Return x [rows, in] times the weights of a layer, plus its bias: [rows, out]."""
-    product: F64 = x @ params[f"{name}.weight"].astype(float).T + params[f"{name}.bias"]
-    return product
+    product: F64 = x @ params[f"{name}.weight"].astype(float).T
+    return product + params[f"{name}.bias"] if biased else product
 
 
 def layer_norm(params: Mapping[str, F32], eps: float, x: F64, name: str) -> F64:
@@ -170,19 +221,30 @@ def vector_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence
 
 def states_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence[int]) -> F64:
     """Return the states [tokens, hidden] after the last layer; arguments of :func:`vector_of`."""
-    linear, norm = partial(linear_layer, params), partial(layer_norm, params, config.eps)
-    tables = [params[f"embeddings.{n}_embeddings.weight"] for n in ("word", "position")]
-    kind = params["embeddings.token_type_embeddings.weight"][0]
-    x = tables[0][list(tokens)].astype(float) + tables[1][: len(tokens)] + kind
-    x = norm(x, "embeddings.LayerNorm")
+    linear = partial(linear_layer, params, biased=config.biased)
+    norm, names = partial(layer_norm, params, config.eps), config.names
+    words, kinds, *learned = (params[f"{table}.weight"] for table in names.tables)
+    x = words[list(tokens)].astype(float) + kinds[0]
+    for positions in learned:
+        x += positions[: len(tokens)]
+    x = norm(x, names.norm)
     for layer in range(config.layers):
-        at = f"encoder.layer.{layer}"
-        qkv = linear(x, f"{at}.attention.self.qkv").reshape(len(tokens), 3, config.heads, -1)
+        at = f"{names.layer}.{layer}."
+        qkv = linear(x, at + names.qkv).reshape(len(tokens), 3, config.heads, -1)
         q, k, v = qkv.transpose(1, 0, 2, 3)
-        flat = attend_whole(q, k, v)
-        x = norm(
-            linear(flat, f"{at}.attention.output.dense") + x, f"{at}.attention.output.LayerNorm"
-        )
-        inner = ACTIVATIONS[config.activation](linear(x, f"{at}.intermediate.dense"))
-        x = norm(linear(inner, f"{at}.output.dense") + x, f"{at}.output.LayerNorm")
+        if not learned:
+            q, k = (_turned(part, config.theta) for part in (q, k))
+        x = norm(linear(attend_whole(q, k, v), at + names.attended) + x, at + names.attended_norm)
+        inner = ACTIVATIONS[config.activation](linear(x, at + names.inner))
+        if names.gate:
+            inner *= linear(x, at + names.gate)
+        x = norm(linear(inner, at + names.outer) + x, at + names.outer_norm)
     return x
+
+
+def _turned(x: F64, theta: float) -> F64:
+    """Return x [rows, heads, width] with the pairs of half a width turned by its row's angles."""
+    half = x.shape[-1] // 2
+    angle = np.arange(len(x))[:, None, None] * theta ** (-np.arange(half) / half)
+    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)
+    return np.concatenate([pairs.real, pairs.imag], axis=-1)

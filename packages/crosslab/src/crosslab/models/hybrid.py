@@ -8,7 +8,7 @@ for each output, and rotary embeddings of the first features of a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import FamilyConfig, plain_sizes, read_table
 from crosslab.models.llama_params import sources_of
 from crosslab.models.reference import ReferenceLlama
-from crosslab.models.weights_file import F32, StoredWeights
+from crosslab.models.weights_file import F32, NamedWeights
 
 F64 = NDArray[np.float64]
 HYBRID = "qwen3_5"
@@ -80,13 +80,13 @@ def read_hybrid(path: Path) -> HybridConfig:
     )
 
 
-class HybridWeights(Mapping[str, F32]):
-    """The weights of a Qwen3.5's file in float32 by MLC-LLM's names, read on access."""
+class HybridWeights(NamedWeights):
+    """The weights of a Qwen3.5's folder."""
 
     def __init__(self, model: Path, config: HybridConfig) -> None:
-        self._stored = StoredWeights.of_model(model)
         names = [*self._layers(config), "model.embed_tokens.weight", "model.norm.weight"]
-        self._names = dict.fromkeys(names if config.tied else [*names, "lm_head.weight"])
+        names += [] if config.tied else ["lm_head.weight"]
+        super().__init__(model, {name: self._published(name) for name in names})
 
     @staticmethod
     def _layers(config: HybridConfig) -> Iterator[str]:
@@ -100,25 +100,15 @@ class HybridWeights(Mapping[str, F32]):
             for name in (*(full if config.is_full(layer) else linear), *both):
                 yield f"model.layers.{layer}.{name.replace('qkv_proj', 'c_attn')}"
 
-    def __getitem__(self, name: str) -> F32:
-        if name not in self._names:
-            raise KeyError(name)
-        sources = sources_of(name.replace("c_attn", "qkv_proj"))
-        parts = [self._stored.read(self._published(source)) for source in sources]
-        whole: F32 = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        shifted = name.endswith("norm.weight") and "linear_attn" not in name
-        return whole + np.float32(1) if shifted else whole
-
     @staticmethod
-    def _published(name: str) -> str:
-        name = name.replace("conv1d_weight", "conv1d.weight")
-        return name.replace("model.", "model.language_model.", 1)
+    def _published(name: str) -> list[str]:
+        sources = sources_of(name.replace("c_attn", "qkv_proj"))
+        renamed = (source.replace("conv1d_weight", "conv1d.weight") for source in sources)
+        return [source.replace("model.", "model.language_model.", 1) for source in renamed]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    def __getitem__(self, name: str) -> F32:
+        shifted = name.endswith("norm.weight") and "linear_attn" not in name
+        return super().__getitem__(name) + np.float32(shifted)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from crosslab.models.encoder import F64, attend_whole, erf_gelu, layer_norm, lin
 from crosslab.models.llama_params import family_shapes, sources_of
 from crosslab.models.pictures import FILTERS
 from crosslab.models.reference import ReferenceLlama
-from crosslab.models.weights_file import F32, StoredWeights
+from crosslab.models.weights_file import F32, NamedWeights, StoredWeights
 
 LLAVA = "llava"
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -204,27 +204,14 @@ class LanguageParams(Mapping[str, F32]):
         return len(self._params)
 
 
-class LlavaWeights(Mapping[str, F32]):
-    """The weights of a LLaVA's file in float32 by MLC-LLM's names, read on access."""
+class LlavaWeights(NamedWeights):
+    """The weights of a LLaVA's folder."""
 
     def __init__(self, model: Path, config: LlavaConfig) -> None:
-        self._stored = StoredWeights.of_model(model)
-        language = {f"{_LANGUAGE}{name}" for name in family_shapes(config)}
-        parts = [name for name in self._stored.places if not name.startswith(_LANGUAGE)]
-        self._names = dict.fromkeys([*language, *parts])
-
-    def __getitem__(self, name: str) -> F32:
-        if name not in self._names:
-            raise KeyError(name)
-        parts = [self._stored.read(source) for source in sources_of(name)]
-        whole: F32 = np.concatenate(parts)
-        return whole
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        language = [f"{_LANGUAGE}{name}" for name in family_shapes(config)]
+        stored = StoredWeights.of_model(model).places
+        parts = [name for name in stored if not name.startswith(_LANGUAGE)]
+        super().__init__(model, {name: sources_of(name) for name in [*language, *parts]})
 
 
 def states_of_picture(config: LlavaConfig, params: Mapping[str, F32], numbers: F64) -> F32:

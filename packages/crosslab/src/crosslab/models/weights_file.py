@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -208,6 +208,29 @@ class StoredWeights:
         # Opened for each tensor: a file that stays mapped keeps the pages read so far in memory.
         with _opened(self.places[name]) as stored:
             return np.asarray(stored.get_tensor(name))
+
+
+class NamedWeights(Mapping[str, F32]):
+    """The weights of a model's folder in float32 by MLC-LLM's names, read on access.
+
+    Args:
+        model: the folder.
+        sources: by name, the weights of the folder whose rows it has, one behind the other.
+    """
+
+    def __init__(self, model: Path, sources: Mapping[str, Sequence[str]]) -> None:
+        self._stored, self._sources = StoredWeights.of_model(model), sources
+
+    def __getitem__(self, name: str) -> F32:
+        parts = [self._stored.read(source) for source in self._sources[name]]
+        whole: F32 = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return whole
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
 
 
 def _opened(path: Path) -> Any:

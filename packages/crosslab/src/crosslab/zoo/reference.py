@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.models import families as families_module
-from crosslab.models.encoder import ENCODER
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.families import Family
 from crosslab.models.formats import Packing
 from crosslab.models.pictures import prepare, sample_picture, write_png
@@ -101,7 +101,7 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion
         tokens = tuple(int(token) for token in stored["tokens"])
         answer = Answer(tokens, stored["logits"])
         prompt, margin = tuple(map(int, stored["prompt"])), float(stored["margin"])
-        kinds = family.kind == ENCODER, family.sees
+        kinds = family.kind in ENCODERS, family.sees
         return FamilyQuestion(folder, prompt, answer, margin, *kinds)
 
 
@@ -175,7 +175,7 @@ def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[
     """Return the margin, the prompt and the answer of a random prompt."""
     rng = np.random.default_rng([SEED, number])
     prompt = rng.integers(0, family.vocab, PROMPT)
-    if family.kind == ENCODER:
+    if family.kind in ENCODERS:
         return 1.0, prompt, Answer(*as_answer(_vector(model, prompt.tolist())))
     if family.sees:
         prompt[prompt == family.config["image_token_index"]] = 0

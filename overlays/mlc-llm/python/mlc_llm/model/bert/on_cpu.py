@@ -86,10 +86,13 @@ class BertModel(bert_model.BertModel):  # type: ignore[misc, unused-ignore]
             positions: see :class:`Texts`.
             bounds: see :class:`Texts`.
         """
-        kinds = op.zeros(inputs.shape, "int32")
-        hidden = self.embeddings(inputs, kinds, positions)
+        hidden = self.embedded(inputs, op.zeros(inputs.shape, "int32"), positions)
         rows = op.reshape(hidden, (1, *hidden.shape))
         return self.encoder(rows, Texts(positions, bounds))
+
+    def embedded(self, inputs: Tensor, kinds: Tensor, positions: Tensor) -> Tensor:
+        """Return the states [tokens, hidden] before the first layer; arguments int32 [tokens]."""
+        return self.embeddings(inputs, kinds, positions)
 
     def get_default_spec(self) -> nn.spec.ModuleSpec:
         """Return the function of the library and its inputs."""

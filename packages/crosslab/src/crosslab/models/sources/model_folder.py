@@ -23,7 +23,7 @@ from rich.console import Console
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import WINDOW, read_table
-from crosslab.models.encoder import ENCODER
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import GGUF
 from crosslab.models.llava import LLAVA, imported_fields
 from crosslab.models.sources.asset import fetch_asset
@@ -216,7 +216,8 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
     """
     folder = folder.resolve()
     kind = read_table(folder / CONFIG_FILE).get("model_type")
-    more = {ENCODER: pooling_of, LLAVA: imported_fields}.get(str(kind), lambda _: {})(folder)
+    fields = {**dict.fromkeys(ENCODERS, pooling_of), LLAVA: imported_fields}
+    more = fields.get(str(kind), lambda _: {})(folder)
     paths = weight_paths(folder)
     StoredWeights({path.name: path for path in paths}).places  # noqa: B018 (reads the headers)
     hashes = _hashes(paths, cache)
