@@ -12,8 +12,9 @@ import numpy as np
 from mlc_llm.loader import ExternMapping
 from mlc_llm.nn import PagedKVCache, RopeMode
 from mlc_llm.nn.expert import MixtralExperts
+from mlc_llm.nn.own_cache import OwnCache
 from mlc_llm.op import moe_misc
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
@@ -158,7 +159,7 @@ class _Experts(nn.Module):  # type: ignore[misc, unused-ignore]
         return Tensor.from_const(np.array(value, like.dtype))
 
 
-class GptOssForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
+class GptOssForCausalLM(OwnCache, LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
     """A Llama with gpt-oss' attention and experts."""
 
     def __init__(self, config: GptOssConfig) -> None:
@@ -167,35 +168,17 @@ class GptOssForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
         for layer in self.model.layers:
             layer.self_attn, layer.mlp = _Attention(config), _Experts(config)
 
-    def create_paged_kv_cache(
-        self,
-        max_batch_size: tirx.Var,
-        max_total_seq_len: tirx.Var,
-        prefill_chunk_size: tirx.Var,
-        page_size: tirx.Var,
-        support_sliding_window: tirx.Var,
-    ) -> PagedKVCache:
-        """Create the cache of all layers."""
+    @property
+    def cache_settings(self) -> dict[str, Any]:
+        """Arguments of ``PagedKVCache.create_generic``."""
         kinds = {SLIDING: "mha_sliding", FULL: "mha"}
-        return PagedKVCache.create_generic(
-            attn_kind=[kinds[kind] for kind in self.config.layer_types],
-            max_batch_size=max_batch_size,
-            max_total_seq_len=max_total_seq_len,
-            prefill_chunk_size=prefill_chunk_size,
-            page_size=page_size,
-            support_sliding_window=support_sliding_window,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            qk_head_dim=self.head_dim,
-            v_head_dim=self.head_dim,
-            rope_mode=RopeMode.NORMAL,
-            rope_scale=1,
-            rope_scaling=self.config.rope_scaling,
-            rope_theta=self.rope_theta,
-            dtype=self.dtype,
-            layer_sliding_window_size=self.config.sliding_window,
-        )
+        return {
+            **super().cache_settings,
+            "attn_kind": [kinds[kind] for kind in self.config.layer_types],
+            "rope_mode": RopeMode.NORMAL,
+            "rope_scaling": self.config.rope_scaling,
+            "layer_sliding_window_size": self.config.sliding_window,
+        }
 
 
 def huggingface(config: GptOssConfig, quantization: Any) -> ExternMapping:

@@ -9,8 +9,8 @@ from typing import Any
 
 from mlc_llm import op as op_ext
 from mlc_llm.nn import PagedKVCache, RopeMode
+from mlc_llm.nn.own_cache import OwnCache
 from mlc_llm.nn.states_on_cpu import StatesOnCpu
-from tvm import tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor
 from tvm.target import Target
@@ -22,7 +22,7 @@ HEAD = 16
 DIVISOR = 8
 
 
-class RwkvOnCpu:
+class RwkvOnCpu(OwnCache):
     """The functions that the runner of this project calls, over states that it owns."""
 
     def __init__(self, config: Any) -> None:
@@ -67,32 +67,16 @@ class RwkvOnCpu:
         """Read a token of each sequence [batch, 1, hidden]."""
         return self._read(input_embeds, paged_kv_cache, rnn_state)
 
-    def create_paged_kv_cache(
-        self,
-        max_batch_size: tirx.Var,
-        max_total_seq_len: tirx.Var,
-        prefill_chunk_size: tirx.Var,
-        page_size: tirx.Var,
-        support_sliding_window: tirx.Var,
-    ) -> PagedKVCache:
-        """Create a cache of one head in one layer, which no function reads."""
-        return PagedKVCache.create_generic(
-            max_batch_size=max_batch_size,
-            max_total_seq_len=max_total_seq_len,
-            prefill_chunk_size=prefill_chunk_size,
-            page_size=page_size,
-            support_sliding_window=support_sliding_window,
-            attn_kind="mha",
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            num_key_value_heads=1,
-            qk_head_dim=HEAD,
-            v_head_dim=HEAD,
-            rope_mode=RopeMode.NONE,
-            rope_scale=1,
-            rope_theta=10000,
-            dtype=self.dtype,
-        )
+    @property
+    def cache_settings(self) -> dict[str, Any]:
+        """A cache of one head in one layer, which no function reads."""
+        names = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "rope_scale")
+        return {
+            **dict.fromkeys(names, 1),
+            **dict.fromkeys(("qk_head_dim", "v_head_dim"), HEAD),
+            **{"attn_kind": "mha", "rope_mode": RopeMode.NONE, "rope_theta": 10000},
+            "dtype": self.dtype,
+        }
 
     def get_default_spec(self) -> nn.spec.ModuleSpec:
         """Return the functions of the library and their inputs."""

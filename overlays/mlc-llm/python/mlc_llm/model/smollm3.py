@@ -5,9 +5,9 @@ import dataclasses
 from typing import Optional
 
 from mlc_llm.loader.standard_loader import make_standard_hf_loader
-from mlc_llm.nn import PagedKVCache, RopeMode
+from mlc_llm.nn import PagedKVCache
+from mlc_llm.nn.own_cache import OwnCache
 from mlc_llm.nn.rotary_on_cpu import turn
-from tvm import tirx
 from tvm.relax.frontend.nn import Tensor, op
 
 from .llama.llama_model import LlamaAttention, LlamaConfig, LlamaForCausalLM
@@ -48,7 +48,7 @@ class _Attention(LlamaAttention):  # type: ignore[misc, unused-ignore]
         return self.o_proj(op.reshape(output, (batch, length, heads * d)))
 
 
-class SmolLM3ForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
+class SmolLM3ForCausalLM(OwnCache, LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
     """The model; its KV cache applies no RoPE."""
 
     def __init__(self, config: SmolLM3Config) -> None:
@@ -56,33 +56,6 @@ class SmolLM3ForCausalLM(LlamaForCausalLM):  # type: ignore[misc, unused-ignore]
         for turns, layer in zip(config.no_rope_layers, self.model.layers, strict=True):
             if turns:
                 layer.self_attn = _Attention(config)
-
-    def create_paged_kv_cache(
-        self,
-        max_batch_size: tirx.Var,
-        max_total_seq_len: tirx.Var,
-        prefill_chunk_size: tirx.Var,
-        page_size: tirx.Var,
-        support_sliding_window: tirx.Var,
-    ) -> PagedKVCache:
-        """Create the cache of all layers."""
-        return PagedKVCache.create_generic(
-            attn_kind="mha",
-            max_batch_size=max_batch_size,
-            max_total_seq_len=max_total_seq_len,
-            prefill_chunk_size=prefill_chunk_size,
-            page_size=page_size,
-            support_sliding_window=support_sliding_window,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            qk_head_dim=self.head_dim,
-            v_head_dim=self.head_dim,
-            rope_mode=RopeMode.NONE,
-            rope_scale=1,
-            rope_theta=self.rope_theta,
-            dtype=self.dtype,
-        )
 
 
 huggingface = make_standard_hf_loader(
