@@ -16,30 +16,38 @@ from support.shared_builds import CACHE, PROJECT, VMADOT
 
 from crosslab.assemble.pinned_archive import read_archive
 from crosslab.errors import UserError
-from crosslab.host.toolchain import require_qemu
+from crosslab.host.toolchain import CompilerKind, find_cross, require_qemu
+from crosslab.host.tuning import require_tuning_clang
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_model
 from crosslab.peers.gguf_export import export_gguf
-from crosslab.peers.llama_cpp_build import IME1
-from crosslab.peers.llama_cpp_programs import build_for_unit
+from crosslab.peers.llama_cpp_build import IME1, UNIT_BUILDS, build_libraries
+from crosslab.peers.llama_cpp_programs import _link, _tuned
 from crosslab.run.emulator import GuestMachine, run_guest
 
 pytestmark = [pytest.mark.usefixtures("emulator"), pytest.mark.long]
 CONFIG = LlamaConfig(512, 1024, 8, 4, 64, 1, 512, context=512)
 PROMPT = ",".join(map(str, range(1, 20)))
-NEW = 6
+NEW, UNIT_CPU = 6, "spacemit-x60"
 # The board's CPUs with the unit, as llama.cpp names them; memory without the board's devices.
 BOARD = {"SPACEMIT_CORE_ARCH": "A03C", "SPACEMIT_MEM_BACKEND": "POSIX"}
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, Path]:
+    """The program for the unit, and without it."""
     shared_builds.cross()
     pytest.importorskip("cmake")
     try:
-        return build_for_unit(read_archive(PROJECT), CACHE, VMADOT)
+        toolchain = find_cross(CompilerKind.CLANG)
+        suffix = require_tuning_clang(UNIT_CPU)
     except UserError as error:
         pytest.skip(error.what)
+    if suffix is None:
+        pytest.skip(f"clang does not know {UNIT_CPU}")
+    newer = _tuned(toolchain, suffix, UNIT_CPU)
+    libraries = build_libraries(read_archive(PROJECT), CACHE, newer, "llama", UNIT_BUILDS)
+    return _link(CACHE, toolchain, libraries, {}, UNIT_BUILDS, [VMADOT])
 
 
 @pytest.mark.parametrize("format_", ["Q4_0", "Q4_K_M"])

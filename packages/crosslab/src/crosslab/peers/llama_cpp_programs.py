@@ -19,7 +19,6 @@ from crosslab.peers.llama_cpp_build import (
     HOST,
     LIBRARY_NAMES,
     NAME,
-    UNIT_BUILDS,
     build_libraries,
 )
 from groundwork.hashing import digest
@@ -29,7 +28,6 @@ HEADER = DRIVER.with_suffix(".h")
 # Sources of the programs for this machine.
 READER = DRIVER.with_name("llama_cpp_text.cpp")
 FILLER = DRIVER.with_name("llama_cpp_cache.cpp")
-UNIT_CPU = "spacemit-x60"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
@@ -53,26 +51,6 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
         for build, path in _link(cache, toolchain, plain, {"ggml": tuned_libraries}).items():
             programs[f"{build}, clang{suffix} -mtune={tune}"] = path
     return programs
-
-
-def build_for_unit(source: PinnedArchive, cache: Path, handler: Path) -> dict[str, Path]:
-    """Build the program for SpacemiT's matrix unit, and without it, once; takes minutes.
-
-    Args:
-        source: archive of llama.cpp.
-        cache: folder of builds that clones share.
-        handler: C source that executes the unit's instructions where a CPU lacks them.
-
-    Raises:
-        UserError: a tool is missing, such as a clang that knows the unit.
-        LabError: the source cannot be downloaded or compiled.
-    """
-    if (suffix := require_tuning_clang(UNIT_CPU)) is None:
-        raise UserError(f"clang does not know {UNIT_CPU}", remedy="install clang-22")
-    toolchain = find_cross(CompilerKind.CLANG)
-    newer = _tuned(toolchain, suffix, UNIT_CPU)
-    libraries = build_libraries(source, cache, newer, "llama", UNIT_BUILDS)
-    return _link(cache, toolchain, libraries, {}, UNIT_BUILDS, [handler])
 
 
 def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
