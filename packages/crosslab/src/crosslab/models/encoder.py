@@ -82,15 +82,28 @@ class Names(NamedTuple):
 
 NAMES = {
     BERT: Names(
-        tuple(f"embeddings.{n}_embeddings" for n in ("word", "token_type", "position")),
-        *("embeddings.LayerNorm", "encoder.layer", "attention.self.qkv"),
-        *("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", None),
-        *("output.dense", "output.LayerNorm"),
+        tables=tuple(f"embeddings.{n}_embeddings" for n in ("word", "token_type", "position")),
+        norm="embeddings.LayerNorm",
+        layer="encoder.layer",
+        qkv="attention.self.qkv",
+        attended="attention.output.dense",
+        attended_norm="attention.output.LayerNorm",
+        inner="intermediate.dense",
+        gate=None,
+        outer="output.dense",
+        outer_norm="output.LayerNorm",
     ),
     NOMIC: Names(
-        tuple(f"embeddings.{n}_embeddings" for n in ("word", "token_type")),
-        *("emb_ln", "encoder.layers", "attn.Wqkv", "attn.out_proj", "norm1"),
-        *("mlp.fc12", "mlp.fc11", "mlp.fc2", "norm2"),
+        tables=tuple(f"embeddings.{n}_embeddings" for n in ("word", "token_type")),
+        norm="emb_ln",
+        layer="encoder.layers",
+        qkv="attn.Wqkv",
+        attended="attn.out_proj",
+        attended_norm="norm1",
+        inner="mlp.fc12",
+        gate="mlp.fc11",
+        outer="mlp.fc2",
+        outer_norm="norm2",
     ),
 }
 

@@ -14,6 +14,8 @@ from crosslab.models.formats import weight_formats
 # Smallest bound of the logit error: transformers and compiled models approximate some functions
 # (GELU, soft caps) differently.
 APPROXIMATED = 1e-3
+_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception|Failure)\b|LLVM ERROR|error:|Check failed)")
+_PATHS = re.compile(r"(?:/[\w.+@-]+){2,}/")
 
 
 def error_bound(quantization: str) -> float:
@@ -105,16 +107,16 @@ class FamilyOutcome:
 
 
 def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:
-    """Return the number of products with a kernel, of all products, and of the rest by reason."""
+    """Return the number of products with a kernel, of all products, and of the rest by reason.
+
+    The reasons name files without their folders.
+    """
     plain: dict[str, int] = {}
     for entry in report:
         if not entry["symbol"]:
-            plain[entry["reason"]] = plain.get(entry["reason"], 0) + 1
+            reason = _PATHS.sub("", entry["reason"])
+            plain[reason] = plain.get(reason, 0) + 1
     return sum(1 for entry in report if entry["symbol"]), len(report), plain
-
-
-_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception|Failure)\b|LLVM ERROR|error:|Check failed)")
-_PATHS = re.compile(r"(?:/[\w.+@-]+){2,}/")
 
 
 def first_reason(text: str) -> str:
