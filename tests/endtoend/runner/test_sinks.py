@@ -43,7 +43,8 @@ def model(request: pytest.FixtureRequest) -> AnsweringModel:
     recipe = recipe_of(Spec(family.name, shared, cache, ""), ask(family, cache).model)
     parts = shared_builds.runtime(), shared_builds.cross()
     library = compile_library(recipe, cache).library
-    probe = tiny_runner.build_engine_probe(LinkRequest(*parts, library=library, vlens=(VLEN,)))
+    link = LinkRequest(*parts, library=library, vlens=(VLEN,), server=False)
+    probe = tiny_runner.build_engine_probe(link)
     sizes = {"tokens": 128, "chunk": WINDOW, "sequences": 3}
     params = store_params(recipe, cache)
     with importlib.import_module("torch").no_grad():
