@@ -3,7 +3,8 @@
 
 from mlc_llm.quantization import make_quantization_functions
 
-from . import gpt_oss, nomic_bert, smollm3
+from . import gpt_oss, smollm3
+from . import nomic_bert as nomic
 from .bert import bert_loader
 from .bert import on_cpu as bert
 from .llava import on_cpu as llava
@@ -28,9 +29,7 @@ MORE_MODELS = {
     ),
     "llava": _row("llava", llava.LlavaForCausalLM, llava.LlavaConfig, llava.huggingface),
     "nomic_bert": _row(
-        *("nomic_bert", nomic_bert.NomicBertModel, nomic_bert.NomicBertConfig),
-        *(nomic_bert.huggingface,),
-        **_ENCODER,
+        "nomic_bert", nomic.NomicBertModel, nomic.NomicBertConfig, nomic.huggingface, **_ENCODER
     ),
     "smollm3": _row(
         "smollm3", smollm3.SmolLM3ForCausalLM, smollm3.SmolLM3Config, smollm3.huggingface

@@ -134,16 +134,6 @@ class EncoderConfig:
     kind: str = BERT
     theta: float = 0.0
 
-    @property
-    def names(self) -> Names:
-        """Names of the weights."""
-        return NAMES[self.kind]
-
-    @property
-    def biased(self) -> bool:
-        """True if products have biases."""
-        return self.kind == BERT
-
 
 def read_encoder(path: Path) -> EncoderConfig:
     """Read the ``config.json`` of an imported BERT.
@@ -234,8 +224,8 @@ def vector_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence
 
 def states_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence[int]) -> F64:
     """Return the states [tokens, hidden] after the last layer; arguments of :func:`vector_of`."""
-    linear = partial(linear_layer, params, biased=config.biased)
-    norm, names = partial(layer_norm, params, config.eps), config.names
+    linear = partial(linear_layer, params, biased=config.kind == BERT)
+    norm, names = partial(layer_norm, params, config.eps), NAMES[config.kind]
     words, kinds, *learned = (params[f"{table}.weight"] for table in names.tables)
     x = words[list(tokens)].astype(float) + kinds[0]
     for positions in learned:
