@@ -11,7 +11,7 @@ if(NOT RUNNER_TABLES)
     if(NOT UV)
       find_program(PYTHON3 python3 REQUIRED)
       # It installs uv.
-      execute_process(COMMAND ${PYTHON3} ${checkout}/scripts/bootstrap.py --list OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+      execute_process(COMMAND ${PYTHON3} ${checkout}/scripts/bootstrap.py OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
       find_program(UV uv HINTS ${checkout}/.bootstrap/bin REQUIRED)
     endif()
     message(STATUS "generating the Unicode tables")

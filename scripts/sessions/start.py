@@ -126,9 +126,6 @@ def _pip(python: Path) -> list[str]:
     This Python's own pip comes first: Debian's Python lacks ensurepip without python3-venv.
     Otherwise ensurepip installs a pip into the new environment.
 
-    It is this Python's own, since Debian's Python has none to give away without python3-venv; else
-    the one that this Python gives to new environments.
-
     Raises:
         CommandError: neither pip nor ensurepip is available.
     """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,6 +89,18 @@ def test_a_session_that_is_not_there(checkout: Path, name: str, advice: str) -> 
     run = started(checkout, name)
     _, said = run.communicate(timeout=60)
     assert (run.returncode, said) == (2, f"bootstrap: there is no session {name}\n  {advice}\n")
+
+
+def test_cmake_calls_the_bootstrap_with_words_that_it_accepts(checkout: Path) -> None:
+    root = SCRIPTS.parent
+    shutil.copy(root / "noxfile.py", checkout)
+    texts = [path.read_text(encoding="utf-8") for path in (root / "runner/cmake").glob("*.cmake")]
+    calls = [call for text in texts for call in re.findall(r"bootstrap\.py((?: [-a-z_]+)*)", text)]
+    assert len(calls) > 1
+    for words in calls:
+        run = started(checkout, *words.split())
+        _, said = run.communicate(timeout=60)
+        assert run.returncode == 7, (words, said)
 
 
 def test_help_says_how_to_list_sessions_and_options(checkout: Path) -> None:

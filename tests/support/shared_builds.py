@@ -60,7 +60,6 @@ def runtime() -> Runtime:
 
 
 @cache
-@cache
 def sanitizing(kinds: str = "address,undefined") -> Toolchain:
     """The compiler of this machine, when it comes with the sanitizers' libraries.
 
