@@ -8,9 +8,9 @@ constexpr int64_t kCachedBlock = 64;  // tokens
 
 using nlohmann::json;
 
-json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
-
 }  // namespace
+
+json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
 
 json ErrorBody(const ApiError& error) {
   return {{"error",

@@ -11,6 +11,9 @@
 
 namespace rvv_runner {
 
+// A text, or null if it is empty.
+nlohmann::json OrNull(const std::string& text);
+
 // OpenAI's error object.
 nlohmann::json ErrorBody(const ApiError& error);
 

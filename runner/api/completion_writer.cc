@@ -16,8 +16,6 @@ using Kind = AnswerPart::Kind;
 // JSON has no infinity; OpenAI writes this for an impossible token.
 double Bounded(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
-
 json NoLogprobs(bool chat) {
   if (chat) return {{"content", json::array()}, {"refusal", nullptr}};
   return {{"tokens", json::array()},

@@ -11,7 +11,7 @@
 namespace rvv_runner {
 namespace {
 
-using Message = OrderedJson;
+using ChatMessage = OrderedJson;
 
 // The base64 in the data URL of a part.
 std::string DataOf(const std::string& field, const Json& part) {
@@ -85,7 +85,7 @@ OrderedJson ReadCall(const std::string& field, const Json& value) {
   return call;
 }
 
-void ReadCalls(const FieldValue& at, Message* message) {
+void ReadCalls(const FieldValue& at, ChatMessage* message) {
   if (!at.value.is_array()) Refuse(at.name, "must be a list");
   for (size_t i = 0; i < at.value.size(); ++i) {
     (*message)["tool_calls"].push_back(ReadCall(EntryOf(at.name, i), at.value[i]));
@@ -93,8 +93,8 @@ void ReadCalls(const FieldValue& at, Message* message) {
 }
 
 // A field that becomes one of the same name.
-RequestField<Message> Copied(const char* name, Support support, const std::string& about) {
-  const auto read = [=](const FieldValue& at, Message* message) {
+RequestField<ChatMessage> Copied(const char* name, Support support, const std::string& about) {
+  const auto read = [=](const FieldValue& at, ChatMessage* message) {
     (*message)[name] = ReadText(at.name, at.value);
   };
   return {{name, support, {{"type", "string"}}, about}, read};
@@ -111,19 +111,19 @@ OrderedJson ContentSchema() {
 
 }  // namespace
 
-const FieldTable<Message>& MessageFields() {
-  static const FieldTable<Message> fields({
+const FieldTable<ChatMessage>& MessageFields() {
+  static const FieldTable<ChatMessage> fields({
       {{"role",
         Support::kWorks,
         {{"type", "string"}, {"enum", {"system", "developer", "user", "assistant", "tool"}}},
         "`developer` is read as `system`",
         true},
-       [](const FieldValue& at, Message* m) { (*m)["role"] = Role(at.name, at.value); }},
+       [](const FieldValue& at, ChatMessage* m) { (*m)["role"] = Role(at.name, at.value); }},
       {{"content", Support::kDiffers, ContentSchema(),
         "a text, or parts; `null` beside `tool_calls`. A part is a `text`, or of the user's messages "
         "to a model that reads pictures an `image_url`, whose `url` is a data URL in base64 of a PNG or "
         "JPEG file; its `detail` is ignored. Sound and files are refused"},
-       [](const FieldValue& at, Message* m) { (*m)["content"] = Content(at.name, at.value); }},
+       [](const FieldValue& at, ChatMessage* m) { (*m)["content"] = Content(at.name, at.value); }},
       {{"tool_calls", Support::kWorks, ListOfRefs("ToolCall"), ""}, ReadCalls},
       Copied("tool_call_id", Support::kWorks, ""),
       Copied("name", Support::kDiffers, "only templates that read it show it to the model"),

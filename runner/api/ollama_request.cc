@@ -12,7 +12,7 @@
 namespace rvv_runner {
 namespace {
 
-using Field = RequestField<OllamaRequest>;
+using OllamaField = RequestField<OllamaRequest>;
 using Fields = FieldTable<OllamaRequest>::Fields;
 
 constexpr int64_t kMany = int64_t{1} << 30;
@@ -67,7 +67,7 @@ void ReadForm(const FieldValue& at, OllamaRequest* request) {
 }
 
 // A list that has to be empty.
-Field EmptyList(const char* name, const std::string& why) {
+OllamaField EmptyList(const char* name, const std::string& why) {
   const auto read = [=](const FieldValue& at, OllamaRequest*) {
     if (!at.value.is_array() || !at.value.empty()) Refuse(at.name, why);
   };
@@ -138,7 +138,7 @@ void ReadOllamaMessages(const FieldValue& at, OllamaRequest* request) {
 
 // A field of the answer's request.
 template <typename Value>
-Field Inner(const char* name, Value ApiRequest::* target, const OrderedJson& schema,
+OllamaField Inner(const char* name, Value ApiRequest::* target, const OrderedJson& schema,
             Value (*read)(const std::string&, const Json&), const std::string& about) {
   return {{name, Support::kWorks, schema, about},
           [=](const FieldValue& at, OllamaRequest* request) {

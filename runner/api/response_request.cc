@@ -8,7 +8,7 @@
 namespace rvv_runner {
 namespace {
 
-using Field = RequestField<ResponseRequest>;
+using ResponseField = RequestField<ResponseRequest>;
 
 // A text, or parts with texts, as the text of a message of a chat.
 std::string TextOfParts(const std::string& field, const Json& value) {
@@ -146,7 +146,7 @@ void ReadTopLogprobs(const FieldValue& at, ResponseRequest*) {
 }
 
 // A field of the sampling, as in other requests.
-Field Shared(const std::string& name) {
+ResponseField Shared(const std::string& name) {
   const RequestField<ApiRequest>& field = RequestFields(ApiKind::kChat).At(name);
   const auto read = [&field](const FieldValue& at, ResponseRequest* request) {
     field.read(at, &request->api);
@@ -154,7 +154,7 @@ Field Shared(const std::string& name) {
   return {field, field.read ? std::function(read) : nullptr};
 }
 
-Field Renamed(const std::string& name, Field field) {
+ResponseField Renamed(const std::string& name, ResponseField field) {
   field.name = name;
   return field;
 }

@@ -52,7 +52,7 @@ set(runtime_headers algorithm functional memory string unordered_map vector tvm/
     tvm/ffi/reflection/registry.h)
 list(TRANSFORM runtime_headers REPLACE "(.+)" "<\\1>")
 add_objects(tvm_runtime ROOT ${tvm} SOURCES ${sources} PLACES ${tvm}=. HEADERS ${runtime_headers}
-            OPTIONS -O2 -g0 -w ${tvm_defines} ${runtime_instrumented})
+            BATCH ${batch} OPTIONS -O2 -g0 -w ${tvm_defines} ${runtime_instrumented})
 target_include_directories(tvm_runtime PRIVATE ${tvm}/include ${tvm}/3rdparty/compiler-rt ${tvm}/ffi/include)
 if(NOT RUNNER_TVM_INCLUDES)
   set(RUNNER_TVM_INCLUDES ${tvm}/include ${tvm}/ffi/include)

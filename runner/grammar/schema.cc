@@ -52,9 +52,9 @@ constexpr size_t kMostValues = 500;       // of one enum
 constexpr size_t kMostCounted = 64;       // properties where minProperties or maxProperties counts
 constexpr int64_t kMostOfPatterns = 512;  // characters, see Pattern
 
-class Preparation {
+class SchemaPreparation {
  public:
-  explicit Preparation(std::string where) : where_(std::move(where)) {}
+  explicit SchemaPreparation(std::string where) : where_(std::move(where)) {}
 
   OrderedJson Done(OrderedJson schema) {
     Visit(&schema, "", "");
@@ -333,7 +333,7 @@ class Preparation {
 }  // namespace
 
 OrderedJson PreparedSchema(OrderedJson schema, const std::string& where) {
-  return Preparation(where).Done(std::move(schema));
+  return SchemaPreparation(where).Done(std::move(schema));
 }
 
 }  // namespace rvv_runner

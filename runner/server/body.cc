@@ -31,4 +31,8 @@ bool Body::Read(const httplib::Request& request, const httplib::ContentReader& r
   return whole;
 }
 
+void Send(httplib::Response& response, const Json& body) {
+  response.set_content(Written(body), "application/json");
+}
+
 }  // namespace rvv_runner

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <string>
 
+#include "input/json.h"
+
 namespace rvv_runner {
 
 constexpr size_t kMostBody = size_t{4} << 20;     // bytes of one request
@@ -43,5 +45,8 @@ class Body {
   BodyBudget* budget_;
   std::string text_;
 };
+
+// Answers with a JSON value.
+void Send(httplib::Response& response, const Json& body);
 
 }  // namespace rvv_runner

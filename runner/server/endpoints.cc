@@ -42,10 +42,6 @@ std::string RandomHex() {
   return text;
 }
 
-void Send(httplib::Response& response, const json& body) {
-  response.set_content(Written(body), "application/json");
-}
-
 // Holds one of a semaphore's places.
 class Turn {
  public:

@@ -12,7 +12,7 @@
 namespace rvv_runner {
 namespace {
 
-constexpr double kTick = 0.1;         // seconds between checks of a silent client
+constexpr double kTickSeconds = 0.1;  // between checks of a silent client
 constexpr double kQuietSeconds = 10;  // until a stream sends a sign of life
 
 bool Failed(const AnswerEvent& event) {
@@ -79,8 +79,8 @@ class EventStream {
   }
 
   void Await() {
-    const auto event = answers_->Next(kTick);
-    quiet_ = event ? 0 : quiet_ + kTick;
+    const auto event = answers_->Next(kTickSeconds);
+    quiet_ = event ? 0 : quiet_ + kTickSeconds;
     if (quiet_ >= kQuietSeconds) {
       // A blank before a JSON text means nothing.
       pending_ = framing_ == Framing::kLines ? " " : ": the answer goes on\n\n";
@@ -145,9 +145,9 @@ void AwaitAll(Answers* answers, const Stopping& stopping, const httplib::Request
   using Clock = std::chrono::steady_clock;
   auto looked = Clock::now();
   while (!answers->done()) {
-    const auto event = answers->Next(kTick);
+    const auto event = answers->Next(kTickSeconds);
     if (stopping) throw StoppingError();
-    if (Clock::now() - looked >= std::chrono::duration<double>(kTick)) {
+    if (Clock::now() - looked >= std::chrono::duration<double>(kTickSeconds)) {
       if (request.is_connection_closed()) throw ApiError(400, "the client closed the connection");
       looked = Clock::now();
     }

@@ -34,8 +34,7 @@ void SendError(const ApiError& error, const httplib::Request& request,
       "refused with " + std::to_string(error.status()) + ": " + Loggable(error.what()));
   response.status = error.status();
   if (error.status() == 429 || error.status() == 503) response.set_header("Retry-After", "1");
-  const Json body = IsOllama(request.path) ? OllamaError(error) : ErrorBody(error);
-  response.set_content(Written(body), "application/json");
+  Send(response, IsOllama(request.path) ? OllamaError(error) : ErrorBody(error));
 }
 
 ApiError TooLarge() {

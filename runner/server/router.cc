@@ -27,10 +27,6 @@ constexpr int kTries = 3;                  // to get an answer
 constexpr auto kEnding = std::chrono::milliseconds(250);
 constexpr time_t kLongest = 24 * 60 * 60;  // seconds of an answer
 
-void Send(httplib::Response& response, const json& body) {
-  response.set_content(Written(body), "application/json");
-}
-
 ApiError ServerEnded(const std::string& model) {
   return ApiError(502, "the server of " + model + " has ended; try again");
 }
