@@ -184,12 +184,13 @@ def reproduce(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style with ruff, types with mypy --strict, imports between packages."""
+    """Check style with ruff and clang-format, types with mypy, imports between packages."""
     environments.install(session, "docs", "lint", "types", "test", *environments.PACKAGES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": "scripts"})
+    session.run("clang-format", "--dry-run", "-Werror", *environments.native_sources(), log=False)
 
 
 @nox.session(default=False)

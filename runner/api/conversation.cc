@@ -120,9 +120,9 @@ const FieldTable<ChatMessage>& MessageFields() {
         true},
        [](const FieldValue& at, ChatMessage* m) { (*m)["role"] = Role(at.name, at.value); }},
       {{"content", Support::kDiffers, ContentSchema(),
-        "a text, or parts; `null` beside `tool_calls`. A part is a `text`, or of the user's messages "
-        "to a model that reads pictures an `image_url`, whose `url` is a data URL in base64 of a PNG or "
-        "JPEG file; its `detail` is ignored. Sound and files are refused"},
+        "a text, or parts; `null` beside `tool_calls`. A part is a `text`, or of the user's "
+        "messages to a model that reads pictures an `image_url`, whose `url` is a data URL in "
+        "base64 of a PNG or JPEG file; its `detail` is ignored. Sound and files are refused"},
        [](const FieldValue& at, ChatMessage* m) { (*m)["content"] = Content(at.name, at.value); }},
       {{"tool_calls", Support::kWorks, ListOfRefs("ToolCall"), ""}, ReadCalls},
       Copied("tool_call_id", Support::kWorks, ""),

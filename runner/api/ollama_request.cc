@@ -139,7 +139,7 @@ void ReadOllamaMessages(const FieldValue& at, OllamaRequest* request) {
 // A field of the answer's request.
 template <typename Value>
 OllamaField Inner(const char* name, Value ApiRequest::* target, const OrderedJson& schema,
-            Value (*read)(const std::string&, const Json&), const std::string& about) {
+                  Value (*read)(const std::string&, const Json&), const std::string& about) {
   return {{name, Support::kWorks, schema, about},
           [=](const FieldValue& at, OllamaRequest* request) {
             request->api.*target = read(at.name, at.value);
@@ -158,12 +158,11 @@ Fields CommonFields() {
       {{"format", Support::kWorks, OrderedJson::object(), "`json`, or a JSON Schema"}, ReadForm},
       {{"options", Support::kDiffers, object,
         "`num_predict`, `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, "
-        "`repeat_penalty`, "
-        "`presence_penalty`, `frequency_penalty`; others are ignored. Those that are absent have "
-        "the "
-        "model's values"},
+        "`repeat_penalty`, `presence_penalty`, `frequency_penalty`; others are ignored. Those that "
+        "are absent have the model's values"},
        ReadOptions},
-      IgnoredField<OllamaRequest>("keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
+      IgnoredField<OllamaRequest>(
+          "keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
       IgnoredField<OllamaRequest>("think", "the model's chat template decides"),
   };
 }
@@ -199,8 +198,8 @@ OllamaRequest Parsed(const FieldTable<OllamaRequest>& fields, std::string_view b
 
 std::optional<std::chrono::seconds> ReadKeepAlive(const Json& value) {
   constexpr double kLongest = 1e9;  // seconds; more is for ever
-  static const std::map<std::string, double> units = {
-      {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  static const std::map<std::string, double> units = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3},
+                                                      {"s", 1},     {"m", 60},    {"h", 3600}};
   static const std::regex part("([0-9]{1,9}(?:[.][0-9]{0,9})?)(ns|us|ms|s|m|h)");
   static const std::regex whole("-?(?:[0-9]{1,9}(?:[.][0-9]{0,9})?(?:ns|us|ms|s|m|h)){1,6}");
   const std::string name = "keep_alive";
@@ -229,8 +228,8 @@ const FieldTable<OllamaRequest>& OllamaChatFields() {
             Support::kDiffers,
             {{"type", "array"}, {"items", {{"type", "object"}}}, {"maxItems", kMostMessages}},
             "`role`, `content`, `thinking`, `tool_calls`, `tool_name`; `images` of the user's "
-            "messages, if the model reads pictures: PNG or JPEG files in base64. An empty list asks if "
-            "the model is loaded"},
+            "messages, if the model reads pictures: PNG or JPEG files in base64. An empty list "
+            "asks if the model is loaded"},
            ReadOllamaMessages}),
       {{"tools",
         Support::kDiffers,
@@ -271,7 +270,8 @@ const FieldTable<EmbeddingRequest>& OllamaEmbedFields() {
       EmbeddingFields().At("dimensions"),
       IgnoredField<Request>("truncate", "a text that is too long gets status 400"),
       IgnoredField<Request>("options"),
-      IgnoredField<Request>("keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
+      IgnoredField<Request>("keep_alive",
+                            "a server of one model keeps it loaded; with `--models` it is obeyed"),
   });
   return fields;
 }
@@ -285,7 +285,8 @@ const FieldTable<EmbeddingRequest>& OllamaEmbeddingFields() {
                            request->inputs = {ReadText(at.name, at.value)};
                          }}),
       IgnoredField<Request>("options"),
-      IgnoredField<Request>("keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
+      IgnoredField<Request>("keep_alive",
+                            "a server of one model keeps it loaded; with `--models` it is obeyed"),
   });
   return fields;
 }

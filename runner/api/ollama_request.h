@@ -28,7 +28,7 @@ struct OllamaRequest {
   ApiRequest api;
   std::string prompt;  // of /api/generate
   std::string system;
-  bool raw = false;  // the prompt without the chat template
+  bool raw = false;   // the prompt without the chat template
   OrderedJson shown;  // the content of a message with pictures of /api/generate; null: without
 
   // It asks for no answer, but for a model that is loaded.

@@ -103,7 +103,7 @@ class Answer {
   bool in_files_ = true;
   std::vector<double> states_;  // sum
   bool unit_ = true;
-  Tokens said_;                 // the prompt and the answer
+  Tokens said_;  // the prompt and the answer
   GuessLength guesses_;
   Piece piece_;
   Ended ended_;

@@ -297,9 +297,9 @@ class Engine::State {
     const int64_t most = scored ? std::min(rows, model_->scored()) : rows;
     const auto [first, last] = answer.Chunk(ToCheckpoint(answer, most));
     const auto start = Clock::now();
-    const auto logits = scored ? Score(&answer, {first, last})
-                               : model_->Prefill(answer.sequence(), {first, last},
-                                                 answer.ShownIn(last - first, 0));
+    const auto logits =
+        scored ? Score(&answer, {first, last})
+               : model_->Prefill(answer.sequence(), {first, last}, answer.ShownIn(last - first, 0));
     const double seconds = SecondsSince(start);
     pace_.Read(last - first, seconds);
     Count([&](EngineStats* stats) { stats->prefill_seconds += seconds; });

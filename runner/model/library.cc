@@ -66,7 +66,8 @@ std::vector<Variant> Variants() {
 }
 
 ffi::Module LinkedIn(const char* prefix) {
-  const auto module = ffi::Function::GetGlobalRequired("ffi.SystemLib")(ffi::String(prefix)).cast<ffi::Module>();
+  const auto module =
+      ffi::Function::GetGlobalRequired("ffi.SystemLib")(ffi::String(prefix)).cast<ffi::Module>();
   if (!module->GetFunction(kLoad, true).has_value()) {
     throw InputError("no model library is linked into this program; name one with --lib");
   }

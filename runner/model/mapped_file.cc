@@ -89,8 +89,7 @@ void MappedFile::Lock(int operation) const {
 bool MappedFile::IsComplete(bool check) const {
   struct stat about = {};
   char digest[kDigest];
-  if (fstat(file_->number, &about) != 0 ||
-      about.st_size != static_cast<off_t>(bytes_ + kDigest) ||
+  if (fstat(file_->number, &about) != 0 || about.st_size != static_cast<off_t>(bytes_ + kDigest) ||
       pread(file_->number, digest, kDigest, static_cast<off_t>(bytes_)) !=
           static_cast<ssize_t>(kDigest) ||
       digest[0] == '\0') {

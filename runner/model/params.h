@@ -21,8 +21,7 @@ namespace rvv_runner {
 // digest of the index; an index without digests is taken. `map_folder`: they are not read into
 // memory, but lie in a MappedFile there; empty: in memory.
 tvm::ffi::Array<tvm::ffi::Any> LoadParams(const std::string& folder, const Library& library,
-                                          bool check = true,
-                                          const std::string& map_folder = "");
+                                          bool check = true, const std::string& map_folder = "");
 
 // Rows of the embedding among the loaded parameters: the size of the vocabulary. Nothing when
 // no parameter's name says that it is the embedding.

@@ -83,8 +83,7 @@ Picture DecodePicture(std::string_view file, int64_t most) {
   if (decoded == nullptr) {
     const char* reason = stbi_failure_reason();
     if (std::string_view(reason) == "outofmem") {
-      throw InputError("takes more than " + std::to_string(kMostDecoding >> 20) +
-                       " MiB to decode");
+      throw InputError("takes more than " + std::to_string(kMostDecoding >> 20) + " MiB to decode");
     }
     throw InputError("is damaged (" + std::string(reason) + ")");
   }

@@ -107,7 +107,8 @@ PreparedPicture Prepare(const Picture& picture, const Preparation& how) {
   // Only the part in the middle is resized: a long and narrow picture takes no more memory.
   const auto [low, high] = std::minmax(picture.width, picture.height);
   const auto resized = [&, low = low](int64_t side) {
-    return static_cast<int64_t>(static_cast<double>(how.shortest * side) / static_cast<double>(low));
+    return static_cast<int64_t>(static_cast<double>(how.shortest * side) /
+                                static_cast<double>(low));
   };
   const auto weights = [&](int64_t side) {
     const int64_t to = resized(side);
@@ -120,8 +121,7 @@ PreparedPicture Prepare(const Picture& picture, const Preparation& how) {
   uint8_t* written = rows.data();
   for (int64_t y = top; y < bottom; ++y) {
     for (const Weights& one : across) {
-      const uint8_t* first =
-          picture.pixels.data() + (y * picture.width + one.first) * kChannels;
+      const uint8_t* first = picture.pixels.data() + (y * picture.width + one.first) * kChannels;
       for (int64_t c = 0; c < kChannels; ++c) *written++ = Mixed(one, first + c, kChannels);
     }
   }

@@ -34,10 +34,10 @@ struct PromptPicture {
 
 // How a model reads pictures: what its preprocessor_config.json says, from the library's metadata.
 struct Preparation {
-  int64_t shortest = 0;   // pixels of the shorter side after resizing
-  int64_t size = 0;       // of both sides of the part in the middle that is read
-  bool cubic = true;      // the filter that resizes; else a linear one
-  float scale = 0;        // of each number
+  int64_t shortest = 0;  // pixels of the shorter side after resizing
+  int64_t size = 0;      // of both sides of the part in the middle that is read
+  bool cubic = true;     // the filter that resizes; else a linear one
+  float scale = 0;       // of each number
   std::array<float, 3> mean = {};
   std::array<float, 3> deviation = {};
   int32_t token = 0;   // that a prompt has in a picture's place

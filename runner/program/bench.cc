@@ -231,7 +231,8 @@ void Predict(const Json& predictions, Row* row) {
     if (Field(one, "test", where) != row->test) continue;
     if (IntegerOf(Field(one, "threads", where), where) != row->threads) continue;
     row->predicted = RealOf(Field(one, "tokens_per_second", where), where);
-    if (!Field(one, "error", where).is_null()) row->error = RealOf(Field(one, "error", where), where);
+    if (!Field(one, "error", where).is_null())
+      row->error = RealOf(Field(one, "error", where), where);
   }
 }
 
@@ -326,8 +327,7 @@ int Bench(const std::vector<std::string>& words) {
   if (library.encodes() && own.answer.value_or(0) > 0) {
     throw InputError("--new-tokens: this model gives vectors of texts, and decodes nothing");
   }
-  const int64_t decoded =
-      library.encodes() ? 0 : Tokens("--new-tokens", own.answer, 128, context);
+  const int64_t decoded = library.encodes() ? 0 : Tokens("--new-tokens", own.answer, 128, context);
   arguments.max_seq = std::max(prompted, decoded);
   const Limits limits = MostOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, nullptr);
@@ -339,8 +339,9 @@ int Bench(const std::vector<std::string>& words) {
                        BytesOf(weights),
                        HugePageBytes(),
                        weights.verdict,
-                       predictions.is_null() ? "" : TextOf(Field(predictions, "name", "MANIFEST.json"),
-                                                           "MANIFEST.json, name")};
+                       predictions.is_null() ? ""
+                                             : TextOf(Field(predictions, "name", "MANIFEST.json"),
+                                                      "MANIFEST.json, name")};
   if (!arguments.json) PrintHead(about);
   const auto prompt = Differing(prompted, weights.vocabulary);
   const auto answer = Differing(decoded, weights.vocabulary);

@@ -75,10 +75,9 @@ void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>
   out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["
       << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(tokens, ",")
       << "],\"beside\":" << Listed(beside) << ",\"vectors\":" << Listed(vectors)
-      << ",\"text\":" << words
-      << ",\"prefill_seconds\":[" << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
-      << Joined(ended.decode_seconds, ",") << "],\"vlen\":" << vlen << ",\"device\":" << device
-      << ",\"logits_file\":" << logits << "}\n";
+      << ",\"text\":" << words << ",\"prefill_seconds\":[" << Joined(ended.prefill_seconds, ",")
+      << "],\"decode_seconds\":[" << Joined(ended.decode_seconds, ",") << "],\"vlen\":" << vlen
+      << ",\"device\":" << device << ",\"logits_file\":" << logits << "}\n";
 }
 
 }  // namespace rvv_runner

@@ -267,8 +267,8 @@ std::string RoomOf(const Model& model, const CacheLimits& room, const EngineLimi
   if (model.encodes()) return "vectors of texts" + each + ", " + most + " at once (--parallel)";
   return "a KV cache of " + Mebibytes(model.bytes()) +
          (states > 0 ? " and recurrent states of " + Mebibytes(states) : "") + " for " +
-         std::to_string(room.tokens) + " tokens of " + most + " answers at once (--parallel), each" +
-         each;
+         std::to_string(room.tokens) + " tokens of " + most +
+         " answers at once (--parallel), each" + each;
 }
 
 // The files of --cache-dir; null without the option, and for a model whose cache cannot be stored.
@@ -379,7 +379,8 @@ int Serve(const std::vector<std::string>& words) {
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
   CheckSampling(defaults, weights.vocabulary);
   const auto picture = PreparationOf(library);
-  const int64_t memory = std::max<int64_t>(1, CacheMemory(arguments) - PictureBytes(picture, limits));
+  const int64_t memory =
+      std::max<int64_t>(1, CacheMemory(arguments) - PictureBytes(picture, limits));
   const CacheLimits room =
       RoomInMemory(library, limits, own.kv_mebibytes > 0 ? own.kv_mebibytes << 20 : memory);
   Model model(library, weights.params, room, arguments.region);
@@ -395,11 +396,11 @@ int Serve(const std::vector<std::string>& words) {
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
-  ServeUntilStopped(&server,
-                    {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases,
-                     own.strict, files.bytes, files.digest, model.encodes(),
-                     picture ? &*picture : nullptr},
-                    &signals, std::cout);
+  ServeUntilStopped(
+      &server,
+      {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases, own.strict,
+       files.bytes, files.digest, model.encodes(), picture ? &*picture : nullptr},
+      &signals, std::cout);
   return 0;
 }
 

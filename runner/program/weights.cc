@@ -55,8 +55,8 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
   ReadManifest(arguments.params, &weights);
   weights.params =
       LoadParams(arguments.params, library, !arguments.unchecked, arguments.map_folder);
-  const int64_t vocabulary = weights.vocabulary = Vocabulary(
-      arguments, VocabularySize(WantedParams(library.metadata()), weights.params));
+  const int64_t vocabulary = weights.vocabulary =
+      Vocabulary(arguments, VocabularySize(WantedParams(library.metadata()), weights.params));
   // Models may round the number of rows up, so more rows than tokens are right; fewer are not.
   if (tokenizer != nullptr && static_cast<int64_t>(tokenizer->size()) > vocabulary) {
     throw InputError("the tokenizer has " + std::to_string(tokenizer->size()) +

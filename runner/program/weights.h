@@ -16,8 +16,8 @@ namespace rvv_runner {
 struct Weights {
   tvm::ffi::Array<tvm::ffi::Any> params;
   int64_t vocabulary = 0;  // its size
-  std::string verdict;  // of the model's answer when it was built, see ReadWeights
-  Json predictions;     // of its speed on boards, from the manifest; null without
+  std::string verdict;     // of the model's answer when it was built, see ReadWeights
+  Json predictions;        // of its speed on boards, from the manifest; null without
 };
 
 // Reads the parameters of --params, and of MANIFEST.json in the folder around them the predictions and

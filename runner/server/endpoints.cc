@@ -359,9 +359,8 @@ void Endpoints::Tokenize(Body* body, httplib::Response& response) {
     const Tokenizer& tokenizer = *served_.tokenizer;
     std::vector<PromptPicture> pictures;
     const Encoded encoded = Explained(request.text ? "prompt" : "messages", [&] {
-      return request.text
-                 ? tokenizer.Encode(*request.text, kMostValues)
-                 : EncodeShown(served_, request.chat, "messages", kMostValues, &pictures);
+      return request.text ? tokenizer.Encode(*request.text, kMostValues)
+                          : EncodeShown(served_, request.chat, "messages", kMostValues, &pictures);
     });
     std::vector<int32_t> ids = encoded.ids;
     if (request.text && request.first_tokens) {

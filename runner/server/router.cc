@@ -22,8 +22,8 @@ namespace {
 
 using json = Json;
 
-constexpr time_t kConnect = 5;             // seconds
-constexpr int kTries = 3;                  // to get an answer
+constexpr time_t kConnect = 5;  // seconds
+constexpr int kTries = 3;       // to get an answer
 constexpr auto kEnding = std::chrono::milliseconds(250);
 constexpr time_t kLongest = 24 * 60 * 60;  // seconds of an answer
 

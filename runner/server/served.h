@@ -6,9 +6,9 @@
 
 #include "engine/sampling.h"
 #include "grammar/compiler.h"
+#include "picture/preparation.h"
 #include "server/accepted.h"
 #include "server/answering.h"
-#include "picture/preparation.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -20,12 +20,12 @@ struct Served {
   Answerer* answerer = nullptr;
   GrammarCompiler* grammars = nullptr;
   Sampling defaults;
-  int64_t context = 0;                // tokens of one sequence
-  const Accepted* aliases = nullptr;  // other names of the model
-  bool strict = false;                // refuse unknown fields
-  int64_t bytes = 0;                  // of the model's parameters
-  std::string digest = {};            // of their index, hexadecimal; may be empty
-  bool encodes = false;               // it gives vectors of texts alone
+  int64_t context = 0;                    // tokens of one sequence
+  const Accepted* aliases = nullptr;      // other names of the model
+  bool strict = false;                    // refuse unknown fields
+  int64_t bytes = 0;                      // of the model's parameters
+  std::string digest = {};                // of their index, hexadecimal; may be empty
+  bool encodes = false;                   // it gives vectors of texts alone
   const Preparation* pictures = nullptr;  // how it reads pictures; null: not at all
 
   // Throws ApiError (404) if a request asks for another model.

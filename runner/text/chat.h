@@ -20,7 +20,7 @@ struct Message {
 struct ChatInput {
   // As OpenAI writes them; `content`, a text or a list of parts, and the arguments of calls are read.
   OrderedJson messages;
-  OrderedJson tools;     // a list as OpenAI writes it; null: none
+  OrderedJson tools;  // a list as OpenAI writes it; null: none
 };
 
 ChatInput ChatInputOf(std::span<const Message> messages);

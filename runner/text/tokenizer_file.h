@@ -69,7 +69,7 @@ struct TokenizerFile {
   std::vector<int32_t> stop;
   std::vector<int32_t> first;  // what a text without the chat starts with
   ChatTemplate chat;
-  std::optional<ToolFormat> calls;  // nullopt: the model calls no tools
+  std::optional<ToolFormat> calls;   // nullopt: the model calls no tools
   std::optional<WordPieces> pieces;  // nullopt: BPE
 };
 

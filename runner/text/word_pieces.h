@@ -21,10 +21,10 @@ struct CharacterRange {
 
 // How a text becomes pieces of words.
 struct WordPieces {
-  int32_t unknown;            // the token of a word without pieces
-  int64_t longest;            // characters of a word that has pieces
-  std::string prefix;         // of tokens that continue a word
-  std::vector<int32_t> last;  // what a text ends with
+  int32_t unknown;                      // the token of a word without pieces
+  int64_t longest;                      // characters of a word that has pieces
+  std::string prefix;                   // of tokens that continue a word
+  std::vector<int32_t> last;            // what a text ends with
   std::vector<CharacterRange> changes;  // of the normalizer, ascending
   std::vector<CharacterRange> alone;    // characters that are words, ascending
 

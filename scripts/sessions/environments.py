@@ -38,6 +38,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 ANSWER_SECONDS = 10
 ANY = "any"
 GROUNDWORK = "groundwork"
+NATIVE = {".c", ".cc", ".cpp", ".h"}
 #: Names of all packages of the workspace.
 PACKAGES = tuple(members())
 PROJECT = "pyproject.toml"
@@ -94,6 +95,13 @@ def first_look(session: nox.Session) -> None:
         raise SystemExit(code)
     if options.HELP & set(words) and session.name in options.COMMANDS:
         raise SystemExit(0)
+
+
+def native_sources() -> list[str]:
+    """Return the paths of the sources in C and C++, from the root of the checkout."""
+    folders = (ROOT / name for name in ("kernels", "runner", "packages", "tests"))
+    paths = (path for folder in folders for path in folder.rglob("*") if path.suffix in NATIVE)
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
 
 
 def _install_editable(session: nox.Session, packages: Sequence[Member]) -> None:
