@@ -78,6 +78,7 @@ def windows(call: dict[str, Any]) -> list[tuple[int, int]]:
     return list(zip(call["positions"], keys, strict=True))
 
 
+@pytest.mark.release
 def test_sliding_layers_see_their_window(probe: Path) -> None:
     """Two sequences of 40 and 7 tokens, a window of 20: of pages that have been left, none."""
     told = calls(probe, 20, "20,5", "20,2", "3,4", "1,1")
@@ -94,6 +95,7 @@ def test_sliding_layers_see_their_window(probe: Path) -> None:
     assert decode["pages"] == beside["pages"][1:]
 
 
+@pytest.mark.release
 def test_a_window_spans_the_blocks_of_a_forked_sequence(probe: Path) -> None:
     """The first sequence has two blocks then, and its second one ends within the window."""
     steps, later = ("20,5", "20,2"), ("3,4", "1,1")
