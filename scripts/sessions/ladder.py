@@ -18,12 +18,13 @@ DECODE = (
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
 # The loop over keys ends with the sequence, not with the pool of pages.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
-# It needs the tiled kernels' patches; TVM from 0.27 on has the change itself.
-WINDOW = "layer-sliding-window.patch"
+# The first one needs the tiled kernels' patches, the second one the first; TVM from 0.27 on has the
+# first change itself.
+WINDOWS = ("layer-sliding-window.patch", "layer-sliding-window-across-blocks.patch")
 # Patches that some releases lack.
-SOME = (WINDOW,)
+SOME = WINDOWS
 # TVM with corrected defects, and no other patch of ours.
-MENDED = ("--without", *TILED, WINDOW, *DECODE)
+MENDED = ("--without", *TILED, *WINDOWS, *DECODE)
 # No compiler works without the patches that restore an older release's names in a TVM newer than
 # MLC-LLM, so they are in every step. MLC-LLM's tree has all its patches in every step, with its
 # passes switched off.
@@ -48,7 +49,7 @@ class Step:
 
 LADDER = (
     Step("upstream", PRISTINE),
-    Step("fixes", ("--without", *BOUNDED, *TILED, WINDOW, *DECODE)),
+    Step("fixes", ("--without", *BOUNDED, *TILED, *WINDOWS, *DECODE)),
     Step("bounded", MENDED),
     Step("tiling", ("--without", *DECODE)),
     Step("attention", ("--without", *DECODE), ",kernels,steps=attention"),
