@@ -76,7 +76,7 @@ set(jinja_includes ${common} ${PROJECT_SOURCE_DIR}/cmake/include)
 set(jinja_place ${common}=jinja)
 file(GLOB jinja ${common}/jinja/*.cpp)
 list(FILTER jinja EXCLUDE REGEX /caps\\.cpp$)
-# Its functions for types would be used before they are defined.
+# In a batch, its specialisations of a template would follow the first use.
 set_source_files_properties(${common}/json.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 add_objects(jinja ROOT ${common} SOURCES ${jinja} json.cpp unicode.cpp
             PLACES ${jinja_place} ${json_place} BATCH ${batch} OPTIONS ${low} -g0 -w
