@@ -33,7 +33,7 @@ def evaluate(expression: Any, values: dict[Any, int]) -> int:
     """The value of an expression of integers."""
     from tvm import arith, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
 
-    constants = {var: tirx.IntImm("int64", value) for var, value in values.items()}
+    constants = {var: tirx.const(value, var.ty.dtype) for var, value in values.items()}
     return int(arith.Analyzer().simplify(tirx.stmt_functor.substitute(expression, constants)))
 
 

@@ -29,7 +29,7 @@ FOLDERS = {
     for kind in ("pytorch-converted", "pytorch-operator", "simple")
     for folder in sorted((DATA / kind).iterdir())
 }
-QUICK = ("test_Conv2d_groups", "test_operator_pad")
+QUICK = ("test_Conv2d", "test_Conv2d_groups", "test_operator_pad")
 REFUSED = {
     *(f"test_PReLU_{axes}d_multiparam" for axes in (1, 2, 3)),
     *("test_ReflectionPad2d", "test_ReplicationPad2d", "test_operator_index", "test_operator_pad"),

@@ -38,13 +38,13 @@ def int64(value: Any) -> Any:
 def parts_for(panels: Any, threads: Any) -> Any:
     """Return the number of parts of the rows that shares the panels evenly; MOST if no number does.
 
-    All are int64 expressions.
+    All are int32 expressions.
     """
-    parts = int64(MOST)
+    parts = tirx.IntImm("int32", MOST)
     for tried in reversed(TRIED):
         tasks = panels * tried
         largest = tirx.truncdiv(tasks + threads - 1, threads) * threads
-        parts = tirx.Select(largest * EVEN <= tasks * (EVEN + 1), int64(tried), parts)
+        parts = tirx.Select(largest * EVEN <= tasks * (EVEN + 1), tirx.IntImm("int32", tried), parts)
     return parts
 
 
@@ -70,12 +70,13 @@ class Parts:
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
-        threads, size = (tirx.Var(name, "int64") for name in ("threads", "size"))
-        panels = tirx.ceildiv(int64(outputs), int64(columns))
-        wanted = tirx.truncdiv(all_rows, parts_for(panels, threads)) // ROWS * ROWS
-        pool = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
+        # TVM may make all indices of a function int32, and would then lose an int64 in a `Let`.
+        threads, size = tirx.Var("threads", "int32"), tirx.Var("size", "int64")
+        panels = tirx.Cast("int32", tirx.ceildiv(int64(outputs), int64(columns)))
+        wanted = tirx.truncdiv(all_rows, int64(parts_for(panels, threads))) // ROWS * ROWS
         # The call is in the value of `size`: TVM copies a value without a call to all its uses, and
         # its passes then take several times as long.
+        pool = tirx.call_packed("runtime.NumThreads")
         chosen = tirx.Let(threads, pool, tirx.max(wanted, int64(ROWS)))
         count = tirx.max(tirx.truncdiv(all_rows, size), int64(1))
         return Parts(all_rows, size, count, (tirx.Bind(size, chosen),))
