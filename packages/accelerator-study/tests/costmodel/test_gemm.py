@@ -193,7 +193,7 @@ def test_the_chosen_tile_fits_and_none_is_chosen_in_no_room() -> None:
         found = choose((512, 768, 768), order, FLOAT16, (level, dram), passes)
         assert found is not None
         tile = found.tile
-        assert fits(room(*tile, FLOAT16, 2), level)
+        assert fits(room(*tile, FLOAT16, level), level)
     level = replace(buffer, size=1 << 6)
     assert choose((512, 768, 768), order, FLOAT16, (level, dram), passes) is None
 
@@ -208,7 +208,7 @@ def test_sizes_leave_out_no_better_tile(size: int) -> None:
         return min(
             traffic.read + traffic.write
             for tile in product(*sides)
-            if fits(room(*tile, FLOAT16, 2), level)
+            if fits(room(*tile, FLOAT16, level), level)
             for traffic in outer_traffics(extents, tile, [order], FLOAT16)
         )
 

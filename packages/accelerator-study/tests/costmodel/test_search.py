@@ -115,9 +115,8 @@ def small_problems(draw: st.DrawFn) -> Problem:
 def every_mapping(problem: Problem) -> list[tuple[tuple[int, int, int], tuple[str, ...]]]:
     """Every tile that the estimator accepts, in each order."""
     gemm, buffer = problem.gemm, problem.hardware.levels[0]
-    copies = 2 if buffer.double_buffered else 1
     sides = (range(1, extent + 1) for extent in (gemm.m, gemm.n, gemm.k))
-    tiles = [t for t in product(*sides) if fits(room(*t, problem.scheme, copies), buffer)]
+    tiles = [t for t in product(*sides) if fits(room(*t, problem.scheme, buffer), buffer)]
     return [(tile, order) for tile in tiles for order in permutations(DIMENSIONS)]
 
 

@@ -119,8 +119,7 @@ class _Case:
         return dict(reversed(plan.items()))
 
     def _checked(self, holding: Holding, level: Level) -> Holding:
-        copies = 2 if level.double_buffered else 1
-        bits = room(*holding.tile, self.scheme, copies)
+        bits = room(*holding.tile, self.scheme, level)
         if not fits(bits, level):
             tile, first = holding.tile, level
             raise CostError(

@@ -43,10 +43,19 @@ class Holding:
         return {"tile": list(self.tile), "order": list(self.order)}
 
 
-def room(m: Count, n: Count, k: Count, scheme: Scheme, copies: int) -> tuple[Count, Count, Count]:
-    """Return the bits of a tile's A, B and C, with ``copies`` copies of A and B."""
+def room(m: Count, n: Count, k: Count, scheme: Scheme, level: Level) -> tuple[Count, Count, Count]:
+    """Return the bits of a tile's A, B and C; A and B count twice if the memory fetches ahead."""
+    copies = 2 if level.double_buffered else 1
     operands = copies * scheme.activation_bits(m, k), copies * scheme.weight_bits(k, n)
     return (*operands, m * n * scheme.accumulator)
+
+
+def attention_room(
+    rows: Count, context: Count, width: Count, scheme: Scheme, level: Level
+) -> tuple[Count, Count, Count]:
+    """Return the bits of attention: queries; keys and values; scores and sums of the result."""
+    queries, keys, scores = room(rows, context, width, scheme, level)
+    return queries, 2 * keys, scores + rows * width * scheme.accumulator
 
 
 def fits(taken: tuple[Count, ...], level: Level) -> Count:
@@ -212,7 +221,7 @@ def _fitting(
     sides = [np.array(sizes(e, g), dtype=np.int64) for e, g in zip(extents, grains, strict=True)]
     grid = [g.ravel() for g in np.meshgrid(*sides, indexing="ij")]
     m, n, k = grid
-    keep = fits(room(m, n, k, scheme, 2 if level.double_buffered else 1), level)
+    keep = fits(room(m, n, k, scheme, level), level)
     return [g[keep] for g in grid]
 
 
@@ -227,11 +236,9 @@ def attention_holding(
     Returns:
         rows and entries, or None if a single row and a single entry do not fit.
     """
-    copies = 2 if level.double_buffered else 1
     parts = np.array(sizes(context, 1), dtype=np.int64)
     for block in sorted(sizes(rows, 1), reverse=True):
-        queries, keys, scores = room(block, parts, width, scheme, copies)
-        keep = fits((queries, 2 * keys, scores + block * width * scheme.accumulator), level)
+        keep = fits(attention_room(block, parts, width, scheme, level), level)
         if keep.any():
             return block, int(parts[keep].max())
     return None

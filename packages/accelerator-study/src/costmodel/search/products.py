@@ -31,6 +31,7 @@ from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
     Holding,
+    attention_room,
     fits,
     in_tiles,
     operand_bits,
@@ -196,12 +197,10 @@ class Problem:
         """Return a mask of the tiles that fit the buffer."""
         gemm, level = self.gemm, self.gemm.beside(self.hardware).levels[0]
         m, n, k = grid
-        copies = 2 if level.double_buffered else 1
         if gemm.role is Role.PRODUCT:
-            return fits(room(m, n, k, self.scheme, copies), level)
+            return fits(room(m, n, k, self.scheme, level), level)
         context, width = (n, k) if gemm.role is Role.SCORES else (k, n)
-        queries, keys, scores = room(m, context, width, self.scheme, copies)
-        return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
+        return fits(attention_room(m, context, width, self.scheme, level), level)
 
     def bounds(
         self, grid: Tile, least: bool = False, edges: bool = True

@@ -40,11 +40,11 @@ def parts_for(panels: Any, threads: Any) -> Any:
 
     All are int32 expressions.
     """
-    parts = tirx.IntImm("int32", MOST)
+    parts = tirx.const(MOST, "int32")
     for tried in reversed(TRIED):
         tasks = panels * tried
         largest = tirx.truncdiv(tasks + threads - 1, threads) * threads
-        parts = tirx.Select(largest * EVEN <= tasks * (EVEN + 1), tirx.IntImm("int32", tried), parts)
+        parts = tirx.Select(largest * EVEN <= tasks * (EVEN + 1), tried, parts)
     return parts
 
 
