@@ -158,7 +158,7 @@ def files_of(folder: Path, most: int) -> list[Path]:
     """Return the pictures in a folder and its folders, at most a number, spread over them all.
 
     Raises:
-        UserError: there are none.
+        UserError: the folder has no picture.
     """
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PATTERNS)
     if not files:

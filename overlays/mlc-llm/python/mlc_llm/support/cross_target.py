@@ -136,7 +136,7 @@ def resolve(hint: str, environ: Mapping[str, str] | None = None) -> CrossTarget 
         None when they name no CPU other than this machine's.
 
     Raises:
-        CrossTargetError: what is named is unknown, malformed or contradicts itself.
+        CrossTargetError: the description is unknown, malformed or contradicts itself.
     """
     environ = os.environ if environ is None else environ
     if hint in PRESETS:

@@ -135,7 +135,7 @@ def find_tool(name: str) -> str:
     """Find a program in the Python environment, else in the system.
 
     Raises:
-        UserError: it is missing.
+        UserError: the program is missing.
     """
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
@@ -164,7 +164,7 @@ def _run(what: str, command: Sequence[str], *, progress: bool) -> None:
     """Run CMake or Ninja.
 
     Raises:
-        LabError: it fails; with the first lines from the failure on.
+        LabError: the tool fails; the error has its first lines from the failure on.
     """
     columns = (TextColumn(f"  {what}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     environment = {**os.environ, "NINJA_STATUS": _STATUS}

@@ -22,7 +22,7 @@ def read_list(path: Path) -> dict[str, Any]:
     """Read the tables of the kernel list.
 
     Raises:
-        UserError: it cannot be read, or is of another form.
+        UserError: the file cannot be read, or has another form.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
     """Return the value of every parameter; those not in ``values`` have their defaults.
 
     Raises:
-        UserError: there is no such parameter, or it has no such value.
+        UserError: a parameter is unknown, or does not take its value.
     """
     known = read_parameters(path)
     for name, value in values.items():

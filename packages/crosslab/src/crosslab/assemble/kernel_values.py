@@ -69,7 +69,7 @@ def find_values(
         cores: that it compiles for; empty: any core.
 
     Raises:
-        UserError: they were found for other kernels or vectors, or the file is damaged.
+        UserError: the values were found for other kernels or vectors, or the file is damaged.
     """
     if folder is None or not (folder / FILE).is_file():
         return core_values(cores)

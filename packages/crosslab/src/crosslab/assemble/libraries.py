@@ -172,7 +172,7 @@ def archive_sources(library: str, cache: Path) -> Path:
     """Return the cached folder with the sources of XGrammar or jsoncons.
 
     Raises:
-        UserError: it is not pinned.
+        UserError: the library is not pinned.
         LabError: the archive cannot be had.
     """
     source, _ = archive_of(library)

@@ -68,7 +68,7 @@ def unpack(source: PinnedArchive, parts: Iterable[str], folder: Path, carried: s
         The tree.
 
     Raises:
-        LabError: it cannot be had.
+        LabError: the distribution cannot be downloaded.
     """
     archive = download(source, folder, SOURCE)
     root = f"{archive.name.removesuffix('.tar.gz')}/{carried}"
@@ -93,7 +93,7 @@ def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Pa
         options: of ``pip download``: the kind of archive, and for which machine.
 
     Raises:
-        LabError: it cannot be had.
+        LabError: the distribution cannot be downloaded.
     """
     pip_download(
         f"{archive.package}=={archive.version}",

@@ -87,7 +87,7 @@ def ffi_root() -> Path:
     """Return the folder of the installed tvm_ffi package, which contains its C++ sources.
 
     Raises:
-        UserError: it is not installed.
+        UserError: apache-tvm-ffi is not installed.
     """
     spec = importlib.util.find_spec("tvm_ffi")
     if spec is None or spec.origin is None:

@@ -34,7 +34,7 @@ def check_peer(subject: Subject) -> None:
     """Check that the peer can run the bench's measurements.
 
     Raises:
-        UserError: the peer cannot.
+        UserError: the peer cannot run a measurement.
     """
     if subject.bench.threads > 1:
         raise UserError(f"--peer {NAME} runs in one thread only", remedy="leave out --threads")

@@ -53,7 +53,7 @@ def check_openblas(subject: Subject) -> None:
     """Check that OpenBLAS can run the bench's products.
 
     Raises:
-        UserError: OpenBLAS cannot.
+        UserError: OpenBLAS cannot run a product.
     """
     bench = subject.bench
     wrong = [

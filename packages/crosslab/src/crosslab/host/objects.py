@@ -38,7 +38,7 @@ def run_compiler(doing: str, command: Sequence[str], folder: Path) -> None:
         folder: where.
 
     Raises:
-        LabError: it fails; with its first lines.
+        LabError: the program fails; the error has the first lines that it printed.
     """
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, errors="replace", check=False

@@ -96,7 +96,7 @@ def check_length(job: Job, prompt: int, answer: int, model: Path) -> None:
         model: the model's folder.
 
     Raises:
-        UserError: they have not.
+        UserError: prompt and answer are longer than the context.
     """
     if prompt + answer > (room := job.recipe.of(model).longest):
         raise UserError(

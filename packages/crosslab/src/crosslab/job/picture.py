@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """Draw the report of a finished main job, or a chat with a finished model.
 
     Raises:
-        UserError: there is no such report or model, or another version wrote the report.
+        UserError: the report or the model is missing, or another version wrote the report.
         LabError: the chat ends in an error.
     """
     parser = Parser(prog="crosslab picture", description=main.__doc__)

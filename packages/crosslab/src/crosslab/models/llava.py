@@ -87,7 +87,7 @@ class LlavaConfig(FamilyConfig):
         """Repeat the token of a picture as often as the picture has states.
 
         Raises:
-            UserError: there is not one such token.
+            UserError: the tokens do not have exactly one token of a picture.
         """
         if tokens.count(self.token) != 1:
             raise UserError(

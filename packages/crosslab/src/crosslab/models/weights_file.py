@@ -190,7 +190,7 @@ class StoredWeights:
         """Read a tensor as float32.
 
         Raises:
-            UserError: there is no such tensor.
+            UserError: the file lacks the tensor.
         """
         return self._read(name).astype(np.float32, copy=False)
 
@@ -198,7 +198,7 @@ class StoredWeights:
         """Read a tensor as bytes (uint8).
 
         Raises:
-            UserError: there is no such tensor.
+            UserError: the file lacks the tensor.
         """
         return self._read(name).view(np.uint8)
 

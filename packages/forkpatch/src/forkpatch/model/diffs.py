@@ -117,7 +117,7 @@ def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
 
     Raises:
         PatchError: something in it is not understood.
-        UnsafePathError: it names a path outside the tree.
+        UnsafePathError: the diff names a path outside the tree.
     """
     reader = DiffReader(data, start, where)
     while (line := reader.peek()) is not None:

@@ -174,7 +174,7 @@ def read_lock(path: Path) -> Lock:
     """Read and validate the lock.
 
     Raises:
-        UserError: it is no TOML, lacks something, or holds an unsafe name or path.
+        UserError: the lock is not TOML, lacks a field, or has an unsafe name or path.
     """
     try:
         return parse_lock(path.read_text(encoding="utf-8"), path)
@@ -186,7 +186,7 @@ def parse_lock(text: str, path: Path) -> Lock:
     """Return the lock that ``text`` describes; ``path`` is its present or future file.
 
     Raises:
-        UserError: it is no TOML, lacks something, or holds an unsafe name or path.
+        UserError: the lock is not TOML, lacks a field, or has an unsafe name or path.
     """
     try:
         document = tomllib.loads(text)

@@ -24,7 +24,7 @@ def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
     """Author, date and message of a mail up to its diff, as a patch has them.
 
     Raises:
-        PatchError: it is not a mail's head.
+        PatchError: the text is not a mail's head.
     """
     if head.startswith(b"From "):
         head = head.partition(b"\n")[2]

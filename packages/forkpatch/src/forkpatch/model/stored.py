@@ -23,7 +23,7 @@ def read_stored(kind: type[T], path: Path) -> T:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError, KeyError, TypeError, RecursionError: it is not JSON, or has other fields.
+        ValueError, KeyError, TypeError, RecursionError: the file is not JSON, or has other fields.
     """
     value: T = typed_value(kind, json.loads(path.read_text("utf-8")))
     return value

@@ -231,7 +231,7 @@ def _checked(table: Any, kinds: Mapping[str, tuple[str, Callable[[Any], bool]]])
     """Return a copy of a table after checking its keys and values.
 
     Raises:
-        ValueError: a key or a value does not.
+        ValueError: the table has an unknown key, or a value of another kind.
     """
     if not isinstance(table, dict):
         raise ValueError(f"it holds {table!r}, not a table")

@@ -86,7 +86,7 @@ def factors_of(product: Stage) -> list[Any]:
     """Return the two buffer loads that a product's block multiplies.
 
     Raises:
-        PatternMismatch: it multiplies other expressions.
+        PatternMismatch: the block multiplies other expressions.
     """
     factors = [product.block.body.value.b.a, product.block.body.value.b.b]
     if not all(isinstance(factor, tirx.BufferLoad) for factor in factors):

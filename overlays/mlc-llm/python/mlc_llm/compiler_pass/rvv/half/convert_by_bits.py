@@ -30,7 +30,7 @@ def convert_by_bits(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function that converts halves by integer arithmetic.
 
     Raises:
-        RuntimeError: it does something else with halves than to load, convert and store them.
+        RuntimeError: the function does more with halves than load, convert and store them.
     """
 
     def replace(node: Any) -> Any:

@@ -44,7 +44,7 @@ def match_batched(stage: Stage) -> BatchedProduct:
     """Read a product as a batch of products.
 
     Raises:
-        PatternMismatch: it is not one.
+        PatternMismatch: the product is not a batch of products.
     """
     block = stage.block
     factors = factors_of(stage)

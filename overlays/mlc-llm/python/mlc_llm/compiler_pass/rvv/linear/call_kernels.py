@@ -198,7 +198,7 @@ def _product_of(stage: Stage, stages: list[Stage]) -> Found:
     """Read a product as a linear layer, a batch of products, or a depthwise convolution.
 
     Raises:
-        PatternMismatch: it is none of them; with the reason that it is no linear layer.
+        PatternMismatch: the product is none of them; the message says why it is no linear layer.
     """
     try:
         return match_linear(stage, stages)
@@ -215,7 +215,7 @@ def _call_of(found: Found, routines: Routines, *, tiled: bool) -> tuple[str, Cal
     """Return the kernel's symbol for a product, and the builder of the statement that calls it.
 
     Raises:
-        PatternMismatch: there is no kernel for it.
+        PatternMismatch: the product has no kernel.
     """
     if isinstance(found, BatchedProduct):
         symbol = routines.symbol("gemm", None)

@@ -49,7 +49,7 @@ def match_depthwise(stage: Stage) -> Depthwise:
     """Read a product as a depthwise convolution.
 
     Raises:
-        PatternMismatch: it is not one.
+        PatternMismatch: the sum is not a depthwise convolution.
     """
     block, factors = stage.block, factors_of(stage)
     out, (data, weight) = block.body.buffer, (load.buffer for load in factors)

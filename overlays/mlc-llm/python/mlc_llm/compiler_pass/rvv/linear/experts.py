@@ -87,7 +87,7 @@ def check_experts(experts: Experts) -> None:
     """Raise PatternMismatch if no kernel can compute the products.
 
     Raises:
-        PatternMismatch: they cannot.
+        PatternMismatch: no kernel can compute the products.
     """
     floats = [b for b in (experts.data, experts.scale, experts.out) if b is not None]
     floats += [experts.weight] if experts.scale is None else []

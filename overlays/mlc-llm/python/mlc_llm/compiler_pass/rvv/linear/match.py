@@ -71,7 +71,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     """Read a product as a linear layer.
 
     Raises:
-        PatternMismatch: it is not one, or one that the kernels cannot compute.
+        PatternMismatch: the stage is not a linear layer, or the kernels cannot compute the layer.
     """
     block = stage.block
     out, data, weight = block.body.buffer, *(load.buffer for load in factors_of(stage))
@@ -153,7 +153,7 @@ def match_unpacked(
         The packing, the packed values, the scales, and what `scaled` must compute.
 
     Raises:
-        PatternMismatch: it is not MLC-LLM's group quantization.
+        PatternMismatch: the weights are not in MLC-LLM's group quantization.
     """
     values = unpacked.written
     read = [region.buffer for region in scaled.block.reads]

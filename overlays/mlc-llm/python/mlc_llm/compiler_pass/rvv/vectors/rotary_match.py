@@ -49,7 +49,7 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
     """Read the parameters of a rotary embedding from its function.
 
     Raises:
-        PatternMismatch: it is not fused_rope, or its frequencies depend on the position.
+        PatternMismatch: the function is not fused_rope, or its frequencies depend on the position.
     """
     blocks = blocks_named(func, BLOCK)
     if len(blocks) != 1:
@@ -196,7 +196,7 @@ def evaluate(node: Any, values: dict[Any, int]) -> Any:
     """Evaluate an expression; floats in double precision.
 
     Raises:
-        PatternMismatch: it holds an operation that is not known.
+        PatternMismatch: the expression has an unknown operation.
     """
     for var, value in values.items():
         if node.same_as(var):
