@@ -185,6 +185,15 @@ class Copied(nn.Module):
         return torch.index_put(x, (x > 0,), values)
 
 
+class MaskBesideIndex(nn.Module):
+    """Writes where a mask of columns is true, in some rows."""
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        written = x.clone()
+        written[rows, x[0] > 0] = 2.0
+        return written
+
+
 class ScaledSum(nn.Module):
     """A product by a matrix that is not transposed, added with factors."""
 
@@ -302,6 +311,12 @@ def copied() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Another model that cannot be imported."""
     x = torch.arange(6.0) - 2
     return Copied(), (x, torch.ones(3))
+
+
+def mask_beside_index() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A model whose mask stands beside integer indices."""
+    x = torch.arange(12.0).reshape(3, 4) - 5
+    return MaskBesideIndex(), (x, torch.tensor([[0], [2]]))
 
 
 def nothing() -> int:

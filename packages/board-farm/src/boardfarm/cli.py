@@ -184,7 +184,7 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     # Build before any process starts, so that a failure leaves no process behind.
     build_board(_tree(args), args.cache)
     build_counter(args.cache)
-    before = _same_farm(FarmState.read(file), joined, key, meter.unit)
+    before = same_farm(FarmState.read(file), joined, key, meter.unit)
     address = joined or (before.tracker if before else Address("127.0.0.1", _port(args)))
     service = before.service if before else None
     if joined is None and not (service and service.alive and answers(address)):
@@ -242,12 +242,26 @@ def _port(args: argparse.Namespace) -> int:
     return int(args.port) or free_port()
 
 
-def _same_farm(
+def same_farm(
     known: FarmState | None, joined: Address | None, key: str, unit: str
 ) -> FarmState | None:
-    """Return the state of the known farm if it fits the request; refuse another running farm."""
+    """Return the known farm if it fits the request, else None.
+
+    A farm that has ended fits if it and the request have a tracker of their own, and the same key.
+    The tracker's address is then used again.
+
+    Args:
+        known: the farm in the state file, if any.
+        joined: the tracker to join; None: the farm has a tracker of its own.
+        key: name by which clients request the boards.
+        unit: unit that the boards count.
+
+    Raises:
+        UserError: a running farm has another tracker, key or unit.
+    """
     if known is None or not any(p.alive for p in (known.service, *known.boards) if p):
-        return known if known and joined is None and known.key == key else None
+        own = known and known.service and joined is None and known.key == key
+        return known if own else None
     wanted = (joined or known.tracker, key, unit, joined is None)
     if (known.tracker, known.key, known.measure, known.service is not None) == wanted:
         return known

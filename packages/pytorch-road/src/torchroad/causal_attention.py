@@ -153,8 +153,8 @@ def _ancestors(nodes: Iterable[Any]) -> set[Any]:
 
 
 def _reads_values(node: Any, name: str) -> bool:
-    """Return True if a node depends on more of an input than its sizes."""
-    return any(
+    """Return True if a node is computed from more of the input ``name`` than its sizes."""
+    return node.name == name or any(
         source.name == name
         for ancestor in _ancestors([node])
         if ancestor.op != "call_function" or ancestor.target.__name__ != "sym_size.int"

@@ -92,12 +92,12 @@ def run_program(
     """Run a program in the emulator, and return its counts; None if the emulator cannot count.
 
     Args:
-        program: the imported model.
-        runner: program that contains the model.
+        program: the imported model, whose folder has the parameters.
+        runner: the built runner, which contains the compiled model.
         machine: the emulated CPU.
         cache: folder of finished builds.
         inputs: file of the inputs, in safetensors.
-        outputs: file to write.
+        outputs: file to write, in safetensors.
         words: further options of ``runner run``.
 
     Raises:

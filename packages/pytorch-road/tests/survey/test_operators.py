@@ -51,6 +51,7 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "diagonal": lambda x: x.diagonal(1),
     "shifts": lambda x: (x.int() << 2, x.int() >> 1),
     "mask in index_put": lambda x: aten.index_put(x, [x > 0], torch.tensor(2.0)),
+    "mask of bytes": lambda x: aten.index_put(x, [(x > 0).byte()], torch.tensor(2.0)),
     "index_put": lambda x: aten.index_put(x, [None, PLACES[0]], x[:, :3], True),
     "scatter_reduce": lambda x: x[:2].scatter_reduce(1, PLACES, x[:2], "mean"),
     "masked_scatter": lambda x: x.masked_scatter(x > 0, -x),

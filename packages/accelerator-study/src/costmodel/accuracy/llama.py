@@ -62,7 +62,13 @@ class FloatLlama:
         return self.product(normed, head, scheme)
 
     def product(self, values: F32, name: str, scheme: Scheme) -> F32:
-        """Return values by the named weights: tokens x outputs; subclasses may override it."""
+        """Round values (tokens x inputs) by the scheme, and multiply them by the named weights.
+
+        The weights are not rounded here. Subclasses may override the method.
+
+        Returns:
+            tokens x outputs.
+        """
         return np.asarray(rounding.activations(values, scheme) @ self.tensors[name].T)
 
     def _norm(self, values: F32, weight: F32) -> F32:

@@ -86,7 +86,14 @@ def parse_relations(line: Line, values: Mapping[str, int] | None = None) -> tupl
 
 
 def parse_domain(line: Line) -> tuple[str, Box]:
-    """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}`` into name and box; no bound may be missing."""
+    """Parse ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}`` into name and box.
+
+    Each variable needs two bounds that are numbers. Other comparisons, such as ``i <= j``, become
+    constraints of the box.
+
+    Raises:
+        CostError: the text is not such a domain; the message names the line.
+    """
     return _Reader(line, {}).domain()
 
 

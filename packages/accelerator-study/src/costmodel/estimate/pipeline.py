@@ -62,7 +62,7 @@ class Steps:
     last: Count
 
     def moved(self) -> MovedBits:
-        """Return the bits that a single mapping fetches and stores, by operand."""
+        """Return the bits that the first mapping fetches and stores in all steps, by operand."""
         bits = {**vars(self.fetched), "stored": self.stored}
         return MovedBits(**{name: int((self.times * b)[:, 0].sum()) for name, b in bits.items()})
 

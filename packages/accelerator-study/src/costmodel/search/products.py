@@ -188,7 +188,7 @@ class Problem:
 
     @property
     def tight(self) -> bool:
-        """True if a few passes of the array fill the buffer, so that finer sizes matter."""
+        """True if the buffer has no room for ROOMY passes along M, N and K: finer sizes matter."""
         passes = (STREAMED if grain == 1 else grain for grain in self.array.grains())
         few = [np.minimum(e, ROOMY * p) for e, p in zip(self.gemm.extents, passes, strict=True)]
         return not self.fitting(few)

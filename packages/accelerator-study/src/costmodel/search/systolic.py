@@ -51,7 +51,7 @@ class Systolic:
             extents: M, N and K.
             tiles: their number along M, N and K.
             passes: along M, N and K, each a sum over the tiles of that dimension.
-            depth: cycles along K, a sum over the tiles of K.
+            depth: steps of ``lanes`` elements along K, a sum over the tiles of K.
         """
         if self.whole:
             grains = zip(extents, passes, self.grains(), strict=True)

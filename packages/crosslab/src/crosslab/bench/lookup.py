@@ -59,7 +59,10 @@ class Call:
 
 
 def guess_next(text: Sequence[int], most: int) -> Sequence[int]:
-    """Return the tokens after the latest earlier copy of the last tokens, at most ``most``."""
+    """Return the tokens after the latest earlier copy of the last three tokens, else of two.
+
+    They are at most ``most``, and none without a copy.
+    """
     for length in MATCHES:
         last = tuple(text[-length:])
         for at in range(len(text) - length - 1, -1, -1):

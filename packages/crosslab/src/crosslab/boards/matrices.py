@@ -228,10 +228,10 @@ def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threa
 
 @cache
 def miss_rate(block: float, size: float) -> float:
-    """Return the share of misses if a block of bytes is read again and again through a cache.
+    """Return the share of misses if ``block`` bytes are read again and again through a cache.
 
-    The cache replaces lines at random: a line hits if none of the misses since its last use
-    replaced it.
+    The cache has ``size`` bytes, and replaces lines at random: a line hits if none of the misses
+    since its last use replaced it.
     """
     if block <= size:
         return 0.0

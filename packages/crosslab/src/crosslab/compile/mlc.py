@@ -350,7 +350,10 @@ def _overrides(request: MlcCompileRequest) -> str:
 
 
 def _mlc_name(quantization: str) -> str:
-    """Return MLC-LLM's name of a format; weights that are not in blocks are float32."""
+    """Return MLC-LLM's name of a format: float32's for GGUF, else the same name.
+
+    In GGUF, weights that are not in blocks are float32.
+    """
     return DEFAULT_FORMAT if quantization == GGUF else quantization
 
 

@@ -99,7 +99,12 @@ class Cycles:
     pipeline: int | None = None
 
     def with_pipeline(self, functions: Mapping[str, float], calls: int) -> Cycles:
-        """Return a copy with the pipeline's cycles, which are given by function for all calls."""
+        """Return a copy with the pipeline's mean cycles of a call.
+
+        Args:
+            functions: the pipeline's cycles of all calls, by function.
+            calls: number of calls.
+        """
         named = [
             replace(function, pipeline=round(functions.get(function.symbol, 0.0) / calls))
             for function in self.functions

@@ -53,14 +53,18 @@ class CycleBound:
 
 
 def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:
-    """Return the bound of a linear layer with weights in tiles.
+    """Return the least cycles of each unit for a linear layer, in tiles or in GGUF blocks.
 
     Args:
         core: the core.
-        kernel: kind and weights of the kernel, as gemm_q4_tiles, gemm_q4_int8 or gemm_gguf_q4_k.
+        kernel: name of the kernel, as gemm_q4_tiles, gemm_q4_int8 or gemm_gguf_q4_k; q4 is the
+            format of the weights, and int8 that of the activations.
         m: number of rows.
         n: number of outputs.
         k: number of inputs.
+
+    Raises:
+        UserError: the core's table lacks the instructions.
     """
     if GGUF in kernel:
         return _blocks(core, gguf_formats()[kernel.partition(GGUF)[2].upper()], m, n, k)

@@ -135,7 +135,7 @@ def _parts(
 
 
 def _groups(registers: Iterable[int], longest: int) -> list[list[int]]:
-    """Split registers into runs of consecutive numbers, each at most ``longest`` long."""
+    """Split ascending registers into runs of consecutive numbers, at most ``longest`` long."""
     groups: list[list[int]] = []
     for register in registers:
         if groups and groups[-1][-1] == register - 1 and len(groups[-1]) < longest:

@@ -87,13 +87,13 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
 
 
 def check_length(job: Job, prompt: int, answer: int, model: Path) -> None:
-    """Raise UserError if prompt and answer do not fit the compiled model's context.
+    """Raise UserError if prompt and answer do not fit the context.
 
     Args:
-        job: what was asked for.
+        job: its recipe sets the context, see :attr:`Recipe.longest`.
         prompt: tokens of the prompt.
         answer: most tokens of the answer.
-        model: the model's folder.
+        model: folder of the imported model.
 
     Raises:
         UserError: prompt and answer are longer than the context.

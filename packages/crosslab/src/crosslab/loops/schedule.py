@@ -288,7 +288,10 @@ class Scheduler:
         return done
 
     def _measured(self, ops: Sequence[Op], *, strict: bool) -> tuple[float, int]:
-        """Return cycles and vector type changes of an iteration in the steady state."""
+        """Return cycles and vector type changes of an iteration in the steady state.
+
+        With ``strict``, results become ready in the order of issue, see :class:`Clock`.
+        """
         clock = Clock(self._program, strict)
         ends = []
         for _ in range(3):

@@ -126,7 +126,7 @@ class GgufWeights:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each weight; of a weight in blocks, its rows and inputs."""
+        """Shapes by Hugging Face's name of the weight; of a weight in blocks: rows and inputs."""
         return logical_shapes(self._model, self._stored)
 
     def _segment(self, names: tuple[str, ...]) -> Segment:

@@ -152,7 +152,7 @@ class Segment:
     words: tuple[int, ...]
 
     def kinds(self, entry: int) -> list[Kind]:
-        """Return the kinds of the instructions, given the vtype at entry (64: unknown)."""
+        """Return the kind of each instruction, given the vtype at entry (64: unknown)."""
         vtype = None if entry == VTYPE_UNKNOWN else entry
         kinds = []
         for word in self.words:

@@ -41,13 +41,13 @@ class Operands:
 
 
 def operands(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Operands:
-    """Return the registers that an instruction reads and writes.
+    """Return the registers that an instruction reads and writes, by the module's numbers.
 
     Args:
         word: encoding of the instruction.
         instruction: the decoded instruction.
-        sew: element width in force, in bits; 0: unknown.
-        lmul: LMUL in force: registers of a group.
+        sew: element width in force, in bits; 0: unknown, taken as the instruction's own.
+        lmul: LMUL in force: registers of a group; 1 if unknown.
     """
     if instruction.vector and word & 0x7F in (0x07, 0x27):
         reads, writes = _vector_memory(word, instruction, sew, lmul)

@@ -117,7 +117,11 @@ def finish(rebase: Rebase) -> RebaseReport:
 
 
 def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult, ...]:
-    """Return the result for each patch that the new version had before."""
+    """Return the outcome of each patch that the new version had: KEPT, REPLACED or REMOVED.
+
+    ``diff`` leads from that patch to the old version's patch if it was kept, else to its
+    replacement in ``patches``, the new series. Without such a patch it is empty.
+    """
     fork, plan, old = rebase.fork, rebase.plan, rebase.old.upstream
     if plan.existing is None:
         return ()

@@ -98,7 +98,11 @@ def open_work_tree(fork: Fork, release: str, upstream: Upstream) -> WorkTree:
 def absorb(tree: WorkTree) -> tuple[Absorbed, ...]:
     """Put the changes that are in no commit into the patches whose lines they touch.
 
-    A change stays in no commit if it touches the lines of no patch, or of several patches.
+    A change that only adds lines, or replaces no line of a patch, touches the lines beside it. A
+    change stays in no commit if it touches the lines of no patch, or of several patches.
+
+    Returns:
+        every change, with its patch or the reason why it stays.
 
     Raises:
         UserError: a patch would no longer change anything.
@@ -221,7 +225,11 @@ def split(
 
 
 def _units(patch: Patch, *, hunks: bool) -> dict[str, tuple[FileDiff, Hunk | None]]:
-    """Return the changes that may be in separate patches, by name."""
+    """Return the changes that may be in separate patches, by name: ``path`` or ``path:hunk``.
+
+    With ``hunks``, each hunk is a change, numbered from 1. A file that is new, removed, renamed or
+    binary, or whose mode changes, is one change. The hunk of a whole file is None.
+    """
     units: dict[str, tuple[FileDiff, Hunk | None]] = {}
     for diff in patch.files:
         path = diff.new or diff.old or ""

@@ -287,7 +287,11 @@ def _placed(
 
 
 def fetch(upstream: Upstream, url: str, git: Git) -> None:
-    """Fetch the pinned commit without contents, then the included files in a single request."""
+    """Fetch the pinned commit without contents, then the included files in a single request.
+
+    Raises:
+        SourceError: the repository at ``url`` does not answer, or lacks the commit.
+    """
     try:
         git.run("ls-remote", "--quiet", "--", url, "HEAD", env=NETWORK, timeout=PROBE_TIMEOUT)
         for name, value in (("url", url), ("promisor", "true")):

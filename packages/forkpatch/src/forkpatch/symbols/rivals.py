@@ -457,9 +457,10 @@ def _beside(where: Text, row: int) -> Iterator[int]:
 
 
 def _kind(where: Text, row: int) -> tuple[float, bytes]:
-    """Return a line's depth, and the line without its words.
+    """Return a line's depth (0 for an empty line), and the line with ``#`` for each word.
 
-    A line that is not the head of a block, and not underlined, keeps its first word.
+    A line that is not the head of a block, and not underlined, keeps its first word, unless that
+    is its only word beside signs.
     """
     line, depth = where.lines[row], where.depth(row) or 0
     below = min(row + 1, len(where.lines) - 1)

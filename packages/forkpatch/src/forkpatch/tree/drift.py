@@ -117,7 +117,10 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
 def _compared(
     what: str, place: SymbolPlace, outlines: Mapping[str, Outline]
 ) -> tuple[DriftFinding, tuple[str, str]]:
-    """Return the drift of a symbol as a finding, and the symbol's present path and name."""
+    """Return the drift of a symbol as a finding, and the symbol's present path and name.
+
+    ``what`` is the patch, or ``overlay``. A symbol that is gone keeps its path and name.
+    """
     drift, target = became(place, outlines)
     detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
     return DriftFinding(what, place.path, place.symbol, drift, detail), target

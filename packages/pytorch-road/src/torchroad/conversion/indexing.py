@@ -33,9 +33,9 @@ def _rows(node: Any, importer: Any) -> Indices:
 
 
 def _of_axes(node: Any, importer: Any) -> Indices:
-    """Yield the integer indices of each axis, and the axis's size."""
+    """Yield the node of each axis's integer indices, and the axis's size; skip masks and None."""
     for indices, size in zip(node.args[1], importer.env[node.args[0]].ty.shape, strict=False):
-        if indices is not None and "int" in str(dtype_of(indices)):
+        if indices is not None and str(dtype_of(indices)) not in MASKS:
             yield indices, size
 
 
@@ -56,6 +56,7 @@ INDEXED: dict[str, Callable[[Any, Any], Indices]] = {
     "index_put.default": _of_axes,
     "take.default": _of_all,
 }
+MASKS = ("bool", "uint8")
 # Operators whose negative indices torch counts from the end of the axis.
 FROM_END = ("index.Tensor", "index_put.default", "take.default")
 
@@ -189,10 +190,12 @@ def put_at_indices(node: Any, importer: Any) -> Any:
 
 def _put_at_mask(node: Any, place: int, values: Any, adds: bool, importer: Any) -> Any:
     builder, x = importer.block_builder, importer.env[node.args[0]]
+    if sum(index is not None for index in node.args[1]) > 1:
+        raise TypeError("it has a mask beside other indices")
     rank = len(x.ty.shape)
-    mask = importer.env[node.args[1][place]]
+    mask = builder.emit(relax.op.astype(importer.env[node.args[1][place]], "bool"))
     after = rank - place - len(mask.ty.shape)
-    if (place and len(values.ty.shape) > after) or any(node.args[1][place + 1 :]):
+    if place and len(values.ty.shape) > after:
         raise TypeError("its mask is not of the first axes")
     if len(values.ty.shape) > after:
         if not is_one(values.ty.shape[0]):
@@ -209,7 +212,7 @@ def _mask_of(node: Any) -> int | None:
     masks = [
         place
         for place, index in enumerate(node.args[1])
-        if index is not None and dtype_of(index) == "bool"
+        if index is not None and str(dtype_of(index)) in MASKS
     ]
     return masks[0] if masks else None
 

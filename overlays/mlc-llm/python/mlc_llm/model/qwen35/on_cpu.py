@@ -86,7 +86,7 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
 
     @property
     def recurrent_floats(self) -> int:
-        """Return the floats of a sequence's states."""
+        """Number of floats of a sequence's states in all layers."""
         return shape_of(self.config).floats * self.num_linear_layers
 
     @property
