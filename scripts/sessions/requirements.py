@@ -88,13 +88,16 @@ def release_wheels(lock: dict[str, Any], release: str) -> str:
 
 
 def lock(*, check: bool) -> list[str]:
-    """Resolve all groups again and write uv.lock and bootstrap.txt, or compare them.
+    """Resolve all groups to the newest versions, and write uv.lock and bootstrap.txt.
+
+    With ``check``, write nothing: compare uv.lock with pyproject.toml, and bootstrap.txt with
+    uv.lock.
 
     Returns:
-        the differences found by ``check``, a line each.
+        the differences found by ``check``, in words.
 
     Raises:
-        LookupError: uv is missing, or the groups cannot be resolved.
+        LookupError: uv is missing, or cannot resolve or export the groups.
     """
     if not check:
         _uv(ROOT, "lock", f"--default-index={INDEX}", "--upgrade")

@@ -33,7 +33,7 @@ class Trees:
     series: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """The lab's options for these trees."""
+        """The lab's options: project, release, report of the patches, and :meth:`trees`."""
         about = ["--project", str(ROOT), "--release", self.release, "--applied", str(APPLIED)]
         return [*about, *self.trees()]
 

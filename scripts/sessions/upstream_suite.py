@@ -158,7 +158,11 @@ def mirror_with(places: Iterable[str], commit: str) -> Path | None:
 
 
 def run_git(git_dir: Path, *words: str, stdin: str = "") -> bytes:
-    """Return the output of git in a mirror, without the network."""
+    """Return the output of git in a mirror, without the network.
+
+    Raises:
+        CommandError: git fails.
+    """
     done = subprocess.run(
         ["git", f"--git-dir={git_dir}", *words],
         input=stdin.encode("ascii"),

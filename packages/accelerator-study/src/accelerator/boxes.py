@@ -63,14 +63,16 @@ class Box:
 def transfers(
     opcode: Opcode, memory: MemoryId, sram: int, dram: int, box: Box
 ) -> Iterator[Transfer]:
-    """Yield the transfers of a box.
+    """Yield the transfers of a box: one if possible, else one for each row, and those of padding.
+
+    An element is a block of channels. Elements are in the order rows x columns x channel blocks.
 
     Args:
         opcode: LOAD, or STORE of a box without padding.
         memory: the buffer.
-        sram: the box's first element in the buffer.
-        dram: the picture's first element in DRAM.
-        box: to move.
+        sram: the box's first element in the buffer, padding included.
+        dram: the whole picture's first element in DRAM.
+        box: the part of the picture to move.
     """
     rows, columns, (width, deep) = box.rows, box.columns, box.pitch
     across, channels = box.picture

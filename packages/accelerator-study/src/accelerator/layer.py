@@ -202,7 +202,10 @@ class LinearLayer:
         return self.requantisation.apply(sums)
 
     def packed_values(self, values: Int8, device: Device) -> Int8:
-        """Return blocks of values in the order of DRAM: rows x inputs, each batch x inputs."""
+        """Return values as in DRAM: block rows x block columns, each block batch x inputs.
+
+        Zeros fill the blocks at the edges.
+        """
         return pack(values, device.batch, device.inputs)
 
     def packed_weights(self, weights: Int8, device: Device) -> Int8:

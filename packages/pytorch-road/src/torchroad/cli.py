@@ -283,10 +283,14 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def model_of(args: argparse.Namespace) -> TorchModel:
-    """Return the model that the options name.
+    """Return the model that the options name; import one for transformers into the cache.
+
+    Args:
+        args: options of :func:`parser`.
 
     Raises:
         UserError: the model does not exist, or an option does not fit it.
+        LabError: the model cannot be downloaded, or its tokenizer or chat template fails.
     """
     if ".py" in args.model:
         return TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)

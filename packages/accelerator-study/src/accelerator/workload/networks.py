@@ -89,7 +89,7 @@ def _convolution(
 
 
 def _counted(layers: list[Layer]) -> Network:
-    """Return distinct layers with their counts; equal names get numbers."""
+    """Return distinct layers with their counts; the second layer of a name is ``NAME 2``."""
     seen: Counter[str] = Counter()
     named = []
     for layer, count in Counter(layers).items():

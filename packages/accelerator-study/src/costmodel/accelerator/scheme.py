@@ -64,7 +64,11 @@ class Scheme:
 
     @property
     def compute(self) -> int:
-        """The width in bits at which the PEs multiply."""
+        """The width in bits at which the PEs multiply: the wider of A and B.
+
+        Grouped weights, and activations with a scale for each column, are scaled before: then it
+        is the wider of A and the output.
+        """
         if self.weight_grain is Grain.GROUP or self.activation_grain is Grain.EMBEDDING:
             return max(self.activation, self.output)
         return max(self.activation, self.weight)
@@ -187,7 +191,10 @@ def scheme_named(name: str, known: Mapping[str, Scheme] = SCHEMES) -> Scheme | N
 
 
 def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
-    """Return schemes by name or TOML file; ``all`` names the seven schemes of a comparison.
+    """Return schemes by name or TOML file, each once.
+
+    A name may end with the width of the cache: ``-kv8`` or ``-kv4``. ``all`` names the seven
+    schemes of a comparison.
 
     Raises:
         CostError: a name is unknown, or a file is wrong; the message names the file's line.

@@ -311,5 +311,5 @@ class _Run:
 
 
 def slowest(levels: Sequence[Level]) -> Level:
-    """Return the memory that takes longest to move a bit."""
+    """Return the memory with the most cycles to read a bit and write a bit."""
     return max(levels, key=lambda level: float(level.cycles(1.0, 1.0)))

@@ -72,7 +72,9 @@ def _steps(args: argparse.Namespace) -> tuple[str, ...] | None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Compile, and copy library, report and parameters to ``--output``.
+    """Compile a model of a ``config.json``, and copy library and report to ``--output``.
+
+    With ``--random-weights``, copy random parameters to the folder ``params`` in it, too.
 
     Raises:
         UserError: an option does not fit, or a file is missing.

@@ -69,7 +69,10 @@ def count_kernels(cores: Sequence[Core], cache: Path, file: Path = FILE) -> None
 
 
 def _ours(core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
-    """Yield our products, their cycles and multiply-adds, with kernels compiled for the core."""
+    """Yield name, cycles and multiply-adds of our products, with kernels compiled for the core.
+
+    If the kernels do not compile or run, print the reason and yield nothing.
+    """
     cases = [Case(f"gemm_gguf_{kind.lower()}", sizes) for kind in OURS for sizes in (PROMPT, TOKEN)]
     try:
         with tempfile.TemporaryDirectory(prefix="board-kernels-") as folder:

@@ -127,7 +127,7 @@ def boards_of(bench: Bench) -> tuple[Board, ...]:
     """Return the boards with the core of a bench.
 
     Raises:
-        UserError: the board is unknown, or other options exclude predictions.
+        UserError: the bench has no core, no board has it, or other options exclude predictions.
     """
     boards = read_boards()
     known = ", ".join(dict.fromkeys(board.core for board in boards))

@@ -109,7 +109,7 @@ class Job:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference of a logit to the reference's, as a part of its largest."""
+        """Largest error of a logit, divided by the reference's largest logit."""
         if self.offload:
             return self.offload.tolerance
         tolerance = self.recipe.weights.tolerance

@@ -259,7 +259,10 @@ class ReferenceLlama:
         return self._mixed(grouped, keys, values, hidden).reshape(rows, -1)
 
     def _remember(self, layer: int, k: F32, v: F32) -> tuple[F32, F32]:
-        """Append keys and values [rows, kv_heads, head_dim]; return all that the rows see."""
+        """Append keys and values [rows, kv_heads, head_dim]; return all that the rows see.
+
+        With ``int8_cache``, the rows may see their own unrounded values.
+        """
         before = self.keys[layer], self.values[layer]
         kept = (k, v)
         if self.int8_cache:

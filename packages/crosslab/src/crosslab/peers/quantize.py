@@ -35,7 +35,7 @@ def quantize(values: F32, kind: GGMLQuantizationType) -> NDArray[np.generic]:
 
 
 def _halves(values: F32) -> tuple[F32, Bytes]:
-    """Return numbers rounded to float16, as float32, and their bytes."""
+    """Return rows of numbers rounded to float16, as float32, and the bytes of each row."""
     rounded = values.astype(np.float16)
     return rounded.astype(np.float32), rounded.view(np.uint8).reshape(len(values), -1)
 

@@ -113,7 +113,7 @@ def _download(file: str, sha256: str, archives: Sequence[str], package: Path) ->
 
 
 def _unpack(package: Path, out: Path) -> None:
-    """Extract the emulator and the libraries of a package into one folder."""
+    """Extract a package's libraries, and any emulator in it, into one folder, all side by side."""
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as unpacking,

@@ -55,7 +55,10 @@ def _changed(text_of: Callable[[int], str]) -> Iterator[int]:
 
 
 def decompositions() -> dict[int, tuple[int, ...]]:
-    """Return the decomposition of each code point, without the computable Hangul syllables."""
+    """Return the full decomposition of each code point that has one.
+
+    Hangul syllables are left out: they can be computed.
+    """
     nfd, _ = _library()
     table = {}
     for code in _changed(chr):

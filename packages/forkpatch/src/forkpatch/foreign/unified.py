@@ -23,7 +23,10 @@ _START = re.compile(
 
 
 def diff_offset(data: bytes) -> int:
-    """Return the offset of the first file's diff, including the lines before its names."""
+    """Return the offset of the first file's diff, including the lines before its names.
+
+    Without a diff, return the length of the data.
+    """
     start = _START.search(data)
     return start.start() if start else len(data)
 
@@ -70,7 +73,7 @@ def reverse(diff: FileDiff, where: str) -> FileDiff:
     """Return the diff that reverses a diff.
 
     Raises:
-        PatchError: the diff is of a binary file or a copy.
+        PatchError: the diff is of a binary file or a copy; ``where`` names its patch.
     """
     if diff.binary or diff.copied:
         raise PatchError(

@@ -60,7 +60,7 @@ def _merged(sides: Sequence[bytes], *options: str) -> tuple[int, bytes]:
 
 
 def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
-    """The rows in which files differ; one git compares all of them."""
+    """Return the rows in which the files of each pair differ; one git compares all pairs."""
     found: list[list[Range]] = [[] for _ in pairs]
     changed = [number for number, (before, after) in enumerate(pairs) if before != after]
     if not changed:

@@ -49,7 +49,7 @@ TreeOf = Callable[[Upstream], Pristine]
 
 
 def home_versions(fork: Fork, upstream: Upstream) -> tuple[str, ...]:
-    """Return the other versions whose patches the series of ``upstream`` names."""
+    """Return the versions that the series of ``upstream`` names as ``../VERSION/NAME``."""
     entries = read_entries(fork.patch_folder(upstream))
     return tuple(dict.fromkeys(entry.home for entry in entries if entry.home))
 

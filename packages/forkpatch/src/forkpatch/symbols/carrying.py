@@ -203,7 +203,14 @@ class Carried:
         return self.versions.new.edited(edits, data)
 
     def versions_after(self, patched: bytes, merged: bytes) -> Versions:
-        """Return the versions after the patch, each edit of which has a place."""
+        """Return both versions with the patch in them, to carry the next patch.
+
+        Every edit must have a place.
+
+        Args:
+            patched: content of the old version with the patch.
+            merged: content of the new version with the patch.
+        """
         places = [place for place in self.places if place]
         edits = (((p.edit.first, p.edit.last), p.edit.new) for p in places)
         old, new = self.versions.old.edited(edits, patched), self._edited(merged)

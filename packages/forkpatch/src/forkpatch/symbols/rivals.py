@@ -377,9 +377,10 @@ class Search:
         return pair.better(at)
 
     def _by_lost_lines(self, pair: _Pair) -> str:
-        """Return a message for a place with a line that git's place lost, and half of the others.
+        """Return a message for the first place with a line that git's place lost; empty without.
 
-        Lines near the edit are compared, and those of its blocks.
+        The place, in any file, also has half of the lines around the edit, or most of those between
+        the edit and the line. Lines near the edit are compared, then those of its blocks.
         """
         for span, block in pair.spans():
             if self._versions.is_kept(*span):

@@ -110,11 +110,17 @@ def build_repository(
 ) -> tuple[Git, list[str]]:
     """Make a git repository in the empty ``folder`` with these commits.
 
-    The repository gets every object and uses no other one. Without ``checkout``, no file is
-    written, and the repository is gone soon.
+    The repository uses no other repository.
+
+    Args:
+        folder: the folder.
+        pristine: base whose objects are copied; no commit is made of it.
+        commits: the commits; the first has the base's tree as its ``tree``.
+        checkout: write the files; otherwise the repository is gone soon, and its objects are not
+            compressed.
 
     Returns:
-        The repository and the commit ids.
+        The repository, and the ids of ``commits``.
     """
     git = init_repository(folder / ".git", folder)
     add_objects(git, pristine)

@@ -78,8 +78,8 @@ def alone(func: tirx.PrimFunc) -> IRModule:
 def workload_of(func: tirx.PrimFunc) -> IRModule:
     """Return the module that is a function's key in a database, and the start of a search.
 
-    Its blocks have no annotation ``schedule_rule``: a search applies no rule of its own to a block
-    that has one.
+    The annotation ``schedule_rule`` is removed from its blocks: a search applies no rule of its
+    own to a block that has one.
     """
     schedule = s_tir.Schedule(alone(func))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):

@@ -119,7 +119,7 @@ def name_of(source: str) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder holds a Hugging Face model.
+    """Check that a folder has the ``config.json`` of a Hugging Face model.
 
     Raises:
         UserError: the folder has no config.json.

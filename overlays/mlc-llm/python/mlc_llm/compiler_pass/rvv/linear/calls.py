@@ -216,7 +216,10 @@ def outputs_of_a_task(n: Any, k: int, columns: int) -> int:
 
 
 def _parts(linear: LinearLayer, routines: Routines) -> Parts:
-    """Return how threads split the rows of a layer."""
+    """Return the parts of the rows of a layer's inputs, which threads compute in parallel.
+
+    The number of threads, known at run time, decides the number of parts.
+    """
     return Parts.of(linear.rows, linear.n, routines.columns)
 
 
@@ -246,10 +249,14 @@ def _products(
 
 
 def call(symbol: str, arguments: list[Any]) -> Any:
-    """Return a call of a C function whose arguments are pointers and int64_t.
+    """Return the statement that calls a C function without a result.
 
     Each size is cast to int64, although it has that type already: a later pass may make all
     indices int32, and would also change the arguments of a call that are not cast.
+
+    Args:
+        symbol: name of the function.
+        arguments: pointers, and sizes as expressions of int64.
     """
     words = [
         tirx.Cast("int64", a) if str(getattr(a.ty, "dtype", "")) == "int64" else a
