@@ -103,14 +103,12 @@ def lock(*, check: bool) -> list[str]:
         _uv(ROOT, "lock", f"--default-index={INDEX}", "--upgrade")
         atomic_write(BOOTSTRAP, bootstrap_text())
         return []
-    found = []
     try:
         _uv(ROOT, "lock", f"--default-index={INDEX}", "--check")
     except LookupError as error:
-        found.append(str(error))
-    if BOOTSTRAP.read_text(encoding="utf-8") != bootstrap_text():
-        found.append(f"{BOOTSTRAP.name} is not the group nox of uv.lock")
-    return found
+        return [str(error)]
+    same = BOOTSTRAP.read_text(encoding="utf-8") == bootstrap_text()
+    return [] if same else [f"{BOOTSTRAP.name} is not the group nox of uv.lock"]
 
 
 def bootstrap_text() -> str:

@@ -409,6 +409,8 @@ def test_a_folder_says_its_stops_and_special_tokens(tmp_path: Path) -> None:
     loaded = ChatTokenizer.load(tmp_path)
     assert loaded.stop_ids == (tokenizer.token_to_id("<|end|>"), 5, 7)
     assert loaded.chat_text([{"role": "user", "content": "x"}]).startswith("<|start|>user\nx")
+    tokenizer.add_tokens(["None"])
+    assert ChatTokenizer(tokenizer, {"eos_token": None}).stop_ids == ()
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(UserError, match="a table of fields was expected"):
         ChatTokenizer.load(tmp_path)

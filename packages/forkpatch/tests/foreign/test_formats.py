@@ -246,6 +246,13 @@ def test_a_mail_in_the_head_of_a_patch_stays_in_its_message(lab: ForkLab, tmp_pa
     )
 
 
+def test_a_line_about_a_diff_is_a_part_of_the_description(lab: ForkLab, tmp_path: Path) -> None:
+    message = "Turn it\n\nWhat the\ndiff between both shows:\nthe order.\n"
+    turn = change(CORE_PATH, "    return a - b", "    return b - a", message)
+    (one,) = imported(lab, write(tmp_path / "q", {"series": "turn.patch\n", "turn.patch": turn}))
+    assert one.message.startswith(message)
+
+
 def test_mail_in_transport_encoding(lab: ForkLab, tmp_path: Path) -> None:
     diff = change(CORE_PATH, "    return a * b", "    return 0  # =3D").replace("=3D", "=")
     body = f"Größe\n---\n{diff}".encode("latin-1").replace(b"=", b"=3D")

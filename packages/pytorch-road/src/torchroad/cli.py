@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -266,10 +267,15 @@ def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
     return replace(recipe, context=context, prefill_chunk=context, tuned=None)
 
 
+def _names_module(model: str) -> bool:
+    """Return True if a model's name has the form FILE.py:FACTORY, or lacks the factory only."""
+    return re.search(r"\.py(:[^/:]*)?$", model) is not None
+
+
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
     """Return the options after a check of the model's name and of the picture."""
     pictures.read_options(args)
-    if ".py" in args.model:
+    if _names_module(args.model):
         TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
     elif args.model.endswith(ONNX):
         for option, given in (("--dynamic", args.dynamic), ("--paged", args.paged)):
@@ -292,7 +298,7 @@ def model_of(args: argparse.Namespace) -> TorchModel:
         UserError: the model does not exist, or an option does not fit it.
         LabError: the model cannot be downloaded, or its tokenizer or chat template fails.
     """
-    if ".py" in args.model:
+    if _names_module(args.model):
         return TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
     if args.model.endswith(ONNX):
         return TorchModel(Path(args.model).resolve(), "", {})

@@ -55,6 +55,7 @@ def test_a_missing_file_is_refused_first(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["none.onnx"], "none.onnx does not exist"),
+        ([".pyenv/none.onnx"], ".pyenv/none.onnx does not exist"),
         (["none.onnx", "--dynamic", "n=2:4"], "--dynamic: a model in ONNX has fixed sizes"),
         (["none.onnx", "--paged"], "--paged: a model in ONNX"),
     ],

@@ -45,8 +45,8 @@ class Scheme:
         group: weights along K that share a scale.
         scale, zero_point: widths; a zero point of 0 bits is symmetric quantization.
 
-    Grouped weights are scaled when they enter the array (PEs multiply at the activation's width),
-    and so are activations with a scale for each channel. All other scales apply to finished sums
+    Grouped weights are scaled when they enter the array, and so are activations with a scale for
+    each channel (:attr:`compute` is the width of the PEs). All other scales apply to finished sums
     that leave the array. Sums are 32 bits wide for all widths of operands.
     """
 

@@ -346,5 +346,7 @@ def _sha256_of_table(table: Mapping[str, str]) -> str:
 
 def _debian_versions(packages: Sequence[str]) -> dict[str, str]:
     """Return dpkg's version of each installed package; empty without dpkg."""
-    ask = ["dpkg-query", "--show", "--showformat=${Version}"]
-    return {name: version for name in packages if (version := output_of([*ask, name]))}
+    # The status of a removed package whose configuration is left is "rc".
+    ask = ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Version}"]
+    told = {name: (output_of([*ask, name]) or "").split() for name in packages}
+    return {name: words[1] for name, words in told.items() if words[:1] == ["ii"]}

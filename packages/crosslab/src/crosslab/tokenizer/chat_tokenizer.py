@@ -267,8 +267,7 @@ class ChatTokenizer:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Ids of tokens that end an answer."""
-        index = self.tokenizer.token_to_id(str(self.settings.get("eos_token", "")))
-        return tuple(dict.fromkeys([*([] if index is None else [index]), *self.more_stops]))
+        return tuple(dict.fromkeys([*self._named("eos_token"), *self.more_stops]))
 
     @property
     def has_chat(self) -> bool:
@@ -386,9 +385,14 @@ class ChatTokenizer:
             raise LabError("the model's tokenizer adds tokens that depend on the text")
         first, last = outer[: found[0]], outer[found[0] :]
         if not outer and self.settings.get("add_bos_token"):
-            index = self.tokenizer.token_to_id(str(self.settings.get("bos_token", "")))
-            return ([] if index is None else [index]), []
+            return self._named("bos_token"), []
         return first, last
+
+    def _named(self, setting: str) -> list[int]:
+        """Return the id of the token that a setting names; none if it is null or unknown."""
+        token = self.settings.get(setting)
+        index = self.tokenizer.token_to_id(token) if isinstance(token, str) else None
+        return [] if index is None else [index]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Convert token ids to text, without special tokens."""

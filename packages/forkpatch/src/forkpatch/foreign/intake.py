@@ -190,7 +190,7 @@ def weave_foreign(
         weave.begin(patch.name)
         for file_diff in diffs:
             diff = settled(file_diff, lambda path: state(path) is not None)
-            diff = reverse(diff, item.file) if item.reverse else diff
+            diff = reverse(diff, source) if item.reverse else diff
             placing = _Placing(item.file, shifted, nearest)
             for part in [diff] if file_diff.binary else _settle(diff, state, placing):
                 weave.apply_file(patch.name, part)

@@ -16,7 +16,7 @@ from forkpatch.errors import PatchError
 from forkpatch.model.diffs import DIFF_GIT, HUNK, DiffReader, FileDiff, Hunk, HunkLine, read_file
 
 _START = re.compile(
-    rb"^(?:Index: [^\n]*\n|diff [^\n]*\n|--- [^\n]*\n\+\+\+ [^\n]*\n(?:@@ |\Z)"
+    rb"^(?:Index: [^\n]*\n|diff -[^\n]*\n|--- [^\n]*\n\+\+\+ [^\n]*\n(?:@@ |\Z)"
     rb"|\*\*\* [^\n]*\n--- )",
     re.MULTILINE,
 )

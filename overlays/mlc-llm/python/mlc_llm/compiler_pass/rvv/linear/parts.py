@@ -92,7 +92,7 @@ class Parts:
         return not self.bindings
 
     def rows_of(self, part: Any) -> Any:
-        """Return first row and number of rows of a part."""
+        """Return the number of rows of a part."""
         if self.whole:
             return self.rows
         rest = self.rows - part * self.size
