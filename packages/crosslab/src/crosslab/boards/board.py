@@ -66,7 +66,7 @@ class Layout:
     measure: str = "pipeline"
 
     def shares_l2(self, threads: int) -> int:
-        """Return the number of threads that share one L2, at most."""
+        """Return how many of the threads share the L2 of the first cluster."""
         return min(threads, self.clusters[0].cpus)
 
 

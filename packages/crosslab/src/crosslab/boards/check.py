@@ -49,7 +49,7 @@ class Judged:
     left_out: float
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of a table."""
+        """Return the texts of a table's row, for HEADINGS and FIGURES."""
         row = self.row
         left = "" if math.isnan(self.left_out) else f"{self.left_out:+.0%}"
         return (
@@ -78,9 +78,10 @@ def judge(board: Board, rows: Sequence[Row]) -> Iterator[Judged]:
 
 
 def summary_of(judged: Sequence[Judged]) -> Iterator[str]:
-    """Yield lines with the median and largest error: of rows whose source states all, and others.
+    """Yield lines with the median and largest error, without sign, of groups of rows.
 
-    A row without rows of other sources counts in the first figures alone.
+    The groups are: rows whose source states all, rows with an assumption, and all rows. A row whose
+    ``left_out`` is NaN counts only in the error with all rows fitted.
     """
     for what, chosen in (
         ("rows whose source states all", [one for one in judged if not one.row.assumed]),
@@ -140,7 +141,9 @@ def _table(headings: Sequence[str]) -> Table:
 def predictions_of(
     boards: Sequence[Board], model: str, format_: str, prompt: int
 ) -> Iterator[tuple[str, ...]]:
-    """Yield lines of a table: tokens a second of every program that runs on a board.
+    """Yield board, program, threads, and tokens a second of prompt and generation, as texts.
+
+    Programs that a board cannot run are left out.
 
     Args:
         boards: the boards.
@@ -171,7 +174,11 @@ def predictions_of(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print every published row with the model's prediction and errors."""
+    """Print the published rows with predictions and errors; with ``--model``, predictions of it.
+
+    Raises:
+        UserError: an option is out of range, or excludes another one.
+    """
     boards = read_boards()
     options = Parser(
         prog=f"crosslab {NAME}",

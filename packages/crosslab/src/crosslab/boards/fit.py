@@ -17,10 +17,7 @@ STEPS = (1.3, 1.1, 1.02, 1.005)
 
 
 def loss(board: Board, rows: Sequence[Row]) -> float:
-    """Return the mean of the logarithms of predicted by measured speeds, without sign.
-
-    Rows with an assumption count half.
-    """
+    """Return the mean of abs(ln(predicted / measured)); rows with an assumption count half."""
     weights = [0.5 if row.assumed else 1.0 for row in rows]
     errors = (abs(math.log1p(row.error(board))) for row in rows)
     return sum(w * e for w, e in zip(weights, errors, strict=True)) / sum(weights)
@@ -42,7 +39,7 @@ def fit(board: Board, rows: Sequence[Row]) -> Board:
 
 @cache
 def left_out(board: Board, rows: tuple[Row, ...]) -> Mapping[Row, float]:
-    """Return each row's error with parameters fitted to the board's rows of other sources.
+    """Return each row's relative error with parameters fitted to the rows of other sources.
 
     If those do not determine a parameter that the row depends on, the row alone is left out; NaN:
     the other rows do not determine it either.
@@ -72,7 +69,7 @@ def _determine(board: Board, others: Sequence[Row], row: Row) -> bool:
 
 
 def error_of(board: Board, phase: str) -> float | None:
-    """Return the median error of the model for a board's published rows of a phase."""
+    """Return the median size of :func:`left_out`'s errors of a phase; None: no published rows."""
     rows = tuple(row for row in read_rows() if row.board == board.key)
     errors = [abs(error) for row, error in left_out(board, rows).items() if row.phase == phase]
     return statistics.median(errors) if errors else None

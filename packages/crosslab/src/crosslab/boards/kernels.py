@@ -43,7 +43,7 @@ def kernel_cycles(core: str, measure: str = MEASURES[0], file: Path = FILE) -> M
 
 
 def cycles_of(core: str, kernel: str, measure: str = MEASURES[0]) -> float:
-    """Return the cycles of a kernel on a core.
+    """Return a kernel's cycles on a core, of a multiply-add or an element: :func:`kernel_cycles`.
 
     Raises:
         UserError: nobody counted the kernel on the core.

@@ -103,13 +103,13 @@ def _table() -> Mapping[str, Any]:
 
 
 def formats() -> tuple[str, ...]:
-    """Return the formats of files."""
+    """Return the names of the known formats of files, such as ``Q4_0``."""
     return tuple(_table()["mix"])
 
 
 @cache
 def programs() -> Mapping[str, Program]:
-    """Return the programs by name."""
+    """Return the programs of ``llama_cpp.toml`` by name."""
     routes = {name: Route(**fields) for name, fields in _table()["route"].items()}
     return {
         name: Program(
@@ -126,12 +126,12 @@ def programs() -> Mapping[str, Program]:
 
 
 def dot_products() -> Route:
-    """Return the route of types without another one."""
+    """Return the route of dot products, for types of weights without another route."""
     return Route(**_table()["route"]["dot"])
 
 
 def bytes_of_weight(kind: str) -> float:
-    """Return the bytes of a weight."""
+    """Return the bytes of a block, scales included, divided by its weights."""
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
     return float(size / block)
 
@@ -141,7 +141,7 @@ Matrices = tuple[tuple[Matrix, ...], Matrix]
 
 
 def matrices(config: LlamaConfig, format_: str) -> Matrices:
-    """Return the matrices of a model whose file has a format.
+    """Return the layers' matrices, equal ones as one with a count, and lm_head, in a format.
 
     Args:
         config: the model's sizes.
@@ -168,7 +168,7 @@ def matrices(config: LlamaConfig, format_: str) -> Matrices:
 
 
 def _kind(mix: Mapping[str, str], role: str, layer: int, layers: int, columns: int) -> str:
-    """Return the type of a matrix; ``role more`` is that of some layers, ``first`` of the first."""
+    """Return the type of a matrix; ``mix`` has other types for some layers, or the first ones."""
     kind = mix.get(role, mix["all"])
     if f"{role} more" in mix and _more(layer, layers):
         kind = mix[f"{role} more"]
@@ -188,7 +188,7 @@ def _fitting(kind: str, columns: int) -> str:
 
 
 def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int) -> Work:
-    """Return the work of a thread in the products of equal matrices with some tokens.
+    """Return one thread's work in the products of ``matrix.count`` matrices with ``tokens`` tokens.
 
     Raises:
         UserError: the program has no such products, or a kernel was not counted.
@@ -342,7 +342,7 @@ TILED = 64  # tokens from which on flash attention computes tiles
 
 
 def _quantization(program: Program, kind: str, tokens: int) -> tuple[str, int]:
-    """Return the function that rounds activations, and its tokens."""
+    """Return the kernel that rounds activations (empty: none), and the tokens that it rounds."""
     blocks = "q8_K" if kind.endswith("_K") else "q8_0"
     route = program.routes.get(kind)
     if route and route.rows == 0 and tokens >= route.tokens:

@@ -22,7 +22,7 @@ TESTS = (("pp", 128), ("pp", 512), ("tg", 128))
 def predictions(
     config: LlamaConfig, weights: Matrices, vlens: Collection[int]
 ) -> list[dict[str, Any]]:
-    """Return a table for each board that runs the model, with a row for each test.
+    """Return a table for each board that runs the model, with a row for each thread count and test.
 
     Args:
         config: the model's sizes.
@@ -45,7 +45,7 @@ def _table(board: Board, config: LlamaConfig, weights: Matrices) -> dict[str, An
 
 
 def _rows(board: Board, config: LlamaConfig, weights: Matrices) -> Iterator[dict[str, Any]]:
-    """Yield nothing if the model has a type of weights that was not counted on the core."""
+    """Yield a row by threads and test; none if a type of weights was not counted on the core."""
     counts = {2**n for n in range(board.cpus.bit_length())} | {board.cpus}
     for threads in sorted(count for count in counts if count <= board.cpus):
         for test, tokens in TESTS:
