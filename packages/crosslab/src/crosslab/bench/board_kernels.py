@@ -88,7 +88,7 @@ def _ours(core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
 
 
 def _program(cache: Path) -> Path:
-    """Build the program that runs each kernel, once."""
+    """Return the path of the cached program that runs each of llama.cpp's kernels."""
     toolchain = find_cross(CompilerKind.CLANG)
     libraries = build_libraries(read_archive(PROJECT), cache, toolchain, "llama")
 
@@ -103,7 +103,7 @@ def _program(cache: Path) -> Path:
 
 
 def _count(program: Path, core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
-    """Yield llama.cpp's kernels, their cycles, and their multiply-adds or elements."""
+    """Yield name, cycles, and multiply-adds or elements, of llama.cpp's kernels."""
     machine = GuestMachine(vlen=core.vlen, zvfh=True)
     result, measured = count_guest(program, [], machine, cache)
     lines = [line.rpartition(",") for line in result.stdout.splitlines()]

@@ -142,7 +142,7 @@ def _say(text: str) -> None:
 
 
 def measure_all(subject: Subject) -> Iterator[Row]:
-    """Yield rows by quantization, VLEN, prompt and phase, each with all variants."""
+    """Build and count all; yield rows by quantization, VLEN, prompt and phase, peers last."""
     bench = subject.bench
     for quantization in bench.quantizations:
         variants = bench.variants_of(quantization)
@@ -238,7 +238,7 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
 
 
 def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
-    """Run a program under the counter; return the number of prefill calls and the counts."""
+    """Run the built runner under the counter; return the number of prefill calls and the counts."""
     bench = subject.bench
     tokens = ",".join(map(str, subject.prompt(run.prompt)))
     # The guest runs in the parameters' folder, so that the stack does not depend on path lengths.

@@ -34,10 +34,10 @@ DEFINITION = (
 
 
 def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
-    """Yield a case's cycles, its most expensive kinds, and the assumed costs.
+    """Yield tables of cycles and of the most expensive kinds of instructions, and notes.
 
     Args:
-        rows: rows of the case; rows without cycles are left out.
+        rows: rows of one quantization, VLEN and prompt; rows without cycles are left out.
         core: core of the cycles.
     """
     chosen = [row for row in rows if row.cycles]

@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """Check the options' values; return the options with their defaults."""
+    """Return the options with defaults for prompts and threads; refuse values out of range."""
     args.prefill, args.threads = args.prefill or [128, 512], args.threads or [1, 2]
     prompts, threads = args.prefill, args.threads
     if min(prompts) < 2 or min(threads) < 1 or min(args.repeats, args.decode) < 1:
@@ -160,7 +160,7 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
 
 
 def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
-    """Run the stopwatch in a separate process; return the stopwatch's JSON result.
+    """Run :mod:`crosslab.compile.stopwatch` as a process, on a spec; return its JSON result.
 
     Raises:
         LabError: the process fails, or the variants' logits differ by more than rounding explains.

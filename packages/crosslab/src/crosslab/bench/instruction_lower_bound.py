@@ -41,17 +41,17 @@ class RegisterTile:
         return REGISTERS // self.lmul - 1
 
     def step(self, m: int, fetch: float = 2) -> float:
-        """Return the instructions of a step for m rows; ``fetch`` of them get the other row."""
+        """Return the instructions of a step along k for m rows; a tile's load takes ``fetch``."""
         return math.ceil(m / self.rows) * fetch + 2 * m
 
 
 def smallest_tile(lanes: int, vlen: int) -> RegisterTile:
-    """Return the tile with the smallest LMUL that holds this number of lanes."""
+    """Return the tile with the smallest LMUL that holds this number of float32 lanes."""
     return next(RegisterTile(lmul) for lmul in (1, 2, 4, 8) if lanes <= lmul * vlen // 32)
 
 
 def strips(columns: int, vlen: int) -> list[int]:
-    """Return the number of lanes in each strip of columns."""
+    """Return the lanes of each strip: ``vlen // 4`` (LMUL=8 of float32), the last with the rest."""
     most = vlen // 4
     return [most] * (columns // most) + ([columns % most] if columns % most else [])
 
@@ -120,7 +120,7 @@ def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> f
     """Return the least instructions of acc[rows, columns] += lhs[rows, depth] * rhs in attention.
 
     Rows are in blocks of 16. Strips are those of LMUL=4, because on a core the extra loads cost
-    less than LMUL=8 saves. K is transposed four rows per store, each row with LMUL=2.
+    less than LMUL=8 saves. In the product "qk", K is transposed four rows per store, with LMUL=2.
     """
     total = 0.0
     for lanes in strips(columns, vlen // 2):

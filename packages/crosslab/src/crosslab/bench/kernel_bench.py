@@ -137,9 +137,14 @@ def build(
     core: Core | None = None,
     flags: Sequence[str] = (),
 ) -> Path:
-    """Link the bench program with the kernels, for parameters' values or the list's.
+    """Link the bench program with the kernels; return its path in ``folder``.
 
-    The kernels are compiled for a core as with ``--core``, or for all cores.
+    Args:
+        folder: receives the program.
+        cache: folder of finished builds.
+        parameters: values of kernel parameters in place of the list's.
+        core: core to compile for, as with ``--core``; None: all cores.
+        flags: further compiler options.
 
     Raises:
         LabError: the kernels or the program do not compile.
@@ -174,7 +179,12 @@ def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table for each vector length; return 1 if a kernel needs too many instructions."""
+    """Print a table for each vector length; return 1 if a kernel needs too many instructions.
+
+    Raises:
+        UserError: a tool is missing.
+        LabError: the kernels do not compile or run.
+    """
     options = Parser(
         prog="crosslab kernel-bench",
         description="Count each kernel's instructions per multiply-add, and compare them with the "

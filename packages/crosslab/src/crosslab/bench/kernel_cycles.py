@@ -53,7 +53,7 @@ class KernelCycles:
 
 
 def tiled_cases() -> Iterator[Case]:
-    """Yield the calls to measure: linear layers with weights in tiles, then attention's kernels."""
+    """Yield the calls to measure: linear layers (tiles, int8, GGUF), then attention's kernels."""
     for weights, packing in packings().items():
         yield from (Case(f"gemm_{weights}_tiles", sizes) for sizes in SIZES)
         kind = "gemv" if packing else "gemm"

@@ -79,7 +79,7 @@ def calls(
     Args:
         prompt: tokens of the prompt.
         reply: tokens of the answer.
-        most: tokens that the answer might have had.
+        most: limit of the answer's tokens.
         cost: predicted time of a call.
         always: guess even while guessing loses time.
     """
@@ -109,10 +109,10 @@ def calls(
 
 
 def cost_on(board: Board, config: LlamaConfig, format_: str, threads: int) -> Seconds:
-    """Return the time of calls that compute logits of each of their tokens.
+    """Return a function for the seconds of calls that compute logits of each of their tokens.
 
     Raises:
-        UserError: the format's products were not counted on the board's core.
+        UserError: raised by the function: no counts of the format's products on the board's core.
     """
     layers, head = matrices(config, format_)
     # A prompt computes lm_head for its last token alone.

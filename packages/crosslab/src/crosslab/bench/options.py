@@ -70,7 +70,7 @@ class Variant:
 
     @property
     def passes(self) -> tuple[str, ...] | None:
-        """Steps of the project's passes to run; None: all."""
+        """Names of the steps to run; None: all. Without ``steps``: all with kernels, else none."""
         return () if self.steps is None and not self.kernels else self.steps
 
     @classmethod
@@ -158,7 +158,7 @@ class Bench:
 
     @property
     def kernels_fit(self) -> bool:
-        """True if a compile without kernels is an error; user models may have any shape."""
+        """True if prefill attention without a kernel is an error: a pinned model, or model S."""
         return bool(self.asset) or self.config == MODEL_S
 
     def path_of(self, quantization: str) -> str:
@@ -168,7 +168,7 @@ class Bench:
     def variants_of(self, quantization: str) -> list[Variant]:
         """Return the variants that can compile a quantization.
 
-        Weights in blocks need the kernels and all passes.
+        Weights in blocks need the kernels and all passes; MLC-LLM's definition needs its tree.
         """
         if quantization == GGUF:
             return [v for v in self.variants if v.kernels and v.steps is None]
@@ -176,7 +176,7 @@ class Bench:
         return [v for v in self.variants if v.mlc_tree or not through_mlc]
 
     def context(self, config: LlamaConfig) -> int:
-        """Return the size of the KV cache in tokens: enough for the longest prompt and its answer.
+        """Return the KV cache's tokens: enough for depth, longest prompt and answer, rounded up.
 
         Raises:
             UserError: the model's context is too short.

@@ -24,17 +24,17 @@ ACTIVATIONS |= dict.fromkeys(("IQ4_NL", "Q4_K_M"), "int8")
 
 
 def formats_beside(subject: Subject, quantization: str) -> Sequence[str]:
-    """Return the peer's weight formats that are comparable with a quantization of ours."""
+    """Return llama.cpp's formats of weights that compare with a quantization; empty: none does."""
     if quantization == GGUF:
         return (subject.bench.gguf,)
     return weight_formats()[quantization].llama_cpp
 
 
 def check_peer(subject: Subject) -> None:
-    """Check that the peer can run the bench's measurements.
+    """Check that llama.cpp can run the bench's measurements.
 
     Raises:
-        UserError: the peer cannot run a measurement.
+        UserError: there are several threads, or no format fits a quantization or the model.
     """
     if subject.bench.threads > 1:
         raise UserError(f"--peer {NAME} runs in one thread only", remedy="leave out --threads")
@@ -56,9 +56,9 @@ def check_peer(subject: Subject) -> None:
 def peer_rows(
     subject: Subject, quantization: str, pool: Executor, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Yield the peer's rows of a quantization, for each VLEN and prompt.
+    """Yield llama.cpp's rows of a quantization, for each VLEN and prompt.
 
-    Each phase uses the peer's build with the least cycles (without a core, the least instructions),
+    Each phase uses the build with the least cycles (without a core, the least instructions),
     unless the bench reports each build.
 
     Args:

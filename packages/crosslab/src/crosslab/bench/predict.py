@@ -90,7 +90,7 @@ def predict(
 
 
 def programs_with_units(board: Board) -> tuple[str, ...]:
-    """Return the builds of llama.cpp for a matrix unit of the board."""
+    """Return the names of llama.cpp's builds for a matrix unit of the board."""
     units = dict(board.units)
     return tuple(
         name

@@ -42,7 +42,7 @@ class Products:
         return [*phases, (1, *head)]
 
     def regions(self, phase: str) -> PhaseRegions:
-        """Return the regions of a phase, with a layer's regions repeated for each layer."""
+        """Return the regions of a phase: a layer's, repeated for each layer, and lm_head's."""
         layer = len(self.config.linear_layers)
         first = layer * PHASES.index(phase)
         once = tuple(range(first, first + layer))
@@ -50,10 +50,10 @@ class Products:
 
 
 def check_openblas(subject: Subject) -> None:
-    """Check that OpenBLAS can run the bench's products.
+    """Refuse options of the bench that OpenBLAS's products do not support.
 
     Raises:
-        UserError: OpenBLAS cannot run a product.
+        UserError: an option asks for threads, types other than float32, caches or a depth.
     """
     bench = subject.bench
     wrong = [

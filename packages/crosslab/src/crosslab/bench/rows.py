@@ -119,7 +119,7 @@ def name_of(row: Row) -> str:
 
 
 def cost_of(row: Row) -> int:
-    """Return the cycles of a row, or the instructions without a core."""
+    """Return a row's pipeline cycles, else its serial cycles; without a core, its instructions."""
     return row.cycles_pipeline or row.cycles_serial or row.insns
 
 
@@ -188,7 +188,7 @@ def _is_kernel(function: Function) -> bool:
 
 
 def top_functions(functions: Mapping[str, Counts], calls: int) -> tuple[Function, ...]:
-    """Return the functions with most instructions, as the mean of the calls."""
+    """Return the first TOP of functions, given with most instructions first; counts per call."""
     total = max(sum(counts.insns for counts in functions.values()), 1)
     return tuple(
         Function(

@@ -48,7 +48,7 @@ class Subject:
         return self.bench.config or read_config(self.folder / "config.json")
 
     def prompt(self, length: int) -> list[int]:
-        """Return the token ids of a prompt of a given length."""
+        """Return ``length`` made-up token ids of a prompt, always the same."""
         return [(7 * i + 3) % self.config.vocab for i in range(length)]
 
     def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
@@ -73,7 +73,7 @@ class Subject:
         )
 
     def params(self, recipe: Recipe) -> Path:
-        """Store the parameters of all variants by the last one's MLC-LLM; return the folder."""
+        """Store a recipe's parameters, by the last variant's MLC-LLM if any; return the folder."""
         last = self.bench.variants[-1]
         if recipe.mlc_tree:
             recipe = replace(recipe, tvm_tree=last.tree, mlc_tree=last.mlc_tree or recipe.mlc_tree)

@@ -47,7 +47,7 @@ def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> Non
 
 
 def table_of(rows: Sequence[Row]) -> Group:
-    """Return the table of a case, which fits into 80 columns."""
+    """Return a table of instructions, in 80 columns, and notes, for rows of one VLEN and prompt."""
     first = rows[0]
     through = {"mlc-llm": "through MLC-LLM", "own": "the project's own definition"}
     what = through[first.path or "own"]
@@ -109,7 +109,7 @@ def _work(row: Row, work: ThreadWork) -> str:
 
 
 def profile_table(where: str, functions: Iterable[Function]) -> Table:
-    """Return the table of the functions with most instructions."""
+    """Return the table of the given functions; ``where`` begins its title."""
     table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
     for f in functions:
         counts = (f"{f.insns:,}", f"{f.lmul_weighted:,}", f"{f.share:.1%}")
