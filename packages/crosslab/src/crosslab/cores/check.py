@@ -110,9 +110,12 @@ def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Pre
 
 
 def leave_one_out(core: Core, loops: Sequence[PublishedLoop], measured: Measurement) -> list[float]:
-    """Return each loop's absolute error with parameters fitted to the other loops.
+    """Return each loop's relative error, without sign, with parameters fitted to the other loops.
 
-    The fit chooses parameters near the core's own, with the least median error of the other loops.
+    The fit tries ``store`` and ``to_scalar`` near the core's own, for the least median error.
+
+    Raises:
+        UserError: the core has no pipeline.
     """
     pipeline = core.require_pipeline()
     errors = []
@@ -237,7 +240,12 @@ def write_table(page: Path, table: str, verb: str = "core-check") -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the predicted and measured cycles for each core with published loops."""
+    """Print the predicted and measured cycles for each core with published loops.
+
+    Raises:
+        UserError: a core of ``--core`` has no published loops, or a tool is missing.
+        LabError: the loops do not compile or run.
+    """
     options = Parser(
         prog="crosslab core-check",
         description="Compare predicted cycles of whole loops with cycles measured on real cores.",

@@ -111,7 +111,7 @@ class Core:
         return self.key
 
     def cost(self, kind: Kind) -> Cost:
-        """Return the cost of one instruction of a kind."""
+        """Return the measured or assumed cost of an instruction of a kind, else :data:`UNKNOWN`."""
         cost = self._known.get(kind)
         if cost is None:
             cost = self._known[kind] = self._look_up(kind)
@@ -198,7 +198,7 @@ class Core:
 
 
 def column_of(kind: Kind) -> str:
-    """Return the table column of the SEW and LMUL in force; empty: unknown."""
+    """Return the column of the SEW and LMUL in force, or of whole registers; empty: unknown."""
     if kind.vtype is None:
         # The encoding holds the number of registers; SEW and LMUL do not matter.
         return f"e8m{kind.instruction.registers}" if kind.instruction.registers else ""
@@ -210,7 +210,7 @@ def _column(width: int, lmul: Fraction) -> str:
 
 
 def width_column(kind: Kind) -> str:
-    """Return the column of the element width and registers that a load or store encodes."""
+    """Return the column of the width and registers that a load or store encodes; empty: unknown."""
     width = kind.instruction.element_width
     if kind.vtype is None or not width:
         return ""
@@ -238,7 +238,7 @@ def core_option(text: str) -> Core:
 
 
 def core_list(text: str) -> tuple[Core, ...]:
-    """Return the cores of a comma-separated list, as argparse's type."""
+    """Return the cores of a comma-separated list, as argparse's type; see :func:`core_option`."""
     return tuple(map(core_option, text.split(",")))
 
 

@@ -124,7 +124,7 @@ class Cycles:
 
 
 def cycles_of(core: Core, histogram: Histogram, calls: int) -> Cycles:
-    """Return the mean cycles of a call from a histogram of all calls."""
+    """Return the mean cycles of a call, without the pipeline's, from a histogram of all calls."""
     by_kind: dict[Kind, dict[str, Executed]] = defaultdict(dict)
     for (symbol, kind), executed in histogram.items():
         by_kind[kind][symbol] = executed

@@ -38,7 +38,7 @@ class Latencies:
     vector: Mapping[str, Mapping[str, tuple[float, float]]]
 
     def of(self, mnemonic: str, column: str) -> tuple[float, float]:
-        """Return latency and occupancy of a vector instruction, in cycles."""
+        """Return latency and occupancy of a vector instruction, in cycles; UNKNOWN if missing."""
         return self.vector.get(mnemonic, {}).get(column, UNKNOWN)
 
     def shortest(self, mnemonic: str, sew: int) -> float:

@@ -88,7 +88,7 @@ def assembly(mnemonic: str) -> str:
 
 
 def mnemonics_of(core: Core) -> list[str]:
-    """Return the vector instructions of a core's table, without masks, cryptography and Zvbb."""
+    """Return a core's vector instructions, without masked ones, cryptography and Zvbb."""
     return [n for n in core.cycles if " " not in n and not _LEFT_OUT.match(n)]
 
 
@@ -112,7 +112,7 @@ def run_mca(cpu: str, source: str) -> list[tuple[int, float]]:
 
 
 def table_of(core: Core, cpu: str) -> Iterator[str]:
-    """Yield the lines of a core's latency file."""
+    """Yield the lines of a core's latency file; ``cpu`` is LLVM's name of the scheduling model."""
     columns = list(next(iter(core.cycles.values())))
     names = mnemonics_of(core)
     lines = [text for text, _ in SCALAR.values()]

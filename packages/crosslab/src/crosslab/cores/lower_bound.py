@@ -89,7 +89,7 @@ def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:
 
 
 def _blocks(core: Core, f: GgufFormat, m: int, n: int, k: int) -> CycleBound:
-    """Return the bound of a linear layer with int8 activations and weights in GGUF blocks."""
+    """Return the least cycles of each unit with int8 activations and weights in GGUF blocks."""
     arithmetic = m * n * k * _least(core, ["vwmacc.vx"], 8)
     if f.low < 8:
         arithmetic += n * k * _least(core, ["vmulhu.vx", "vsrl.vi", "vand.vi"], 8) / 2
@@ -100,7 +100,7 @@ def _blocks(core: Core, f: GgufFormat, m: int, n: int, k: int) -> CycleBound:
 
 
 def attention(core: Core, rows: int, columns: int, depth: int) -> CycleBound:
-    """Return the bound of acc[rows, columns] += lhs[rows, depth] * rhs, an attention product."""
+    """Return the least cycles of attention's acc[rows, columns] += lhs[rows, depth] * rhs."""
     loaded = (rows + depth) * columns * _least(core, ["vle32.v"], 32)
     stored = rows * columns * _least(core, ["vse32.v"], 32)
     return CycleBound(
@@ -118,7 +118,7 @@ def _scalars(core: Core, rows: int, columns: int, depth: int, *, int8: bool = Fa
 
 
 def _least(core: Core, names: Sequence[str], width: int) -> float:
-    """Return the cycles of an element with the cheapest of some instructions, at the best LMUL.
+    """Return the cycles of an element of ``width`` bits, by the cheapest instruction and LMUL.
 
     Raises:
         UserError: the core's table lacks all of the instructions.

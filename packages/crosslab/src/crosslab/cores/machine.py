@@ -140,7 +140,7 @@ class Machine:
         return self.pipeline.vl if register == VSTATE else step.latency
 
     def _each(self, step: Step) -> float:
-        """Return the cycles of the work on each register of a group."""
+        """Return the cycles of the work on each register of a group; remember the vector access."""
         after_load = step.access == "store" and self.access == "load"
         self.access = step.access or self.access
         return step.occupancy / len(step.parts) + self.pipeline.store * after_load

@@ -47,6 +47,6 @@ class MemorySystem:
 
     @property
     def counter_option(self) -> str:
-        """The cache sizes as the counter's option ``caches``."""
+        """The counter's option ``caches``: bytes of a line, then bytes and ways of L1 and L2."""
         levels = (self.l1, self.l2)
         return ":".join([str(self.line), *(f"{level.size}:{level.ways}" for level in levels)])

@@ -46,7 +46,7 @@ def loops_of(path: Path) -> Iterator[Loop]:
     """Yield the innermost loops of an object file or program, in order.
 
     Raises:
-        UserError: the file is not an ELF file, or has no branch targets.
+        UserError: the file is missing, is not an ELF file, or has no branch targets.
         LabError: the file has no symbols.
     """
     for start, words in code_of(path):
@@ -132,7 +132,7 @@ def cycles_of_loop(core: Core, loop: Loop) -> float:
 
 
 def cycles_of_units(core: Core, loop: Loop) -> dict[Unit, float]:
-    """Return the busy cycles of each unit in a round of a loop."""
+    """Return the cycles of a round's instructions, summed by unit; NaN: a cost is unknown."""
     sums = dict.fromkeys(Unit, 0.0)
     for _, kind in loop.instructions:
         sums[kind.instruction.unit] += core.cost(kind).cycles

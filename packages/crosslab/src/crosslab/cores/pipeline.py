@@ -119,7 +119,10 @@ def _access(instruction: Instruction) -> str:
 def _parts(
     sources: list[int], results: tuple[int, ...], kind: Kind
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Split an instruction into work on single registers, in order; spread each group evenly."""
+    """Return (registers read, registers written) for each part of an instruction, in order.
+
+    The parts work on single registers of a group; smaller groups are spread evenly over the parts.
+    """
     longest = max(1, math.ceil(kind.lmul) * (2 if _TWICE.match(kind.instruction.mnemonic) else 1))
     groups = _groups(sources, longest)
     wide = [r for r in results if r >= VECTOR]
@@ -218,7 +221,7 @@ def all_cycles(
     symbols: Symbols | None = None,
     calls: int = 1,
 ) -> Cycles:
-    """Return the mean cycles of a call in some regions, including those of the pipeline."""
+    """Return the cycles in some regions, divided by ``calls``; with the pipeline's, if known."""
     cycles = cycles_of(core, measured.histogram(regions, symbols), calls)
     if core.pipeline is None:
         return cycles
@@ -231,5 +234,5 @@ def pipeline_cycles(
     regions: Iterable[int] | None = None,
     symbols: Symbols | None = None,
 ) -> dict[str, float]:
-    """Return a pipeline's cycles of the regions (None: all), by function if symbols are given."""
+    """Return a pipeline's cycles of the regions (None: all) by function; without symbols by ""."""
     return PipelineRun(core, measured, measured.edges(regions)).cycles(symbols)

@@ -42,7 +42,7 @@ def memory_report(
     phase: PhaseRegions,
     symbols: Symbols,
 ) -> MemoryReport:
-    """Return the cache misses of a phase.
+    """Return the mean cache misses of a call of a phase.
 
     Args:
         memory: the caches that the counter simulated.
