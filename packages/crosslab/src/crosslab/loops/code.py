@@ -36,7 +36,7 @@ class Value:
     memory: str = ""
 
     def part(self, first: int) -> View:
-        """Return the part of the group that begins with a register."""
+        """Return the part of the group from register number ``first`` of the group on."""
         self.cuts.add(first)
         return View(self, first)
 
@@ -101,13 +101,13 @@ class Type:
     count: str
 
     def holds(self, op: Op) -> bool:
-        """True if the instruction can run under this type; loads and stores encode a width."""
+        """True if an instruction can run under this type; for loads and stores any width fits."""
         if op.type is None or op.type == self:
             return True
         return op.moves_memory and (self.lmul, self.count) == (op.type.lmul, op.type.count)
 
     def group(self, bits: int) -> Fraction:
-        """Return the registers of a group with as many elements of another width."""
+        """Return the registers of a group with as many elements of ``bits`` bits."""
         return self.lmul * bits / 32
 
     def column(self, bits: int) -> str:
@@ -150,12 +150,12 @@ class Op:
 
     @property
     def inputs(self) -> list[object]:
-        """Registers and memory that the instruction reads; a register group as its registers."""
+        """Registers and memory that the instruction reads; a group with cuts as its parts."""
         return list(_by_parts(self.reads))
 
     @property
     def outputs(self) -> list[object]:
-        """Registers and memory that the instruction writes; a register group as its registers."""
+        """Registers and memory that the instruction writes; a group with cuts as its parts."""
         return list(_by_parts(self.writes))
 
     def values(self) -> Iterator[Value]:
@@ -192,7 +192,7 @@ class Width:
         return Value(Bank.VECTOR, max(1, int(self.type.group(bits))))
 
     def make(self, mnemonic: str, *sources: Operand) -> Value:
-        """Add an instruction with a new result; return the result."""
+        """Add an instruction that writes a new value, twice as wide for ``vw*``; return it."""
         bits = self.type.bits * (2 if _WIDENS.match(mnemonic) else 1)
         result = self._group(bits)
         self.put(mnemonic, result, *sources)
@@ -250,7 +250,7 @@ class Width:
         step: Operand | None = None,
         memory: str = "",
     ) -> None:
-        """Write a vector to memory; then advance the pointer by ``step`` bytes."""
+        """Store a vector; then advance the pointer by ``step`` bytes; ``memory``: see load_to."""
         writes = (memory or pointer.memory,)
         self._loop.add(mnemonic, "{}, ({})", (value, pointer), (value, pointer), writes, self.type)
         if step is not None:
@@ -278,7 +278,7 @@ class Loop:
         return self._argument(Argument(c_type, name, moves=True))
 
     def pointers(self, **c_types: str) -> list[Argument]:
-        """Add parameters that instructions advance, by name."""
+        """Add parameters that instructions advance, given as name and C type."""
         return [self.pointer(c_type, name) for name, c_type in c_types.items()]
 
     def parameters(self, *names: str) -> list[Argument]:
@@ -326,7 +326,7 @@ class Loop:
         self.add(mnemonic, "{}, {}, {}", (pointer, pointer, step), reads, (pointer,))
 
     def scalar(self, mnemonic: str, pointer: Pointer, offset: int) -> Value:
-        """Load the number at an offset of a pointer, with ``lb``, ``lw`` or ``flw``."""
+        """Load the number ``offset`` bytes after a pointer, with ``lb``, ``lw`` or ``flw``."""
         number = Value(Bank.FLOAT if mnemonic.startswith("f") else Bank.INTEGER)
         reads = (pointer, pointer.memory)
         self.add(mnemonic, "{}, {}({})", (number, offset, pointer), reads, (number,))
@@ -341,7 +341,7 @@ class Loop:
         writes: tuple[object, ...],
         vector_type: Type | None = None,
     ) -> None:
-        """Append an instruction to the current section."""
+        """Append an instruction, given by the fields of :class:`Op`, to the current section."""
         number = len(self._section)
         self._section.append(Op(mnemonic, text, operands, reads, writes, vector_type, number))
 

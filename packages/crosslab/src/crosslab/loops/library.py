@@ -49,7 +49,7 @@ class Library:
     loops: list[Described] = field(default_factory=list)
 
     def add(self, name: str, *lmuls: int, needs: str = "") -> Callable[[Describe], Describe]:
-        """Return a decorator that adds a description."""
+        """Return a decorator that adds a describing function; see :class:`Described`."""
 
         def decorate(describe: Describe) -> Describe:
             self.loops.append(Described(name, lmuls, describe, needs))
@@ -77,8 +77,8 @@ def read_loops(folder: Path) -> Iterator[Described]:
 def functions(described: Described, core: Core) -> str:
     """Return the C functions of a loop, in the best order for a core.
 
-    Each order for some core may need more registers than there are. The best order for the usual
-    core that fits is taken then, which a comment states.
+    If all orders for the core need too many registers, they are in the best order for the usual
+    core, and a comment says so.
 
     Raises:
         LabError: every order needs more registers than available.

@@ -45,7 +45,7 @@ class Machine:
     _known: dict[tuple[str, Type | None], Timing] = field(default_factory=dict, compare=False)
 
     def timing(self, op: Op) -> Timing:
-        """Return the timing of an instruction."""
+        """Return unit, occupancy and latency of an instruction."""
         key = op.mnemonic, op.type
         if key not in self._known:
             self._known[key] = self._look_up(*key)
@@ -129,7 +129,7 @@ class Clock:
         return at
 
     def preference(self, number: int) -> tuple[float, bool, bool, bool]:
-        """Return a sort key of an instruction: cycles that arithmetic would wait, and changes."""
+        """Return a key, least best: (delay of arithmetic, is arithmetic, new type, new latency)."""
         at, timing = self.earliest(number), self._program.timings[number]
         busy, switches = self._free[ARITHMETIC], self._switches(number)
         if timing.unit == ARITHMETIC:

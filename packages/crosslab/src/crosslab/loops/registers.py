@@ -32,7 +32,7 @@ def allocate(loop: Loop, order: Order) -> dict[Value, str] | None:
     """Return the (first) register of each value; None if the values do not fit.
 
     A value keeps its registers from its first instruction to its last. In the body, a lifetime can
-    continue from the end of a pass into the next pass.
+    continue after the last instruction at the first one.
     """
     lifetimes = _lifetimes(loop, order)
     keys = (
@@ -63,7 +63,7 @@ def _first_fit(
 
 
 def _place(taken: Sequence[int], size: int, life: int) -> int | None:
-    """Return the first aligned group of registers that is free during a lifetime."""
+    """Return the first register of an aligned group that is free during a lifetime; None: none."""
     for first in range(0, len(taken) - size + 1, size):
         if not any(taken[first + i] & life for i in range(size)):
             return first

@@ -231,7 +231,7 @@ class Scheduler:
         return [total if at == math.inf else at - first for at in due]
 
     def orders(self, heads: Sequence[float], windows: Sequence[tuple[float, float]]) -> list[Order]:
-        """Return possible orders, best first.
+        """Return possible orders, best first; the last one is that of the description.
 
         Args:
             heads: numbers of cycles of an iteration that run ahead.
