@@ -92,7 +92,7 @@ IN_BLOCKS = ("Q4_0", "Q8_0", "Q4_K_M")
 
 
 def fits(config: LlamaConfig) -> bool:
-    """True if the widths of a model's matrices are multiples of the block length."""
+    """True if a model's widths, without the padded feed-forward width, are multiples of 32."""
     widths = (config.hidden, config.heads * config.head_dim)
     return not any(width % SMALL_BLOCK for width in widths)
 

@@ -40,7 +40,7 @@ class PeerRun:
 
     @property
     def as_shipped(self) -> PhaseRegions:
-        """Prefill: the last layer's feed-forward, and lm_head, for the last token."""
+        """Prefill regions: the last feed-forward layer and lm_head read only the last token."""
         return PhaseRegions((2, 3), 1)
 
     @property

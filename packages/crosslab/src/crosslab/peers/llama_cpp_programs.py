@@ -32,7 +32,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
 def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> dict[str, Path]:
-    """Build the program for each of :data:`BUILDS` once; takes about ten minutes of a CPU.
+    """Build the program for each of :data:`BUILDS` once, in ten CPU minutes; return the paths.
 
     If LLVM has a scheduling model of the core, and a clang with the model is installed, builds with
     matrix products tuned for the core are added.

@@ -92,7 +92,7 @@ class StoredModel:
 
     @classmethod
     def of_file(cls, file: Path, cache: Path) -> StoredModel:
-        """Import a GGUF file as the main job does."""
+        """Import a GGUF file and store its parameters, as the main job does."""
         folder = import_gguf(file, cache, blocks=True)
         config, layout = read_family(folder / "config.json"), gguf_layout(folder)
         stored, tokenizer = convert_gguf(folder, cache), ChatTokenizer.load(folder)
@@ -118,7 +118,7 @@ def read_windows(
     """Return the log-probability of each token of a text, read in separate windows.
 
     Each window begins with the model's first tokens. If the model has none, the first token of a
-    window has no log-probability.
+    window has no log-probability. With ``int8``, activations are rounded as int8 kernels do.
     """
     windows = []
     for start in range(0, len(tokens), window):
@@ -134,7 +134,7 @@ def check_peer_tokens(model: StoredModel, tokens: Sequence[int], peer: PeerReadi
     """Check that llama.cpp read the same tokens.
 
     Raises:
-        LabError: llama.cpp's tokenizer splits the text into other tokens.
+        LabError: llama.cpp begins a text with other tokens, or splits it into other tokens.
     """
     for what, ours, peers in (
         ("begins every text", model.first, peer.first),
