@@ -44,7 +44,8 @@ def count_guest(
         caches: caches to simulate, in the form of native/counter/counter.c; empty: none.
 
     Raises:
-        LabError: see :func:`run_guest`; or the marks do not come in pairs.
+        UserError: see :func:`build_counter`.
+        LabError: see :func:`run_guest`; or the marks of regions do not come in pairs.
     """
     return _count(program, arguments, machine, build_counter(cache), cwd, caches)
 
@@ -59,12 +60,12 @@ def count_guest_once(
     cwd: Path,
     caches: str = "",
 ) -> tuple[str, Measurement]:
-    """Run :func:`count_guest` with one thread, or return the cached counts of an equal run.
+    """Run :func:`count_guest`, or return the cached counts of an equal run.
 
     Args:
         program: the guest.
         arguments: its arguments.
-        machine: the CPU.
+        machine: the CPU, with one thread, as other counts are not reproducible.
         cache: folder of the compiled plugin, and of the counts.
         inputs: file or folder that the guest reads.
         cwd: working folder of the guest.
@@ -129,7 +130,7 @@ def _run(
 def run_counted(
     program: Path, arguments: Sequence[str], machine: GuestMachine, cache: Path
 ) -> tuple[GuestResult, Measurement | None]:
-    """Run :func:`count_guest`; if nothing can count, print so and run without counting.
+    """Run :func:`count_guest`; without a counter, print so and run without counting.
 
     Returns:
         the guest's result, and its counts or None.

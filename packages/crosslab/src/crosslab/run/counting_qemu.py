@@ -103,7 +103,7 @@ def _fetched(system: Emulator, cache: Path) -> Emulator:
 
 
 def _download(file: str, sha256: str, archives: Sequence[str], package: Path) -> str:
-    """Download a package from the first archive that has it; return the reason of a failure."""
+    """Download a package from the first archive that has it; return an error, or an empty text."""
     reasons = []
     for archive in archives if sha256 else ():
         reasons.append(apt.download(f"{archive}/pool/main/{file}", sha256, package))

@@ -117,8 +117,8 @@ def run_guest(
 
     Raises:
         UserError: there is no emulator.
-        LabError: the guest crashes, runs out of time, or (with ``check``) fails; exit code 2 of the
-            guest, for bad input, becomes the error's exit code.
+        LabError: QEMU lacks the CPU, or the guest crashes, runs out of time or (with ``check``)
+            fails; the guest's exit code 2, for bad input, becomes the error's exit code.
     """
     qemu = qemu or require_qemu()
     command = [*qemu.command, "-cpu", machine.cpu_of(qemu), "-seed", "1"]

@@ -67,7 +67,7 @@ class PhaseRegions:
     calls: int
 
     def counts(self, regions: Sequence[Counts]) -> Counts:
-        """Return the mean counts of one call."""
+        """Return the rounded mean counts of one call; ``regions``: the counts of all regions."""
         total = asdict(sum((regions[i] for i in self.regions), Counts()))
         return Counts(**{name: round(value / self.calls) for name, value in total.items()})
 
@@ -231,7 +231,7 @@ class Measurement:
         return sum(self.regions, Counts())
 
     def of_thread(self, thread: int) -> Measurement:
-        """Return this measurement with the records of runs of one thread; 0 is the main thread."""
+        """Return a copy with the records of one thread's runs (0: main thread), and all counts."""
         selected = tuple(
             [record for record in records if record[2] == INDEX_RUNS and record[6] == thread]
             for records in self.records

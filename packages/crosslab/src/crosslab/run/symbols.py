@@ -64,7 +64,7 @@ class Symbols:
         return cls(starts, names, max(part.stop for part in code))
 
     def at(self, address: int) -> str:
-        """Return the name of the function that contains an address."""
+        """Return the name of the function that contains an address; UNNAMED without one."""
         index = bisect.bisect_right(self.starts, address) - 1
         return self.names[index] if index >= 0 and address < self.end else UNNAMED
 
