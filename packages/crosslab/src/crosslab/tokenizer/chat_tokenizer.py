@@ -163,7 +163,11 @@ def _texts(fields: Mapping[str, Any], name: str) -> Sequence[str]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json`` (special tokens, chat template)."""
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` (special tokens, chat template).
+
+    Raises:
+        UserError: the id of a special token is not that of a token.
+    """
     tokenizer.save(str(folder / TOKENIZER_FILE))
     tokens = fields["tokenizer.ggml.tokens"]
     settings: dict[str, object] = {
@@ -195,7 +199,7 @@ def _content(value: Any) -> Any:
 
 
 def _stops(folder: Path, size: int) -> tuple[int, ...]:
-    """Return the stop ids in ``generation_config.json`` and ``config.json``."""
+    """Return the stop ids below ``size`` in ``generation_config.json`` and ``config.json``."""
     stops: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         ids = read_json_table(folder / name, optional=True).get("eos_token_id")
@@ -295,7 +299,7 @@ class ChatTokenizer:
 
     @cached_property
     def reads_parts(self) -> bool:
-        """True if the template reads the content of a message as a list of parts."""
+        """True if the template reads a message's content only as a list of parts, not as text."""
         word = "mlc-rvv"
 
         def shows(content: Any) -> bool:
@@ -346,6 +350,7 @@ class ChatTokenizer:
 
         Raises:
             UserError: the message is empty.
+            LabError: the template fails, or the tokenizer adds ids that depend on the text.
         """
         if not prompt.strip():
             raise UserError("the prompt is empty", remedy="give one: --prompt TEXT")

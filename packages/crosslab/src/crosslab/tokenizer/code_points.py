@@ -30,7 +30,7 @@ def header(lines: Iterable[str]) -> str:
 
 
 def rows(table: Sequence[Sequence[Any]], per_line: int) -> Iterator[str]:
-    """Yield lines of C++ initializers for rows of numbers, or of lists of numbers."""
+    """Yield lines of C++ initializers, ``per_line`` rows of numbers, or lists of numbers, each."""
     for i in range(0, len(table), per_line):
         yield "    " + " ".join(f"{_braced(row)}," for row in table[i : i + per_line])
 

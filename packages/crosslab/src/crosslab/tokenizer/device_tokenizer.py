@@ -107,7 +107,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
 
 
 def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
-    """Return the chat template, its variables, and the format of tool calls."""
+    """Return the chat template, and JSON of its variables and tool calls; empty without chat."""
     if not tokenizer.has_chat:
         return [b"", b"", b""]
     calls = tool_format(tokenizer)

@@ -102,7 +102,7 @@ def classes() -> dict[int, int]:
 
 
 def header() -> str:
-    """Return the C++ header with the tables."""
+    """Return the C++ header with the tables of decompositions, compositions and classes."""
     decomposed = decompositions()
     if max(map(len, decomposed.values())) > LONGEST:
         raise AssertionError(f"a code point decomposes into more than {LONGEST}")

@@ -50,7 +50,7 @@ class TextForm:
 
 
 def text_form(about: Mapping[str, Any]) -> TextForm:
-    """Return the form of a tokenizer.
+    """Return the rule and the flags by which a tokenizer converts text to words and back.
 
     Args:
         about: content of ``tokenizer.json``, with all fields, as the library writes it.
@@ -68,7 +68,7 @@ def text_form(about: Mapping[str, Any]) -> TextForm:
 
 
 def _in_pieces(about: Mapping[str, Any]) -> TextForm:
-    """BERT's words; the characters of its normalizer are in the file."""
+    """Return the form of a WordPiece tokenizer; refuse normalizers and words other than BERT's."""
     for part, wanted in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
         if (kind := (about.get(part) or {}).get("type")) != wanted:
             raise UnsupportedTokenizerError(f"it has WordPiece, and its {part} is {kind}")

@@ -41,7 +41,7 @@ _SPACE = r"\s"
 
 
 def _matching(expression: str, blocks: Iterable[str]) -> Iterator[str]:
-    """Runs of characters in blocks of text that match an expression of one character."""
+    """Yield the characters in blocks of text that match an expression of one character, by runs."""
     left = pre_tokenizers.Split(Regex(expression), "removed")
     for block in blocks:
         at = 0
@@ -52,7 +52,7 @@ def _matching(expression: str, blocks: Iterable[str]) -> Iterator[str]:
 
 
 def _digits(blocks: Iterable[str]) -> set[str]:
-    """Characters that the library separates as digits."""
+    """Return the characters that the library separates as digits."""
     apart = pre_tokenizers.Digits(individual_digits=True)
     # Letters between them, so that a digit is a piece of one character and nothing else is.
     texts = ("aa" + "aa".join(block) + "aa" for block in blocks)
@@ -61,13 +61,13 @@ def _digits(blocks: Iterable[str]) -> set[str]:
 
 
 def _blocks() -> list[str]:
-    """All characters, in pieces."""
+    """Return all characters except surrogates, in texts of ``_AT_ONCE`` characters."""
     text = "".join(chr(code) for code in range(LAST + 1) if code not in SURROGATES)
     return [text[i : i + _AT_ONCE] for i in range(0, len(text), _AT_ONCE)]
 
 
 def header() -> str:
-    """The C++ header with the tables."""
+    """Return the C++ header with the ranges of each class of characters."""
     blocks = _blocks()
     # Most planes are unassigned: they are asked for once, and not for each class.
     any_class = "|".join([*_EXPRESSIONS.values(), _SPACE])

@@ -17,7 +17,7 @@ from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 
 def word_pieces(tokenizer: Tokenizer, last: Sequence[int]) -> bytes:
-    """Return the entry of ``tokenizer.bin``; runner/text/word_pieces.h explains its fields.
+    """Return WordPiece's JSON in ``tokenizer.bin``; runner/text/word_pieces.h explains its fields.
 
     Args:
         tokenizer: a tokenizer with WordPiece and BERT's normalizer.

@@ -49,7 +49,7 @@ def word_rules() -> tuple[WordRule, ...]:
 
 
 def rule_of(pre_tokenizer: Any) -> WordRule | None:
-    """Return the rule of a ``pre_tokenizer`` in tokenizer.json; None if the table lacks it."""
+    """Return the rule that equals a ``pre_tokenizer`` except for ``trim_offsets``, or None."""
     plain = _without_offsets(pre_tokenizer)
     return next((rule for rule in word_rules() if rule.pre_tokenizer == plain), None)
 
