@@ -63,12 +63,12 @@ class Report:
 
     @property
     def whole(self) -> bool:
-        """True if no tool is missing."""
+        """True if riscv64 programs can be built, by clang or ziglang, and run."""
         return self.emulates and self.compiles
 
 
 def examine() -> Report:
-    """Look at this machine, again each time."""
+    """Look for every tool on this machine, without results of earlier calls."""
     tools.find_qemu.cache_clear()
     tools.clang_version.cache_clear()
     zig = tools.find_ziglang() or ""
@@ -79,7 +79,7 @@ def examine() -> Report:
 
 
 def missing_packages(report: Report) -> tuple[Tool, ...]:
-    """The tools whose packages have to be installed, without those that ziglang replaces."""
+    """Return the tools whose packages have to be installed, without those that ziglang replaces."""
     return tuple(t for t in report.tools if t.problem and not (t.replaced and report.ziglang))
 
 
@@ -172,7 +172,7 @@ def print_report(report: Report) -> None:
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """The verb ``doctor``; return 0 if all tools are installed, else 2."""
+    """Print the tools of this machine; return 0 if :attr:`Report.whole`, else 2."""
     parser = Parser(
         prog="crosslab doctor",
         description="List the tools that this machine needs, and the command that installs the "
@@ -190,7 +190,7 @@ def doctor(argv: Sequence[str]) -> int:
 
 
 def prepare(argv: Sequence[str]) -> int:
-    """The verb ``prepare``: install missing tools.
+    """Install the missing tools; with ``--tests``, also those of tests.
 
     Raises:
         UserError: something is missing that cannot be installed from here.
@@ -216,7 +216,7 @@ def prepare(argv: Sequence[str]) -> int:
 
 
 def _install(report: Report) -> Report:
-    """Install the missing tools; the report afterwards.
+    """Install the missing tools; return the report afterwards.
 
     Raises:
         UserError: something is missing that cannot be installed from here.
@@ -252,7 +252,7 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def _install_by_apt(missing: Sequence[Tool]) -> None:
-    """Install the packages that apt knows and can fetch."""
+    """Install the packages of missing tools that apt knows and can fetch."""
     _out.print("these system packages are missing and are installed now with apt-get:")
     apt.update()
     known = {t.name: next(filter(apt.knows, t.packages), None) for t in missing}

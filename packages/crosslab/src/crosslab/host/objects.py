@@ -14,7 +14,7 @@ FIRST_LINES = 25
 
 
 def shared_linker(command: Sequence[str], triple: str) -> Callable[..., None]:
-    """Link function for TVM's ``export_library``, which by itself calls g++.
+    """Return a link function for TVM's ``export_library``, which by itself calls g++.
 
     Args:
         command: compiler command, perhaps of several words.
@@ -33,9 +33,9 @@ def run_compiler(doing: str, command: Sequence[str], folder: Path) -> None:
     """Run a compiler, a linker or a build tool in a folder.
 
     Args:
-        doing: what it does, for the error.
+        doing: name of the step, for the error.
         command: with all its options.
-        folder: where.
+        folder: working folder of the program.
 
     Raises:
         LabError: the program fails; the error has the first lines that it printed.

@@ -37,12 +37,12 @@ class OptionalTool:
 
 
 def find_browser() -> str | None:
-    """A Chromium, under any of its names."""
+    """Return the path of a Chromium, under any of its names; None without one."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def examine() -> tuple[OptionalTool, ...]:
-    """Look for each tool, again each time."""
+    """Look for each tool, without results of earlier calls; clang's only beside a fitting clang."""
     gcc, machine = shutil.which("g++"), shutil.which("qemu-system-riscv64")
     board = "tests/endtoend/test_board.py"
     return (
@@ -80,10 +80,10 @@ def examine() -> tuple[OptionalTool, ...]:
 
 
 def prepare(options: Sequence[str] = ()) -> None:
-    """Install the missing tools of the selected tests; one line says which were not and why.
+    """Install the missing tools of the selected tests; print the tools that cannot be installed.
 
     Args:
-        options: of pytest; they select the tests.
+        options: options of pytest, which select the tests; empty: all tests.
     """
     missing = [tool for tool in examine() if not tool.found]
     if missing and options and not apt.refusal():
@@ -109,7 +109,7 @@ def prepare(options: Sequence[str] = ()) -> None:
 
 
 def _selected(missing: Sequence[OptionalTool], options: Sequence[str]) -> list[OptionalTool]:
-    """The tools with a test that options of pytest select."""
+    """Return the tools with a test that pytest's options select; all if pytest fails."""
     # A package has a root of its own, if its tests alone are selected.
     fixed = ("--collect-only", "-qq", "-n0", "--rootdir=.")
     collect = [sys.executable, "-m", "pytest", *options, *fixed]
@@ -131,7 +131,7 @@ def _package(tool: OptionalTool) -> str:
 
 
 def _beside_clang() -> Sequence[OptionalTool]:
-    """Tools of clang's version; ziglang does not have them."""
+    """Return the tools of clang's version; none without a fitting clang, as ziglang lacks them."""
     tools.clang_version.cache_clear()
     clang = tools.find_clang()
     if clang is None or clang[1][0] < tools.MINIMUM_CLANG:

@@ -45,9 +45,9 @@ LIBC_PACKAGE = "libc6-dev-riscv64-cross"
 
 
 def stdcpp_packages(installed: Path = Path("/var/lib/dpkg/info")) -> tuple[str, ...]:
-    """Debian's packages of the C++ library for riscv64; the one of this machine's release first.
+    """Return Debian's packages of the C++ library for riscv64; those of this release first.
 
-    Each release has one or two versions. Its own GCC tells which, also before apt has its lists.
+    The folder ``installed`` of dpkg lists GCC's packages, whose versions are those of the release.
     """
     names = (path.name.split("-")[1] for path in installed.glob("gcc-*-base*.list"))
     own = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
@@ -123,7 +123,7 @@ class Emulator:
 
 
 def output_of(command: list[str] | tuple[str, ...]) -> str | None:
-    """Standard output of a short command, in the C locale; None when it fails or is missing."""
+    """Return the standard output of a command in the C locale; None if it fails or is missing."""
     try:
         done = subprocess.run(
             command,
@@ -154,9 +154,10 @@ def clang_version(command: str) -> tuple[int, ...]:
 
 
 def find_clang() -> tuple[str, tuple[int, ...]] | None:
-    """The suffix of the best clang ("-19", or "" for plain ``clang``) and its version.
+    """Return suffix ("-19", or "" for plain ``clang``) and version of the best clang, or None.
 
-    The version may be too old; the oldest good one is preferred, since it is the tried one.
+    Of the versions from MINIMUM_CLANG on, the oldest is preferred. Without any, the version is
+    too old.
     """
     suffixes = [f"-{n}" for n in range(MINIMUM_CLANG, NEWEST_CLANG)]
     suffixes += ["", *(f"-{n}" for n in range(MINIMUM_CLANG - 1, 12, -1))]
@@ -168,7 +169,7 @@ def find_clang() -> tuple[str, tuple[int, ...]] | None:
 
 @lru_cache
 def tuning_clang(cpu: str) -> str | None:
-    """The suffix of the newest clang that schedules code for a CPU; None: none knows it.
+    """Return the suffix of the newest clang that schedules code for a CPU; None: no clang does.
 
     LLVM's models of cores with vectors are from version 21 on, so that an older clang is not asked.
     """
@@ -181,21 +182,21 @@ def tuning_clang(cpu: str) -> str | None:
 
 
 def lld_package() -> str:
-    """Debian's package of the LLD that belongs to the best clang, or to the one to install."""
+    """Return Debian's package of the LLD for the best clang, or for the clang to install."""
     clang = find_clang()
     suffix = clang[0] if clang and clang[1][0] >= MINIMUM_CLANG else f"-{MINIMUM_CLANG}"
     return f"lld{suffix}"
 
 
 def find_lld(suffix: str) -> Path | None:
-    """The LLD that belongs to a clang, or any."""
+    """Return the path of the LLD of a clang's suffix, else of plain ``ld.lld``; None without."""
     names = [f"ld.lld{suffix}", "ld.lld"] if suffix else ["ld.lld"]
     paths = (shutil.which(name) for name in names)
     return next((Path(p) for p in paths if p), None)
 
 
 def sysroot_parts() -> tuple[Path | None, Path | None]:
-    """The riscv64 C library and C++ library, each None when it is missing."""
+    """Return the paths of the riscv64 C library and C++ library, each None if it is missing."""
     libc = SYSROOT / "lib" / "libc.a"
     stdcpp = sorted(GCC_CROSS.glob("*/libstdc++.a"), key=lambda p: version_tuple(p.parent.name))
     header = SYSROOT / "include" / "stdio.h"
@@ -212,7 +213,7 @@ def find_ziglang() -> str | None:
 
 @lru_cache
 def find_qemu() -> Emulator | None:
-    """``qemu-riscv64`` (the dynamic one: the static one cannot load plugins), or None."""
+    """Return ``qemu-riscv64`` of any version, or None; ``qemu-riscv64-static`` has no plugins."""
     path = shutil.which(QEMU)
     text = output_of([path, "--version"]) if path else None
     if not path or not text:
@@ -222,7 +223,7 @@ def find_qemu() -> Emulator | None:
 
 
 def require_qemu() -> Emulator:
-    """The emulator.
+    """Return the system's ``qemu-riscv64``.
 
     Raises:
         UserError: the emulator is missing, or older than the ratified vector extension.
@@ -240,10 +241,10 @@ def require_qemu() -> Emulator:
 
 
 def find_cross(prefer: CompilerKind | None = None) -> Toolchain:
-    """The compiler for riscv64: clang with lld and Debian's sysroot, else ziglang.
+    """Return the compiler for riscv64: clang with lld and Debian's sysroot, else ziglang.
 
     Args:
-        prefer: take this kind or fail.
+        prefer: accept only this kind, CLANG or ZIG; None: both.
 
     Raises:
         UserError: no compiler works; the message names what is missing or too old.
@@ -323,7 +324,7 @@ def _zig_cross(version: str) -> Toolchain:
 
 
 def find_native() -> Toolchain:
-    """The compiler for this machine: GCC or clang from the system, else ziglang.
+    """Return the compiler for this machine: clang or GCC from the system, else ziglang.
 
     Raises:
         UserError: no compiler is installed.

@@ -14,7 +14,7 @@ PACKAGE = "clang-22"
 
 @lru_cache
 def require_tuning_clang(cpu: str) -> str | None:
-    """The suffix of a clang with a scheduling model of a CPU, by LLVM's name of it.
+    """Return the suffix ("-22") of a clang with a scheduling model of a CPU of LLVM, or None.
 
     It is installed with apt-get where that is allowed. If there is none, one line on standard error
     says so, and code is compiled without the model.
