@@ -63,7 +63,7 @@ class LibraryRequest:
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
         prefill_chunk: most tokens of one prefill call.
         kernels: folder of the compiled kernels to call; None: no kernels.
-        require_tensorize: fail if no function is tensorized.
+        require_tensorize: fail if no block of prefill attention is tensorized.
         mode: formats that linear-layer kernels read; MLC-LLM's runtime loads only "stored".
         steps: names of the pass steps to run, or "-name" for all but one; None: all; (): none, so
             that TVM compiles the loops.

@@ -46,7 +46,7 @@ class ModuleDump:
         self._running.append(str(info.name))
 
     def run_after_pass(self, module: Any, info: Any) -> None:
-        """Write the module if the pass changed it."""
+        """Write the module if the pass changed it; skip a pass that another pass runs."""
         self._running.pop()
         name = str(info.name)
         if not all(_LIST.fullmatch(outer) for outer in self._running) or _LIST.fullmatch(name):

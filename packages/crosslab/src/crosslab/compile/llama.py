@@ -239,6 +239,9 @@ def add_kv_cache(
 ) -> Any:
     """Add ``create_tir_paged_kv_cache``, and the kernels that the cache calls, to a module.
 
+    The arguments of the function are shapes of one dimension: batch, total length, prefill chunk,
+    page size, and 0 or 1 for a sliding window.
+
     Args:
         module: module of a language model.
         sizes: ``layers``, ``heads``, ``kv_heads``, ``head_dim``.
@@ -246,9 +249,6 @@ def add_kv_cache(
         rope_theta: base of the rotary embedding that the cache applies; None: the model applies it.
         rope: Llama 3's scaling of the rotary embedding, see
             :class:`crosslab.models.config.FamilyConfig`.
-
-    Its five arguments are shapes of one dimension: batch, total length, prefill chunk, page
-    size, and 0 or 1 for a sliding window.
     """
     builder = relax.BlockBuilder(module)
     names = (
@@ -288,7 +288,7 @@ def add_kv_cache(
 
 
 def _scaling(rope: Sequence[float] | None) -> dict[str, Any]:
-    """Return Llama 3's ``rope_scaling`` in the form that the cache accepts."""
+    """Return Llama 3's ``rope_scaling`` in the form that the cache accepts; empty for None."""
     if rope is None:
         return {}
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")

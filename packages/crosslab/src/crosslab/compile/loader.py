@@ -39,18 +39,17 @@ def mapping_of(model: Path, quantization: str) -> Any:
 
 
 def whole_matrices(names: Sequence[str], rows: Sequence[int], join: Join) -> list[list[str]] | None:
-    """Return the weights of which a parameter has all rows, unchanged and in order; None if not.
+    """Return the weights whose rows a parameter joins, all and unchanged; None: it does more.
 
-    ``join`` gets matrices whose rows are numbers of their own. What it does with more than rows it
-    would do with these, or fail.
+    ``join`` is tried on matrices with two columns, whose rows differ from each other.
 
     Args:
-        names: of the weights.
-        rows: of each weight.
-        join: makes the parameter of the weights.
+        names: names of the weights.
+        rows: number of rows of each weight.
+        join: function from the weights to the parameter.
 
     Returns:
-        names of the weights, row after row; the names of all experts' weights together.
+        names of the joined weights, in order: lists of one name, or of a name for each expert.
     """
     first = np.cumsum([0, *rows])
     columns = np.array([[0.0, 0.5]])
@@ -86,7 +85,7 @@ def rows_of(mapping: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, list
 
     Args:
         mapping: see :func:`mapping_of`.
-        shapes: of the weights in the files.
+        shapes: shapes of the weights in the files, by name.
     """
     table = {}
     for param, names in mapping.param_map.items():

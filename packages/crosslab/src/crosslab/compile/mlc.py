@@ -165,7 +165,7 @@ class MlcCompileRequest(LibraryRequest):
     sizes: tuple[tuple[str, int], ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """Return the request as a table."""
+        """Return the request's options as a table, for the cache's key and ``model.json``."""
         return {
             "compiler": "mlc-llm",
             "quantization": self.quantization,
@@ -184,14 +184,14 @@ class MlcCompileRequest(LibraryRequest):
 
 
 def device_of(target: LabTarget) -> str:
-    """Return MLC-LLM's ``--device`` for a target; see also :func:`environment_of`."""
+    """Return MLC-LLM's ``--device``: a preset, or "cpu", see also :func:`environment_of`."""
     if not target.vlen or target.tune:
         return "cpu"
     return target.label.replace("-", ":", 1)
 
 
 def environment_of(target: LabTarget) -> tuple[tuple[str, str], ...]:
-    """Return the variables that describe a target without a preset in MLC-LLM."""
+    """Return (name, value) of variables for a target without a preset in MLC-LLM, else nothing."""
     if not target.tune:
         return ()
     table, prefix = target.table(), "CROSS_COMPILATION"
@@ -287,7 +287,7 @@ def convert_gguf(tools: MlcTools, model: Path, cache: Path) -> Path:
 
 
 def _loaded(tools: MlcTools, model: Path, quantization: str) -> list[Any]:
-    """Return the tables that MLC-LLM's loader has of a model, see :mod:`.loader`."""
+    """Return the two tables that :mod:`.loader` prints for a model."""
     tools.check()
     loaded: list[Any] = json.loads(_load(tools, model, quantization).splitlines()[-1])
     return loaded

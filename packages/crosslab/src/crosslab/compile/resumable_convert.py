@@ -50,7 +50,7 @@ class Shards(tvmjs.TensorCacheShardingManager):  # type: ignore[misc]
 
 
 def dump(params: Iterator[tuple[str, Any]], *arguments: Any, **options: Any) -> None:
-    """Store parameters; for parameters in complete shards, TVM gets an empty array of the dtype."""
+    """Store parameters; for parameters in complete shards, TVM gets an empty array."""
     seen = (
         (name, np.empty(0, np.float32 if value.dtype == "float32" else np.uint8))
         if name in HELD

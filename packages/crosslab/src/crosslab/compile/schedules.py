@@ -43,5 +43,5 @@ class Schedules:
 
 
 def database_in(tuned: Path | None) -> Path | None:
-    """Return the folder if it has a database of schedules; a folder can have kernel values only."""
+    """Return the folder if it has a database of schedules, not only kernel values; else None."""
     return tuned.resolve() if tuned and (tuned / WORKLOADS).is_file() else None

@@ -33,7 +33,7 @@ class Contender(NativeModel):
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the shortest seconds of the repeats for the prefill and the median decode step."""
+    """Return ``rows``, shortest seconds of prefill and median decode step, and ``deviation``."""
     prompt, steps = spec["prompt"], spec["decode"]
     max_seq = len(prompt) + steps + 1
     models = {

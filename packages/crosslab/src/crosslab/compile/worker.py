@@ -80,7 +80,7 @@ def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any]
 def read_imported(
     spec: dict[str, Any], folder: Path, target: Any
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Read an imported module; see :class:`crosslab.compile.driver.ImportedModule`."""
+    """Read module, metadata and bounds of a :class:`crosslab.compile.driver.ImportedModule`."""
     module = tvm.ir.load_json((folder / "module.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     if language := about.get("language"):
