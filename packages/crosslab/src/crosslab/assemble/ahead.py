@@ -28,9 +28,9 @@ _console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def compiled_ahead(tvm_tree: Path, cache: Path) -> Iterator[None]:
-    """Compile the runtime and the runner's objects beside the block, and end with the block.
+    """Compile the runtime and the runner's objects in a process that ends with the ``with`` block.
 
-    Only where the cache has no runtime yet: usually all of them are there, or one source changed.
+    Do nothing if the cache has a runtime, or this machine has only one CPU.
 
     Args:
         tvm_tree: the tree of the runtime's sources.

@@ -53,7 +53,7 @@ class Configuration:
 
 
 def project_digest() -> str:
-    """Return a hash of the build's own files: presets, CMake files, and their Python."""
+    """Return a hash of the build's own files: ``CMakeLists.txt`` and the folder ``cmake``."""
     files = [RUNNER / "CMakeLists.txt", *sorted((RUNNER / "cmake").rglob("*.*"))]
     return digest(*files)
 

@@ -75,7 +75,7 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
     """Return the value of every parameter; those not in ``values`` have their defaults.
 
     Raises:
-        UserError: a parameter is unknown, or does not take its value.
+        UserError: a parameter is unknown, or its value is not one of those in the list.
     """
     known = read_parameters(path)
     for name, value in values.items():
@@ -92,7 +92,7 @@ def core_values(cores: Sequence[Core], path: Path = LIST) -> dict[str, int]:
     """Return the parameters' values for cores: those of a core, or those that all cores share.
 
     Args:
-        cores: that are compiled for; empty: any core.
+        cores: cores that are compiled for; empty: any core, for which there are no values.
         path: the list.
 
     Raises:

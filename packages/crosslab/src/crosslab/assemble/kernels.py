@@ -134,7 +134,7 @@ def linear_routines(table: Path = TABLE, *, zvfh: bool = False) -> Iterator[Rout
 
 
 def read_kernels(path: Path = LIST) -> tuple[Kernel, ...]:
-    """Expand the list of kernels.
+    """Read attention's kernels from the list, one for each combination of sizes.
 
     Raises:
         UserError: the file is missing, malformed, or names a kernel twice.
@@ -262,7 +262,7 @@ def compiler_for(target: KernelTarget, *, zvfh: bool = False, tune: str = "") ->
 
 
 def _with_vectors(option: str, extensions: list[str]) -> str:
-    """Add vectors to a toolchain for rv64gc; C++ must stay rv64gc, but kernels never unwind."""
+    """Add vectors to an option with rv64gc; C++ must stay rv64gc, but kernels never unwind."""
     if option.startswith("-march="):
         return option + "_".join(extensions)
     # zig spells the architecture as a CPU and its features.
@@ -294,7 +294,7 @@ def build_kernels(
         root: the folder that holds kernels.toml, include, common, rvv and portable.
         table: the formats of weights.
         parameters: values of parameters in place of the list's.
-        core: that loops are ordered for; None: the one in ``ORDERED_FOR``.
+        core: core that loops are ordered for; None: the one in ``ORDERED_FOR``.
 
     Returns:
         The path of kernels.json.

@@ -77,7 +77,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
     """Link a runner; the same inputs are linked once.
 
     Returns:
-        The program. With a library in it, it is static (but on the host).
+        The program. With a library in it, it is static, except on the host.
 
     Raises:
         UserError: a library is missing, or cannot be combined.
@@ -179,7 +179,7 @@ def link_options(request: LinkRequest) -> list[str]:
 
 
 def _about_library(request: LinkRequest) -> str:
-    """Generate C source with facts that the runner cannot read from the library."""
+    """Return C source with a library's vector lengths, Zvfh and prefixes; empty without library."""
     if request.library is None:
         return ""
     several = len(request.vlens) > 1
@@ -259,7 +259,7 @@ def _link(request: LinkRequest, cache: Path, out: Path) -> None:
 
 
 def _unpack(library: Path, folder: Path) -> list[Path]:
-    """The objects in a model library."""
+    """Write the objects of a model library to a new folder; return their paths in order."""
     folder.mkdir()
     objects: list[Path] = []
     for name, data in read_objects(library):
@@ -271,7 +271,7 @@ def _unpack(library: Path, folder: Path) -> list[Path]:
 
 
 def read_objects(library: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the objects in a model library.
+    """Yield names and contents of the objects in a model library.
 
     Raises:
         UserError: the file is not a model library.

@@ -38,7 +38,7 @@ class PinnedArchive:
 
 
 def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
-    """The pin of a peer in a project's ``VERSIONS.lock``.
+    """Read the pin of a program's archive from a project's ``VERSIONS.lock``.
 
     Raises:
         UserError: the lock has no such pin.
@@ -60,8 +60,8 @@ def unpack(source: PinnedArchive, parts: Iterable[str], folder: Path, carried: s
 
     Args:
         source: the pin.
-        parts: beginnings of the paths that are wanted, in the tree.
-        folder: an empty one.
+        parts: beginnings of the wanted paths in the tree.
+        folder: empty folder.
         carried: path of the tree in the distribution, with a slash at its end.
 
     Returns:
@@ -89,8 +89,8 @@ def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Pa
 
     Args:
         archive: the pin.
-        folder: where to.
-        options: of ``pip download``: the kind of archive, and for which machine.
+        folder: folder of the download.
+        options: options of ``pip download``: kind of archive, and machine.
 
     Raises:
         LabError: the distribution cannot be downloaded.

@@ -30,7 +30,7 @@ class Recipe:
             recipe of options, until the model is imported.
         mlc_tree: MLC-LLM tree that defines the model; None compiles the project's own definition.
         kernels: tensorize with the RVV kernels.
-        require_tensorize: a model of which no product calls a kernel is an error.
+        require_tensorize: a model whose prefill attention calls no kernel is an error.
         steps: steps of the passes that run, or "-name" for all but one; None runs all, () none.
         context: longest sequence, tokens; None: the config's, through MLC-LLM its default at most.
         prefill_chunk: most tokens that one prefill call takes.
@@ -67,7 +67,7 @@ class Recipe:
     halves: bool = False
 
     def of(self, model: Path) -> Recipe:
-        """The recipe with a model's folder."""
+        """Return the recipe with a model's folder."""
         return replace(self, model=model)
 
     @property
@@ -105,7 +105,7 @@ class Recipe:
 
     @property
     def tune(self) -> str:
-        """LLVM's name of the CPU that compilers schedule for; empty if the cores have several."""
+        """LLVM's name of the CPU that compilers schedule for; empty unless all cores share it."""
         names = {core.llvm for core in self.cores}
         return names.pop() if len(names) == 1 else ""
 

@@ -24,7 +24,7 @@ DEFAULT_VLEN = 256
 
 
 def vlen_list(text: str) -> tuple[int, ...]:
-    """Argparse's type of lengths of vector registers with commas between them; ascending."""
+    """Parse vector lengths with commas between them, as argparse's type; return them ascending."""
     words = text.split(",")
     if unknown := [word for word in words if word not in map(str, VLENS)]:
         raise argparse.ArgumentTypeError(
@@ -34,7 +34,7 @@ def vlen_list(text: str) -> tuple[int, ...]:
 
 
 def one_vlen(text: str) -> int:
-    """Argparse's type of one length of vector registers."""
+    """Parse one vector length, as argparse's type."""
     vlens = vlen_list(text)
     if len(vlens) > 1:
         raise argparse.ArgumentTypeError(f"{text!r} names several lengths; give one")
@@ -96,10 +96,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def recipe_options(*names: str, **changes: Mapping[str, Any]) -> Parser:
-    """A parent parser with the shared options that a command accepts.
+    """Return a parent parser with shared options; the options not named have their defaults.
 
     Args:
-        names: of the options, in the order of ``--help``.
+        names: names of the options that the command accepts, in the order of ``--help``.
         changes: fields of :data:`OPTIONS` that differ in this command, by the option's name with
             underscores.
     """
@@ -141,7 +141,7 @@ def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
 
 
 def activations_of(asked: str | None, quantization: str) -> str:
-    """Return the type of activations: as requested, else the format's only type.
+    """Return the type of activations: as requested, else int8 for GGUF, and the default for others.
 
     Raises:
         UserError: weights in a GGUF file's blocks are not multiplied with such activations.
@@ -157,7 +157,7 @@ def activations_of(asked: str | None, quantization: str) -> str:
 
 
 def kv_cache_of(asked: str, tvm_tree: Path | None) -> str:
-    """The type of a KV cache, if TVM's tree has the cache.
+    """Return the requested type of a KV cache; refuse int8 if TVM's tree lacks it.
 
     Raises:
         UserError: the tree's cache keeps no int8.
@@ -182,7 +182,7 @@ def _several(given: Any) -> tuple[Any, ...]:
 
 
 def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
-    """Return the vector lengths to compile for: as requested, else those of the cores.
+    """Return the vector lengths to compile for: those of the cores, as requested, or the default.
 
     Raises:
         UserError: the cores have other lengths than the requested ones.

@@ -75,7 +75,7 @@ class Clock:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure one step."""
+        """Measure the ``with`` block as a step."""
         start = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - start, 2)
@@ -244,14 +244,14 @@ def _mlc_request(
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """The parameters of a recipe's model library that stay in the blocks of a GGUF file."""
+    """Return the parameters of a recipe that stay in GGUF blocks; empty for other formats."""
     if recipe.quantization != GGUF:
         return {}
     return mlc.gguf_layout(recipe.mlc, recipe.model) if recipe.mlc else gguf_layout(recipe.model)
 
 
 def store_params(recipe: Recipe, cache: Path) -> Path:
-    """Folder of the parameters for a recipe's model library, made once.
+    """Return the cached folder of the parameters for a recipe's model library.
 
     Raises:
         UserError: a tree or a package is missing.

@@ -77,7 +77,7 @@ class Runtime:
 
 
 def sanitizer_flags(names: Sequence[str]) -> tuple[str, ...]:
-    """Compiler options for these sanitizers; the first report ends the program."""
+    """Return compiler options for sanitizers, whose first report ends the program; () for none."""
     if not names:
         return ()
     return (f"-fsanitize={','.join(names)}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
@@ -107,13 +107,13 @@ def build_runtime(
 
     Args:
         tvm_tree: a TVM tree in git's layout: ``src/runtime`` and ``include`` at its top.
-        toolchain: what to compile with, which also says for what.
+        toolchain: the compiler, which decides the machine.
         cache: folder for results that clones share.
         sanitizers: instrument with these, such as ("address", "undefined").
-        sources: compile these.
+        sources: sources to compile.
 
     Raises:
-        UserError: the tree or tvm_ffi is not what is asked for.
+        UserError: the tree has no runtime sources, or a Python package is not installed.
         LabError: a file does not compile.
     """
     if not (tvm_tree / "src" / "runtime" / "vm" / "vm.cc").is_file():
@@ -156,7 +156,7 @@ def build_runtime(
 
 
 def read_runtime(folder: Path, machine: Machine, sanitizers: tuple[str, ...] = ()) -> Runtime:
-    """Read a finished runtime."""
+    """Read a finished runtime from its folder in the cache."""
     objects = tuple(sorted((folder / "objects").glob("*.o")))
     includes = tuple(folder / name for name in INCLUDES)
     return Runtime(folder, machine, objects, includes, sanitizers)
