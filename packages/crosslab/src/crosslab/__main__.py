@@ -84,10 +84,10 @@ def usage() -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the verb with the arguments; return the exit code.
+    """Run the verb that ``argv`` begins with; without one, print the usage. Return the exit code.
 
     Raises:
-        LabError: the verb's error, or UserError for an unknown verb.
+        LabError: the verb's error; UserError: the verb is unknown, or lacks a Python package.
     """
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
@@ -111,7 +111,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _with_packages(verb: str, options: str) -> str:
-    """Return advice for a verb that runs only in a nox session's environment."""
+    """Return advice for a verb whose packages only a nox session installs."""
     if verb in SESSIONS:
         return f"the session installs it: nox -s {verb.replace('-', '_')} -- {options}"
     python = ".nox/bench/bin/python -m crosslab"
@@ -119,7 +119,7 @@ def _with_packages(verb: str, options: str) -> str:
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
-    """Return advice for an unknown verb."""
+    """Return advice for an unknown verb: its companion package, or the nearest known verbs."""
     if package := COMPANIONS.get(word):
         return f"it comes with the package {package}: uv run --package {package} crosslab {word}"
     return meant(word.replace("_", "-"), known, "verbs", "crosslab ")

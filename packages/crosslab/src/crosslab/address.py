@@ -56,13 +56,13 @@ class Address:
 
 
 def check_address(address: Address, *, force: bool) -> str:
-    """Refuse an address that other machines can reach: their programs could run code here.
+    """Refuse an address that other machines can reach, whose programs could run code here.
 
     Returns:
         a warning for a forced address; else an empty text.
 
     Raises:
-        UserError: the address is not this machine's loopback.
+        UserError: the address is not this machine's loopback, and not forced.
     """
     if address.is_loopback:
         return ""

@@ -142,7 +142,10 @@ def _record(final: Path, content: Path) -> None:
 
 
 def _damage(final: Path, known: Mapping[str, str] | None) -> str:
-    """First damage of a finished build; empty for a whole build."""
+    """Return the first damage of a finished build; empty for a whole build.
+
+    If the hashes are missing, check only the ``known`` files, and record the hashes.
+    """
     try:
         sums = json.loads(_sums_of(final).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -73,7 +73,7 @@ class Cell:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    """Add the options of a command whose cells other machines can compute."""
+    """Add the options of a command whose cells workers can compute, by a parser's ``add``."""
     add("--scheduler", metavar="HOST:PORT", help="compute on the workers of this Dask scheduler")
     add("--worker", metavar="HOST:PORT", help="be a worker of this Dask scheduler")
     add("--worker-port", type=int, default=0, metavar="PORT", help="port of the worker (any)")
@@ -84,8 +84,8 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
     """Return the address of the scheduler from the options; None for this machine.
 
     Raises:
-        UserError: both options are given, the address is not valid, other machines can reach it,
-            no scheduler answers, or Dask is not installed.
+        UserError: both options are given, the address is not valid, other machines can reach it
+            and ``--force`` is not given, no scheduler answers, or Dask is not installed.
     """
     if args.scheduler and args.worker:
         raise UserError("give --scheduler or --worker, not both")
@@ -109,7 +109,7 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
 def label_of(
     module: str, project: Path, *parts: str, release: str = "", own: bool = True
 ) -> CodeLabel:
-    """Return the label of a command's code.
+    """Return the label of a command's code, TVM's version and ``parts``.
 
     Args:
         module: module of the command.
@@ -119,7 +119,7 @@ def label_of(
         own: True: the release is installed in this environment; False: look up its TVM in the lock.
 
     Raises:
-        UserError: the lock does not have the release.
+        UserError: ``own`` is False, and the lock does not have the release.
     """
     try:
         tvm = version("apache-tvm") if own else _locked_tvm(project / "VERSIONS.lock", release)
