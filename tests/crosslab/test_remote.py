@@ -162,6 +162,7 @@ def test_schedulers_that_cannot_be_are_refused(options: list[str], message: str)
 def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> None:
     trees = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "ours=O,kernels"]
     asked = ["--prefill", "9", "20", "--vlen", "128,256", "--profile", "--decode", "4"]
+    asked += ["--quantization", "gguf", "--gguf", "Q4_K_M"]
     one = parser().parse_args([*trees, *asked])
     worker = parser().parse_args([*trees, "--worker", "127.0.0.1:1"])
     cells = cells_of("m", one, bench_of(one))
@@ -169,7 +170,10 @@ def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> No
     for cell in cells:
         made = bench_of(Namespace(**{**vars(worker), **cell.values}))
         assert (made.profile, made.decode, made.model) == (True, 4, "S")
+        assert made.gguf == "Q4_K_M"
         assert [variant.name for variant in made.variants] == ["upstream", "ours"]
     assert label("m", one) == label("m", worker)
     with pytest.raises(UserError, match="--together 4"):
         check_remote(parser().parse_args([*trees, "--together", "4"]))
+    with pytest.raises(UserError, match="--predict"):
+        check_remote(parser().parse_args([*trees, "--predict"]))

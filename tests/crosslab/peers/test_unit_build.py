@@ -22,7 +22,7 @@ from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_model
 from crosslab.peers.gguf_export import export_gguf
 from crosslab.peers.llama_cpp_build import IME1, UNIT_BUILDS, build_libraries
-from crosslab.peers.llama_cpp_programs import _link, _tuned
+from crosslab.peers.llama_cpp_programs import link_programs, tuned_toolchain
 from crosslab.run.emulator import GuestMachine, run_guest
 
 pytestmark = [pytest.mark.usefixtures("emulator"), pytest.mark.long]
@@ -45,9 +45,9 @@ def programs() -> dict[str, Path]:
         pytest.skip(error.what)
     if suffix is None:
         pytest.skip(f"clang does not know {UNIT_CPU}")
-    newer = _tuned(toolchain, suffix, UNIT_CPU)
+    newer = tuned_toolchain(toolchain, suffix, UNIT_CPU)
     libraries = build_libraries(read_archive(PROJECT), CACHE, newer, "llama", UNIT_BUILDS)
-    return _link(CACHE, toolchain, libraries, {}, UNIT_BUILDS, [VMADOT])
+    return link_programs(CACHE, toolchain, libraries, {}, UNIT_BUILDS, [VMADOT])
 
 
 @pytest.mark.parametrize("format_", ["Q4_0", "Q4_K_M"])

@@ -80,6 +80,7 @@ def cached_build(
         if final.is_dir() and not again:
             damage = _damage(final, known)
             if not damage:
+                whole_builds[final] = _times(final)
                 note_reused(name)
                 return final
             _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; building it again")

@@ -22,6 +22,7 @@ from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, clang_version, find_cross, find_native
 from crosslab.host.tuning import require_tuning_clang
 from crosslab.loops.library import LOOPS, loops_header
+from crosslab.loops.machine import USUAL
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
 from crosslab.models.gguf_formats import gguf_formats
@@ -344,7 +345,8 @@ def cached_kernels(
         *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),
         Path(__file__),
         LOOPS,
-        CORES / f"{core or ORDERED_FOR}.toml",
+        *(CORES / f"{name}.toml" for name in dict.fromkeys((str(core or ORDERED_FOR), USUAL))),
+        CORES / "latencies",
     )
 
     def make(folder: Path) -> None:

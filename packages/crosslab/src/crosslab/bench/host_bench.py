@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
             "libraries": {name: str(path) for name, path in libraries.items()},
             "params": str(params),
             "prompt": prompt,
-            "decode": min(args.decode, tokens),
+            "decode": args.decode,
             "threads": threads,
             "repeats": args.repeats,
         }

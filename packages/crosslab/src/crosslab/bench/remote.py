@@ -10,20 +10,15 @@ from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
 from crosslab.remote import Cell, CodeLabel, label_of
 
-# Options that all cells share; trees and folders are those of the worker.
-SHARED = (
-    *(
-        "model",
-        "path",
-        "against",
-        "decode",
-        "depth",
-        "threads",
-        "weights",
-        "activations",
-        "kv_cache",
-    ),
-    *("core", "profile", "caches", "no_zvfh"),
+# Options that are not the same for all cells and workers: trees and folders, those of the command
+# itself, those of a cell, and those that workers do not support.
+OWN = frozenset(
+    (
+        *("project", "tvm_tree", "cache", "variant"),
+        *("report", "scheduler", "worker", "worker_port", "force"),
+        *("quantization", "vlen", "prefill"),
+        *("peer", "together", "tuned", "predict"),
+    )
 )
 
 
@@ -31,12 +26,14 @@ def check_remote(args: argparse.Namespace) -> None:
     """Refuse options that workers do not support.
 
     Raises:
-        UserError: an option asks for a peer, several sequences together, or a local database.
+        UserError: an option asks for a peer, several sequences together, a local database, or a
+            prediction.
     """
     for option, is_set in (
         (f"--peer {args.peer}", args.peer),
         (f"--together {args.together}", args.together > 1),
         (f"--tuned {args.tuned}", args.tuned),
+        ("--predict", args.predict),
     ):
         if is_set:
             why = f"{option}: workers do not support it"
@@ -52,7 +49,7 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
         bench: the bench of the options.
     """
     code = label(module, args)
-    shared = {name: getattr(args, name) for name in SHARED}
+    shared = {name: value for name, value in vars(args).items() if name not in OWN}
     return [
         Cell(f"{q}, VLEN {v}, prompt of {p}", code, shared | _axes(q, v, p))
         for q, v, p in product(bench.quantizations, bench.recipe.vlens, bench.prompts)

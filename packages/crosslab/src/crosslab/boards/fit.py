@@ -69,7 +69,8 @@ def _determine(board: Board, others: Sequence[Row], row: Row) -> bool:
 
 
 def error_of(board: Board, phase: str) -> float | None:
-    """Return the median size of :func:`left_out`'s errors of a phase; None: no published rows."""
+    """Return the median size of :func:`left_out`'s errors of a phase; None if no row has one."""
     rows = tuple(row for row in read_rows() if row.board == board.key)
-    errors = [abs(error) for row, error in left_out(board, rows).items() if row.phase == phase]
-    return statistics.median(errors) if errors else None
+    errors = (abs(error) for row, error in left_out(board, rows).items() if row.phase == phase)
+    known = [error for error in errors if not math.isnan(error)]
+    return statistics.median(known) if known else None

@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def _turn(model: Contender, prompt: list[int], steps: int) -> tuple[Any, dict[st
     row = model.read(prompt)
     prefill = time.perf_counter() - start
     times = []
-    for token in prompt[:steps]:
+    for token in islice(cycle(prompt), steps):
         start = time.perf_counter()
         row = model.read([token])
         times.append(time.perf_counter() - start)

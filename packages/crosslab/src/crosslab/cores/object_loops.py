@@ -46,7 +46,8 @@ def loops_of(path: Path) -> Iterator[Loop]:
     """Yield the innermost loops of an object file or program, in order.
 
     Raises:
-        UserError: the file is missing, is not an ELF file, or has no branch targets.
+        UserError: the file is missing, is not an ELF file, has no branch targets, or is an object
+            with several sections of code.
         LabError: the file has no symbols.
     """
     for start, words in code_of(path):
@@ -57,7 +58,8 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
     """Return the address of each code section, and its instructions by address.
 
     Raises:
-        UserError: the file is missing, is not an ELF file, or has no branch targets.
+        UserError: the file is missing, is not an ELF file, has no branch targets, or is an object
+            with several sections of code.
     """
     try:
         with path.open("rb") as file:
@@ -67,11 +69,17 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
                     f"{path} has no targets of branches: the linker fills them in",
                     remedy="compile with -mno-relax (crosslab kernels --no-relax)",
                 )
-            return [
-                (section["sh_addr"], dict(_words(section["sh_addr"], section.data())))
+            parts = [
+                section
                 for section in elf.iter_sections()
-                if section.name.startswith(".text")
+                if section.name.startswith(".text") and section["sh_size"]
             ]
+            if elf["e_type"] == "ET_REL" and len(parts) > 1:
+                raise UserError(
+                    f"{path} has several sections of code, which have no addresses yet",
+                    remedy="compile with -fno-function-sections, or link it",
+                )
+            return [(part["sh_addr"], dict(_words(part["sh_addr"], part.data()))) for part in parts]
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except ELFError as error:
@@ -96,6 +104,8 @@ def _loops(symbols: Symbols, start: int, words: dict[int, int]) -> Iterator[Loop
             continue
         if any(ends.get(at, end + 1) <= at for at in inside if at != end):
             continue
+        if any(_calls(words[at]) for at in inside):
+            continue
         yield Loop(symbols.at(begin), begin, tuple((words[at], kinds[at]) for at in inside))
 
 
@@ -105,6 +115,13 @@ def _words(start: int, code: bytes) -> Iterator[tuple[int, int]]:
         size = 4 if code[at] & 3 == 3 else 2
         yield start + at, int.from_bytes(code[at : at + size], "little")
         at += size
+
+
+def _calls(word: int) -> bool:
+    """Return True for a jump that keeps its return address: ``jal`` and ``jalr`` to ra or t0."""
+    if word & 3 == 3:
+        return word & 0x7F in (0x67, 0x6F) and word >> 7 & 31 in (1, 5)
+    return word & 0xF07F == 0x9002 and word >> 7 != 0x9002 >> 7
 
 
 def _target(at: int, word: int) -> int | None:

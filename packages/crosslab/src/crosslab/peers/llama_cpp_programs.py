@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,12 +43,13 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
     """
     toolchain = find_cross(CompilerKind.CLANG)
     plain = build_libraries(source, cache, toolchain, "llama")
-    programs = _link(cache, toolchain, plain, {})
+    programs = link_programs(cache, toolchain, plain, {})
     tune = core.llvm if core else ""
     if suffix := require_tuning_clang(tune) if tune else None:
-        tuned = _tuned(toolchain, suffix, tune)
+        tuned = tuned_toolchain(toolchain, suffix, tune)
         tuned_libraries = build_libraries(source, cache, tuned, "ggml")
-        for build, path in _link(cache, toolchain, plain, {"ggml": tuned_libraries}).items():
+        linked = link_programs(cache, toolchain, plain, {"ggml": tuned_libraries})
+        for build, path in linked.items():
             programs[f"{build}, clang{suffix} -mtune={tune}"] = path
     return programs
 
@@ -83,7 +84,7 @@ def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
     return cached_build(cache, "peer-native", key, make) / program.stem
 
 
-def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
+def tuned_toolchain(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
     """Return the toolchain with a newer clang that tunes for a core."""
     cc, cxx = (
         (f"{name}{suffix}", *rest, f"-mtune={tune}")
@@ -93,12 +94,12 @@ def _tuned(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
     return replace(toolchain, cc=cc, cxx=cxx, digest=digest(toolchain.digest, version, tune))
 
 
-def _link(
+def link_programs(
     cache: Path,
     toolchain: Toolchain,
     libraries: Path,
     others: Mapping[str, Path],
-    builds: Iterable[str] = BUILDS,
+    builds: Sequence[str] = tuple(BUILDS),
     more: Sequence[Path] = (),
 ) -> dict[str, Path]:
     """Link the programs of builds, optionally with other builds of ggml's libraries.
@@ -125,6 +126,6 @@ def _link(
             command += ["-static", *objects, *parts, "-o", str(out / build), "-lpthread"]
             run_compiler(f"building {NAME}", command, out)
 
-    key = digest(libraries.name, ggml.name, DRIVER, HEADER, *more)
+    key = digest(*(libraries.name, ggml.name), *builds, DRIVER, HEADER, Path(__file__), *more)
     linked = cached_build(cache, "peer-program", key, make)
     return {build: linked / build for build in builds}

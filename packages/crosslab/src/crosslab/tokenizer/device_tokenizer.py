@@ -27,9 +27,7 @@ from groundwork.hashing import digest
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"
 VERSION = 4
-SOURCES = tuple(
-    Path(__file__).with_name(n) for n in ("tool_format.py", "text_form.py", "word_pieces.py")
-)
+SOURCES = sorted(Path(__file__).parent.glob("*.py"))
 NO_TOKEN = 0xFFFFFFFF
 
 
@@ -57,7 +55,7 @@ def device_tokenizer(model: Path, cache: Path, usable: ChatTokenizer | None = No
     """
     tokenizer = usable or ChatTokenizer.load(model).with_usable_chat()[0]
     settings = json.dumps([dict(tokenizer.settings), tokenizer.stop_ids], sort_keys=True)
-    key = digest(Path(__file__), *SOURCES, TABLE, model / TOKENIZER_FILE, settings)
+    key = digest(*SOURCES, TABLE, model / TOKENIZER_FILE, settings)
 
     def make(folder: Path) -> None:
         (folder / DEVICE_FILE).write_bytes(pack(tokenizer))
