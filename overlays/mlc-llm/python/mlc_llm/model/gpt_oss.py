@@ -52,7 +52,7 @@ class GptOssConfig(LlamaConfig):  # type: ignore[misc, unused-ignore]
 
     @property
     def score_scale(self) -> float:
-        """Factor of the scores: YaRN scales the cosines and sines of queries and keys."""
+        """Factor of the scores: head_dim^-0.5, times YaRN's factor of queries and that of keys."""
         scaling = self.rope_scaling or {}
         given = scaling.get("attention_factor")
         factor = given or 0.1 * math.log(max(scaling.get("factor", 1.0), 1.0)) + 1.0
@@ -140,7 +140,7 @@ class _Experts(nn.Module):  # type: ignore[misc, unused-ignore]
         return op.reshape(moe_misc.moe_sum(weighted, dim=1), (batch, length, hidden))
 
     def _outputs(self, x: Tensor, index: Tensor, experts: Tensor) -> Tensor:
-        """Return the experts' outputs.
+        """Return the experts' outputs [rows, hidden], before they are weighted.
 
         Args:
             x: [rows, hidden], or one row for all.
@@ -182,7 +182,7 @@ class GptOssForCausalLM(OwnCache, LlamaForCausalLM):  # type: ignore[misc, unuse
 
 
 def huggingface(config: GptOssConfig, quantization: Any) -> ExternMapping:
-    """Return the published weights of each parameter."""
+    """Return the mapping of parameters to published weights, with the functions that join them."""
     model = GptOssForCausalLM(config)
     if quantization is not None:
         model.to(quantization.model_dtype)

@@ -38,13 +38,13 @@ class RwkvOnCpu(OwnCache):
 
     @property
     def recurrent_floats(self) -> int:
-        """Return the floats of a sequence's states."""
+        """Number of floats of a sequence's states in all layers."""
         layer = 2 * self.hidden_size + self.num_heads * self.head_size**2
         return layer * self.num_hidden_layers
 
     @property
     def more_metadata(self) -> dict[str, int]:
-        """Entries of the library's metadata."""
+        """Entries of the library's metadata: the floats of a sequence's states."""
         return {"recurrent_floats": self.recurrent_floats}
 
     def _read(self, input_embed: Tensor, cache: PagedKVCache, states: Any) -> Any:
@@ -54,22 +54,22 @@ class RwkvOnCpu(OwnCache):
         return logits, cache, after.states
 
     def prefill(self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any) -> Any:
-        """Read tokens [1, tokens, hidden] of a sequence; logits of the last one."""
+        """Read tokens [1, tokens, hidden] of a sequence; return last logits, cache and states."""
         return self._read(input_embed, paged_kv_cache, rnn_state)
 
     def decode(self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any) -> Any:
-        """Read a token [1, 1, hidden] of a sequence."""
+        """Read a token [1, 1, hidden] of a sequence; return its logits, cache and states."""
         return self._read(input_embed, paged_kv_cache, rnn_state)
 
     def batch_decode(
         self, input_embeds: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any
     ) -> Any:
-        """Read a token of each sequence [batch, 1, hidden]."""
+        """Read a token of each sequence [batch, 1, hidden]; return logits, cache and states."""
         return self._read(input_embeds, paged_kv_cache, rnn_state)
 
     @property
     def cache_settings(self) -> dict[str, Any]:
-        """A cache of one head in one layer, which no function reads."""
+        """Arguments of the smallest cache, of one head in one layer, which no function reads."""
         names = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "rope_scale")
         return {
             **dict.fromkeys(names, 1),

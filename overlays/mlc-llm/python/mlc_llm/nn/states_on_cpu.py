@@ -34,7 +34,7 @@ class StatesOnCpu:
     shapes: tuple[tuple[int, ...], ...]
 
     def get(self, layer: int, state: int, shape: Sequence[Any], dtype: str) -> Tensor:
-        """Return a state of a layer, a copy [batch, ...]."""
+        """Return a copy [batch, ...] of a layer's state number ``state``; the batch is shape[0]."""
         out = Tensor.placeholder([shape[0], math.prod(self.shapes[state])], "float32")
         inputs = [self.sequences, self._start(layer, state), self.states]
         values = op.tensor_ir_op(_reader(math.prod(self.shapes[state])), "read_states", inputs, out)

@@ -75,12 +75,12 @@ class DeltaShape:
 
     @property
     def recurrent(self) -> int:
-        """Return the floats of the states of all heads."""
+        """Return the floats of the states S of all heads in a layer."""
         return self.heads * self.keys * self.values
 
     @property
     def floats(self) -> int:
-        """Return the floats of a layer's states in a slot."""
+        """Return the floats of a layer in a slot: S, and past inputs of the convolution."""
         return self.recurrent + (self.width - 1) * self.channels
 
 
@@ -99,7 +99,7 @@ class Place:
     layer: int
 
     def arguments(self) -> list[Any]:
-        """Return the last arguments of a function."""
+        """Return sequences, layer and states: the last arguments of a TIR function."""
         return [self.sequences, tirx.const(self.layer, "int64"), self.states]
 
 
@@ -275,7 +275,7 @@ def _product(block: str, values: int, depth: int = TILE) -> Any:
 
 
 def _staging(shape: DeltaShape) -> tuple[Any, Any]:
-    """Return stage_unit, which copies a row in units of its length, and stage_gates."""
+    """Return macros: stage_unit scales a row to a length, stage_gates computes decay and beta."""
     keys = shape.keys
 
     @T.macro

@@ -52,7 +52,7 @@ def link_command(triple: str, environ: Mapping[str, str]) -> list[str]:
     It is what CROSS_COMPILATION_CXX says; else clang with lld; else the triple's own g++.
 
     Raises:
-        CrossTargetError: this machine has none of the compilers.
+        CrossTargetError: the variable's command is missing, or all of the compilers are.
     """
     named = shlex.split(environ.get(LINKER_VARIABLE, ""))
     path = environ.get("PATH", os.defpath)

@@ -130,10 +130,7 @@ class CrossTarget:
 
 
 def resolve(hint: str, environ: Mapping[str, str] | None = None) -> CrossTarget | None:
-    """Return the CPU that ``--device hint`` and the environment name.
-
-    Returns:
-        None when they name no CPU other than this machine's.
+    """Return the CPU that ``--device hint`` and the environment name; None if they name none.
 
     Raises:
         CrossTargetError: the description is unknown, malformed or contradicts itself.
@@ -198,7 +195,7 @@ def _cross_target(triple: str, given: Mapping[str, str]) -> CrossTarget:
 
 
 def _architecture(triple: str) -> str:
-    """Return LLVM's name of a triple's architecture; LLVM itself crashes on unknown ones."""
+    """Return LLVM's name of a triple's architecture; refuse others, on which LLVM crashes."""
     found = _TRIPLE.fullmatch(triple)
     cpu = found["cpu"] if found else ""
     for pattern, name in _ALIASES:

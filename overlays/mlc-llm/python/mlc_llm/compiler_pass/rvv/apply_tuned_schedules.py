@@ -68,7 +68,7 @@ def may_be_tuned(func: tirx.PrimFunc) -> bool:
 
 
 def alone(func: tirx.PrimFunc) -> IRModule:
-    """Return a module of one function as `main`, without its other attributes."""
+    """Return a module with a function as `main`; attributes for a search replace its own."""
     for name in dict(func.attrs or {}):
         func = func.without_attr(name)
     about = {"global_symbol": FUNCTION, "tirx.noalias": True, "s_tir": True}
@@ -91,7 +91,7 @@ def workload_of(func: tirx.PrimFunc) -> IRModule:
 def compiled_form(mod: IRModule) -> IRModule:
     """Return a scheduled workload in the form that a model's compile emits.
 
-    Elementary functions are arithmetic: a call of a library makes no vectors.
+    Elementary functions, such as exp, become arithmetic: a call of a library makes no vectors.
     """
     # Here, as it needs TVM's overlay: the pass runs on trees without patches, too.
     from .vectors.vectorize_loops import with_arithmetic  # noqa: PLC0415
@@ -101,7 +101,7 @@ def compiled_form(mod: IRModule) -> IRModule:
 
 
 def _best_schedules(functions: dict[Any, Any], folder: Path, vectors: Vectors) -> dict[Any, Any]:
-    """Return the functions with a record, each scheduled by its fastest record for the vectors.
+    """Return the functions with a record, each scheduled by its fastest for these vectors.
 
     Raises:
         RuntimeError: there is no database in the folder.

@@ -139,7 +139,7 @@ def _called(mod: IRModule, value: Any) -> tirx.PrimFunc | None:
 
 
 def _choice_of(mod: IRModule, value: Any) -> Choice | None:
-    """Return the rows that a call selects; None if the call does anything else."""
+    """Return the selection of a call that only selects rows, the last or listed ones; else None."""
     func = _called(mod, value)
     stages = stages_of(func) if func else None
     if not stages or len(stages) != 1:
@@ -170,7 +170,10 @@ def _in_order(indices: Any, axes: list[Any]) -> bool:
 
 
 def _carriers(mod: IRModule, value: Any, rows: Any) -> list[Any] | None:
-    """Return the arguments with rows of a call that computes row by row; None for other calls."""
+    """Return the arguments with ``rows`` in their shapes, of a call that computes row by row.
+
+    For a part of a tuple, return the tuple; for other calls, None.
+    """
     if isinstance(value, relax.TupleGetItem):
         return [value.tuple_value]
     func = _called(mod, value)

@@ -172,7 +172,7 @@ class Configuration:
 
 
 def configured() -> Configuration:
-    """Return the configuration that the environment names; each file is read once.
+    """Return the configuration that ``MLC_RVV_PASSES`` names, read once; the default without it.
 
     Raises:
         RuntimeError: see :meth:`Configuration.read`.
@@ -231,7 +231,7 @@ def _checked(table: Any, kinds: Mapping[str, tuple[str, Callable[[Any], bool]]])
     """Return a copy of a table after checking its keys and values.
 
     Raises:
-        ValueError: the table has an unknown key, or a value of another kind.
+        ValueError: it is not a table, or has an unknown key or a value of another kind.
     """
     if not isinstance(table, dict):
         raise ValueError(f"it holds {table!r}, not a table")

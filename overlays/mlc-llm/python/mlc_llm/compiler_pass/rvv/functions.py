@@ -35,7 +35,7 @@ def function_pass(choose: Callable[[Target], Rewrite | None]) -> Callable[[Targe
 
 
 def rewrite_functions(mod: IRModule, rewrite: Rewrite) -> IRModule:
-    """Return a copy of a module with its TIR functions rewritten."""
+    """Return a copy of a module with its TIR functions rewritten; if None, the old one stays."""
     result = mod.clone()
     for g_var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):

@@ -169,7 +169,7 @@ class BlockReport:
 
 
 def library_for(target: Target, directory: Path | None) -> tuple[KernelLibrary | None, str | None]:
-    """Return the library in a folder, and the reason if it does not fit a target.
+    """Return the library in a folder, if given, and the reason if no library fits the target.
 
     Raises:
         RuntimeError: the folder has no usable library.
@@ -198,7 +198,8 @@ def rewrite_with_kernels(
 
     Args:
         mod: the module; comes back itself where no block calls a kernel.
-        rewrite: gives the new function for a name and a function, and reports of its blocks.
+        rewrite: gives the new function for a name and a function, and reports of its blocks; the
+            old function stays if no report names a kernel.
     """
     result, reports = mod.clone(), []
     for g_var, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):

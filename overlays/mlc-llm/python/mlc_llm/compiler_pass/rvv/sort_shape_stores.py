@@ -23,11 +23,7 @@ def SortShapeStores(target: Target) -> Rewrite | None:
 
 
 def sort_stores(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Sort the stores of a function that only stores at constant indices; None for other functions.
-
-    Returns:
-        None for any other function.
-    """
+    """Sort a function's stores by index; None unless it only stores at constant indices."""
     stores = list(func.body.seq) if isinstance(func.body, tirx.SeqStmt) else []
     places = [_place(store) for store in stores]
     if len(stores) < 2 or None in places or len({buffer for buffer, _ in places}) > 1:

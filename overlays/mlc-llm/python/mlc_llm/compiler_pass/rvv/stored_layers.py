@@ -33,7 +33,7 @@ def store_layers(model: nn.Module, stored: Mapping[str, tuple[StoredSegment, ...
         stored: segments of rows, by the name of a layer's weight.
 
     Raises:
-        ValueError: a listed weight is not in the model, or is of another size.
+        ValueError: a listed weight is not in the model, does not fit its layer, or is too large.
     """
     replaced: set[str] = set()
 

@@ -15,10 +15,10 @@ class PatternMismatch(Exception):
 
 
 def require_dense_float32(*buffers: Any) -> None:
-    """Raise PatternMismatch unless all buffers are dense and float32.
+    """Check that all buffers are dense and float32.
 
     Raises:
-        PatternMismatch: one holds something else than float32, or has strides.
+        PatternMismatch: a buffer has another type, or strides.
     """
     for buffer in buffers:
         if str(buffer.dtype) != "float32":

@@ -74,7 +74,7 @@ class BertModel(bert_model.BertModel):  # type: ignore[misc, unused-ignore]
 
     @property
     def more_metadata(self) -> dict[str, Any]:
-        """Entries of the library's metadata: the way to the vector of a text."""
+        """Entries of the library's metadata: pooling and normalization of a text's vector."""
         about = EmbeddingMetadata("encoder", self.config.pooling, self.config.normalize)
         return {"embedding_metadata": dataclasses.asdict(about)}
 

@@ -91,11 +91,11 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
 
     @property
     def more_metadata(self) -> dict[str, int]:
-        """Entries of the library's metadata."""
+        """Entries of the library's metadata: the floats of a sequence's states."""
         return {"recurrent_floats": self.recurrent_floats}
 
     def to(self, dtype: Optional[str] = None) -> None:  # noqa: UP045
-        """Convert the parameters, except those of the convolutions."""
+        """Convert the parameters to a type; those of the convolutions are float32."""
         super().to(dtype=dtype)
         for layer in self.model.layers:
             if layer.layer_type == "linear_attention":
@@ -116,7 +116,7 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
         return logits, cache, after.states
 
     def prefill(self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any) -> Any:
-        """Read tokens [1, tokens, hidden] of a sequence; logits of the last one."""
+        """Read tokens [1, tokens, hidden] of a sequence; return last logits, cache and states."""
         op_ext.configure()
         hidden, after = self.model.forward(input_embed, paged_kv_cache, States(*rnn_state))
         hidden = index_last_token(hidden)
@@ -129,13 +129,13 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
         return logits, paged_kv_cache, after.states
 
     def decode(self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any) -> Any:
-        """Read a token [1, 1, hidden] of a sequence."""
+        """Read a token [1, 1, hidden] of a sequence; return its logits, cache and states."""
         return self._forward(input_embed, paged_kv_cache, rnn_state)
 
     def prefill_to_last_hidden_states(
         self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any
     ) -> Any:
-        """Read tokens [1, tokens, hidden] of a sequence; their states after the last norm."""
+        """Read tokens [1, tokens, hidden]; return them after the last norm, cache and states."""
         op_ext.configure()
         hidden, after = self.model.forward(input_embed, paged_kv_cache, States(*rnn_state))
         return hidden, paged_kv_cache, after.states

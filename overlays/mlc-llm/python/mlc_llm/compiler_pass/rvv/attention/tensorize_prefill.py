@@ -104,7 +104,10 @@ class TensorizePrefill:
 
 
 def products_of(name: str) -> dict[str, str] | None:
-    """Return the kind, 'qk' or 'pv', by block name for prefill and delta rule; else None."""
+    """Return the kind, 'qk' or 'pv', of each product, by block name; None for other functions.
+
+    Only functions named as prefill attention or delta rule have products.
+    """
     if any(part in name for part in PREFILL_NAMES):
         return PRODUCTS
     return DELTA_PRODUCTS if DELTA_RULE in name else None
@@ -151,7 +154,7 @@ def _tensorize_product(
     """Replace a block by a call of the kernel for its shape; return function and symbol.
 
     Raises:
-        PatternMismatch: there is no kernel for the block.
+        PatternMismatch: the block is missing, has no kernel, or does not compute the product.
     """
     shape = _read_shape(func, name)
     symbol = library.tiles.get(shape)
@@ -170,7 +173,8 @@ def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
     """Read the tile shape of a product from its block and buffers.
 
     Raises:
-        PatternMismatch: the product has no such shape.
+        PatternMismatch: not exactly one block has the name, its extents are not three constants,
+            or its buffers have several types.
     """
     blocks = blocks_named(func, name)
     if not blocks:
@@ -193,7 +197,7 @@ def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
 def _tensorize_block(
     func: tirx.PrimFunc, name: str, shape: TileShape, symbol: str
 ) -> tirx.PrimFunc:
-    """Replace the update of a block by a call.
+    """Replace the sums of a block by a call of ``symbol``; its init becomes vector stores.
 
     Raises:
         s_tir.ScheduleError: the block does not compute the product.

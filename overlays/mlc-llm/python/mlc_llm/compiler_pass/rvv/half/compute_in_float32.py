@@ -69,7 +69,7 @@ def compute_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_opaque(func: tirx.PrimFunc) -> bool:
-    """Return True if a function reads halves as bits, or declares or maps their buffers."""
+    """Return True if a function has halves in an opaque call, a Let or a matched buffer."""
     calls = [c for c in nodes_of(func.body, tvm.ir.Call) if getattr(c.op, "name", "") in OPAQUE]
     lets = nodes_of(func.body, tirx.Let)
     matches = [m for block in nodes_of(func.body, tirx.SBlock) for m in block.match_buffers]
@@ -94,7 +94,7 @@ def _parameters(func: tirx.PrimFunc) -> list[Any]:
 
 
 def _of_products(func: tirx.PrimFunc, stages: list[Stage]) -> list[Any]:
-    """Return the parameters that products read, directly or through other stages."""
+    """Return the float16 parameters that products read, directly or through other stages."""
     wanted = [r.buffer for s in stages if is_product(s) for r in s.block.reads]
     for buffer in wanted:  # grows on the way
         writers = [s for s in stages if s.written.same_as(buffer) and s.block.init is None]
@@ -146,7 +146,10 @@ def _copy(source: Any, target: Any) -> Any:
 
 
 def in_float32(body: Any, wide: dict[Any, Any]) -> Any:
-    """Return a body with buffers replaced, and loads and stores of halves converted."""
+    """Return a body that computes in float32.
+
+    Buffers are replaced as ``wide`` maps them; loads and stores of other halves are converted.
+    """
 
     def regions(found: Any) -> list[Any]:
         return [tirx.BufferRegion(wide.get(r.buffer, r.buffer), r.region) for r in found]
@@ -197,7 +200,7 @@ def in_float32(body: Any, wide: dict[Any, Any]) -> Any:
 
 
 def _cast(node: Any) -> Any:
-    """Replace a cast to a float type whose operand is already float32; None for other casts."""
+    """Return a cast to a float type as one to float32, or its float32 operand; None for others."""
     if dtype_of(node) not in (HALF, SINGLE):
         return None
     if dtype_of(node.value) == SINGLE:

@@ -25,12 +25,12 @@ def lacks_conversions(target: Target) -> bool:
 
 
 def dtype_of(value: Any) -> str:
-    """Return the element type of an expression."""
+    """Return the element type of an expression, without its lanes; "" for other nodes."""
     return whole_dtype(value).partition("x")[0]
 
 
 def whole_dtype(value: Any) -> str:
-    """Return the type of an expression with its lanes; "" for nodes that are no expressions."""
+    """Return the type of an expression, with its lanes; "" for other nodes."""
     kind = getattr(value, "ty", None)
     return str(kind.dtype) if isinstance(kind, tvm.ir.PrimType) else ""
 

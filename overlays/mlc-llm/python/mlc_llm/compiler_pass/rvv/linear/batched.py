@@ -79,7 +79,7 @@ def match_batched(stage: Stage) -> BatchedProduct:
 
 
 def call_for_each_matrix(batched: BatchedProduct, symbol: str, columns: int, out: Any) -> Any:
-    """Return the statement that multiplies the matrices of a batch in sequence.
+    """Return the statement that multiplies the matrices of a batch, its last axis in parallel.
 
     Args:
         batched: the products.

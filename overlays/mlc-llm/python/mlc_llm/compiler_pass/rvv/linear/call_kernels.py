@@ -89,7 +89,11 @@ class CallLinearKernels:
 
 
 def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
-    """Return the functions whose kernels read tiles: name to positions of their weights."""
+    """Return the weights that kernels can read in tiles, by name of the TIR function.
+
+    Each is a position among the function's parameters, with the bytes of an element. A function
+    whose weights are not all parameters is left out.
+    """
     found: dict[str, Places] = {}
     for g_var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and (layer := stored_layer(func)):
@@ -116,7 +120,7 @@ def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
 
 
 def _places(func: tirx.PrimFunc, matrices: list[Any], packing: Packing | None) -> Places:
-    """Map the matrices' positions among the parameters to bytes of an element."""
+    """Map matrices' positions among the parameters to bytes of an element; {} if one has none."""
 
     def item(dtype: str) -> int:
         if packing is not None and dtype == "uint32":
@@ -153,7 +157,8 @@ def call_kernels(
         The function, marked as scheduled if it was changed, and a report per product in it.
 
     Raises:
-        RuntimeError: the weights are in a file's blocks, and there are no kernels for them.
+        RuntimeError: the weights are in a file's blocks, without a kernel library or not in tiles.
+        PatternMismatch: the weights are in a file's blocks, and the library lacks their kernel.
     """
     if layer := stored_layer(func):
         # Nothing else computes it.
@@ -279,7 +284,7 @@ def _in_place(linear: Found, rest: list[Stage]) -> Stage | None:
 
 
 def _vectorized(stage: Stage, most: int) -> Any:
-    """Return a stage's statement with an innermost vector loop and rows shared among threads.
+    """Return a stage's statement with vectors of at most ``most`` elements, and rows in parallel.
 
     A block that is not data parallel stays as it is.
     """

@@ -74,7 +74,7 @@ class Routines:
         return (f"{'gemv' if linear.single and not tiles else 'gemm'}{tiles}",)
 
     def product(self, linear: LinearLayer) -> str:
-        """Return the symbol of the routine that multiplies."""
+        """Return the symbol of the routine that multiplies; errors as :meth:`symbol`."""
         return self.symbol(self.kinds(linear)[-1], linear.packing)
 
     def has(self, kind: str) -> bool:
@@ -99,7 +99,7 @@ class Routines:
 
 
 def product(linear: LinearLayer, out: Any, routines: Routines) -> Any:
-    """Return the statement that computes a linear layer."""
+    """Return the statement that computes a linear layer into ``out``."""
     kind = routines.kinds(linear)[-1]
     if kind == "gemm_int8":
         return _gemm_int8(linear, out, routines)
@@ -205,7 +205,7 @@ def _weights(linear: LinearLayer, start: Any) -> list[Any]:
 
 
 def outputs_of_a_task(n: Any, k: int, columns: int) -> int:
-    """Return the outputs of a task: a panel, or several if panels are small or very many.
+    """Return the number of outputs of a task: a panel's, or several panels' if small or very many.
 
     The smaller tasks are, the less threads differ. Panels are whole: their rows may lie in lanes.
     """
@@ -233,7 +233,11 @@ def _products(
     *,
     parts: Parts | None = None,
 ) -> Any:
-    """Return the parallel calls for parts of rows and panels of outputs; None: choose the parts."""
+    """Return parallel calls of a kernel, each for a part of the rows and a panel of outputs.
+
+    ``arguments(first row, rows, first output, outputs)`` gives a call's arguments. Without
+    ``parts``, the statement also splits the rows.
+    """
     of_rows = parts or _parts(linear, routines)
     columns = routines.columns
     width = outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
@@ -273,7 +277,7 @@ def _opaque(name: str, linear: LinearLayer, out: Any, body: Any, allocated: Sequ
 
 
 def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., Any]:
-    """Return the builder of an expert's statement; a task computes a panel of outputs."""
+    """Return a ``call`` of :func:`experts.call_for_each`; a task computes a panel of outputs."""
     n, k, packing = experts.n, experts.k, experts.packing
 
     def make(expert: Any, first: Any, of_data: Any, rows: Any) -> Any:

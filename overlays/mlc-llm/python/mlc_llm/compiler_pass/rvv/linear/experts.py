@@ -84,10 +84,10 @@ def find_experts(func: tirx.PrimFunc) -> Experts | None:
 
 
 def check_experts(experts: Experts) -> None:
-    """Raise PatternMismatch if no kernel can compute the products.
+    """Check that kernels can compute the products.
 
     Raises:
-        PatternMismatch: no kernel can compute the products.
+        PatternMismatch: data, output, scales or unpacked weights are not dense float32.
     """
     floats = [b for b in (experts.data, experts.scale, experts.out) if b is not None]
     floats += [experts.weight] if experts.scale is None else []
@@ -97,7 +97,7 @@ def check_experts(experts: Experts) -> None:
 def call_for_each(
     experts: Experts, call: Callable[[Any, Any, Any, Any], Any], func: tirx.PrimFunc
 ) -> tirx.PrimFunc:
-    """Return the function with a kernel call for each expert.
+    """Return the function with a call for each expert, or for each row if rows name their expert.
 
     Args:
         experts: the products in the function.

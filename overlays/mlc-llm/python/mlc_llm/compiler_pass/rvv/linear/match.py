@@ -119,7 +119,7 @@ def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
     """Replace a weight that the function dequantizes by its packed form.
 
     Raises:
-        PatternMismatch: the weight is computed in another way.
+        PatternMismatch: the weight is computed in another way, or also read by other blocks.
     """
     scaled = _writer(linear.weight, stages)
     values = _loaded(scaled, 2)[0]
@@ -207,7 +207,7 @@ def _writer(buffer: Any, stages: list[Stage]) -> Stage:
 
 
 def _loaded(stage: Stage, count: int) -> list[Any]:
-    """Return the buffers that a block reads, in order of first use."""
+    """Return the buffers that a block reads; raise PatternMismatch if there are not ``count``."""
     buffers = [region.buffer for region in stage.block.reads]
     if len(buffers) != count:
         raise PatternMismatch(
@@ -217,7 +217,7 @@ def _loaded(stage: Stage, count: int) -> list[Any]:
 
 
 def _constant(stage: Stage, operation: Any) -> Any:
-    """Return the constant right operand of a stage's only operation of a type."""
+    """Return the constant right operand of a stage's only ``operation``, else PatternMismatch."""
     found = [node.b for node in nodes_of(stage.block.body, operation)]
     if len(found) != 1 or not isinstance(found[0], tirx.IntImm | tirx.FloatImm):
         raise _not_quantized(stage)

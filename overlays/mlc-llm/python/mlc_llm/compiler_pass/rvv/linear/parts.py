@@ -66,7 +66,13 @@ class Parts:
 
     @staticmethod
     def of(rows: Any, outputs: Any, columns: int) -> Parts:
-        """Split rows with ``outputs`` outputs each, in panels of ``columns``."""
+        """Split rows into parts where threads would otherwise share the panels unevenly.
+
+        Args:
+            rows: number of rows; a constant below 2 * ROWS is not split.
+            outputs: outputs of each row.
+            columns: outputs of a panel.
+        """
         all_rows = int64(rows)
         if isinstance(rows, int | tirx.IntImm) and int(rows) < 2 * ROWS:
             return Parts(all_rows, all_rows, int64(1))
@@ -120,7 +126,7 @@ class Parts:
         Parts are the fast index: a thread reads the same weights again.
 
         Args:
-            outputs: of all.
+            outputs: number of all outputs.
             width: outputs of a task.
             body: of a first row and a number of rows, a first output and a number of outputs.
         """

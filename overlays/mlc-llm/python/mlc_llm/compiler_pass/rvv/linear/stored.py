@@ -64,7 +64,7 @@ class StoredLayer:
         return int64(rows)
 
     def of_segment(self, index: int) -> dict[str, Any]:
-        """Return part name to buffer for a segment."""
+        """Return the buffers of a segment's parts, by the part's name."""
         first = sum(len(segment.parts) for segment in self.segments[:index])
         parts = self.segments[index].parts
         return {part.name: self.parts[first + i] for i, part in enumerate(parts)}
@@ -120,7 +120,7 @@ def fill_in(
     """Add the statements that call kernels to the function of a layer.
 
     Returns:
-        The function, and the symbols that it calls.
+        The function, and the symbols that it calls, joined by commas.
 
     Raises:
         RuntimeError: the weights are not in tiles.

@@ -84,7 +84,7 @@ def _match(stage: Stage, stages: list[Stage]) -> TakenRows:
 
 
 def take_rows(func: tirx.PrimFunc, taken: TakenRows, call: Any) -> tirx.PrimFunc:
-    """Replace the loops of a function by a statement."""
+    """Replace the loops of a function that gathers rows by a statement, ``call``."""
     buffers = [taken.rows, taken.weight, taken.scale]
     reads = [whole(buffer) for buffer in buffers if buffer is not None]
     new = with_root(func, [block_of(call, "take", reads, [whole(taken.out)])], [])

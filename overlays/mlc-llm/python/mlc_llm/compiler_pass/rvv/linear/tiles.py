@@ -75,7 +75,7 @@ class TiledWeights:
 
 
 def choose_tiles(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
-    """Return the weights that can be stored in tiles.
+    """Return the weights that can be stored in tiles: only kernels that read tiles use them.
 
     Args:
         mod: the module.

@@ -104,9 +104,9 @@ def _exp_between(x: Any, least: float, most: float) -> Any:
 def sigmoid(x: Any) -> Any:
     """Return 1 / (1 + e^-x) with a relative error below 2^-21 for results of at least 2^-124.
 
-    Those below are 2^-124.4. Divisions take cores ten times as long as what is here in their place,
-    but TVM writes out what is named wherever it is used: where the argument is the conversion of a
-    half, or a half comes of the result, it would not end within minutes.
+    Smaller results become 2^-124.4. Newton's steps replace the division, which takes cores ten
+    times as long, unless the argument has halves: TVM would then repeat the steps for each use,
+    and take minutes.
     """
     if _of_halves(x):
         return named(x, _divided)
@@ -268,7 +268,7 @@ OF_SCALARS = {"tirx.erf": "erff", "tirx.log1p": "log1pf", "tirx.tanh": "tanhf"}
 
 
 def _lowered(name: str) -> Callable[[Any], Any]:
-    """Return the lowering of a libm call; it gives None for dtypes of TVM's own lowering."""
+    """Return a lowering to a call of libm's ``name``; it gives None for types but float32."""
 
     def lower(call: Any) -> Any:
         if str(call.ty.dtype) != "float32":

@@ -58,7 +58,7 @@ def loop_over(piece: Piece, name: str, dtype: Any, body: Callable[[Any, Any], An
 
 
 def steps_by_one(access: Any, bindings: dict[Any, Any], var: Any) -> bool:
-    """Return True if an access reaches the next element, or the same one, as a variable grows.
+    """Return True if an access reaches the next element as a variable grows, or loads the same.
 
     Args:
         access: load or store of a buffer.

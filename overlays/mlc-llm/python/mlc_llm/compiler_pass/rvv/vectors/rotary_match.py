@@ -122,7 +122,7 @@ def _lets(value: Any) -> list[Any]:
 
 
 def _distinct(table: np.ndarray, half: int, neighbours: bool) -> np.ndarray:
-    """Return the table without repeated entries.
+    """Return one entry for each pair of features if both have the same, else the whole table.
 
     Raises:
         PatternMismatch: neighbours are turned by different angles.
@@ -196,7 +196,7 @@ def evaluate(node: Any, values: dict[Any, int]) -> Any:
     """Evaluate an expression; floats in double precision.
 
     Raises:
-        PatternMismatch: the expression has an unknown operation.
+        PatternMismatch: the expression has an unknown operation, or a power of a base up to 0.
     """
     for var, value in values.items():
         if node.same_as(var):

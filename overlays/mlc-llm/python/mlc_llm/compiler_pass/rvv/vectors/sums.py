@@ -18,7 +18,7 @@ IN_ORDER = 8
 
 
 def summand_of(stage: Stage) -> Any:
-    """Return the summand of a stage that sums contiguous elements; None for other stages.
+    """Return the summand of a stage that sums contiguous elements; None for products and others.
 
     A vector of elements with a distance would be gathered, and of halves LLVM gathers it wrongly.
     """

@@ -204,7 +204,10 @@ def _with_vectors(body: Any, most: int) -> Any:
 
 
 def is_contiguous(loop: Any) -> bool:
-    """Return True if each iteration accesses the next elements, or the same elements."""
+    """Return True if vectors can run a loop's iterations.
+
+    No loop, if_then_else or call of C is in it, and :func:`steps_by_one` holds for each access.
+    """
     calls = nodes_of(loop.body, tvm.ir.Call)
     if nodes_of(loop.body, (tirx.For, tirx.While, tirx.AssertStmt)) or any(
         getattr(call.op, "name", "") in NOT_IN_VECTORS for call in calls

@@ -47,14 +47,14 @@ def VectorizeRotary(target: Target) -> Rewrite | None:
 
 
 def vectorize_rotary(func: tirx.PrimFunc, most: int) -> tirx.PrimFunc:
-    """Rewrite one function.
+    """Rewrite fused_rope in vectors, with the angles of a position computed once.
 
     Args:
         func: TVM's fused_rope.
         most: elements that a vector may have.
 
     Raises:
-        PatternMismatch: the function is another one.
+        PatternMismatch: see :func:`read_rotary`.
     """
     rotary = read_rotary(func)
     attrs = {**dict(func.attrs or {}), "tirx.is_scheduled": True}

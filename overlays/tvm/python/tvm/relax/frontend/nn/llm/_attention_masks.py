@@ -46,8 +46,7 @@ class SeenKeys:
 def _num_visible(causal, pos, q_len, kv_len, window: int):
     """Return the number of first keys that the query at position ``pos`` may see.
 
-    With a window, as _first_visible takes it, all keys are older than the query, and it hides none
-    from the end on.
+    With a window it is all of them: they are older than the query, see causal_mask.
     """
     if window:
         return kv_len
@@ -64,10 +63,10 @@ def causal_mask(causal: Any, q_tile: int, kv_tile: int, group_size: int, window:
     """Return the mask of a prompt's queries, the last of which see all of its keys.
 
     Args:
-        causal: positive for a mask at all.
+        causal: positive for the mask; else queries see all keys.
         q_tile: rows of a tile.
         kv_tile: keys of a tile.
-        group_size: rows of a query.
+        group_size: rows of a query: query heads of a KV head.
         window: how many tokens a query sees, itself and those since the last key among them; 0
             for no limit. With one, all keys are older than the queries.
     """

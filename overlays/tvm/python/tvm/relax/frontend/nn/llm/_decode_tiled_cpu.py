@@ -60,7 +60,7 @@ def _power_of_two(most: int) -> int:
 
 
 def _sum(x, row, lanes: int):
-    """Return the sum of the first elements of a row of float32 or int32."""
+    """Return the sum of the first ``lanes`` elements of a row of float32 or int32."""
     vector = x[row, T.ramp(0, 1, lanes)]
     if x.dtype == "int32":
         return T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.add", vector)
@@ -68,7 +68,7 @@ def _sum(x, row, lanes: int):
 
 
 def _elements(x, row: tuple, first, lanes: int, dtype: str):
-    """Load elements of a row in another type."""
+    """Load ``lanes`` elements of a row, from column ``first`` on, as a vector of ``dtype``."""
     return T.cast(x[(*row, T.ramp(first, 1, lanes))], f"{dtype}x{lanes}")
 
 

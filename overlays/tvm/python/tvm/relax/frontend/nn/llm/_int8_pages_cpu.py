@@ -52,7 +52,7 @@ def largest_of(x, row: tuple, width: int, largest, most: int) -> tuple[Any, Any]
 def quantise_row(to, at: tuple, width: int, x, row: tuple, largest) -> Any:
     """Write a row of x, rounded, to the row `at` of a buffer; return what it is multiplied by.
 
-    NaN or infinity in the row makes the factor one, and so all that is read of the row.
+    NaN or infinity in the row makes the factor NaN or infinite: nothing finite is read of the row.
 
     Args:
         to: buffer of int8 or int16.

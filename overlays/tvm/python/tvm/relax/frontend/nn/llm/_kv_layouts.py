@@ -35,8 +35,10 @@ def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
     Args:
         d: head dimension.
         dtype: of the keys and values.
-        int8: the pages hold whole numbers of a byte, and their factor behind them. It lies on a
-            multiple of its size, so d has to be a multiple of 4.
+        int8: the pages hold whole numbers of a byte, and their factor behind them.
+
+    Raises:
+        ValueError: in int8, `d` is above 512 or not a multiple of the factor's 4 bytes.
     """
     if int8 and d % FACTOR_BYTES:
         raise ValueError(f"a KV cache in int8 needs a head dimension that 4 divides, got {d}")
@@ -46,7 +48,7 @@ def row_of_pages(d: int, dtype: str, int8: bool) -> tuple[int, str]:
 
 
 def factor_in(pages: Any, row: tuple) -> Any:
-    """Return the scale of an int8 row of pages."""
+    """Return the float32 behind an int8 row of pages, by which its elements are multiplied."""
     size = pages.shape[-1]
     return tirx.reinterpret("float32", pages[(*row, T.ramp(size - FACTOR_BYTES, 1, FACTOR_BYTES))])
 
@@ -153,7 +155,7 @@ class PagedKeys:
         return not self.sliding_window and self.page_size % tile == 0
 
     def places_of_tile(self, b: Any, begin: Any, h_kv: Any, kv_begin: Any, tile: int) -> Any:
-        """Return the places of the `tile` keys from a multiple of `tile` on."""
+        """Return ``places`` for the `tile` keys from ``kv_begin`` on, a multiple of `tile`."""
         if not self._in_pages(tile):
             return self.places(b, begin, h_kv, kv_begin, None)
         page, slot = self.find(b, begin, kv_begin)

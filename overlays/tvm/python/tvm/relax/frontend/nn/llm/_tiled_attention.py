@@ -57,7 +57,7 @@ class PrefillTile:
     kv_tile: int = 16
 
     def __post_init__(self) -> None:
-        """Raise ValueError for sizes without a kernel."""
+        """Raise ValueError for sizes below 1."""
         if self.q_tile < 1 or self.kv_tile < 1:
             raise ValueError(f"tile sizes must be positive, got {self.q_tile}x{self.kv_tile}")
 
@@ -137,8 +137,8 @@ def _value_product(block: str, tile: PrefillTile, d_v: int):
 def _staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int) -> tuple:
     """Return the macros stage_q and stage_kv, which copy a tile's rows to local buffers.
 
-    stage_q copies queries. stage_kv copies keys and values, and fills the rows behind the last key
-    with zeros. Both turn rows by a RoPE table, unless their argument for it is None.
+    stage_q copies queries, times sm_scale * log2(e). stage_kv copies keys and values. Both fill the
+    rows behind the last with zeros, and with rotary_mode 1 turn rows by a RoPE table, if not None.
     """
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
 

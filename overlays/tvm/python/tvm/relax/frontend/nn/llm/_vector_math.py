@@ -68,7 +68,7 @@ def polynomial(x: Any, terms: list[float]) -> Any:
 
 
 def rounded(x: Any, more: int = 0) -> tuple[Any, Any]:
-    """Round x to an integer; return it plus `more` as uint32 modulo 2^22, and as float32."""
+    """Round x; return the integer plus `more` as uint32 modulo 2^22, and alone as float32."""
     bits = tirx.reinterpret("uint32", x + const(ROUNDING + more))
     # By way of the bits, as TVM would simplify x + c - c although that is not x in float32.
     return bits, tirx.reinterpret("float32", bits) - const(ROUNDING + more)
