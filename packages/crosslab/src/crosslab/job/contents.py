@@ -84,7 +84,7 @@ def dists_of(
     runner: Runner,
     verdict: Verdict,
 ) -> tuple[Dist, Dist]:
-    """The objects of a finished job's runner, and its artefact.
+    """Return the folders to write: the objects of the job's runner, and the finished model.
 
     Args:
         job: what was asked for.
@@ -137,7 +137,7 @@ def dists_of(
 
 
 def _text(job: Job, model: Path) -> dict[str, Path]:
-    """Files for text on the device; an empty list if the runner does not support the tokenizer."""
+    """Files for text on the device, by path; none if the runner does not support the tokenizer."""
     try:
         return {
             "run.sh": RUN,
@@ -151,7 +151,7 @@ def _text(job: Job, model: Path) -> dict[str, Path]:
 
 
 def _origins(job: Job) -> tuple[TreeOrigin, ...]:
-    """Origins of the patched trees."""
+    """Origins of the patched trees that the job uses; none without a report."""
     origins = read_origins(job.applied) if job.applied else ()
     return tuple(origin for origin in origins if job.recipe.mlc_tree or origin.name != "mlc-llm")
 
@@ -178,7 +178,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
 
 
 def _predictions(job: Job, model: Path) -> list[dict[str, Any]]:
-    """Speeds on boards, of a model whose products are counted: in blocks, with int8 activations."""
+    """Predicted speeds on boards; none unless weights are GGUF, and activations int8."""
     if job.recipe.quantization != GGUF or not job.int8 or job.recipe.mlc:
         return []
     config = read_family(model / CONFIG_JSON)

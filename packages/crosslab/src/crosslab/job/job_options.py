@@ -142,7 +142,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Return the artefact's name."""
+        """Return the artefact's name: model, format, and kernel mode or accelerator."""
         ending = f"-{self.offload.name}" if self.offload else self.recipe.mode.label
         return f"{self.model}-{self.recipe.quantization}{ending}"
 
@@ -153,7 +153,7 @@ class Job:
 
 
 def parser(verb: str = BUILD_AND_TEST) -> Parser:
-    """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
+    """The command's options; ``model`` requires a model, ``build-and-test`` has a default."""
     several = "or several with commas, for one artefact that runs on each"
     default = f"{MODEL_FORMAT} with MLC-LLM, else and of a BERT {DEFAULT_FORMAT}; GGUF file: {GGUF}"
     shared = recipe_options(
@@ -209,7 +209,7 @@ def parser(verb: str = BUILD_AND_TEST) -> Parser:
 
 
 def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
-    """Read the options; errors as :func:`job_of`."""
+    """Parse the options, check that the model exists, return the job; errors as :func:`job_of`."""
 
     def checked(args: argparse.Namespace) -> Job:
         check_source(args.source, args.project)
@@ -222,7 +222,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     """Return the job that options describe.
 
     Raises:
-        UserError: a value is out of range, or two options exclude each other.
+        UserError: a value is out of range, options exclude each other, or one needs MLC-LLM.
     """
     for option in ("threads", "max_new", "context"):
         number = getattr(args, option)
@@ -280,7 +280,10 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
 
 
 def _kind_of(source: Path, *, mlc: bool) -> tuple[str, bool]:
-    """Return the kind of a model, and whether its weights stay in a file's blocks by default."""
+    """Return a model's ``model_type``, and whether its weights stay in GGUF blocks by default.
+
+    A model that cannot be read yet counts as a Llama.
+    """
     if source.suffix == ".gguf" and not at_first_look():
         kind, experts = kind_of_file(source)
         # Experts are most of a mixture's weights.

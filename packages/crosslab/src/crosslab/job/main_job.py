@@ -147,7 +147,7 @@ class CheckedAnswer:
 
     @property
     def is_right(self) -> bool:
-        """Return False if the answer differs from the reference's."""
+        """Return False if the answer differs from the reference's; True without a reference."""
         return self.verdict is None or self.verdict.right
 
     def table(self, tokenizer: ChatTokenizer) -> Table:
@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the job; return 1 if the answer differs from the reference's.
 
     Raises:
-        UserError: an option, a tree or a tool is not right.
+        UserError: an option, the model, a tree or a tool is missing or does not fit.
         LabError: a step fails.
     """
     return run(parse_job(argv))
@@ -287,7 +287,7 @@ def _parts(
 
 
 def omissions(job: Job) -> list[Omission]:
-    """Return the missing upstreams of a run."""
+    """Return the upstreams reported as missing, and MLC-LLM if a run lacks it, but for GGUF."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
     wanted = job.recipe.quantization != GGUF
@@ -296,7 +296,11 @@ def omissions(job: Job) -> list[Omission]:
 
 
 def ask(job: Job, clock: Clock) -> Question:
-    """Import the model, store its parameters, and let the reference answer."""
+    """Import and check the model, store its parameters, and prepare its reference.
+
+    Raises:
+        UserError: the model is missing or not supported, or the prompt is too long.
+    """
     with clock.step("model"):
         source = Path(job.source)
         # A folder's before its weights are hashed: the other files are copied unchanged.
@@ -476,7 +480,7 @@ def shown_answer(answers: Sequence[Table]) -> Table:
 def _words_of_cost(
     tokenizer: ChatTokenizer, result: RunResult, verdict: AnswerVerdict | None
 ) -> list[str] | None:
-    """Return the first token where float32 chooses differently: the run's text, and float32's."""
+    """Return the texts of the run's and float32's first different token; None if all are equal."""
     if verdict is None or verdict.cost is None or verdict.cost.first is None:
         return None
     step, token = verdict.cost.first

@@ -116,7 +116,7 @@ def _check_float(job: Job, kind: str, folder: Path) -> None:
 
 
 def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
-    """Reject config fields that the zoo has not checked."""
+    """Reject an unchecked rope_scaling, a too long --context, missing weights, and a full disk."""
     # Gemma 3's layers have each their own, which is checked with its kind.
     scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
     seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if _is(f, kind)}
@@ -139,7 +139,7 @@ def _scaling_of(config: Mapping[str, Any]) -> object:
 
 
 def _scaling_kind(scaling: object) -> str:
-    """Return the kind in a ``rope_scaling`` table; "default" without one."""
+    """Return the kind in a ``rope_scaling`` table, "?" if unnamed; "default" without a table."""
     if not isinstance(scaling, Mapping):
         return str(scaling or "default")
     return str(scaling.get("rope_type") or scaling.get("type") or "?")

@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     """Make the model, check it, and put it into a tarball; return 1 if its answer is wrong.
 
     Raises:
-        UserError: the model, an option, a tree or a tool is not right.
+        UserError: the model, an option, a tree or a tool is missing or does not fit.
         LabError: a step fails.
     """
     job = parse_job(argv, MODEL)

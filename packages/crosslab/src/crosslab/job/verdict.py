@@ -122,7 +122,7 @@ class AnswerVerdict:
 
     @property
     def right(self) -> bool:
-        """Return True if the answer equals the reference's."""
+        """Return True if there is no fault, and the tokens and logits fit the reference's."""
         return not self.fault and self.comparison.right
 
     @property
@@ -378,12 +378,12 @@ def _steps(model: ReferenceLlama, tokens: Sequence[int], asked: Asked, chunk: in
 
 
 def _rows_of(model: ReferenceLlama, tokens: Sequence[int], asked: Asked) -> F32:
-    """Compute the logits of all tokens in one call, for models that do not depend on chunks."""
+    """Compute the logits at a run's tokens in one call, for models that do not depend on chunks."""
     return model.read_all([*asked.prompt, *tokens[:-1]])[len(asked.prompt) - 1 :]
 
 
 def _depth(config: FamilyConfig) -> int:
-    """Return the layers that a number passes at most."""
+    """Return the number of layers that a value passes at most: the decoder's, and a tower's."""
     return config.layers + (config.tower_layers if isinstance(config, LlavaConfig) else 0)
 
 
