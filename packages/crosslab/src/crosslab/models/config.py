@@ -155,7 +155,7 @@ _UNSUPPORTED = ("mlp_bias", "use_sliding_window", "mlp_only_layers")
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a ``config.json``.
+    """Read a ``config.json``; fields of text_config, RoPE and Nomic get their usual names.
 
     Raises:
         UserError: the file is missing, or is not a JSON object.
@@ -170,7 +170,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def kind_of(model: Path) -> str:
-    """Return the ``model_type`` of a model's folder.
+    """Return the ``model_type`` of a model's folder; "llama" without the field.
 
     Raises:
         UserError: see :func:`read_table`.
@@ -179,7 +179,7 @@ def kind_of(model: Path) -> str:
 
 
 def with_rope(table: dict[str, Any]) -> dict[str, Any]:
-    """Copy ``rope_parameters`` to the two fields that transformers had before version 5.
+    """Copy ``rope_parameters`` to the two fields of transformers before version 5, if absent.
 
     Without these fields, MLC-LLM and the reference would use the base 10000.
     """

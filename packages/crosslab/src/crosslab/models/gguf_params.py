@@ -147,7 +147,7 @@ class GgufWeights:
 
 
 def matrix_types(model: Path) -> Iterator[tuple[str, int, int, str]]:
-    """Yield name, rows, inputs and type of each matrix of an imported model; "F32" of others."""
+    """Yield name, rows, inputs and ggml's type of each matrix; "F32" if it is not in blocks."""
     types: Mapping[str, str] = read_table(model / CONFIG_FILE).get(TYPES, {})
     for name, shape in logical_shapes(model, StoredWeights.of_model(model)).items():
         if len(shape) == 2:

@@ -110,7 +110,7 @@ def read_text(path: Path) -> str:
 def compare_text(
     config: LlamaConfig, params: dict[str, F32], tokens: Sequence[int], window: int
 ) -> dict[str, Compared]:
-    """Read a text with all models; return the comparison of each model in :data:`ROUNDED`.
+    """Read windows of a text with all models; return the comparison of each in :data:`ROUNDED`.
 
     Raises:
         UserError: the text has fewer than two tokens.
@@ -130,7 +130,7 @@ def compare_text(
 def compare_answer(
     config: LlamaConfig, params: dict[str, F32], prompt: Sequence[int], count: int
 ) -> dict[str, Compared]:
-    """Generate an answer in float32; let each model in :data:`ROUNDED` predict its tokens."""
+    """Generate up to ``count`` tokens in float32; let each :data:`ROUNDED` model predict them."""
     reply = answer(config, params, prompt, max_new=count)
     compared = {name: Compared() for name in ROUNDED}
     for name, reference in ROUNDED.items():

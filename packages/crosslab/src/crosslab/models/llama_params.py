@@ -80,7 +80,7 @@ def param_widths(config: LlamaConfig) -> dict[str, int]:
 
 
 def other_name(name: str) -> str:
-    """Return the name of a parameter in definitions of MLC-LLM that have another one."""
+    """Return a parameter's name in MLC-LLM's Qwen 2 and Mixtral; it may be the same."""
     for ours, theirs in _OTHERS.items():
         name = name.replace(ours, theirs)
     return name

@@ -149,7 +149,7 @@ def imported_fields(folder: Path) -> dict[str, Any]:
         colour.
 
     Raises:
-        UserError: the file is missing, or says something else than the runner does.
+        UserError: the file is missing, or asks for a preparation that the runner does not do.
     """
     path = folder / PROCESSOR_FILE
     table = read_json_table(path)

@@ -59,7 +59,7 @@ def write_png(pixels: Pixels, path: Path) -> None:
 
 
 def prepare(pixels: Pixels, about: Mapping[str, Any], size: int) -> F64:
-    """Return the numbers [3, size, size] that a tower reads.
+    """Resize, crop and normalize a picture; return the numbers [3, size, size] for a tower.
 
     Args:
         pixels: [height, width, 3].

@@ -114,7 +114,11 @@ class ReferenceLlama:
         return last
 
     def read_all(self, tokens: Sequence[int]) -> F32:
-        """Read more tokens; return the logits [len(tokens), vocab] after each token."""
+        """Read more tokens; return the logits [len(tokens), vocab] after each token.
+
+        Raises:
+            UserError: see :meth:`read`.
+        """
         return self._logits(self._hidden(tokens, slice(None)))
 
     def states(self, tokens: Sequence[int]) -> F32:
@@ -122,7 +126,7 @@ class ReferenceLlama:
         return self._norm(self._hidden(tokens, slice(None)), "model.norm")
 
     def _hidden(self, tokens: Sequence[int], rows: slice) -> F32:
-        """Read tokens; return the states [asked tokens, hidden] after the last layer.
+        """Read tokens; return the states [tokens of ``rows``, hidden] after the last layer.
 
         As in a compiled model, the states of other tokens are dropped after the last attention.
         """
@@ -250,7 +254,10 @@ class ReferenceLlama:
         return self._attended(layer, q, k, v)
 
     def _attended(self, layer: int, q: F32, k: F32, v: F32) -> F32:
-        """Return the values that queries [rows, heads, head_dim] see, and remember the keys."""
+        """Return attention [rows, heads * head_dim] of q [rows, heads, head_dim], k and v.
+
+        Rotate q and k; append k and v to the cache.
+        """
         c, rows, start = self.config, len(q), len(self.keys[layer])
         positions = np.arange(start, start + rows)
         keys, values = self._remember(layer, self._rotate(k, positions), v)

@@ -71,7 +71,7 @@ _ROWS, _TOKENS, _CALL = range(3)
 def halves_error(layers: int) -> float:
     """Return the largest error that rounding to halves explains behind a number of layers.
 
-    Both the error and the numbers are root mean squares.
+    The error is a part of the numbers; both are root mean squares.
     """
     return _HALVES_MARGIN * _HALVES_ROUNDING * float(np.sqrt(_HALVES_STORES * layers))
 
@@ -152,7 +152,7 @@ class Roundings:
         layer: int,  # noqa: ARG002 - overridden
         first: int,  # noqa: ARG002
     ) -> tuple[F32, F32]:
-        """Round keys and values, each row of a head by its own scale.
+        """Return keys and values rounded to int8, as float32, each row of a head by its own scale.
 
         Args:
             keys: [tokens, heads, width].
@@ -218,7 +218,7 @@ class RunRoundings(Roundings):
         self._read = np.zeros(self._cached.shape[1:3], bool)
 
     def begin(self) -> None:
-        """Begin the next call of the run."""
+        """Begin the next call; raise RoundingError if the run rounded more in the last one."""
         if self._ahead is not None:
             raise RoundingError("a call of the run rounded more than the reference")
         self._rows = iter(next(self._calls, []))
@@ -230,7 +230,7 @@ class RunRoundings(Roundings):
         return super().head(x, block, name)
 
     def matrix(self, x: F32, block: int, name: str) -> tuple[Int8, F32]:
-        """Return the run's int8 values and scales of a matrix, after a check."""
+        """Return the run's int8 values and scales of x; RoundingError if x differs too much."""
         self._matrix += 1
         where = f"rounding {self._matrix} of the run, the input of {name}"
         parts = [self._next(x.shape, block, where)]
@@ -256,7 +256,7 @@ class RunRoundings(Roundings):
         return rows
 
     def cached(self, keys: F32, values: F32, layer: int, first: int) -> tuple[F32, F32]:
-        """Return the run's cached keys and values of the given tokens, after a check."""
+        """Return the run's cached keys and values; RoundingError if these differ too much."""
         end = first + len(keys)
         if self._cached.shape[1] <= layer or self._cached.shape[2] < end:
             raise RoundingError(f"the run's cache lacks token {end - 1} of layer {layer}")
@@ -281,7 +281,7 @@ class RunRoundings(Roundings):
     def _checked(
         self, x: F32, block: int, values: Int8, scales: F32, where: str, layers: int
     ) -> tuple[Int8, F32]:
-        """Return the run's values and scales if the reference's values explain them.
+        """Return the run's values and scales; RoundingError if x differs too much.
 
         Args:
             x: [rows, columns], computed by the reference.

@@ -152,7 +152,7 @@ class StoredWeights:
         files: name and path of each file.
 
     Raises:
-        UserError: a file is not a safetensors file.
+        UserError: a file is not a safetensors file, or two files hold the same tensor.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:

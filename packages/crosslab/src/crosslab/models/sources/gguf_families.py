@@ -148,7 +148,7 @@ class GgufFamily:
         yield self.published_name(name), values
 
     def keeps_rows(self, name: str) -> bool:
-        """Return True if a weight has the tensor's rows, which may be in another order."""
+        """Return True if a published weight has the rows of the file's tensor, in any order."""
         parts = [part for _, *parts in self.fuse for part in parts]
         changes = [change for change in self.change if re.search(change["of"], name)]
         rows_alone = [set(c) == {"of", "swap"} and c["swap"][0] == "0" for c in changes]
@@ -179,7 +179,7 @@ class GgufFamily:
 
 
 def names_of(name: str, experts: int) -> list[str]:
-    """Return the published names of a file's tensor, which may hold the weights of all experts."""
+    """Return the names of a tensor's weights: one, or one for each expert if it is of experts."""
     if _EXPERTS not in name:
         return [name]
     return [name.replace(_EXPERTS, f"{_EXPERTS}{expert}.") for expert in range(experts)]

@@ -55,7 +55,7 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
         blocks: keep weights in the file's blocks, see :mod:`crosslab.models.gguf_params`.
 
     Raises:
-        UserError: the file's model or tokenizer is of an unsupported kind.
+        UserError: the file is not whole GGUF, or its model or tokenizer is not supported.
     """
     modules = (chat_tokenizer, word_rules, gguf_families, gguf_metadata, published_families)
     sources = [Path(str(module.__file__)) for module in (*modules, gguf_formats_module)]

@@ -52,7 +52,7 @@ class Metadata:
         self._variables |= {"vocab": rows, "tied": HEAD not in tensors, "tensors": tensors}
 
     def __getitem__(self, expression: str) -> Any:
-        """Return the value of an expression.
+        """Return the value of an expression of gguf_families.toml, with the fields as variables.
 
         Raises:
             UserError: the file lacks a field of the expression, or has one of a wrong type.
@@ -106,7 +106,7 @@ def _compiled(expression: str) -> Any:
 
 @cache
 def used_in(expression: str, *, optional: bool = True) -> tuple[str, ...]:
-    """Return the names of fields and variables in an expression, without those in a default.
+    """Return the dotted names of fields and variables in an expression, each once.
 
     Args:
         expression: an expression of the table.

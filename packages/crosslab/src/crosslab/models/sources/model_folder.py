@@ -140,7 +140,7 @@ def check_source(source: str, project: Path) -> None:
     """Check that MODEL is a pinned name, a hub reference or a model's path; read no weights.
 
     Raises:
-        UserError: MODEL is something else.
+        UserError: MODEL is something else, does not exist, or is incomplete.
     """
     path = Path(source)
     if source.startswith(HUB):
@@ -249,7 +249,7 @@ def weight_paths(folder: Path) -> list[Path]:
     """Return the safetensors files that a folder's index lists, or all without an index.
 
     Raises:
-        UserError: the folder has no weights, or lacks a file in its index.
+        UserError: the folder has no weights, its index is malformed, or lists a missing file.
     """
     index = folder / INDEX_FILE
     if index.is_file():

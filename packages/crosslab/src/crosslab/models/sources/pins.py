@@ -84,7 +84,7 @@ def read_pins(project: Path) -> Pins:
     """Read ``VERSIONS.lock`` of a project.
 
     Raises:
-        LabError: the file is missing or lacks a field.
+        LabError: the file is missing, is not TOML, or lacks a field of an asset.
     """
     path = project / LOCK_NAME
     try:

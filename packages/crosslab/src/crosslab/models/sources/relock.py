@@ -19,7 +19,9 @@ NOT_PINNED = ("name", "licence")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Download every pinned model again; with ``--check``, return 1 if a hash or version differs.
+    """Download every pinned model again, and write changed hashes into VERSIONS.lock.
+
+    With ``--check``, write nothing; return 1 if a hash or version differs.
 
     Raises:
         LabError: a model cannot be downloaded.
