@@ -148,7 +148,7 @@ def _files(folder: Path, about: Mapping[str, Any], package: str) -> dict[str, tu
 
 
 def _unit(home: str, package: str) -> str:
-    """Return the unit of the system's service: that of a user's, under a user of its own."""
+    """Return the text of the system's unit: the user's unit, to run under a user of its own."""
     lines = []
     for line in SERVICE.read_text(encoding="utf-8").splitlines():
         if line.startswith("# A systemd unit"):

@@ -80,7 +80,7 @@ def render_json(value: Any) -> str:
 
 
 def verdict_of(table: Mapping[str, Any]) -> Verdict | None:
-    """Return the verdict of a manifest; None for manifests of older versions without verdict."""
+    """Return the verdict of a manifest; None if it is missing, as in old manifests, or unknown."""
     try:
         return Verdict(table["verdict"])
     except (KeyError, ValueError):

@@ -38,7 +38,7 @@ _console = Console(highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the tarballs of folders, or verify a tarball; print names and hashes.
+    """Write tarballs or Debian packages of finished models, or verify one; print paths and hashes.
 
     Raises:
         UserError: a folder does not exist, or is not a finished model with a right answer.
@@ -105,11 +105,12 @@ def package(folders: Iterable[Path], output: Path) -> list[Path]:
 def debs(folders: Iterable[Path], output: Path) -> list[Path]:
     """Write the Debian packages of finished models; return the paths.
 
-    All folders are checked before the first package is written.
+    All folders are checked before the first package is written; those of objects are left out.
 
     Raises:
-        UserError: a folder is not a finished model, or the verdict is "wrong" or missing.
-        LabError: a folder was changed after it was written.
+        UserError: a folder is not a finished model, its verdict is "wrong" or missing, or there is
+            no ``dpkg-deb``.
+        LabError: a folder was changed after it was written, or ``dpkg-deb`` failed.
     """
     abouts: dict[Path, dict[str, Any]] = {}
     for folder in folders:

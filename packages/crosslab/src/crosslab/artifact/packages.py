@@ -31,7 +31,9 @@ _LONG = 60  # characters: longer texts are not a licence's name
 
 
 def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]) -> list[Part]:
-    """Return this package's dependencies and groups with all their requirements, sorted by name.
+    """Return the installed packages that this package and groups require, sorted by name.
+
+    The checkout's own packages are left out.
 
     Args:
         project: folder of pyproject.toml with the groups, and the names of the checkout's packages.
@@ -80,7 +82,7 @@ def _part(name: str, package: metadata.Distribution, shipped: bool) -> Part:
 
 
 def licence_of(package: metadata.Distribution) -> str:
-    """Return the licence of a package: the SPDX expression, or else a name of the licence."""
+    """Return a package's licence: SPDX expression, else the licence's name, else an empty text."""
 
     def values_of(field: str) -> list[str]:
         return [str(value) for value in package.metadata.get_all(field, [])]

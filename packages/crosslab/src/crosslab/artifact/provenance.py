@@ -145,7 +145,7 @@ class Provenance:
         return [_built_only(part) if part.name == "apache-tvm" else part for part in parts]
 
     def inputs(self) -> dict[str, Any]:
-        """Return the manifest's table of inputs."""
+        """Return the manifest's inputs: digests of files and trees, and versions of packages."""
         return {
             "lock": sha256_of(self.project / LOCK_NAME),
             "python_lock": sha256_of(self.project / PYTHON_LOCK),
@@ -274,7 +274,7 @@ class Provenance:
 
 
 def library_licences(toolchain: Toolchain) -> dict[str, Path]:
-    """Return the licence files of the C and C++ libraries, by path in the artefact."""
+    """Return licence files of Debian's C and C++ libraries, if linked, by path in the artefact."""
     _, stdcpp = sysroot_parts()
     if toolchain.kind is not CompilerKind.CLANG or stdcpp is None:
         return {}

@@ -58,7 +58,7 @@ class Part:
 
 
 def render_sbom(whole: Part, parts: Sequence[Part], files: Sequence[Entry]) -> str:
-    """Return the bill of materials of ``whole``, with ``parts`` and ``files``."""
+    """Return the bill of materials of ``whole``, its ``parts`` and ``files``, as CycloneDX JSON."""
     root = _component(whole)
     components = [_component(part) for part in parts]
     for entry in files:

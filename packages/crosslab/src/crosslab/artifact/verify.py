@@ -71,10 +71,11 @@ class ArtifactProblem:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check a tarball or a folder; return 1 if the check finds a problem.
+    """Check a tarball or a folder; return 1 for a problem or a recorded wrong answer, else 0.
 
     Raises:
-        UserError: the file or folder does not exist, or the file is not a tar archive.
+        UserError: the file or folder does not exist, or the file is not a tar archive; --sha256 is
+            malformed, or given with a folder.
     """
     parser = Parser(prog="crosslab package verify", description=ABOUT)
     parser.add_argument(
@@ -203,7 +204,7 @@ def _verify(
 def _check(
     kept: Mapping[str, bytes], entries: Sequence[Entry]
 ) -> tuple[list[ArtifactProblem], dict[str, Any]]:
-    """Compare files with the manifest, the bill of materials and the sums."""
+    """Compare files with manifest, bill of materials and sums; return problems and manifest."""
     if MANIFEST not in kept:
         return [ArtifactProblem(MANIFEST, "is missing")], {}
     problems, table = check_files(kept[MANIFEST], entries)
@@ -227,7 +228,7 @@ def check_files(
     """Compare the entries of files with a manifest.
 
     Returns:
-        the differences, and the manifest's table.
+        the differences, and the manifest's table, which is empty if the manifest is malformed.
     """
     try:
         table, listed = parse(manifest)
