@@ -85,7 +85,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Complete the report; return 1 if a family is wrong, does not compile or does not run.
+    """Complete the report, or be a worker; return 1 if a requested family is not right.
 
     Raises:
         UserError: an option is wrong, or MLC-LLM, torch or a tool is missing.

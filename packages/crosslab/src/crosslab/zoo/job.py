@@ -105,7 +105,7 @@ def judge(spec: Spec) -> FamilyOutcome:
 
 
 def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
-    """Return the origin of a failure: upstream if the plain tree does not get further."""
+    """Return a failure's origin: upstream if the plain tree gets no further; unknown without it."""
     if spec.plain_tree is None:
         return Fault.UNKNOWN
     plain = _attempt(spec, ours=False).outcome

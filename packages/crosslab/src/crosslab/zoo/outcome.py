@@ -120,7 +120,10 @@ def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[
 
 
 def first_reason(text: str) -> str:
-    """Return the line of a failure's output that names the error, without folders."""
+    """Return the line of a failure's output that names the error, without folders.
+
+    It is the last such line, else the first line, cut after 200 characters.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
     named = (errors or lines or ["it said nothing"])[-1 if errors else 0]

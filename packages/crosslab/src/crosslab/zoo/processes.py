@@ -36,7 +36,7 @@ class FamilyProcesses:
     stopped: bool = False
 
     def run(self, spec: Spec) -> FamilyOutcome:
-        """Check a family in a separate process; return the outcome.
+        """Check a family in a separate process; return the outcome, also that of a timeout.
 
         Raises:
             LabError: the process fails; a UserError keeps its exit code.

@@ -125,11 +125,11 @@ class Rwkv:
         return gate * self._product(squared, f"{name}.value")
 
     def more_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of a block's further weights."""
+        """Shapes of the weights that the version adds to a block, by name in the block."""
         raise NotImplementedError
 
     def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
-        """Mix tokens with those before them.
+        """Mix tokens x [tokens, hidden] with those before, by the weights of the part ``name``.
 
         Returns:
             the inputs of r, k, v and g, and the decays [tokens, heads, d].
@@ -145,20 +145,20 @@ class Rwkv5(Rwkv):
     """Version 5.2: fixed mixes and decays."""
 
     def more_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See Rwkv."""
+        """Shapes of a block's mixes, decays and bonuses, by name."""
         vector, heads = (1, 1, self.config.hidden_size), (self.heads, self.config.head_size)
         shapes = {f"attention.time_mix_{name}": vector for name in FULL.values()}
         shapes |= {f"feed_forward.time_mix_{name}": vector for name in ("key", "receptance")}
         return {**shapes, "attention.time_decay": heads, "attention.time_faaaa": heads}
 
     def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
-        """See Rwkv."""
+        """Mix by fixed weights; the decays are the same for all tokens."""
         decay = torch.exp(-torch.exp(self.weights[f"{name}.time_decay"]))
         inputs = {p: self._mixed(x, before, f"{name}.time_mix_{n}") for p, n in FULL.items()}
         return inputs, decay.expand(len(x), *decay.shape)
 
     def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
-        """See Rwkv."""
+        """Mix by fixed weights: inputs of key and receptance."""
         key, receptance = (
             self._mixed(x, before, f"{name}.time_mix_{part}") for part in ("key", "receptance")
         )
@@ -173,7 +173,7 @@ class Rwkv6(Rwkv):
     """Version 6: mixes and decays that depend on the token."""
 
     def more_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See Rwkv."""
+        """Shapes of a block's mixes, decays, their low-rank products, and bonuses, by name."""
         hidden = self.config.hidden_size
         shapes = {f"attention.time_maa_{name}": (1, 1, hidden) for name in "xwkvrg"}
         shapes |= {f"feed_forward.time_maa_{name}": (1, 1, hidden) for name in "kr"}
@@ -188,7 +188,7 @@ class Rwkv6(Rwkv):
         }
 
     def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
-        """See Rwkv."""
+        """Mix by weights that depend on the token, as do the decays."""
         of = {part: self.weights[f"{name}.time_{part}"] for part in ("maa_w1", "maa_w2", "maa_x")}
         first = torch.tanh((x + (before - x) * of["maa_x"][0]) @ of["maa_w1"])
         parts = first.unflatten(-1, (5, MIX)).transpose(0, 1) @ of["maa_w2"]
@@ -201,7 +201,7 @@ class Rwkv6(Rwkv):
         return inputs, torch.exp(-torch.exp(decay)).unflatten(-1, (self.heads, -1))
 
     def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
-        """See Rwkv."""
+        """Mix by fixed weights: inputs of key and receptance."""
         key, receptance = (
             x + (before - x) * self.weights[f"{name}.time_maa_{part}"][0] for part in "kr"
         )

@@ -47,7 +47,7 @@ def write_report(path: Path, outcomes: Iterable[FamilyOutcome]) -> None:
 
 
 def cell(outcome: FamilyOutcome | None) -> str:
-    """Return the text of a table's cell for an outcome."""
+    """Return the text of a table's cell for an outcome; "not asked" without one."""
     if outcome is None:
         return "not asked"
     whose = {Fault.UPSTREAM: ", upstream's", Fault.OURS: ", **ours**"}
