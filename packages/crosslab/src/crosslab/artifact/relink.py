@@ -47,7 +47,7 @@ def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path
 
 
 def _words(request: LinkRequest) -> list[str]:
-    """Return the compiler's options, without the linker's folder on this machine."""
+    """Return the options of the link, without the linker's folder on this machine."""
     words = [*request.toolchain.cxx[1:], *link_options(request)]
     linker = "--ld-path=/"
     return [

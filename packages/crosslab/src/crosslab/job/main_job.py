@@ -338,7 +338,7 @@ def text_of(job: Job, tokenizer: ChatTokenizer) -> tuple[int, ...]:
 def _prompt_options(
     job: Job, model: Path, tokenizer: ChatTokenizer, prompt: Sequence[int]
 ) -> tuple[str, ...]:
-    """Return the runner's options for the prompt: text, or ids without its tokenizer."""
+    """Return the runner's options for the prompt: text, or ids if the device cannot tokenize."""
     stop = tokenizer.stop_ids
     try:
         words = device_tokenizer(model, job.cache, tokenizer)

@@ -359,7 +359,7 @@ def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
 
 
 def _exact(config: FamilyConfig, values: Mapping[str, F32]) -> ReferenceLlama:
-    """Return the reference without rounding; one that sees has the sample picture."""
+    """Return the reference without rounding; a LLaVA's has the sample picture."""
     if isinstance(config, LlavaConfig):
         numbers = prepare(sample_picture(), config.picture, config.side)
         return ReferenceLlava(config, values, picture=states_of_picture(config, values, numbers))

@@ -124,7 +124,7 @@ class Configuration:
 
     @property
     def cache_options(self) -> dict[str, bool]:
-        """Return the options of the paged KV cache; empty by default: upstream's cache has none."""
+        """Return the paged KV cache's options for int8; empty for float32: upstream's has none."""
         return {"int8_pages": True} if self.kv_cache == "int8" else {}
 
     def row_bytes(self, head_dim: int, item: int = 4) -> int:

@@ -59,7 +59,8 @@ class CallLinearKernels:
         """Transform all TIR functions of a module that have a linear layer.
 
         Raises:
-            RuntimeError: the configuration names no usable folder of kernels.
+            RuntimeError: the configuration names no usable folder of kernels, or weights of a file
+                lack kernels or tiles.
         """
         if self.target.kind.name != "llvm":
             return mod
