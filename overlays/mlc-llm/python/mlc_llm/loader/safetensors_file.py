@@ -80,4 +80,7 @@ def _header(length: bytes, read: Any, path: Path) -> dict[str, Any]:
     if len(length) < _LENGTH_BYTES or not isinstance(header, dict):
         raise ValueError(f"{path} is not a safetensors file")
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+            raise ValueError(f"{path}: tensor {name} lacks its dtype, shape or place")
     return header

@@ -52,9 +52,12 @@ def link_command(triple: str, environ: Mapping[str, str]) -> list[str]:
     It is what CROSS_COMPILATION_CXX says; else clang with lld; else the triple's own g++.
 
     Raises:
-        CrossTargetError: the variable's command is missing, or all of the compilers are.
+        CrossTargetError: the variable's command is malformed or missing, or all compilers are.
     """
-    named = shlex.split(environ.get(LINKER_VARIABLE, ""))
+    try:
+        named = shlex.split(environ.get(LINKER_VARIABLE, ""))
+    except ValueError as error:
+        raise CrossTargetError(f"{LINKER_VARIABLE} is not a command: {error}") from error
     path = environ.get("PATH", os.defpath)
     if named:
         if not shutil.which(named[0], path=path):

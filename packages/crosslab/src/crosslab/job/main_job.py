@@ -393,9 +393,9 @@ def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResu
         vectors = table["vectors"]
         stored = np.asarray(vectors, np.float32) if vectors else np.fromfile(logits, np.float32)
         rows = stored.reshape(len(vectors or tokens), -1)
-    except (ValueError, KeyError, OSError) as error:
+        prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
-    prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
     return RunResult(tokens, words, prompt, rows, prefill, decode, counted, vlen, device)
 
 

@@ -111,7 +111,7 @@ def _check_float(job: Job, kind: str, folder: Path) -> None:
     if job.rounds:
         raise UserError(
             f"{folder}: a model of type {kind!r} is not computed in int8",
-            remedy="leave out --kv-cache, --activations and --offload",
+            remedy="leave out --kv-cache, --activations and --accelerator",
         )
 
 

@@ -22,18 +22,19 @@ from crosslab.run.emulator import GuestMachine
 from groundwork.command_line import Parser
 
 WIDTH = 84
+ABOUT = "Draw the report of a finished main job, or a chat with a finished model."
 #: Options of the chat, which make it the same one each time.
 CHAT = ("chat", "--temperature", "0")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw the report of a finished main job, or a chat with a finished model.
+    """Draw as :data:`ABOUT` says.
 
     Raises:
         UserError: the report or the model is missing, or another version wrote the report.
         LabError: the chat ends in an error.
     """
-    parser = Parser(prog="crosslab picture", description=main.__doc__)
+    parser = Parser(prog="crosslab picture", description=ABOUT)
     parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
     parser.add_argument(

@@ -63,9 +63,22 @@ Layout = Mapping[str, tuple[Segment, ...]]
 """Segments of each parameter that stays in blocks, by the parameter's name."""
 
 
+def _stored_types(model: Path) -> dict[str, str]:
+    """Return the format of each weight in blocks, by the weight's name.
+
+    Raises:
+        UserError: the config's table of formats is malformed.
+    """
+    path = model / CONFIG_FILE
+    types = read_table(path).get(TYPES, {})
+    if not isinstance(types, dict) or not set(map(str, types.values())) <= FILE_TYPES.keys():
+        raise UserError(f"{path}: {TYPES} is not a table of formats: {str(types)[:80]}")
+    return types
+
+
 def logical_shapes(model: Path, stored: StoredWeights) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of an imported model, in weights rather than block bytes."""
-    types: Mapping[str, str] = read_table(model / CONFIG_FILE).get(TYPES, {})
+    types = _stored_types(model)
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape, _ in stored.shapes():
         shapes[name] = shape
@@ -78,7 +91,7 @@ class GgufWeights:
     """The weights of an imported model, each in blocks or as float32."""
 
     def __init__(self, model: Path) -> None:
-        self.types: dict[str, str] = read_table(model / CONFIG_FILE).get(TYPES, {})
+        self.types = _stored_types(model)
         self._model = model
         self._stored = StoredWeights.of_model(model)
 

@@ -74,7 +74,10 @@ def read_hybrid(path: Path) -> HybridConfig:
     if wrong := [names[n] for n, value in own.items() if type(value) is not int or value < 1]:
         raise UserError(f"{path}: {wrong[0]} = {table[wrong[0]]!r} is not a size")
     plain = plain_sizes(path, table)
-    part = (table.get("rope_parameters") or {}).get("partial_rotary_factor", 0.25)
+    rope = table.get("rope_parameters") or {}
+    part: Any = rope.get("partial_rotary_factor", 0.25) if isinstance(rope, dict) else None
+    if type(part) not in (int, float) or not 0 < part <= 1:
+        raise UserError(f"{path}: rope_parameters = {rope!r} has no partial_rotary_factor up to 1")
     return HybridConfig(
         **asdict(plain), family=HYBRID, qk_norm=True, rotary=int(plain.head_dim * part), **own
     )

@@ -8,6 +8,7 @@ the class, through two layers with a GELU between them. The tower is computed in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -121,6 +122,8 @@ def read_llava(path: Path) -> LlavaConfig:
     sizes["image_token_index"] = whole.get("image_token_index", whole.get("image_token_id"))
     if wrong := [n for n, size in sizes.items() if type(size) is not int or size < 1]:
         raise UserError(f"{path}: {wrong[0]} = {sizes[wrong[0]]!r} is not a size")
+    if not _is_number(eps := vision.get("layer_norm_eps", 1e-5)):
+        raise UserError(f"{path}: vision_config.layer_norm_eps = {eps!r} is not a number")
     hidden, side, patch, heads, layers, token = sizes.values()
     if side % patch or hidden % heads or (side // patch) ** 2 < 4:
         raise UserError(f"{path}: the sizes of vision_config do not divide each other")
@@ -134,7 +137,7 @@ def read_llava(path: Path) -> LlavaConfig:
         patch=patch,
         tower_heads=heads,
         tower_layers=layers,
-        tower_eps=vision.get("layer_norm_eps", 1e-5),
+        tower_eps=eps,
         picture=whole.get("picture", {}),
     )
 
@@ -169,12 +172,14 @@ def imported_fields(folder: Path) -> dict[str, Any]:
         )
     filters = dict(zip((2, 3), FILTERS, strict=True))
     names = {"mean": "image_mean", "deviation": "image_std"}
-    colours = {name: table.get(field) for name, field in names.items()}
+    colours: dict[str, Any] = {name: table.get(field) for name, field in names.items()}
     for name, values in colours.items():
-        if not isinstance(values, list) or len(values) != 3 or not all(map(_is_number, values)):
-            raise UserError(f"{path}: {names[name]} = {values!r} is not three numbers")
+        usable = isinstance(values, list) and len(values) == 3 and all(map(_is_number, values))
+        if not usable or (name == "deviation" and 0 in values):
+            raise UserError(f"{path}: {names[name]} = {values!r} is not three numbers to use")
     scale = table.get("rescale_factor", 1 / 255)
-    if (resample := table.get("resample", 3)) not in filters or not _is_number(scale):
+    resample = table.get("resample", 3)
+    if type(resample) is not int or resample not in filters or not _is_number(scale):
         raise UserError(
             f"{path}: resample = {resample!r} and rescale_factor = {scale!r} are not supported"
         )
@@ -183,8 +188,8 @@ def imported_fields(folder: Path) -> dict[str, Any]:
     return {"text_config": text, "picture": about}
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 class LanguageParams(Mapping[str, F32]):

@@ -116,6 +116,8 @@ def main(argv: Sequence[str]) -> int:
         done = _run_all(args, todo, lambda new: write_report(report, merged(known, new)))
         known = merged(known, done)
     selected = [o for o in known if o.key in requested]
+    if not selected:
+        raise UserError(f"{report} has no result of these", remedy="leave out --report-only")
     _answers.print(_terminal(selected))
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     if args.docs:

@@ -23,8 +23,9 @@ def read_report(path: Path) -> list[FamilyOutcome]:
     if not path.is_file():
         return []
     try:
-        return [FamilyOutcome.read(row) for row in json.loads(path.read_text("utf-8"))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        outcomes = [FamilyOutcome.read(row) for row in json.loads(path.read_text("utf-8"))]
+        return sorted(outcomes, key=lambda outcome: _column(outcome.key))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a report of the zoo ({error})", remedy="remove it, or give --json"
         ) from error

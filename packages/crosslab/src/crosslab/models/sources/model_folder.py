@@ -257,7 +257,7 @@ def weight_paths(folder: Path) -> list[Path]:
             names = sorted(
                 set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{index} is not an index of weights: {error!r}") from error
         # An index must not name files outside its folder.
         strange = [n for n in names if not isinstance(n, str) or Path(n).name != n]

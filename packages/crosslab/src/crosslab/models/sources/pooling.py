@@ -27,7 +27,7 @@ def pooling_of(folder: Path) -> dict[str, Any]:
         return {"pooling": "mean", "normalize": True}
     try:
         steps = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in _list(path)]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a list of modules: {error!r}") from error
     kinds = [kind for kind, _ in steps]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
