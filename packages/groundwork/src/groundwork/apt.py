@@ -33,7 +33,7 @@ def refusal() -> str:
 
 
 def command_line(packages: Sequence[str]) -> str:
-    """Return a sentence with the apt-get command that installs the packages, for a user to type."""
+    """Return advice for a user: the apt-get command to type, or packages if apt-get is missing."""
     names = " ".join(packages)
     if shutil.which("apt-get") is None:
         return f"install these packages of Debian: {names}"
@@ -97,7 +97,7 @@ def install(packages: Sequence[str]) -> bool:
 
 
 def size_of(packages: Sequence[str]) -> str:
-    """Return a text with the download size of packages and their missing dependencies."""
+    """Return "N MB to download" for packages and missing dependencies; N is 0 if apt-get fails."""
     files = _output("apt-get", *_INSTALL, "-qq", "--print-uris", *packages).splitlines()
     sizes = [int(words[2]) for line in files if len(words := line.split()) >= 3]
     return f"{sum(sizes) / 1e6:.0f} MB to download"

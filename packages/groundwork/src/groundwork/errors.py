@@ -37,7 +37,7 @@ _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 def printable(text: str) -> str:
-    """Return text that is safe on a terminal: control characters become escapes."""
+    """Return text safe on a terminal: control characters but tab and newline become escapes."""
     return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -76,9 +76,9 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def full_folder(*folders: Path) -> Path | None:
-    """Return the first folder on a full disk, also of temporary files; None if no disk is full.
+    """Return the first folder whose disk has less than 32 MiB free; None without such a folder.
 
-    For failures of programs that do not report a full disk, such as pip.
+    The folder of temporary files comes last. For programs that report no full disk, such as pip.
     """
     candidates = (*folders, Path(tempfile.gettempdir()))
     return next((folder for folder in candidates if shutil.disk_usage(folder).free < _FULL), None)

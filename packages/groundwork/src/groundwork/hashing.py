@@ -31,7 +31,8 @@ def digest(*parts: str | bytes | Path) -> str:
     """Hash strings, bytes, files and folders to a cache key of 16 hexadecimal digits.
 
     The hash includes a file's content, or the sorted relative paths and contents of a folder's
-    files, but not the location of the file or folder, so that clones share a cache.
+    files, but not the location of the file or folder, so that clones share a cache. A missing path
+    counts as an empty folder.
     """
     total = hashlib.sha256()
     for part in parts:

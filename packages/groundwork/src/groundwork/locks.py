@@ -84,7 +84,7 @@ def folder_locked(folder: Path) -> Iterator[None]:
 def locked(
     path: Path, resource: str, *, inheritable: bool = False, wait: bool = True
 ) -> Iterator[bool]:
-    """Hold the lock file ``path`` during the block; yield False if busy and ``wait`` is False."""
+    """Hold a lock as :func:`acquire` does; yield True, or False if busy and ``wait`` is False."""
     try:
         handle = acquire(path, resource, inheritable=inheritable, wait=wait)
     except BlockingIOError:

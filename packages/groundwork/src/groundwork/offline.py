@@ -15,11 +15,7 @@ REMEDY = "type the same command once without --offline"
 
 
 def heed(words: Sequence[str]) -> None:
-    """Set the variables for this process and its children if the words contain ``--offline``.
-
-    Args:
-        words: of the command line; a session's options follow ``--``.
-    """
+    """Set VARIABLES for this process and its children if ``--offline`` follows ``--`` in words."""
     if "--" in words and "--offline" in words[words.index("--") :]:
         os.environ.update(VARIABLES)
 
