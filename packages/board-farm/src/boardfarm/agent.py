@@ -121,7 +121,7 @@ class Agent:
 
 
 def timeout_of(options: Sequence[str]) -> float | None:
-    """Return the time limit of a session in seconds, from the client's options; None: no limit."""
+    """Return the seconds of the option ``-timeout=SECONDS``; None if missing, 0 or not a number."""
     for option in options:
         name, _, value = option.partition("=")
         if name == "-timeout":

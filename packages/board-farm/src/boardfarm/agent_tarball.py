@@ -22,7 +22,7 @@ MODULES = {
 
 
 def write_agent(program: Path, project: Path, folder: Path) -> Path:
-    """Write the agent's tarball; equal programs and sources give equal bytes.
+    """Write the agent's tarball and return its path; equal programs and sources give equal bytes.
 
     Args:
         program: the board's program, from :func:`boardfarm.board_program.build_board`.

@@ -27,12 +27,12 @@ OPTIONS = ("-rdynamic", "-static-libstdc++", "-static-libgcc", "-s")
 
 
 def build_board(tvm_tree: Path, cache: Path, toolchain: Toolchain | None = None) -> Path:
-    """Build the board's program; the same sources are built once.
+    """Build the board's program, and return its path; the same sources are built once.
 
     Args:
         tvm_tree: patched tree.
         cache: folder of finished builds.
-        toolchain: for another machine than riscv64.
+        toolchain: compiler of the target; None: Clang for riscv64.
 
     Raises:
         UserError: the tree or a tool is missing.

@@ -43,6 +43,7 @@ class BoardSession:
     def session(self, client: socket.socket, timeout: float | None) -> str:
         """Serve a client; return "ended", "timeout", or the error that ended the session.
 
+        The session ends START_SECONDS after ``timeout`` seconds, or without it after MOST_SECONDS.
         Candidates run with the rights of the user who started the board.
         """
         with tempfile.TemporaryDirectory(prefix="board-") as folder:
@@ -66,7 +67,7 @@ class BoardSession:
 
     @contextlib.contextmanager
     def _started(self, client: socket.socket, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the session's process and answer its meter during a ``with`` block."""
+        """Start and yield the session's process; a subclass answers its meter during the block."""
         yield self._start(client, [*self.emulator, str(self.program)], self.meter, folder)
 
     def _start(

@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the options after a check of their values."""
+    """Return the options after a check of core and VLEN, and of the number of boards to start."""
     _core(args)
     if args.verb == "up":
         _boards(args)
@@ -127,7 +127,7 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
-    """Return the requested core, and the bits of its vector registers."""
+    """Return the requested core, if any, and the bits of the boards' vector registers."""
     core: Core | None = args.core
     asked = [args.vlen] if args.vlen else []
     return core, vlens_of(asked, [core] if core else [])[0]

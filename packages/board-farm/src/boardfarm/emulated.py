@@ -49,7 +49,7 @@ class EmulatedBoard(BoardSession):
             yield process
 
     def _answer(self, meter: socket.socket, report: Path) -> None:
-        """Answer the guest's timer with costs until the guest ends."""
+        """Answer each request of the guest's timer with the report's cost, or why it has none."""
         try:
             while meter.recv(16):
                 try:

@@ -35,9 +35,10 @@ class Meter:
         return self.core.key if self.core else INSTRUCTIONS
 
     def read(self, report: Path) -> int:
-        """Return the cost of the regions in a report.
+        """Return the cost of the regions in a report, in :attr:`unit`.
 
         Raises:
+            KeyError: the report lacks a field.
             ValueError: the report is missing or counts several threads, or the core's table lacks
                 the cost of an instruction: a candidate must not win by instructions without a cost.
         """

@@ -15,7 +15,7 @@ def trees(*more: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:
 
     Args:
         more: further options of :func:`recipe_options`.
-        changes: changed fields by option.
+        changes: by option, the fields of ``add_argument`` that change.
     """
     hidden = {"help": argparse.SUPPRESS}
     defaults: dict[str, Mapping[str, Any]] = {"tvm_tree": {"required": False}, "release": hidden}

@@ -50,7 +50,7 @@ class FarmProcess:
         return start_of(self.pid) == self.started
 
     def end(self) -> None:
-        """End the process and its children."""
+        """End the process and its children: by SIGTERM, or after END_SECONDS by SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.alive:
                 return
@@ -114,7 +114,7 @@ def start_of(pid: int) -> str:
 
 
 def start_process(module: str, arguments: Sequence[str], log: Path) -> FarmProcess:
-    """Start a Python module in a new session, with its output in a file."""
+    """Start ``python -m module`` as leader of a new POSIX session; append its output to ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         process = subprocess.Popen(
@@ -170,7 +170,7 @@ class SchedulerState:
 
 
 def start_scheduler(address: Address, file: Path) -> SchedulerState:
-    """Start a Dask scheduler, wait until it answers, and keep its state.
+    """Start a Dask scheduler, write its state to ``file``, and wait until it answers.
 
     Raises:
         LabError: the scheduler does not answer; the message has its last lines.
@@ -194,7 +194,7 @@ def await_boards(state: FarmState, wanted: int) -> None:
     """Wait until ``wanted`` boards have joined the tracker.
 
     Raises:
-        LabError: a board ends, or too few boards join in time.
+        LabError: a board of this machine ends, or too few boards join within START_SECONDS.
     """
 
     def joined() -> bool:
@@ -249,7 +249,7 @@ def free_port() -> int:
 
 
 def last_lines(log: Path) -> str:
-    """Return the last lines of a log, as the end of a message."""
+    """Return the end of a message: the last lines of a log, or "it said nothing"."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
     except OSError:

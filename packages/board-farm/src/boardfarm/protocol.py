@@ -65,10 +65,10 @@ class TrackerConnection:
             raise
 
     def ask(self, *request: Any) -> Any:
-        """Send a request and return the answer.
+        """Send a request, a TrackerCode and its values, and return the decoded answer.
 
         Raises:
-            OSError: the connection broke.
+            OSError: the connection broke, or the answer is not JSON.
         """
         data = json.dumps(request).encode()
         self.socket.sendall(struct.pack("<i", len(data)) + data)
@@ -170,7 +170,7 @@ def read_bytes(connection: socket.socket, size: int) -> bytes:
     """Read ``size`` bytes from a connection.
 
     Raises:
-        OSError: the connection broke, or ``size`` exceeds MOST_BYTES.
+        OSError: the connection broke, or ``size`` is negative or exceeds MOST_BYTES.
     """
     if not 0 <= size <= MOST_BYTES:
         raise ConnectionError(f"a message claims {size} bytes; at most {MOST_BYTES} are allowed")

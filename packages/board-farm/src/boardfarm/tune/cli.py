@@ -141,7 +141,7 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
 
 
 def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
-    """Restart this process with the tree's Python if ``tvm`` comes from another tree."""
+    """Restart this process with the tree's ``tvm`` if another ``tvm`` is imported."""
     if tree is None or not (tree / "python" / "tvm" / "__init__.py").is_file():
         problem = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
         raise UserError(problem, remedy="run nox -s farm -- tune FILE, or give --tvm-tree DIR")
@@ -193,7 +193,8 @@ def read_functions(file: Path) -> dict[str, Any]:
     """Return the TIR functions of a TVMScript file by name.
 
     Raises:
-        UserError: the file cannot be read, or has no function, or a shape that is not static.
+        UserError: the file cannot be read, is not TVMScript, or has no function, or a function has
+            a shape that is not static.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -227,7 +228,7 @@ def read_functions(file: Path) -> dict[str, Any]:
 
 
 def table(done: Sequence[Tuned], measure: str) -> list[str]:
-    """Return a table of each function's cost before and after, its trials and its rejections."""
+    """Return Markdown lines: cost before and after and trials of functions, totals, rejections."""
     lines = [
         f"| function | before, {measure} | after | times fewer | trials | rejected |",
         "|---|---|---|---|---|---|",

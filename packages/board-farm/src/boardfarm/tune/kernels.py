@@ -56,7 +56,10 @@ _console = Console(stderr=True, highlight=False)
 def cases_of(
     configs: Sequence[LlamaConfig], kernels: Sequence[str], rows: Sequence[int]
 ) -> list[Case]:
-    """Return the distinct calls of the kernels in the linear layers of models."""
+    """Return the distinct calls of kernels in the linear layers of models, for each number of rows.
+
+    A layer with more than OUTPUTS outputs counts with OUTPUTS, and those of its last partial TILE.
+    """
     layers = dict[tuple[int, int], None]()
     for config in configs:
         for outputs, inputs in (*config.linear_layers, (config.vocab, config.hidden)):
@@ -86,7 +89,10 @@ class KernelTuner:
     def cycles(
         self, values: Mapping[str, int], cases: Sequence[Case]
     ) -> dict[Case, tuple[int, ...]]:
-        """Return the cycles of calls: of the pipeline, or else two sums, serial first."""
+        """Return each call's cycles of the pipeline, or serial and vec_serial cycles without one.
+
+        ``values`` replace parameters of kernels.toml.
+        """
         counted = self.known.setdefault(tuple(with_values(values).values()), {})
         if missing := [case for case in cases if case not in counted]:
             with tempfile.TemporaryDirectory(prefix="tune-") as folder:
@@ -112,7 +118,7 @@ class KernelTuner:
         return np.split(numbers, ends[:-1])
 
     def difference(self, values: Mapping[str, int], cases: Sequence[Case], seed: int) -> str:
-        """Return a text on the first call whose result differs from today's; "" if none does.
+        """Return a text on a call whose result differs from that of kernels.toml's values, or "".
 
         Results that differ only by the order of float32 sums count as equal.
         """
@@ -161,7 +167,7 @@ class KernelTuner:
         return f"{gain}; taken"
 
     def timed(self) -> list[Timed]:
-        """Return the cycles of every call with today's values and with the best values."""
+        """Return every call's cycles with the values of kernels.toml and with the best values."""
         before, after = self.cycles({}, self.cases), self.cycles(self.best, self.cases)
         return [Timed(c.kernel, c.sizes, before[c][0], after[c][0]) for c in self.cases]
 
@@ -177,7 +183,7 @@ def geometric_mean(ratios: Sequence[float]) -> float:
 
 
 def table(timed: Sequence[Timed]) -> list[str]:
-    """Return the gains by kernel and rows, as lines of Markdown."""
+    """Return Markdown lines: cycles before divided by cycles after, by kernel and rows."""
     lines = ["| kernel | rows | calls | mean | least | most |", "|---|---|---|---|---|---|"]
     for kernel, rows in dict.fromkeys((entry.kernel, entry.sizes[0]) for entry in timed):
         ratios = [o.before / o.after for o in timed if (o.kernel, o.sizes[0]) == (kernel, rows)]

@@ -43,7 +43,7 @@ class TrialAttempt:
         self._left, self._future = ATTEMPTS, submit()
 
     def done(self) -> bool:
-        """Return True if the trial has ended; start it again if its session was lost."""
+        """Return True if the trial has ended; else, if its session was lost, start it again."""
         if not self._future.done():
             return False
         if self._outcome()[1].startswith(LOST) and self._left > 1:
@@ -54,7 +54,7 @@ class TrialAttempt:
         return True
 
     def result(self) -> tuple[int, str]:
-        """Wait for the trial; return the cost, or 0 and a reason."""
+        """Wait for the trial; return the cost and "", or 0 and the reason of the rejection."""
         while True:
             cost, reason = self._outcome()
             if self.done():
@@ -109,7 +109,7 @@ class FarmFuture(PyRunnerFuture):  # type: ignore[misc]
         return self.attempt.done()
 
     def result(self) -> Any:
-        """Return the cost in seconds, 1e9 of the board's unit each, or the reason of a failure."""
+        """Return a RunnerResult: the cost in seconds, 1e-9 a unit, or the reason of a failure."""
         cost, reason = self.attempt.result()
         return RunnerResult(None, reason) if reason else RunnerResult([cost / 1e9], None)
 

@@ -188,10 +188,10 @@ def buffers_of(function: tirx.PrimFunc) -> list[Any]:
 
 
 def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
-    """Return the answer and cost of the untuned function, on the inputs of search and check.
+    """Return outputs and cost of the untuned function, on the inputs of search and check.
 
     Raises:
-        LabError: the function does not run.
+        LabError: the function hangs, or ends ATTEMPTS sessions.
     """
     lost = ""
     # Repeat lost sessions, as for a candidate: a killed board is not the function's fault.

@@ -58,7 +58,7 @@ class VectorizeOneLoop(PyScheduleRule):  # type: ignore[misc]
 
 
 def _is_choice(sch: Any, block: Any) -> bool:
-    """Return True if a large block has plain static loops, and the last is not contiguous."""
+    """Return True for a block of LEAST_SHARE or more: serial loops, the last not contiguous."""
     loops = [sch.get(loop) for loop in sch.get_loops(block)]
     plain = loops and all(loop.kind == tvm.tirx.ForKind.SERIAL for loop in loops)
     if not plain or len(loops) != len(sch.get(block).iter_vars) or _is_contiguous(loops[-1]):
