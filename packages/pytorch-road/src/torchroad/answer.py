@@ -40,7 +40,7 @@ class CountedPhase:
 
     @property
     def figures(self) -> dict[str, int | None]:
-        """The phase's instructions and cycles by unit."""
+        """The phase's instructions and serial cycles by unit; None if not counted."""
         return {
             "instructions": self.counts.insns if self.counts else None,
             "cycles": self.cycles.serial if self.cycles else None,
@@ -65,7 +65,7 @@ class CountedAnswer:
 def count_phases(
     counted: Measurement | None, prefills: int, names: Mapping[str, int], core: Core | None
 ) -> tuple[CountedPhase, ...]:
-    """Return the counts of a run's first calls, and of a call after them.
+    """Return the counts of a run's first calls together, and the mean of the calls after them.
 
     Args:
         counted: measured calls of a run; None without counting.

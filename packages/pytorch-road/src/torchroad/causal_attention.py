@@ -57,7 +57,7 @@ def last_row(x: Any) -> Any:
 
 
 def page_attention(program: Any, cases: Sequence[Mapping[str, Any]]) -> AttentionSizes:
-    """Replace every attention of a program by attention that reads a paged cache.
+    """Replace every attention of a program by one that reads a paged cache; return its sizes.
 
     Args:
         program: torch's ``ExportedProgram``; the function changes its graph.
@@ -134,7 +134,10 @@ def _check_causal(program: Any, node: Any, cases: Sequence[Mapping[str, Any]]) -
 
 
 def is_causal(mask: Any, also_causal: bool = False) -> bool:
-    """Return True if a mask [..., n, n], true or 0 for visible keys, hides just the later keys."""
+    """Return True if a mask [..., n, n], true or 0 for visible keys, hides just the later keys.
+
+    With ``also_causal``, the operator itself hides them: the mask need only show the other keys.
+    """
     seen = mask if mask.dtype == torch.bool else mask == 0
     hidden = ~mask if mask.dtype == torch.bool else mask <= HIDDEN
     lower = torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
@@ -193,7 +196,7 @@ def evaluate(program: Any, nodes: Sequence[Any], inputs: Mapping[str, Any]) -> d
 def _unrepeated(
     program: Any, attentions: Sequence[Any], inputs: Mapping[str, Any]
 ) -> dict[Any, tuple[Any, Any]]:
-    """Return each attention's keys and values before heads are repeated for several queries."""
+    """Return each attention's nodes of keys and values before their heads are repeated."""
     chains = {node: [_chain(link) for link in node.args[1:3]] for node in attentions}
     nodes = {link for pair in chains.values() for chain in pair for link in chain}
     values = evaluate(program, list(nodes), inputs)

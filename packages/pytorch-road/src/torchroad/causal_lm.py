@@ -33,7 +33,7 @@ class CausalLM(nn.Module):  # type: ignore[misc]
 
 
 def read_causal_lm(folder: Path, prompt: Sequence[int]) -> tuple[Any, ...]:
-    """Read a model from a folder in Hugging Face's layout; return a factory's value.
+    """Read a folder in Hugging Face's layout; return (module, inputs, dynamic) as a factory does.
 
     Raises:
         UserError: transformers is missing, or cannot read the folder.

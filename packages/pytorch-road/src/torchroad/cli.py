@@ -101,7 +101,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 1 if an output differs from torch's.
+    """Run the command; return 1 if outputs differ from torch's, or tokens from the main job's.
 
     Raises:
         UserError: an option or the model is wrong, or torch or a tool is missing.
@@ -254,13 +254,13 @@ def on_device(
 
 
 def relative_error(found: Any, exact: Any) -> float:
-    """Return the largest difference of an output, relative to its largest value."""
+    """Return the largest difference, divided by the largest magnitude in ``exact``."""
     largest = max(float(np.abs(exact).max(initial=0.0)), 1e-30)
     return float(np.abs(found - exact).max(initial=0.0)) / largest
 
 
 def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
-    """Return the main job's recipe for the same weights."""
+    """Print how the main job compiles, and return its recipe for the same weights."""
     road = "through MLC-LLM" if recipe.mlc_tree else "by the project's own definition"
     _progress.print(f"main job, {road}")
     context = int(program.about["language"]["context"])
@@ -290,9 +290,6 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
 
 def model_of(args: argparse.Namespace) -> TorchModel:
     """Return the model that the options name; import one for transformers into the cache.
-
-    Args:
-        args: options of :func:`parser`.
 
     Raises:
         UserError: the model does not exist, or an option does not fit it.

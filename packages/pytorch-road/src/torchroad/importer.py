@@ -175,6 +175,8 @@ def check_operators(program: Any) -> None:
 def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]]:
     """Return a program as TVM's module with parameters last, and the parameters by name.
 
+    ``cache`` is the variable of the paged KV cache that the program's attention reads, if any.
+
     Raises:
         UserError: an operator cannot be converted; the message names its place.
         LabError: TVM's importer fails.
@@ -248,7 +250,7 @@ Made = tuple[Any, dict[str, Any], dict[str, Any]]
 
 
 def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
-    """Return a model's module with the function ``main``, its parameters, and its description."""
+    """Return a model's module with ``main``, its parameters, its description; write its cases."""
     steps = steps if example.feeds else 1
     program, module, params = function_of(example, bounds)
     names, main = input_names(program), module["main"]

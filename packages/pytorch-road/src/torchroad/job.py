@@ -185,7 +185,10 @@ def judge_answer(
 def compare(
     outputs: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
 ) -> tuple[float, bool]:
-    """Return the largest relative difference of all outputs, and whether it is within bounds."""
+    """Return the largest error, relative to its output's largest value; True if <= TOLERANCE.
+
+    Other names, shapes or dtypes, and a NaN on one side only, are an infinite error.
+    """
     if {n: (v.shape, v.dtype) for n, v in outputs.items()} != {
         n: (v.shape, v.dtype) for n, v in expected.items()
     }:

@@ -50,13 +50,13 @@ class _Mover(relax.PyExprMutator):  # type: ignore[misc]
         self.module, self.other = module, builder
 
     def visit_global_var_(self, var: Any) -> Any:
-        """Return the other module's name of a function."""
+        """Add a called function to the other module, and return its name there."""
         called = self.module[var].without_attr("global_symbol")
         return self.other.add_func(called, var.name_hint)
 
 
 def moved(module: Any, builder: Any) -> Any:
-    """Return a module's ``main``, whose called functions the builder of another module gets."""
+    """Return a module's ``main``; add the functions it calls to another module's builder."""
     return _Mover(module, builder).visit_expr(module["main"])
 
 

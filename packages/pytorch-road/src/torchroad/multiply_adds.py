@@ -69,7 +69,12 @@ def multiply_adds(library: CompiledModel, entry: str, sizes: Mapping[str, int]) 
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """Return the value of an extent in Python's arithmetic, such as ``n*4``."""
+    """Return the value of an extent in Python's arithmetic, such as ``n*4``.
+
+    Raises:
+        ValueError: the text has other parts than integers, names, and operators of two operands.
+        KeyError: ``sizes`` lacks a name, or the operator is not one of ``+ - * // %``.
+    """
 
     def value(node: ast.AST) -> int:
         match node:

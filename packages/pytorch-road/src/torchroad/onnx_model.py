@@ -101,7 +101,7 @@ def import_onnx(
         the module; the parameters; the names of each function's inputs.
 
     Raises:
-        UserError: the importer lacks an operator, or cannot convert it; the message names it.
+        UserError: TVM lacks an operator, or cannot import or compile it; the message names it.
     """
     load_pass("vectors.elementary")  # it registers accurate code for some functions
     converted = {name: _converted(*given) for name, given in functions.items()}
@@ -220,7 +220,7 @@ class _Products(relax.PyExprMutator):  # type: ignore[misc]
         return relax.transform.DeadCodeElimination()(self.builder_.get())
 
     def visit_call_(self, call: Any) -> Any:
-        """Return the product of a convolution, and other calls as they are."""
+        """Return the product of a symmetrically padded convolution, and other calls as they are."""
         call = super().visit_call_(call)
         if getattr(call.op, "name", "") != "relax.nn.conv2d":
             return call

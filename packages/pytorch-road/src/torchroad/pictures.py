@@ -46,7 +46,7 @@ class Options:
     labels: tuple[str, ...]
 
     def name(self, number: int) -> str:
-        """Return the name of a class."""
+        """Return the name of a class; ``class N`` without a label."""
         return self.labels[number] if number < len(self.labels) else f"class {number}"
 
     def number(self, name: str) -> int:
@@ -65,7 +65,7 @@ class Options:
 
 
 def add_options(add: Any) -> None:
-    """Add the options on pictures to a command line."""
+    """Add the options on pictures by ``add``, the ``add_argument`` of a parser."""
     add("--image", type=Path, metavar="FILE", help="picture that a classifier in ONNX classifies")
     add(
         "--accelerator", metavar="DEVICE",
@@ -83,7 +83,7 @@ def add_options(add: Any) -> None:
 
 
 def read_options(args: argparse.Namespace) -> Options | None:
-    """Return the options on pictures, or None without a picture.
+    """Return the options on pictures, or None without ``--image`` and ``--accelerator``.
 
     Raises:
         UserError: an option needs another option, or a file is missing.
@@ -155,7 +155,7 @@ def read_picture(file: Path, shape: tuple[int, int, int]) -> Picture:
 
 
 def files_of(folder: Path, most: int) -> list[Path]:
-    """Return the pictures in a folder and its folders, at most a number, spread over them all.
+    """Return ``most`` pictures in a folder and its folders, spread over them all; fewer: all.
 
     Raises:
         UserError: the folder has no picture.
@@ -169,7 +169,7 @@ def files_of(folder: Path, most: int) -> list[Path]:
 
 
 def pictures_of(options: Options, shape: tuple[int, int, int]) -> list[Picture]:
-    """Return the pictures of the calibration, or the image without a folder of them."""
+    """Return the pictures of ``--calibration``, or else of ``--image``; [] without both."""
     if options.calibration:
         files = files_of(options.calibration, MOST_CALIBRATED)
         return [read_picture(file, shape) for file in files]
@@ -190,7 +190,7 @@ def calibrated(model: Path, feeds: Sequence[Mapping[str, NDArray[Any]]], device:
 
 
 def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the classes' probabilities of a classifier's output, by softmax if it has none."""
+    """Return a classifier's output if it is probabilities, which sum to 1; else its softmax."""
     flat = np.asarray(logits, dtype=np.float64).ravel()
     if (flat >= 0).all() and abs(flat.sum() - 1) < 1e-3:
         return flat
@@ -231,7 +231,7 @@ def told_of_parts(steps: Sequence[Any], clock: float) -> str:
 
 
 def classes_table(columns: dict[str, NDArray[np.float64]], options: Options) -> Table:
-    """Return the likeliest classes of the first column, with the probabilities of all columns."""
+    """Return the SHOWN likeliest classes of the first column, with all columns' probabilities."""
     first = next(iter(columns.values()))
     assert options.image is not None
     table = Table(title=f"classes of {options.image.name}", title_justify="left")

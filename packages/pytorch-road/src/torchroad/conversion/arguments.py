@@ -11,7 +11,7 @@ Converter = Callable[[Any, Any], Any]
 
 
 def argument(node: Any, importer: Any, place: int, name: str, default: Any = None) -> Any:
-    """Return an operator's argument by position or name."""
+    """Return an argument by position or name, a node as its variable; ``default`` if absent."""
     if len(node.args) > place:
         return importer._retrieve_args(node.args[place])
     if name in node.kwargs:

@@ -192,7 +192,7 @@ def _linear(node: Any, importer: Any) -> Any:
 
 
 def _rows(x: Any, builder: Any) -> Any:
-    """Return data with at least two axes."""
+    """Return ``x``, or [1, k] for a vector [k]."""
     if len(x.ty.shape) > 1:
         return x
     return builder.emit(relax.op.expand_dims(x, 0))

@@ -42,7 +42,7 @@ class Window:
         return math.prod(self.kernel)
 
     def outputs(self, image: Sequence[Any]) -> list[Any]:
-        """Return the sizes of the convolution's output for an image."""
+        """Return the sizes of the convolution's output for an image of these sizes."""
         axes = zip(image, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in axes]
 

@@ -68,7 +68,7 @@ def _computed_in(node: Any) -> str | None:
 
 
 def checked(node: Any, result: Any, importer: Any) -> Any:
-    """Return an operator's result after a check of shape and dtype; int32 and int64 are cast.
+    """Return an operator's result, checked; int32 and int64, and int8 for bool, are cast.
 
     Raises:
         TypeError: the result's shape or dtype differs from torch's.
@@ -102,11 +102,7 @@ def _check_shape(wanted: Any, found: Any) -> None:
 
 
 def _constant(value: Callable[[Any], Any]) -> Any:
-    """Return a converter of an operator that makes a tensor of a single number.
-
-    Args:
-        value: returns the number for a node.
-    """
+    """Return a converter of an operator that makes a tensor of a single number, ``value(node)``."""
 
     def convert(node: Any, importer: Any) -> Any:
         number, dtype, shape = value(node), dtype_of(node), shape_of(node, importer)

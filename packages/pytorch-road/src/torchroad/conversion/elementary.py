@@ -37,7 +37,7 @@ FAR = 1e9
 
 
 def each(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """Return a tensor expression that applies a function to each element."""
+    """Return a function of a tensor that applies ``function`` to each element."""
     return lambda x: te.compute(x.shape, lambda *i: function(x(*i)), name=name)
 
 
@@ -138,5 +138,5 @@ def _power_of_square(x: Any, factor: float) -> Any:
 
 
 def with_sign(size: Any, x: Any) -> Any:
-    """Return a number with the sign of another one."""
+    """Return the float32 with the magnitude of ``size`` and the sign of ``x``."""
     return tirx.call_llvm_pure_intrin("float32", "llvm.copysign", size, x)

@@ -23,12 +23,12 @@ MOST_INT = (1 << 31) - 1
 
 
 def larger(x: Any, y: Any) -> Any:
-    """Return the larger of two numbers, or NaN."""
+    """Return the larger of two numbers; NaN if one is NaN."""
     return _of_two(x, y, "llvm.maximum", tirx.max)
 
 
 def smaller(x: Any, y: Any) -> Any:
-    """Return the smaller of two numbers, or NaN."""
+    """Return the smaller of two numbers; NaN if one is NaN."""
     return _of_two(x, y, "llvm.minimum", tirx.min)
 
 
@@ -42,12 +42,12 @@ def _floats(dtype: Any) -> bool:
 
 
 def least_of(dtype: str) -> Any:
-    """Return the least number of a dtype."""
+    """Return the least number of a dtype: -infinity for floats."""
     return tirx.const(-math.inf, dtype) if _floats(dtype) else tirx.min_value(dtype)
 
 
 def most_of(dtype: str) -> Any:
-    """Return the largest number of a dtype."""
+    """Return the largest number of a dtype: infinity for floats."""
     return tirx.const(math.inf, dtype) if _floats(dtype) else tirx.max_value(dtype)
 
 
@@ -107,7 +107,7 @@ def _pair(x: Any, y: Any, operator: Callable[..., Any], node: Any, importer: Any
 
 
 def extreme(reduced: Callable[..., Any]) -> Converter:
-    """Return a converter of the largest or the smallest element over some axes."""
+    """Return a converter of the reduction over some axes by ``reduced``: LARGEST or SMALLEST."""
 
     def convert(node: Any, importer: Any) -> Any:
         axes = argument(node, importer, 1, "dim")
@@ -153,7 +153,7 @@ def keys(x: Any, negated: bool) -> Any:
 
 
 def integers_of(x: Any, importer: Any, *, most: bool) -> Any:
-    """Return integers of which the largest belongs to the largest or the smallest element."""
+    """Return integers, the largest for the largest element; unless ``most``, for the smallest."""
     builder = importer.block_builder
     if str(x.ty.dtype) == "float32":
         return builder.emit_te(keys, x, not most, primfunc_name_hint="keys")
@@ -162,7 +162,7 @@ def integers_of(x: Any, importer: Any, *, most: bool) -> Any:
 
 
 def place_of_extreme(most: bool) -> Converter:
-    """Return a converter of the index of the largest or the smallest element."""
+    """Return a converter of the index of the largest element; unless ``most``, the smallest."""
 
     def convert(node: Any, importer: Any) -> Any:
         builder, x = importer.block_builder, importer.env[node.args[0]]
@@ -178,13 +178,13 @@ def place_of_extreme(most: bool) -> Converter:
 
 
 def extreme_and_place(most: bool) -> Converter:
-    """Return a converter of the largest or the smallest element of an axis, and its index."""
+    """Return a converter of an axis's largest element, unless ``most`` smallest, and its index."""
     value, place = extreme(LARGEST if most else SMALLEST), place_of_extreme(most)
     return lambda node, importer: (value(node, importer), place(node, importer))
 
 
 def in_order(node: Any, importer: Any) -> tuple[Any, Any]:
-    """Convert a sort; equal elements keep their order."""
+    """Convert a sort to elements and their indices; equal elements keep their order."""
     stable = node.target.__name__ == "sort.stable"
     axis = argument(node, importer, 2 if stable else 1, "dim", -1)
     descending = bool(argument(node, importer, 3 if stable else 2, "descending", False))
@@ -192,7 +192,7 @@ def in_order(node: Any, importer: Any) -> tuple[Any, Any]:
 
 
 def most_in_order(node: Any, importer: Any) -> tuple[Any, Any]:
-    """Convert the search of some of the largest or smallest elements."""
+    """Convert ``topk``: some of the largest or smallest elements, in order, and their indices."""
     builder, count = importer.block_builder, node.args[1]
     x = importer.env[node.args[0]]
     axis = argument(node, importer, 2, "dim", -1) % len(x.ty.shape)
@@ -212,7 +212,7 @@ def _ordered(x: Any, axis: int, descending: bool, importer: Any) -> tuple[Any, A
 
 
 def running_extreme(most: bool) -> Converter:
-    """Return a converter of the largest or smallest element so far, and its last index."""
+    """Return a converter of the largest so far, unless ``most`` smallest, and its last index."""
 
     def convert(node: Any, importer: Any) -> Any:
         builder, x, axis = importer.block_builder, importer.env[node.args[0]], node.args[1]

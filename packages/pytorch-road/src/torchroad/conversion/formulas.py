@@ -107,8 +107,7 @@ def softmax(x: Any, masked: bool = False) -> Any:
 def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
     """Normalize over the last axis; gamma and beta are [width] or None.
 
-    The variance is the mean square of the differences from the mean. The difference of the mean
-    square and the squared mean would lose the digits that a large mean has.
+    The variance comes from differences to the mean: squares of a large mean would lose its digits.
     """
     rows, width = x.shape[:-1], x.shape[-1]
     k, m, j = (te.reduce_axis((0, width), name=name) for name in "kmj")

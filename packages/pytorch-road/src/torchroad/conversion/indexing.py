@@ -23,12 +23,12 @@ Indices = Iterator[tuple[Any, Any]]
 
 
 def _along(node: Any, importer: Any) -> Indices:
-    """Yield the indices along an axis of the first argument, and the axis's size."""
+    """Yield the node of indices along an axis of the first argument, and the axis's size."""
     yield node.args[2], importer.env[node.args[0]].ty.shape[node.args[1]]
 
 
 def _rows(node: Any, importer: Any) -> Indices:
-    """Yield the row indices of a table, and the number of its rows."""
+    """Yield the node of a table's row indices, and the number of its rows."""
     yield node.args[1], importer.env[node.args[0]].ty.shape[0]
 
 
@@ -40,7 +40,7 @@ def _of_axes(node: Any, importer: Any) -> Indices:
 
 
 def _of_all(node: Any, importer: Any) -> Indices:
-    """Yield the indices into a flattened tensor, and the number of its elements."""
+    """Yield the node of indices into a flattened tensor, and the number of its elements."""
     yield node.args[1], math.prod(importer.env[node.args[0]].ty.shape, start=1)
 
 
@@ -172,7 +172,7 @@ def put_at_indices(node: Any, importer: Any) -> Any:
     """Convert ``index_put.default``: integers for some axes, or a mask of neighbouring axes.
 
     Raises:
-        TypeError: each true element of a mask has a value of its own.
+        TypeError: a mask is beside other indices, or its true elements have values of their own.
     """
     builder, (x, values) = importer.block_builder, (importer.env[node.args[i]] for i in (0, 2))
     adds = len(node.args) > 3 and bool(node.args[3])
@@ -226,7 +226,9 @@ Chosen = tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]]]
 
 
 def chosen(x: Any, places: Sequence[Any], axes: Sequence[int]) -> Chosen:
-    """Return the shape of the elements at indices of some axes, and their places in the data.
+    """Return the shape of the elements at indices of some axes, and a function to their places.
+
+    The function maps an element's indices in the result to its indices in ``x``.
 
     Args:
         x: data.

@@ -68,7 +68,7 @@ def _reason(name: str) -> str:
 def with_places(
     own: Mapping[str, Converter], known: Collection[str], inputs: Collection[str]
 ) -> dict[str, Converter]:
-    """Return converters that name their operator and its place if they fail.
+    """Return converters that check indices and results, and name operator and place if they fail.
 
     Args:
         own: the project's converters by operator; TVM's importer converts the other operators.

@@ -38,7 +38,7 @@ class Windows:
 
 
 def maximum_pool(axes: int) -> Converter:
-    """Return a converter of the maxima of windows of the last axes."""
+    """Return a converter of the maxima of windows of the last ``axes`` axes."""
 
     def convert(node: Any, importer: Any) -> Any:
         window = of_axes(node.args[1], axes)

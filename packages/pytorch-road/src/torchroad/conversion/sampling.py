@@ -67,7 +67,7 @@ class Sampler:
         return place if self.interpolation is Interpolation.CUBIC else self.padded(place, size)
 
     def padded(self, place: Any, size: Any) -> Any:
-        """Return a position that padding moves into the image; zeros move none."""
+        """Return a position after padding moves it into the image; unchanged with ZEROS."""
         if self.padding is Padding.ZEROS:
             return place
         if self.padding is Padding.REFLECTION:
@@ -81,7 +81,7 @@ class Sampler:
         return tirx.min(tirx.max(place, const(0)), size - const(1))
 
     def element(self, place: Any, tap: Any, size: Any) -> Any:
-        """Return the index of one of the elements that a position reads; -1 beyond the image."""
+        """Return the index of the ``tap``-th element that a position reads; -1 beyond the image."""
         if self.interpolation is Interpolation.NEAREST:
             index = te.nearbyint(place)
         elif self.interpolation is Interpolation.LINEAR:
@@ -93,7 +93,7 @@ class Sampler:
         return tirx.Cast("int32", tirx.Select(near >= size, const(-1), near))
 
     def share(self, place: Any, tap: Any) -> Any:
-        """Return the weight of one of the elements that a position reads."""
+        """Return the weight of the ``tap``-th element that a position reads."""
         if self.interpolation is Interpolation.NEAREST:
             return const(1)
         rest = place - te.floor(place)

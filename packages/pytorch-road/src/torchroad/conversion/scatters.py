@@ -21,7 +21,7 @@ REDUCTIONS = {
 
 
 def scattered(reduction: str) -> Converter:
-    """Return a converter of an operator that writes or adds elements."""
+    """Return a converter of an operator that writes ("update") or adds ("add") elements."""
 
     def convert(node: Any, importer: Any) -> Any:
         x, axis, indices, values = importer.retrieve_args(node)
