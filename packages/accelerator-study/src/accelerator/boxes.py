@@ -110,7 +110,7 @@ def transfers(
 
 
 def _zeros(memory: MemoryId, sram: int, dram: int, rows: int, size: int) -> Iterator[Transfer]:
-    """Yield transfers that move nothing, and whose padding is rows of zeros."""
+    """Yield LOADs that move no data; their padding is ``rows`` rows of ``size`` zeros each."""
     for row in range(0, rows, MOST_PADDING):
         count = min(MOST_PADDING, rows - row)
         yield Transfer(Opcode.LOAD, memory, sram + row * size, dram, 0, size, size, pad_above=count)

@@ -350,7 +350,7 @@ class _State:
         (self.stored if store else self.loaded).add(index, ranges)
 
     def _load_micro_ops(self, index: int, transfer: Transfer) -> None:
-        """Keep the micro-ops that an instruction loads, with their values before the run."""
+        """Keep the micro-ops that an instruction loads; refuse those that the stream stored."""
         if not transfer.elements:
             return
         element = self.device.element(MemoryId.MICRO_OP)

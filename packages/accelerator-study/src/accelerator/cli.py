@@ -185,7 +185,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _given(path: Path, content: str) -> Path:
-    """Return the path, or refuse it if no file is there."""
+    """Return the path, or refuse it if no file is there; ``content`` is for the message."""
     if not path.is_file():
         raise AcceleratorError(
             f"{path}: the file does not exist", remedy=f"give the path of {content}"

@@ -72,7 +72,7 @@ def draw_timeline(path: Path, device: Device, studied: Sequence[StudiedLayer]) -
 
 
 def busy(studied: Sequence[StudiedLayer], columns: int) -> Any:
-    """Return the part of each column of the time in which a queue works: rows x columns."""
+    """Return the part of the time of each of ``columns`` columns in which each of ROWS works."""
     ends = np.cumsum([each.count * each.timing.cycles for each in studied])
     edges, work = np.linspace(0, ends[-1], columns + 1), np.zeros((len(ROWS), columns + 1))
     for layer, end in zip(studied, ends, strict=True):

@@ -55,7 +55,7 @@ class _Spec(ctypes.Structure):
 
 
 def spec_of(target: Device | MatrixUnit) -> tuple[int, ...]:
-    """Return the block of a product, then the depths of the buffers; a matrix unit has none."""
+    """Return the sides of a step's block, then the depths of the buffers; 0 for a matrix unit."""
     if isinstance(target, MatrixUnit):
         return (target.rows, target.inputs, target.rows, 0, 0, 0, 0)
     depths = (MemoryId.MICRO_OP, MemoryId.WEIGHT, MemoryId.INPUT, MemoryId.ACCUMULATOR)

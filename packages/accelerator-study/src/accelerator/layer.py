@@ -141,12 +141,12 @@ class Geometry:
 
     @property
     def kernel(self) -> int:
-        """The positions of the kernel."""
+        """The number of positions of the kernel."""
         return self.rows.kernel * self.columns.kernel
 
     @property
     def sums(self) -> int:
-        """The accumulator elements of a bundle."""
+        """The number of accumulator elements of a bundle."""
         return self.rows.outputs * self.columns.outputs * self.outputs
 
 
@@ -167,7 +167,7 @@ class LinearLayer:
 
     @property
     def summands(self) -> int:
-        """The products of a sum."""
+        """The number of products in a sum."""
         return self.inputs
 
     @property
@@ -193,7 +193,7 @@ class LinearLayer:
         return values, random.integers(-128, 128, (self.outputs, self.inputs), dtype=np.int8)
 
     def reference(self, values: Int8, weights: Int8) -> Int32:
-        """Return the layer's exact result in numpy: ``rows x outputs``."""
+        """Return the layer's requantised result in numpy: ``rows x outputs``."""
         sums = np.zeros((self.rows, self.outputs), dtype=np.int32)
         for at in range(0, self.inputs, FLOAT_EXACT):
             part = slice(at, at + FLOAT_EXACT)
@@ -209,7 +209,7 @@ class LinearLayer:
         return pack(values, device.batch, device.inputs)
 
     def packed_weights(self, weights: Int8, device: Device) -> Int8:
-        """Return blocks of weights: bundle x outputs x inputs x position of the kernel."""
+        """Return blocks of weights: 1 x outputs x inputs x 1, each block outputs x inputs."""
         return pack(weights, device.outputs, device.inputs)[None, :, :, None]
 
     def unpacked(self, planes: Bytes) -> Int32:
@@ -248,7 +248,7 @@ class Convolution:
 
     @property
     def summands(self) -> int:
-        """The products of a sum."""
+        """The number of products in a sum."""
         return self.inputs // self.groups * self.rows.kernel * self.columns.kernel
 
     @property
@@ -263,7 +263,7 @@ class Convolution:
         return [self.rows.outputs, self.columns.outputs, self.outputs, self.inputs, kernel]
 
     def _bundle(self, device: Device) -> int:
-        """Return the groups of a bundle, the fewest whose channels are whole blocks."""
+        """Return how many groups a bundle has: the fewest that fill whole blocks, or else all."""
         inputs, outputs = self.inputs // self.groups, self.outputs // self.groups
         whole = lcm(
             device.inputs // gcd(device.inputs, inputs),
@@ -288,7 +288,7 @@ class Convolution:
         return Geometry(self.rows, self.columns, outputs, inputs, -(-self.groups // bundle))
 
     def operands(self, seed: int) -> tuple[Int8, Int8, Int32 | None, Int8 | None]:
-        """Return random values, weights, addends and shifts of channels, residual values."""
+        """Return random arguments of :meth:`reference`; None for those that the layer lacks."""
         random = np.random.default_rng(seed)
         shape = self.images, self.inputs, self.rows.extent, self.columns.extent
         values = random.integers(-128, 128, shape, dtype=np.int8)
@@ -311,7 +311,7 @@ class Convolution:
         channels: Int32 | None = None,
         residual: Int8 | None = None,
     ) -> Int32:
-        """Return the exact result in numpy: ``images x outputs x rows x columns``.
+        """Return the requantised result in numpy: ``images x outputs x rows x columns``.
 
         Args:
             values: ``images x inputs x height x width``.
@@ -403,7 +403,7 @@ class Pooling:
 
     @property
     def summands(self) -> int:
-        """The values of a window."""
+        """The number of values in a window."""
         return self.rows.kernel * self.columns.kernel
 
     @property

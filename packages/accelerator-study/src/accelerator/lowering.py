@@ -66,7 +66,7 @@ def lower(layer: Layer, mapping: Mapping, device: Device) -> Program:
 
 
 def addresses(name: str, device: Device, *sizes: int) -> list[int]:
-    """Return the byte addresses of a program's parts in DRAM, and the end of the last part.
+    """Return the byte addresses in DRAM of a program's parts of ``sizes`` bytes, and their end.
 
     Raises:
         AcceleratorError: the parts do not fit the device's memory.
@@ -318,7 +318,7 @@ class Lowering:
         return self.emit(reset, *self.sums.half.used)
 
     def _step(self, tile: Tile, begun: int) -> int:
-        """Emit a step's missing loads and multiplications; return the number of the last."""
+        """Emit a step's missing loads, and products after ``begun``; return the last's number."""
         shape, inputs, outputs = self.shape, tile.inputs, tile.outputs
         window = self._window(tile)
         place = (tile.bundle, tile.rows.at, tile.columns.at, inputs.at)
@@ -468,7 +468,10 @@ class Lowering:
         sram: int,
         plane: int = 0,
     ) -> Iterator[Transfer]:
-        """Yield the transfers of a tile of the result's shape."""
+        """Yield the transfers of a tile of DRAM's ``part``, which has the result's shape.
+
+        ``plane`` is the part's elements before the tile's plane of bytes.
+        """
         shape, outputs = self.shape, tile.outputs
         box = Box(
             rows=Span(tile.rows.at, tile.rows.size),

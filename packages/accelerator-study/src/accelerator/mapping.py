@@ -126,7 +126,7 @@ class _Prediction:
         self.tiles = shape.bundles * self.trips[0] * self.trips[1] * self.trips[2]
 
     def bounds(self) -> npt.NDArray[np.float64]:
-        """Return lower bounds of cycles: of the core alone, and of the memory alone."""
+        """Return a lower bound of each mapping's cycles: the core's or memory's, the larger."""
         shape, device = self.shape, self.device
         steps = self.tiles * self.trips[3]
         work = shape.sums * shape.inputs * shape.kernel * device.gemm_interval
@@ -225,7 +225,7 @@ class _Prediction:
         return data + box.transfers * device.dram_latency * self.bits
 
     def _cycles(self, moved: Array) -> Array:
-        """Return the cycles of mappings that move some bytes."""
+        """Return the cycles of each mapping, given the bytes that it moves."""
         device, shape = self.device, self.shape
         latency = device.dram_latency
         whole = self._steps()
@@ -276,7 +276,7 @@ class _Prediction:
         return np.maximum(cycles, self._storing(moving, begin, second, stores.max(axis=0)))
 
     def _stores(self, listed: Steps) -> Array:
-        """Return the transfers of a byte of a tile's results."""
+        """Return the number of transfers that store a byte of each result of a step's tile."""
         shape = self.shape
         outputs = listed.n // self.device.outputs
         rows = listed.m // np.minimum(self.columns, shape.columns.outputs)
@@ -313,7 +313,7 @@ class _Prediction:
         return cycles
 
     def _stored(self, leaving: Any, second: Any, stores: Array) -> Any:
-        """Return the cycles from the first step to the last store; ``leaving``: of a byte."""
+        """Return the cycles from first step to last store; ``leaving``: to move a tile's byte."""
         device, shape, tiles, width = self.device, self.shape, self.tiles, self.form.width
         sums = shape.bundles * shape.sums / tiles
         move = leaving + stores * device.dram_latency
@@ -364,7 +364,7 @@ class _Prediction:
         return cycles
 
     def _operand_cycles(self, listed: Steps) -> tuple[Array, Array]:
-        """Return the latencies of loading the ALU's operands of a tile, and the cycles of bytes."""
+        """Return the cycles of latency to load the ALU's operands of a tile, and to move them."""
         device, form = self.device, self.form
         outputs = listed.n // device.outputs
         waits = form.channels * device.dram_latency + np.zeros_like(outputs)

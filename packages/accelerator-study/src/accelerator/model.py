@@ -116,7 +116,7 @@ class IntegerProduct:
     proved: bool = False
 
     def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
-        """Return values by the named weights, both rounded to int8: tokens x outputs."""
+        """Return values times the named weights, both rounded to int8: tokens x outputs."""
         if name not in self.weights:
             self.weights[name] = quantise(tensors[name])
         weights, channels = self.weights[name]
@@ -156,7 +156,7 @@ class IntegerLlama(FloatLlama):
         return cls(**vars(model), integer=integer, attention=attention)
 
     def product(self, values: F32, name: str, scheme: Scheme) -> F32:  # noqa: ARG002 - overrides
-        """Return values by the named weights, both rounded to int8: tokens x outputs."""
+        """Return values times the named weights, both rounded to int8; ``scheme`` is not used."""
         return self.integer(values, name, self.tensors)
 
     def mixed(self, query: F32, key: F32, value: F32) -> F32:
@@ -201,9 +201,10 @@ def answer(
     stop: Sequence[int],
     attention: bool = True,
 ) -> Iterator[NextToken]:
-    """Yield the likeliest next tokens of a prompt; each step computes the whole text again.
+    """Yield up to ``most`` likeliest next tokens of a prompt; each step computes the whole text.
 
-    The device computes attention's products if ``attention`` is true; else they are in float32.
+    A token in ``stop`` is the last. The device computes attention's products if ``attention`` is
+    true; else they are in float32.
     """
     text = list(prompt)
     weights: dict[str, tuple[Int8, F32]] = {}

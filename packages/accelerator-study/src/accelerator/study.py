@@ -141,7 +141,7 @@ def prove(program: Program | ExtensionProgram, seed: int = 0) -> Counts:
 
 
 def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:
-    """Return the part of all layers' cycles in which the GEMM core multiplies."""
+    """Return the part of all cycles in which the core multiplies; ``single``: without overlap."""
     busy = total = 0.0
     for each in studied:
         timing = each.single if single else each.timing

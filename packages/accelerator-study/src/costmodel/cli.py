@@ -293,7 +293,7 @@ def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
 
 
 def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
-    """Return the tile of --tile, which must fit each product of the phases in ``alone``."""
+    """Return the tile of --tile, if any; it may not exceed a product of the phases in ``alone``."""
     if text is None:
         return None
     tile = parse_extents(text, "--tile")

@@ -102,7 +102,7 @@ def _blocks(segments: tuple[Segment, ...]) -> int:
 
 
 def _segments(blocks: int, size: int) -> tuple[Segment, ...]:
-    """Cut ``blocks`` blocks into whole tiles and a smaller tile for the rest."""
+    """Cut ``blocks`` blocks into a segment of whole tiles, and one of a tile for the rest."""
     whole, rest = divmod(blocks, size)
     segments = ((0, whole, size), (whole * size, 1, rest))
     return tuple(each for each in segments if each[1] and each[2])

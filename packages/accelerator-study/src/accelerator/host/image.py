@@ -75,7 +75,7 @@ def row_counts(batch: int) -> list[int]:
 
 
 def programs_of(outputs: int, inputs: int, device: Device | MatrixUnit) -> LayerPrograms:
-    """Lower a layer for every number of rows.
+    """Lower a layer for every number of rows of :func:`row_counts`.
 
     Raises:
         AcceleratorError: no mapping fits the device, or the layer's operands are too large.

@@ -40,7 +40,7 @@ _LEAST = 1e-6
 
 
 def in_int8(name: str, shape: tuple[int, ...]) -> bool:
-    """Return True if only linear layers read a matrix: the CPU reads rows of the embedding."""
+    """Return True for a matrix, but not for the embedding, of which the CPU reads rows."""
     return len(shape) == 2 and EMBEDDING not in name
 
 
@@ -96,7 +96,7 @@ def smoothed_params(model: Path, folder: Path, tokens: Sequence[int], cache: Pat
 def smoothing(
     config: LlamaConfig, params: Mapping[str, F32], tokens: Sequence[int]
 ) -> dict[str, list[F32]]:
-    """Return by name the factors of the rows and of the columns of each parameter."""
+    """Return by parameter's name the factors of its rows and of its columns; 1 for other names."""
     values: dict[str, F32] = {}
     weights: dict[str, F32] = {}
 
@@ -124,7 +124,7 @@ def smoothing(
 
 
 def scaled(parameter: F32, rows: F32, columns: F32) -> F32:
-    """Return a parameter with rows and columns multiplied by their factors."""
+    """Return a parameter with rows and columns multiplied by factors; a vector has only rows."""
     if parameter.ndim == 1:
         return np.asarray(parameter * rows)
     return np.asarray(parameter * rows[:, None] * columns)

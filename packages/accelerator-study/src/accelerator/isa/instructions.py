@@ -110,7 +110,7 @@ class Loop:
 
     @property
     def steps(self) -> int:
-        """The steps of the core: micro-ops by iterations."""
+        """The number of steps of the core: micro-ops times iterations."""
         return max(0, self.end - self.begin) * self.outer * self.inner
 
 

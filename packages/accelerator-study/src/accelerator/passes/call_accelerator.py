@@ -181,7 +181,7 @@ def _multiply(linear: LinearLayer, weight: Any, out: Any) -> Any:
 
 
 def _load(item: int) -> tirx.PrimFunc:
-    """Return a TIR function that passes matrices [count, rows, columns] to the device."""
+    """Return a function that gives the device matrices [count, rows, columns] of ``item`` bytes."""
     shape = tuple(tirx.Var(name, "int64") for name in ("count", "rows", "columns"))
     data = tirx.decl_buffer(shape, f"uint{8 * item}", "data")
     call = tirx.call_packed(LOADS[item], data.access_ptr("r"), *shape)

@@ -163,7 +163,7 @@ class Partition:
         return None
 
     def _limits(self, node: Any) -> tuple[float, float | None] | None:
-        """Return a Clip's limits, if they are constants; attributes until opset 10."""
+        """Return a Clip's limits; None if they are not constant, or the least is not 0."""
         values = {a.name: a.f for a in node.attribute}
         for name, operand in zip(("min", "max"), node.input[1:], strict=False):
             if operand and operand not in self.constants:
@@ -211,7 +211,7 @@ class Partition:
         return DeviceLayer(layer, node.input[0], node.output[0], weights, bias)
 
     def _product(self, node: Any) -> DeviceProduct | None:
-        """Return a product of several rows, or of two computed matrices."""
+        """Return the product of a MatMul or Gemm, or None if the device cannot compute it."""
         attributes = {a.name: a for a in node.attribute}
         plain = all(attributes[n].f == 1.0 for n in ("alpha", "beta") if n in attributes)
         turned = [n in attributes and attributes[n].i for n in ("transA", "transB")]
@@ -257,7 +257,7 @@ class Partition:
         return shape[1], rows, columns
 
     def _macs(self, node: Any) -> int:
-        """Return the multiply-accumulates of a convolution or product on the CPU."""
+        """Return the multiply-accumulates of a convolution or product; 0 for another node."""
         if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
             return 0
         results = int(np.prod(self.shapes.get(node.output[0], (0,))))

@@ -36,7 +36,7 @@ class Ranges:
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Floats]]) -> Ranges:
-        """Return the ranges of tensors, from the tensors of each picture."""
+        """Return each tensor's squared errors by exponent of its scale, summed over pictures."""
         errors: dict[str, dict[int, float]] = {}
         for tensors in runs:
             for name, values in tensors.items():

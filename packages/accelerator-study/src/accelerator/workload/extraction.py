@@ -52,7 +52,11 @@ def model_workloads(name: str) -> dict[str, Any]:
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """Return the workloads of a JSON file; its content determines its kind."""
+    """Return the workloads of a JSON file; its content determines its kind.
+
+    Raises:
+        UserError: the file cannot be read, its model is not supported, or TVM is missing.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
@@ -121,6 +125,6 @@ def _from_config(path: Path, config: dict[str, Any]) -> Any:
 
 
 def _exported(module: str, config: Any) -> Any:
-    """Return what a module that needs TVM exports for a configuration."""
+    """Return ``export(config)`` of the module with this name, which needs TVM."""
     _tvm()
     return importlib.import_module(module).export(config)

@@ -50,7 +50,7 @@ class Recorder:
         self.sections.append(RecordedPhase(name))
 
     def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
-        """Record a call before it runs; 0 tells the VM to continue."""
+        """Record a call before it runs, unless it is bookkeeping; return 0: the VM continues."""
         if before and (symbol == ATTENTION or not symbol.startswith(BOOKKEEPING)):
             if not self.sections:
                 self.begin("start")

@@ -77,7 +77,11 @@ class BoundDataflow:
     mapping: SpaceTime
 
     def gemm_names(self) -> tuple[str, str, str, str | None]:
-        """Return the names of M, N, K and, if the maps list a batch first, of the batch."""
+        """Return the names of M, N, K and, if the maps list a batch first, of the batch.
+
+        Raises:
+            CostError: the maps do not have three or four dimensions.
+        """
         names = self.dimensions
         if len(names) == GEMM_DIMENSIONS:
             return names[0], names[1], names[2], None
@@ -95,6 +99,8 @@ def _single(line: Line, values: Mapping[str, int]) -> Relation:
 
 def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Dataflow:
     """Read the shipped dataflow of a name, or the TOML file of a path.
+
+    ``factors`` are values of names in the maps; they replace the file's.
 
     Raises:
         CostError: the file is missing or wrong; the message names the line.
@@ -175,7 +181,7 @@ def _point(domain: Box, values: Mapping[str, int]) -> str:
 def _count(
     domain: Box, mapping: SpaceTime, fabric: Fabric, access: Access, occupied: bool
 ) -> dict[str, int]:
-    """Return the unique elements of an access, and on request the map's occupancy."""
+    """Return an access's unique elements as UNIQUE, and if ``occupied`` the occupancy's fields."""
     problem = (mapping, fabric, access)
 
     def counted(engine: ClosedForm | Enumerated) -> dict[str, int]:

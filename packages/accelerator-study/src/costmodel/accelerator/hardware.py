@@ -108,7 +108,11 @@ def load_hardware(name: str) -> Hardware:
 
 
 def hardware_from(table: TomlTable) -> Hardware:
-    """Return the hardware that a TOML table describes."""
+    """Return the hardware that a TOML table describes.
+
+    Raises:
+        CostError: the table is wrong; the message names the line.
+    """
     table.only(["schema", "name", "description", "clock", "array", "energy", "level", "link"])
     array, energy = table.table("array"), table.table("energy")
     clock = table.quantity("clock", settings.FREQUENCIES)

@@ -75,7 +75,7 @@ class Scheme:
 
     @property
     def scales_of_sums(self) -> int:
-        """The multiplications of a finished sum by scales."""
+        """The number of scales by which a finished sum is multiplied: 0, 1 or 2."""
         if self.weight_grain in (Grain.GROUP, Grain.ROW):
             return 0
         if self.activation_grain is Grain.EMBEDDING:
@@ -85,7 +85,7 @@ class Scheme:
         return 2 if self.activation_grain is Grain.TOKEN else 1
 
     def for_cache(self, values: bool) -> Scheme:
-        """Return the scheme of attention's products, whose B is the cached keys or values."""
+        """Return the scheme of attention's product by cached keys, or if ``values``, by values."""
         wide = max(self.output, 16)
         width = max(self.cache, wide) if self.cache >= 16 else self.cache
         scaled = Grain.ROW if values else Grain.CHANNEL
@@ -151,7 +151,7 @@ def int4(group: int, activation: int = 16) -> Scheme:
 
 
 def with_cache(scheme: Scheme, bits: int) -> Scheme:
-    """Return the scheme with keys and values of ``bits``, named so below 16 bits."""
+    """Return the scheme with keys and values of ``bits``; its name gets ``-kvBITS``, unless 16."""
     if bits == scheme.cache:
         return scheme
     name = _CACHE.sub("", scheme.name) + ("" if bits == FLOAT16.cache else f"-kv{bits}")

@@ -65,14 +65,14 @@ class TomlTable:
         return Line(text, self.name, self.line_of(key))
 
     def only(self, allowed: Iterable[str]) -> None:
-        """Refuse keys outside of ``allowed``."""
+        """Raise CostError for a key that is not in ``allowed``."""
         known = sorted(allowed)
         for key in self.values:
             if key not in known:
                 raise self.error(key, f"unknown key {key!r}", f"known here: {', '.join(known)}")
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return the value of ``key`` after a check of its type; required without ``default``."""
+        """Return ``key``'s value or ``default``; CostError without both, or if not of ``kind``."""
         if key not in self.values:
             if default is not None:
                 return default
@@ -84,7 +84,7 @@ class TomlTable:
         return value
 
     def quantity(self, key: str, units: Mapping[str, float], default: str | None = None) -> float:
-        """Return a number with a unit, at least 0, converted to the base unit of ``units``."""
+        """Return a number with a unit, at least 0, in ``units``' base unit, or raise CostError."""
         raw = self.get(key, (str, int, float), default)
         match = _QUANTITY.fullmatch(str(raw))
         form = f'write it as "NUMBER UNIT": {", ".join(units)}'
@@ -103,7 +103,7 @@ class TomlTable:
         return value * units[unit]
 
     def bits(self, key: str, default: int, least: int, most: int) -> int:
-        """Return a width: a whole number of bits from ``least`` to ``most``."""
+        """Return a width, a whole number from ``least`` to ``most``, or raise CostError."""
         width = self.quantity(key, {"bit": 1}, f"{default} bit")
         if width != int(width) or not least <= width <= most:
             wanted = f"a whole number, at least {least} bit and at most {most}"

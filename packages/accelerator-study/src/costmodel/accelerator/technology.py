@@ -27,7 +27,7 @@ class Memory:
     area: float
 
     def energy_of(self, size: float) -> float:
-        """Return the pJ a bit of a memory of ``size`` bytes, interpolated between logarithms."""
+        """Return the pJ a bit at ``size`` bytes, interpolated in logarithms above the least."""
         if len(self.bytes) == 1 or size <= self.bytes[0]:
             return self.energy[0]
         index = next((n for n, b in enumerate(self.bytes) if size <= b), len(self.bytes) - 1)

@@ -84,7 +84,11 @@ def _expect(path: Path, lines: list[Line], count_: int, content: str) -> None:
 
 
 def read_mapping_file(path: Path) -> tuple[Line, Line]:
-    """Read the space map and the time map of a ``.m`` file."""
+    """Read the space map and the time map of a ``.m`` file.
+
+    Raises:
+        CostError: the file cannot be read, or has fewer than two lines.
+    """
     lines = _lines(path)
     _expect(path, lines, 2, "a space map and a time map")
     return lines[0], lines[1]
@@ -193,7 +197,11 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def run_experiment(experiment: Experiment) -> TenetResult:
-    """Return TENET's figures for an experiment."""
+    """Return TENET's figures for an experiment.
+
+    Raises:
+        CostError: mapping, array and statement do not fit each other.
+    """
     bound = experiment.dataflow.bind(experiment.hardware.fabric)
     statement = experiment.statement
     if bound.dimensions != statement.domain.names:

@@ -44,7 +44,10 @@ class FloatLlama:
         return FloatLlama(**{**vars(self), "tensors": tensors})
 
     def logits(self, tokens: Tokens, scheme: Scheme) -> F32:
-        """Return the logits, tokens x vocabulary, of a sequence from its first token."""
+        """Return the logits, tokens x vocabulary, of a sequence from its first token.
+
+        The scheme rounds activations, keys and values; :meth:`quantized` rounds weights.
+        """
         tensors = self.tensors
         hidden = tensors["token_embd.weight"][tokens]
         for layer in range(self.layers):

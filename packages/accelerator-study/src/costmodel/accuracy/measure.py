@@ -34,7 +34,7 @@ def load(model: Path) -> FloatLlama:
     """Read the model of a GGUF file.
 
     Raises:
-        CostError: the model cannot be read.
+        CostError: the model cannot be read, or the package gguf or tokenizers is missing.
     """
     try:
         from costmodel.accuracy import llama  # noqa: PLC0415
@@ -145,9 +145,5 @@ def _shipped() -> tuple[tuple[dict[str, int], dict[str, float]], ...]:
 
 
 def known(weights: Mapping[str, int]) -> dict[str, float]:
-    """Return the perplexity by scheme of the model with these weights; {} without a measurement.
-
-    Args:
-        weights: :func:`costmodel.estimate.workload.weight_shapes` of the model's work file.
-    """
+    """Return a model's perplexity by scheme from its ``weight_shapes``; {} if not measured."""
     return next((rows for shapes, rows in _shipped() if shapes == weights), {})

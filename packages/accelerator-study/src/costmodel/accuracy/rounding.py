@@ -12,7 +12,10 @@ F32 = NDArray[np.float32]
 
 
 def rounded(values: F32, bits: int, axis: int | None) -> F32:
-    """Round to symmetric integers of ``bits``; values along ``axis``, or all, share a scale."""
+    """Round values to symmetric integers of ``bits``, times a scale.
+
+    Values along ``axis`` share a scale; None: all values.
+    """
     most = 2 ** (bits - 1) - 1
     top = np.max(np.abs(values), axis=axis, keepdims=axis is not None)
     scale = _as_half(np.maximum(np.asarray(top, dtype=np.float32) / most, 1e-8))
@@ -25,11 +28,7 @@ def _as_half(values: F32) -> F32:
 
 
 def weights(values: F32, scheme: Scheme) -> F32:
-    """Round N x K weights as a scheme stores them.
-
-    Raises:
-        ValueError: K is not a multiple of the group.
-    """
+    """Round N x K weights as a scheme stores them; the last group along K may be shorter."""
     if scheme.weight >= 16:
         return values.astype(np.float16).astype(np.float32) if scheme.weight == 16 else values
     match scheme.weight_grain:

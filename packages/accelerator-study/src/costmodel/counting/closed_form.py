@@ -234,7 +234,7 @@ class ClosedForm:
         return (int(sizes.prod(axis=1).sum()) if len(sizes) else 0), steps
 
     def _moves(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Return the distinct steps back in time, level last, and the step of each cell."""
+        """Return the distinct steps back in time, level last, and each cell's index of its step."""
         stamps = self.stamps
         first, last = ranges(stamps.forms, low, high)
         before, level = stamps.previous(first)

@@ -39,10 +39,7 @@ class LinearForm:
 
 
 def ranges(forms: Sequence[LinearForm], low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the largest values of forms over boxes (rows): boxes x forms.
-
-    ``high`` is inclusive.
-    """
+    """Return least and largest values of forms over boxes (rows, ends included): boxes x forms."""
     weights = np.array([form.weights for form in forms], dtype=np.int64).T
     constants = np.array([form.constant for form in forms], dtype=np.int64)
     up, down = np.maximum(weights, 0), np.minimum(weights, 0)

@@ -88,7 +88,7 @@ def _propagate(rows: list[Row], ranges: Ranges) -> Ranges | None:
 def _bound(
     weights: tuple[int, ...], right: int, ranges: Ranges, target: int
 ) -> tuple[int, int] | None:
-    """Return the range of a variable that a row allows for the other variables' ranges."""
+    """Return the range of a variable that a row allows for the others' ranges; None if empty."""
     least = most = right
     for n, weight in enumerate(weights):
         if weight and n != target:

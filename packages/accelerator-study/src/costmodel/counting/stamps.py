@@ -98,8 +98,7 @@ def stamp_set(domain: DigitDomain, forms: list[LinearForm]) -> Stamps:
 def _separated(forms: list[LinearForm]) -> list[LinearForm]:
     """Subtract multiples of earlier components from later components that share digits.
 
-    Subtracting a function of earlier components from a later component keeps the order of the
-    stamps and their number, so no count changes.
+    This keeps the order of the stamps and their number, so no count changes.
     """
     separate: list[LinearForm] = []
     for original in forms:

@@ -38,7 +38,7 @@ class TileCounts:
     moved: dict[str, MovedBits] = field(default_factory=dict)
 
     def add(self, other: TileCounts, times: int) -> None:
-        """Add another part's counts, multiplied by ``times``."""
+        """Add another part's counts, multiplied by ``times``; active PEs are the larger number."""
         for name in ("instances", "stamps", "loading", "compute", "busiest"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         self.active_pes = max(self.active_pes, other.active_pes)
@@ -61,7 +61,7 @@ class Region:
 def on_array(
     state: State, batch: int, bound: BoundDataflow, hardware: Hardware, scheme: Scheme
 ) -> Region:
-    """Return the exact volumes of a tile on the array, and the cycles of compute and port."""
+    """Return a tile's exact volumes on the array, and the larger of its array and port cycles."""
     m, n, k, batch_name = bound.gemm_names()
     name = batch_name or "b"
     mapping = bound.mapping

@@ -80,7 +80,7 @@ class Execution:
         return replace(share(fewest + 1, more), beside=rest) if more else rest
 
     def _of(self, phase: Phase) -> Phase:
-        """Return the phase with this execution; `chained` makes chains for an accelerator."""
+        """Return the phase with skipped keys, pages and shares; chains are marked for `chained`."""
         executed = phase
         if self.causal and phase.prompt:
             executed = replace(executed, items=tuple(_causal(executed, self.causal)))
@@ -177,7 +177,7 @@ def _parallel(phase: Phase, arrays: int) -> Phase:
 
 
 def _split_along(item: Item) -> str:
-    """Return the extent of a product that several arrays share."""
+    """Return the extent of a product that several arrays share: ``batch``, ``n`` or ``k``."""
     if item.gemm.role is not Role.PRODUCT or item.gemm.batch > 1:
         return "batch"
     return "k" if _SPLIT_ALONG_K.search(item.kind) else "n"

@@ -32,10 +32,12 @@ def names(extent: int | str) -> set[str]:
 
 
 def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
-    """Return the value of an extent such as ``seq_len*64``.
+    """Return the value of an extent such as ``seq_len*64``; messages begin with ``where``.
 
     Raises:
-        CostError: a name has no value, or the text is not arithmetic.
+        CostError: a name has no value, or the expression is not integer arithmetic.
+        SyntaxError: the text is not an expression.
+        ZeroDivisionError: a divisor is 0.
     """
     if isinstance(extent, int):
         return extent

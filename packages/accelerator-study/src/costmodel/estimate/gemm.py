@@ -248,7 +248,7 @@ class _Case:
 def _traffic(
     level: str, inside: MovedBits, outside: MovedBits, array: int, latency: int
 ) -> Traffic:
-    """Return all accesses to a memory; only its port to the inside has the file's bandwidth."""
+    """Return all accesses to a memory; bits a cycle are those of its inner port alone."""
     port = inside.read + inside.write
     return Traffic(
         level,

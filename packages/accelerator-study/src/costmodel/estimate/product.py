@@ -21,7 +21,7 @@ class Role(Enum):
 
     @property
     def on_chip(self) -> frozenset[str]:
-        """The operand that does not go beyond the first level."""
+        """The operand that stays in the first level: C of SCORES, A of VALUES, else none."""
         operands = {Role.SCORES: frozenset("C"), Role.VALUES: frozenset("A")}
         return operands.get(self, frozenset())
 
@@ -161,7 +161,7 @@ class GemmCost:
 
     @property
     def bound(self) -> str:
-        """The busiest part of the machine: the array, its port, or an outer memory."""
+        """The name of the busiest part: the array, its reads or writes, or an outer memory."""
         busy = {
             "array": self.array,
             "array read": self.in_delay,
@@ -172,7 +172,7 @@ class GemmCost:
 
 
 def effective_scheme(gemm: Gemm, scheme: Scheme) -> Scheme:
-    """Return a product's scheme; only weights and the cache are quantized."""
+    """Return a product's scheme: the cache's for attention; without a weight, at least FLOAT16."""
     if gemm.role is not Role.PRODUCT:
         return scheme.for_cache(gemm.role is Role.VALUES)
     return scheme if gemm.weight or scheme.activation > FLOAT16.activation else FLOAT16

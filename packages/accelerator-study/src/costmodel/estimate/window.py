@@ -31,7 +31,7 @@ class Span:
 
     @property
     def samples(self) -> Count:
-        """The samples with padding."""
+        """The number of samples, with padding."""
         return self.before + self.count + self.after
 
 
@@ -63,16 +63,16 @@ class Axis:
 
     @property
     def step(self) -> int:
-        """The positions between samples: a kernel of one position skips the positions between."""
+        """The positions from sample to sample: the stride for a kernel of one position, else 1."""
         return self.stride if self.kernel == 1 else 1
 
     @property
     def advance(self) -> int:
-        """The samples between neighbouring windows."""
+        """The samples from window to window: 1 for a kernel of one position, else the stride."""
         return 1 if self.kernel == 1 else self.stride
 
     def samples(self, size: Count) -> Count:
-        """Return the samples of the windows of ``size`` neighbouring outputs."""
+        """Return the number of samples of the windows of ``size`` neighbouring outputs."""
         return (size - 1) * self.advance + (self.kernel - 1) * self.dilation + 1
 
     def span(self, at: Count, size: Count) -> Span:

@@ -93,7 +93,7 @@ class Phase:
 
     @property
     def prompt(self) -> bool:
-        """True if the phase reads a prompt."""
+        """True if the phase reads a prompt: its name contains ``prefill``."""
         return "prefill" in self.name
 
     @property
@@ -120,7 +120,7 @@ def undamaged(problem: str, remedy: str) -> Iterator[None]:
 
 
 def model_name(path: Path) -> str:
-    """Return a model's name: its file's name without ``.work.json``."""
+    """Return a model's name: its file's name without ``.work.json`` or ``.json``."""
     return path.name.removesuffix(".json").removesuffix(".work")
 
 
@@ -134,7 +134,7 @@ def read_workloads(path: Path) -> dict[str, Any]:
 
 
 def checked(content: Any, name: str) -> dict[str, Any]:
-    """Return a report after a check of its schema."""
+    """Return a report of schema 1, or raise CostError about the file ``name``."""
     report: dict[str, Any] = content if isinstance(content, dict) else {}
     if report.get("schema") != 1 or not isinstance(report.get("entries"), dict):
         raise CostError(f"{name}: not a work file of schema 1", remedy=WORK_ANEW)
@@ -176,6 +176,8 @@ def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
 
 def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[str, int]) -> Phase:
     """Bind an entry to sizes: ``size`` is the context, and in a prefill also the prompt's tokens.
+
+    ``name`` is the entry's name or its only ending; ``given`` has values of further sizes.
 
     Raises:
         CostError: the entry is missing or damaged, or a dimension stays unbound.

@@ -12,7 +12,7 @@ FIRST_CHUNK, CHUNK = 32, 256  # candidates of a call
 
 
 def in_order_of_bounds(bounds: Any, simulated: Callable[[Any], Sequence[float]]) -> Any:
-    """Return the times of candidates, NaN for those whose bound is above the best time.
+    """Return the times of candidates; NaN for those left out, whose bounds reach the best time.
 
     Args:
         bounds: lower bounds of the times.

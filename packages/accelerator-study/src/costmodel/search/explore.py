@@ -241,7 +241,7 @@ class _Round:
 
 
 def _of_array(case: Case) -> tuple[str, str, tuple[int, int]]:
-    """Return what cases have in common whose candidates differ only in the buffer."""
+    """Return scheme, dataflow and array of a case: with equal ones, only the buffer differs."""
     scheme, flow, design = case
     return scheme.name, flow, design.array
 
@@ -285,7 +285,7 @@ def _problem(
     array: Systolic,
     widest: int,
 ) -> Problem:
-    """Return the search problem of a product, with equal parts so that its solution is reused."""
+    """Return the search problem of a product, without names: equal products share a solution."""
     widths = effective_scheme(item.gemm, item_scheme(item, scheme))
     reserved = max(i.gemm.reserved for i in together)
     gemm = replace(item.gemm, name=item.gemm.role.value, reserved=reserved)
@@ -391,7 +391,7 @@ def _front(points: Sequence[Point]) -> list[Figures]:
 
 
 def _wished(figures: Figures, slack: float) -> Figures:
-    """Return figures with latency and energy better by a part."""
+    """Return figures with latency and energy lower by the part ``slack``."""
     return {**figures, **{name: figures[name] * (1 - slack) for name in OBJECTIVES[:2]}}
 
 
@@ -430,7 +430,7 @@ def row(
 ) -> dict[str, Any]:
     """Return a row of a front, estimated by the counting engine with the given mappings.
 
-    ``least`` is that of the row's point; without it, it is computed.
+    ``least``: cycles and pJ that no tiles on the design fall below; None: they are computed.
     """
     hardware = design.hardware(base)
     estimate = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans)

@@ -89,7 +89,10 @@ def _thinned(grid: list[Any]) -> list[Any]:
 
 
 def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator[Solution]:
-    """Yield mappings of a product in parts that an L2 holds, with totals over all parts."""
+    """Yield mappings of products in parts ``held`` by an L2, with totals over all parts.
+
+    ``tried`` is the number of parts that the search tried before.
+    """
     lead = problems[0]
     buffer, level, memory = lead.hardware.levels
     close = replace(lead.hardware, levels=(buffer, level))

@@ -22,10 +22,7 @@ Row = Mapping[str, Any]
 
 
 def page(fronts: Sequence[Row], title: str, note: str = "") -> str:
-    """Return the page with a plot of energy over latency and a table for each phase.
-
-    The note is above the plots.
-    """
+    """Return the page: note, then a plot of energy over latency and a table for each phase."""
     parts = [
         "<!doctype html>",
         f'<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',

@@ -87,7 +87,7 @@ class Problem:
     widest: int = 0
 
     def in_widest(self) -> Problem:
-        """Return the problem with the search's largest buffer, equal for all roomy buffers."""
+        """Return the problem with the search's largest buffer; with its own if that is tight."""
         if self.tight:
             return replace(self, widest=0)
         size = self.hardware.levels[0].size
@@ -152,7 +152,7 @@ class Problem:
         return self.hardware.mac(FLOAT16.activation)
 
     def orders(self) -> list[tuple[str, ...]]:
-        """Return the loop orders over tiles: loops of a single tile first; attention has one."""
+        """Return the loop orders over tiles, loops over extents of 1 first; attention has one."""
         if self.gemm.role is not Role.PRODUCT:
             return [DIMENSIONS]
         alone = tuple(d for d in DIMENSIONS if getattr(self.gemm, d) == 1)
@@ -174,7 +174,7 @@ class Problem:
         return self.fitting_tiles(self.grid(sizes))
 
     def grid(self, choice: Callable[[int, int], Sequence[int]]) -> list[Sequence[int]]:
-        """Return sizes along M, N and K, chosen by the extent and the array's grain."""
+        """Return sizes along M, N, K by ``choice`` of extent and grain; a head's width is whole."""
         # Tiles of keys and values have the whole width; queries and sums of the result stay, too.
         fixed = {Role.SCORES: 2, Role.VALUES: 1}.get(self.gemm.role)
         pairs = zip(self.gemm.extents, self.array.grains(), strict=True)
@@ -384,9 +384,6 @@ def search_together(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
 
     Scores stay on chip, so both products of attention have the same rows of queries and the same
     part of the cache: M and N of SCORES, M and K of VALUES.
-
-    Args:
-        problems: the products.
 
     Returns:
         the fastest mapping and the mapping of the least energy, with cycles and pJ of all products.

@@ -112,7 +112,7 @@ _SIGNS = (
 
 
 def extent_text(expr: Any, symbols: dict[Any, Any] | None = None) -> Extent:
-    """Return an extent as an integer, or as text in Python's arithmetic."""
+    """Return an extent as an integer or Python's arithmetic, with variables as in ``symbols``."""
     if isinstance(expr, int):
         return expr
     if symbols:

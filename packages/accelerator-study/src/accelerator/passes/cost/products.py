@@ -52,7 +52,14 @@ class Match:
         symbols: dict[Any, Any],
         derived: Derived,
     ) -> Product:
-        """Return the record of a caller's product; a factor that is a weight becomes B."""
+        """Return the record of a caller's product; a factor that is a weight becomes B.
+
+        Args:
+            function: name of the TIR function.
+            weights: names of the weights by parameter.
+            symbols: sizes of the function in terms of its caller's sizes.
+            derived: parameters that other functions compute from weights.
+        """
         first, second = self.sides
         m, n = self.own
         heavy = [self._weight(side, weights) for side in self.sides]
@@ -194,7 +201,7 @@ class FunctionWork:
         return expr
 
     def result_at(self, indices: Any) -> Any:
-        """Return the function's single result at an index, if an elementwise block computes it."""
+        """Return the function's result at an index; None if several, or not elementwise."""
         results = [(b, s) for b, s in self.producers.values() if self._is_result(s)]
         if len(results) != 1 or any(int(v.iter_type) != SPATIAL for v in results[0][0].iter_vars):
             return None
@@ -210,7 +217,10 @@ class FunctionWork:
     def with_epilogue_scales(
         self, match: Match, a: Operand, b: Operand, m: list[Any], n: list[Any]
     ) -> tuple[Operand, Operand]:
-        """Return integer operands with the scales that apply to their finished sums."""
+        """Return the operands; if both are integers, with scales that apply to finished sums.
+
+        ``m`` and ``n`` are the axes of ``a`` and of ``b`` in the result.
+        """
         if not a.dtype.startswith(("int", "uint")) or not b.dtype.startswith(("int", "uint")):
             return a, b
         axes = dict(enumerate(match.store.indices))
@@ -294,7 +304,10 @@ def _summand(store: tirx.BufferStore) -> Any:
 def _quantization(
     factors: list[Any], axis: Any, rows: list[Any], heavy: bool
 ) -> tuple[int, Quantization]:
-    """Return the width of an operand's stored integers (0: not integers), and its scales."""
+    """Return the width of an operand's stored integers (0: not integers), and its scales.
+
+    ``axis`` is the reduction's, ``rows`` are the operand's own; ``heavy``: the operand is a weight.
+    """
     cores = [f for f in factors if carries(f, [axis])]
     integers = [x for f in cores for x in data_loads_in(f) if "int" in str(x.buffer.dtype)]
     if not integers:
