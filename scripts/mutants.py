@@ -108,7 +108,7 @@ def _mistakes(node: ast.expr | ast.Expr) -> Iterator[tuple[str, str]]:
 
 
 def choose(found: list[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Draw mistakes, of each kind about as many."""
+    """Shuffle mistakes, and return up to ``count`` of them, of each kind about as many."""
     random.Random(seed).shuffle(found)
     kinds = (
         [one for one in found if one.kind == kind]

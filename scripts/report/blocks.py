@@ -96,7 +96,7 @@ def scientific(value: float | None, status: Status = Status.PLAIN) -> Cell:
 
 
 def verdict(holds: bool, yes: str = "yes", no: str = "no") -> Cell:
-    """Return a good or a bad cell."""
+    """Return a good cell with the text ``yes`` if it holds, else a bad cell with ``no``."""
     return Cell(yes if holds else no, Status.GOOD if holds else Status.BAD)
 
 

@@ -102,7 +102,7 @@ def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
 
 
 def drift(symbols: Evidence) -> Content:
-    """Return the section's tables of hunks that are no longer in their recorded function."""
+    """Return a table of each series' places: all, unchanged, and those that drifted, by name."""
     rows = []
     for series in symbols.first:
         counts = Counter(place["drift"] for place in series["places"])

@@ -135,7 +135,7 @@ def _words(labels: Sequence[str], values: Sequence[float]) -> str:
 
 
 def host(evidence: Evidence) -> Content:
-    """Return the wall time of upstream over ours on the machine that compiled."""
+    """Return a table of wall times on the host, and upstream's time divided by each."""
     rows = [
         [
             text(f"{row['phase']} {row['tokens']}"),
@@ -177,7 +177,7 @@ def families(evidence: Evidence) -> Content:
 
 
 def cost(evidence: Evidence) -> Content:
-    """Return the studies of the cost model."""
+    """Return a table of totals for each study of the cost model."""
     tables = [_study(Path(name).stem, rows) for name, rows in evidence.found.items()]
     return Content(tables=tables)
 

@@ -24,6 +24,8 @@ _held: list[FileIO] = []
 def acquire(root: Path, *, inheritable: bool = False) -> None:
     """Wait until no other run works in ``root``, and lock it until this process ends.
 
+    A process that a run in ``root`` has started works under that run's lock, and does not wait.
+
     Args:
         root: the checkout.
         inheritable: True if a program that replaces this process keeps the lock.

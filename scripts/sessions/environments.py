@@ -151,7 +151,7 @@ def _is_installed(session: nox.Session, wanted: str, mark: str) -> bool:
 
 
 def _install_pinned(session: nox.Session, wanted: str, mark: str, index: str = "") -> None:
-    """Install a requirements text, and note that; ``mark``: the release that it serves, or any."""
+    """Install pinned requirements, and record them for ``mark``: a release, or any."""
     listed = Path(session.create_tmp()) / "requirements.txt"
     listed.write_text(wanted, encoding="utf-8")
     done = _stamp_lines(session)
@@ -197,7 +197,7 @@ def _stamp_line(wanted: str, mark: str) -> str:
 
 
 def _silence_of(index: str) -> str | None:
-    """Reason why an index does not answer; found in seconds, where pip would try for minutes."""
+    """Return why an index does not answer within seconds (pip tries for minutes), or None."""
     if offline.offline():
         return "--offline"
     try:
@@ -212,10 +212,9 @@ def _silence_of(index: str) -> str | None:
 
 
 def _bytecode_variables() -> dict[str, str]:
-    """A folder for compiled Python in our cache, if it must not be next to the sources.
+    """Return variables that put compiled Python in a folder, if PYTHONDONTWRITEBYTECODE is set.
 
-    Containers often ask for the former; all that TVM's Python is would be compiled again in each of
-    hundreds of processes.
+    Containers often set it; each of hundreds of processes would compile all of TVM's Python again.
     """
     if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
         return {}
@@ -224,7 +223,7 @@ def _bytecode_variables() -> dict[str, str]:
 
 
 def run_pytest(session: nox.Session, *words: str, **environment: Any) -> None:
-    """Run pytest at the project's root; a path among the words is the caller's."""
+    """Run pytest at the project's root; paths in words are relative to nox's starting folder."""
     folder, named = Path(session.invoked_from), list(words)
     if folder != ROOT:
         for at, word in enumerate(words):

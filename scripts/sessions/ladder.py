@@ -61,7 +61,10 @@ LADDER = (
 
 
 def on_release(chosen: tuple[str, ...], series: Collection[str]) -> tuple[str, ...]:
-    """Return a step's options of ``forkpatch tree`` for a release with this TVM series."""
+    """Return a step's options of ``forkpatch tree`` for a release with this TVM series.
+
+    Patches that the release lacks are left out. PRISTINE keeps the patches named ``names-of-*``.
+    """
     names = tuple(patch for patch in series if patch.startswith(NAMES))
     if chosen == PRISTINE:
         return ("--only", *names) if names else chosen

@@ -48,7 +48,7 @@ def check_room(root: Path, session: str, *, lab: bool) -> None:
 
 
 def check_tools(doctor: Any) -> None:
-    """Check the tools for a machine where this user cannot install packages.
+    """Check that no tool is missing, unless this user can install packages.
 
     Args:
         doctor: module that finds missing tools for RISC-V; None for a session without RISC-V.

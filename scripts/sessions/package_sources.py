@@ -47,7 +47,7 @@ def pip_settings(python: Path) -> dict[str, str]:
 
 
 def uv_sources(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return options and variables of ``uv pip install`` for pip's settings; set variables stay."""
+    """Return ``uv pip install``'s options for pip's settings, and its variables not set yet."""
     # --offline sets pip's variable and uv's own, with which uv takes packages from its cache.
     asked = settings.get("no-index", "").lower() in _TRUE and not offline()
     no_index = ["--no-index"] if asked else []

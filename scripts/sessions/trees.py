@@ -88,7 +88,7 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
 
 
 def variants(session: nox.Session, trees: Trees) -> list[str]:
-    """Make the trees of each step of the ladder; the options of ``crosslab bench`` for them."""
+    """Make the trees of the ladder's steps; return the options of ``crosslab bench`` for them."""
     options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
     made: dict[tuple[str, ...], Path] = {(): trees.paths["tvm"]}
     mlc = f",mlc={trees.paths['mlc-llm']}" if "mlc-llm" in trees.paths else ""
@@ -101,7 +101,10 @@ def variants(session: nox.Session, trees: Trees) -> list[str]:
 
 
 def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chosen: str) -> Path:
-    """Make a tree with other patches than the release's; ``--pristine``: without patches."""
+    """Make a tree of an upstream with other patches than the release's; return its folder.
+
+    ``chosen`` has options of ``forkpatch tree``, such as ``--pristine``: without patches.
+    """
     tree = WORK / "variants" / f"{upstream}-{name}"
     shutil.rmtree(tree, ignore_errors=True)
     arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
@@ -110,7 +113,7 @@ def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chose
 
 
 def pristine(session: nox.Session, trees: Trees) -> list[str]:
-    """Make TVM's tree without patches; the options of ``crosslab host-bench`` for both trees."""
+    """Make TVM's unpatched tree; return the options of ``crosslab host-bench`` for both trees."""
     upstream = variant(session, trees, "tvm", "upstream", "--pristine")
     options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
     return [*options, "--upstream-tree", str(upstream)]
@@ -166,7 +169,7 @@ def install_torch_packages(session: nox.Session, *, required: bool = True) -> No
 
 
 def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
-    """Install the reference and make the tree without our kernels; the zoo's options for it."""
+    """Install the reference, make a tree without kernels; return options ([] without MLC-LLM)."""
     if "mlc-llm" not in trees.paths:
         return []
     install_torch_packages(session)

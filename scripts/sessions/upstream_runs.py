@@ -70,7 +70,11 @@ class Side:
         return digest(*ids, *sorted(path.name for path in self.packages.glob("*.dist-info")))
 
     def variables(self, table: Table) -> dict[str, str]:
-        """Return the environment variables of the tests' processes."""
+        """Return the environment variables of the tests' processes.
+
+        Raises:
+            CommandError: no package has a folder that the table names.
+        """
         values = dict(table.environment)
         for name, folder in table.folders.items():
             if not (self.packages / folder).is_dir():

@@ -63,7 +63,11 @@ class Table:
 
 
 def read_table(path: Path) -> Table | None:
-    """Return the table in a file; None without the file."""
+    """Return the table in a file; None without the file.
+
+    Raises:
+        CommandError: the file is not of the right form, or a test file is in both its lists.
+    """
     if not path.is_file():
         return None
     try:
@@ -148,7 +152,7 @@ def write_suite(upstream: str, table: Table, git_dir: Path, commit: str, folder:
 
 
 def mirror_with(places: Iterable[str], commit: str) -> Path | None:
-    """Return the git directory of the first folder that is a mirror with a commit."""
+    """Return the git directory of the first folder that is a mirror with a commit, or None."""
     for place in places:
         git_dir = next((path for path in (Path(place, ".git"), Path(place)) if path.is_dir()), None)
         with suppress(CommandError):
@@ -191,7 +195,8 @@ class Touched:
 def touched_by(places: Iterable[tuple[str, str]], table: Table) -> Touched:
     """Return modules and names of places, given as path and symbol.
 
-    A package's ``__init__`` counts as no module.
+    Only Python files below ``table.python`` count. A package's ``__init__`` counts as no module,
+    and a name of a method or of one word as no name.
     """
     modules, names = set(), set()
     root = table.python.rstrip("/") + "/"
