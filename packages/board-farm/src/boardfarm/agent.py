@@ -121,12 +121,13 @@ class Agent:
 
 
 def timeout_of(options: Sequence[str]) -> float | None:
-    """Return the seconds of the option ``-timeout=SECONDS``; None if missing, 0 or not a number."""
+    """Return the seconds of the option ``-timeout=SECONDS``; None if missing or not usable."""
     for option in options:
         name, _, value = option.partition("=")
         if name == "-timeout":
             try:
-                return float(value) or None
+                seconds = float(value)
             except ValueError:
                 return None
+            return seconds if 0 < seconds <= threading.TIMEOUT_MAX else None
     return None

@@ -31,8 +31,10 @@ def digest(*parts: str | bytes | Path) -> str:
     """Hash strings, bytes, files and folders to a cache key of 16 hexadecimal digits.
 
     The hash includes a file's content, or the sorted relative paths and contents of a folder's
-    files, but not the location of the file or folder, so that clones share a cache. A missing path
-    counts as an empty folder.
+    files, but not the location of the file or folder, so that clones share a cache.
+
+    Raises:
+        OSError: a path does not exist, or cannot be read.
     """
     total = hashlib.sha256()
     for part in parts:
@@ -50,7 +52,7 @@ def _file_digest(path: Path) -> bytes:
 
 
 def _path_digest(path: Path) -> bytes:
-    if path.is_file():
+    if not path.is_dir():
         return _file_digest(path)
     total = hashlib.sha256()
     for file in _files(path, "**/*"):

@@ -72,7 +72,8 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     """Return the value of an extent in Python's arithmetic, such as ``n*4``.
 
     Raises:
-        ValueError: the text has other parts than integers, names, and operators of two operands.
+        ValueError: the text has other parts than integers, names, operators of two operands,
+            ``min`` and ``max``.
         KeyError: ``sizes`` lacks a name, or the operator is not one of ``+ - * // %``.
     """
 
@@ -86,6 +87,8 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
                 return sizes[node.id]
             case ast.BinOp():
                 return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, *_] as given):
+                return (min if name == "min" else max)(map(value, given))
         raise ValueError(f"{text!r} is not arithmetic on sizes")
 
     return value(ast.parse(text, mode="eval"))

@@ -66,7 +66,11 @@ def test_a_model_in_onnx_is_a_file_with_fixed_sizes(words: list[str], message: s
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("n*4", 28), ("(n + 1)//2*n", 28), ("n % 4 - 1", 2), ("12", 12)]
+    ("text", "number"),
+    [
+        *(("n*4", 28), ("(n + 1)//2*n", 28), ("n % 4 - 1", 2), ("12", 12)),
+        *(("min(n, 5)*2", 10), ("max(n, n*2, 3)", 14)),
+    ],
 )
 def test_extents_are_arithmetic(text: str, number: int) -> None:
     assert evaluate(text, {"n": 7}) == number

@@ -8,6 +8,7 @@ transformer, get a scale for each row and each output when they run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -80,7 +81,7 @@ class HostPart:
 
     def __call__(self, feed: Feed) -> list[Array]:
         """Return the outputs of the nodes, computed by onnxruntime."""
-        return list(self.session.run(None, dict(feed)))
+        return _outputs(self.session, feed)
 
 
 @dataclass
@@ -272,12 +273,28 @@ def _session(model: Any) -> Any:
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
+    providers = ["CPUExecutionProvider"]
+    with _of_onnxruntime():
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+
+
+def _outputs(session: Any, feed: Feed) -> list[Array]:
+    """Return the outputs of a session.
+
+    Raises:
+        AcceleratorError: onnxruntime cannot run the model.
+    """
+    with _of_onnxruntime():
+        return list(session.run(None, dict(feed)))
+
+
+@contextmanager
+def _of_onnxruntime() -> Iterator[None]:
+    """Turn any error in a ``with`` block into an AcceleratorError with its first line."""
     try:
-        return onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        yield
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise AcceleratorError(f"onnxruntime cannot run the model: {reason}") from error
 
 
@@ -293,4 +310,4 @@ def _tensors(model: Any, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
     session = _session(whole)
     names = [value.name for value in session.get_outputs()]
     for feed in feeds:
-        yield {**feed, **dict(zip(names, session.run(None, dict(feed)), strict=True))}
+        yield {**feed, **dict(zip(names, _outputs(session, feed), strict=True))}

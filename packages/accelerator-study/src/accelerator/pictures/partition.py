@@ -261,10 +261,13 @@ class Partition:
         if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
             return 0
         results = int(np.prod(self.shapes.get(node.output[0], (0,))))
-        weights = self.constants.get(node.input[1])
-        if node.op_type == "Conv" and weights is not None:
-            return results * int(np.prod(weights.shape[1:]))
-        return results * self.shapes[node.input[0]][-1]
+        given, weight = (self.shapes.get(name, self._shape(name)) for name in node.input[:2])
+        if node.op_type == "ConvTranspose":
+            return int(np.prod(given) * np.prod(weight[1:]))
+        if node.op_type == "Conv":
+            return results * int(np.prod(weight[1:]))
+        transposed = any(a.name == "transA" and a.i for a in node.attribute)
+        return results * given[0 if transposed else -1]
 
 
 def name_of(node: Any) -> str:

@@ -55,7 +55,8 @@ def _length(x: Any, p: float) -> Any:
     if p == float("inf"):
         return largest.squeeze(-1)
     scale = torch.where(largest > 0, largest, torch.ones_like(largest))
-    return (x / scale).pow(p).sum(-1).pow(1 / p) * scale.squeeze(-1)
+    length = (x / scale).pow(p).sum(-1).pow(1 / p) * scale.squeeze(-1)
+    return torch.where(largest.squeeze(-1) < float("inf"), length, largest.squeeze(-1))
 
 
 def _cdist(x: Any, y: Any, p: float, _mode: Any = None) -> Any:
@@ -89,7 +90,10 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    low, high = (x.amin(), x.amax()) if min == max == 0 else (float(min), float(max))
+    low, high = (x.amin(), x.amax()) if min == max else (float(min), float(max))
+    if min == max:
+        # As torch does where all elements are equal.
+        low, high = torch.where(low < high, low, low - 1), torch.where(low < high, high, high + 1)
     inside = (x >= low) & (x <= high)
     # The last bin has its upper end.
     bin_of = ((x - low) / (high - low) * bins).floor().clamp(0, bins - 1)

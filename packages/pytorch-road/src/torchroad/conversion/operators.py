@@ -9,8 +9,8 @@ from typing import Any
 
 from crosslab.errors import UserError
 from torchroad.conversion.arguments import Converter
-from torchroad.conversion.dtypes import checked, promoted
-from torchroad.conversion.indexing import checked_places
+from torchroad.conversion.dtypes import checked, dtype_of, promoted
+from torchroad.conversion.indexing import MASKS, checked_places
 
 REMEDY = (
     "write these places with other operators, or add a converter to "
@@ -55,8 +55,7 @@ def _masks(node: Any) -> bool:
         return True
     if node.target.__name__ != "index.Tensor":
         return False
-    indices = [index.meta["val"] for index in node.args[1] if index is not None]
-    return any(str(index.dtype) == "torch.bool" for index in indices)
+    return any(index is not None and dtype_of(index) in MASKS for index in node.args[1])
 
 
 def _reason(name: str) -> str:
