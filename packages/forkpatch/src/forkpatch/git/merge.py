@@ -23,9 +23,10 @@ _OPTIONS = (
     *("--no-color", "--no-ext-diff", "--no-textconv", "--text", "--no-renames"),
     *("-U0", f"--diff-algorithm={ALGORITHM}"),
 )
-_FILE = re.compile(rb'^diff --git .*/(\d+)"?$', re.MULTILINE)
-_PATH = re.compile(rb"^diff --git (.*)$", re.MULTILINE)
-_RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+# They begin with a line feed, which a search finds much sooner than the beginning of a line.
+_FILE = re.compile(rb'\ndiff --git .*/(\d+)"?(?=\n)')
+_PATH = re.compile(rb"\ndiff --git (.*)")
+_RANGES = re.compile(rb"\n@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes | None:
@@ -72,7 +73,7 @@ def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
             for number in changed:
                 (side / str(number)).write_bytes(contents[number])
         done = Git().run("diff", "--no-index", *_OPTIONS, *map(str, sides), ok=(0, 1))
-    parts = _FILE.split(done.stdout)
+    parts = _FILE.split(b"\n" + done.stdout)
     for pair, diff in zip(parts[1::2], parts[2::2], strict=True):
         found[int(pair)] += ranges_of(diff)
     return found
@@ -86,7 +87,7 @@ def file_diffs(git: Git, old: str, new: str, *paths: str) -> dict[str, bytes]:
     literal = {"GIT_LITERAL_PATHSPECS": "1"}
     options = _OPTIONS if paths else (one for one in _OPTIONS if one != "--text")
     out = git.run("diff-tree", "-r", "-p", *options, old, new, "--", *paths, env=literal).stdout
-    found, parts = {}, _PATH.split(out)
+    found, parts = {}, _PATH.split(b"\n" + out)
     for head, diff in zip(parts[1::2], parts[2::2], strict=True):
         name = head[: len(head) // 2]  # both sides have the same name, with a/ and b/
         name = re.sub(rb"\\(.)", rb"\1", name[1:-1]) if name.startswith(b'"') else name

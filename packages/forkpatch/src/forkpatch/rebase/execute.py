@@ -89,7 +89,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     """
     if commit := _upstream_commit(rebase, step):
         rebase.git.run("cherry-pick", "--abort")
-        return rebase.completed(RebaseOutcome.DROPPED, reason=f"already upstream: {commit}")
+        return _dropped(rebase, f"already upstream: {commit}")
     rebase.keep_index()
     conflicts = classify(rebase, step.patch)
     merged = merged_files(rebase, step.patch)
@@ -145,4 +145,9 @@ def skip(rebase: Rebase, reason: str) -> Rebase:
         raise UserError("--skip needs a reason", remedy="--skip 'why it is not needed'")
     if not rebase.plan.conflicts:
         raise UserError("no patch has stopped the rebase", remedy="go on with --continue")
-    return rebase.completed(RebaseOutcome.DROPPED, reason=reason.strip())
+    return _dropped(rebase, reason.strip())
+
+
+def _dropped(rebase: Rebase, reason: str) -> Rebase:
+    """Drop the patch of the first pending step."""
+    return rebase.saved(rebase.plan.completed(RebaseOutcome.DROPPED, reason=reason))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError
@@ -138,10 +137,12 @@ class RebasePlan:
         """The commit that the first pending step is merged onto."""
         return next((step.commit for step in reversed(self.done) if step.commit), self.base)
 
-    def completed(self, outcome: RebaseOutcome, **details: Any) -> RebasePlan:
-        """Return the plan with an outcome for its first pending step."""
+    def completed(
+        self, outcome: RebaseOutcome, *, commit: str = "", reason: str = "", by_hand: int = 0
+    ) -> RebasePlan:
+        """Return the plan with an outcome for its first pending step; see :class:`RebaseStep`."""
         done, (current, *rest) = self.done, self.pending
-        step = replace(current, outcome=outcome, **details)
+        step = replace(current, outcome=outcome, commit=commit, reason=reason, by_hand=by_hand)
         return replace(self, steps=(*done, step, *rest), conflicts=())
 
 

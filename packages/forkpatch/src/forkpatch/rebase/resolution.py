@@ -87,8 +87,10 @@ def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
     (commit,) = write_commits(rebase.git, MERGED, [resolved], brief=True)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
     by_hand = _lines_by_hand(rebase, step.original, tree)
-    reason = f"{kinds}: {how}"
-    return rebase.completed(RebaseOutcome.ADAPTED, commit=commit, reason=reason, by_hand=by_hand)
+    plan = rebase.plan.completed(
+        RebaseOutcome.ADAPTED, commit=commit, reason=f"{kinds}: {how}", by_hand=by_hand
+    )
+    return rebase.saved(plan)
 
 
 def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:

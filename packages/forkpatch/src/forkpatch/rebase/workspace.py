@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
@@ -122,10 +121,6 @@ class Rebase:
         """Write a new plan; return the rebase with that plan."""
         write_plan(self.folder, plan)
         return replace(self, plan=plan)
-
-    def completed(self, outcome: RebaseOutcome, **details: Any) -> Rebase:
-        """Write an outcome for the first pending step; return the rebase with that outcome."""
-        return self.saved(self.plan.completed(outcome, **details))
 
     def reset(self, commit: str) -> None:
         """Check out ``commit``, and remove every other file."""

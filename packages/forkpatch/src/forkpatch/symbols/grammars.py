@@ -251,7 +251,8 @@ def _is_head(node: Node) -> bool:
     return not plain or (node.child_count > 0 and node.children[0].type == "{")
 
 
-_SIGN = re.compile(rb"^[ \t\r\f\v]*#", re.MULTILINE)
+# It begins with a line feed, which a search finds much sooner than the beginning of a line.
+_SIGN = re.compile(rb"\n[ \t\r\f\v]*#")
 
 
 def conditions(data: bytes, lines: list[bytes]) -> list[tuple[str, ...]]:
@@ -265,7 +266,7 @@ def conditions(data: bytes, lines: list[bytes]) -> list[tuple[str, ...]]:
     guard = _guard(lines)
     current: tuple[str, ...] = ()
     row = at = 0
-    for sign in _SIGN.finditer(data):
+    for sign in _SIGN.finditer(b"\n" + data):
         row, at = row + data.count(b"\n", at, sign.start()), sign.start()
         result += [current] * (row - len(result))
         line = lines[row]
