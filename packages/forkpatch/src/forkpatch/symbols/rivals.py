@@ -322,7 +322,7 @@ class Search:
         beside the name is new. The head of a symbol that git's place is in, too, is no such name.
         """
         by_kind = dict[tuple[tuple[float, bytes], bool], list[int]]()
-        for row in _names(pair.home):
+        for row in _names(pair.home, pair.depth):
             by_kind.setdefault((_kind(pair.home.text, row), row < pair.first), []).append(row)
         for (kind, _), rows in by_kind.items():
             found = {row: self._elsewhere_named(pair, row, kind) for row in rows}
@@ -440,13 +440,23 @@ def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[
     return up + (up == most[0] and top), down + (down == most[1] and bottom)
 
 
-def _names(home: _Spot) -> list[int]:
-    """Return the rows near an edit that may name its block, the nearest first."""
-    (first, last), (top, bottom), size = home.rows, home.block(0), len(home.text.lines)
-    rows = {*range(max(first - _NAMES, top), min(last + _NAMES, bottom))}
-    rows -= {row for row in home.text.conditions if row >= last}  # they begin something else
-    rows |= {block[0] for block in home.levels() if block[1] - block[0] < size}
+def _names(home: _Spot, depth: float) -> list[int]:
+    """Return the rows near an edit that may name its block, the nearest first.
+
+    The head of another block, and the lines of that block, do not.
+    """
+    (first, last), (top, bottom), where = home.rows, home.block(0), home.text
+    near = range(max(first - _NAMES, top), min(last + _NAMES, bottom))
+    rows = {row for row in near if (where.depth(row) or 0) <= depth and not _is_head(where, row)}
+    rows -= {row for row in where.conditions if row >= last}  # they begin something else
+    rows |= {block[0] for block in home.levels() if block[1] - block[0] < len(where.lines)}
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
+
+
+def _is_head(where: Text, row: int) -> bool:
+    """Return True when the next line has more indent."""
+    below = min(row + 1, len(where.lines) - 1)
+    return (where.depth(below) or 0) > (where.depth(row) or 0)
 
 
 def _beside(where: Text, row: int) -> Iterator[int]:
@@ -466,8 +476,7 @@ def _kind(where: Text, row: int) -> tuple[float, bytes]:
     line, depth = where.lines[row], where.depth(row) or 0
     below = min(row + 1, len(where.lines) - 1)
     is_underlined = len(where.lines[below]) > 2 and len({*where.lines[below]}) == 1
-    is_head = is_underlined or (where.depth(below) or 0) > depth
-    words = [] if is_head else [*WORDS.finditer(line)]
+    words = [] if is_underlined or _is_head(where, row) else [*WORDS.finditer(line)]
     at = words[0].end() if len(words) > 1 or any(word[0] == line for word in words) else 0
     return depth, line[:at] + shape(line[at:])
 
