@@ -357,7 +357,7 @@ class Search:
                 if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
                     continue
                 was, now, other = old.rows(line), new.rows(line), old.rows(new.lines[there])
-                if len(was) == len(now) == len(other) == 1:
+                if len(was) == len(now) == len(other) == 1 and other != was:
                     both = (row, there), (other[0], now[0])  # each stands where the other one stood
                     if all(image(a - 1) + 1 == b == image(a + 1) - 1 for a, b in both):
                         return _message(new.path, now[0], line)
