@@ -374,6 +374,61 @@ def test_line_that_names_no_single_thing_may_be_added_by_both(
     assert (stops or [one["outcome"] for one in report["patches"]]) == [outcome]
 
 
+TYPES = b"""TYPES = [
+    ("hbs", 1),
+    ("js", [
+        "*.js",
+    ]),
+    ("json", 1),
+    ("mk", 1),
+    ("md", 1),
+    ("ml", 1),
+]
+"""
+BRANCHES = b"""void serve(struct server *s)
+{
+\tif (s) {
+\t\tif (s->runs) {
+\t\t\t/* it is usable */
+\t\t\tflags |= VALID;
+\t\t} else {
+\t\t\t/* it is down */
+\t\t\tflags |= DOWN;
+\t\t}
+\t}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("suffix", "old", "edit", "changes"),
+    [
+        (  # an entry of several lines above the edit has a name, and so has one that is nearer now
+            *(".py", TYPES, (b'    ("ml", 1)', b'    ("man", 1),\n    ("ml", 1)')),
+            [(b'("hbs", 1)', b'("hbs", 2)'), (b'("mk", 1)', b'("mk", [\n        "*.mk",\n    ])')],
+        ),
+        (  # a condition of several lines has more blocks around what follows than a line has
+            *(".c", BRANCHES, (b"flags |= VALID", b"flags |= s->mask")),
+            [(b"(s->runs)", b"((s->runs) ||\n\t\t    (s->kept))")],
+        ),
+    ],
+)
+def test_lines_beside_the_block_of_an_edit_do_not_name_it(
+    lab: ForkLab,
+    suffix: str,
+    old: bytes,
+    edit: tuple[bytes, bytes],
+    changes: list[tuple[bytes, bytes]],
+) -> None:
+    path, new = f"python/calc/beside{suffix}", old
+    for before, after in changes:
+        new = new.replace(before, after)
+    grown(lab, {path: old})
+    lab.change("beside.patch", {path: old.replace(*edit)})
+    moves(lab, {path: new})
+    assert [one["outcome"] for one in rebased(lab)["patches"]] == ["clean"]
+
+
 def records(form: str, *names: str) -> str:
     """Records with names; each has a port of its own."""
     ports = {"newname": 20, "shop": 20, "mail": 30, "legacy": 30}
