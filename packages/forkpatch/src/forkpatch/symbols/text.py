@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property, lru_cache
+from itertools import repeat
 
 from forkpatch.model.diffs import split_lines
 
@@ -211,11 +212,13 @@ class Text:
     def _widened(self, top: int, bottom: int, depth: float) -> Span:
         """Return a span with the lines around it that have at least an indent."""
         least, most = max(top - _REACH, 0), min(bottom + _REACH, len(self.lines))
-        while top > least and ((above := self.depth(top - 1)) is None or above >= depth):
-            top -= 1
-        while bottom < most and ((below := self.depth(bottom)) is None or below >= depth):
-            bottom += 1
-        return top, bottom
+        above, below = self.raw[least:top][::-1], self.raw[bottom:most]
+        return top - self._inside(above, depth), bottom + self._inside(below, depth)
+
+    def _inside(self, lines: Sequence[bytes], least: float) -> int:
+        """Return the number of lines up to the first that has less than an indent."""
+        depths = enumerate(map(_depth, lines, repeat(self._is_markdown)))
+        return next((at for at, one in depths if one is not None and one < least), len(lines))
 
     def _head(self, row: int) -> int:
         """Return the first row of a head whose last row may be a lone bracket."""
