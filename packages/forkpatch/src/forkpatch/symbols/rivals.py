@@ -68,13 +68,29 @@ class _Spot:
 class _Pair:
     """A spot, and the spot of another version that git takes for the same.
 
-    ``changed`` are the other rows of the home that the patch changes.
+    ``changed`` are the other rows of the home that the patch changes, ``added`` its new lines here.
     """
 
-    def __init__(self, home: _Spot, there: _Spot, depth: float, changed: Container[int]) -> None:
+    def __init__(
+        self,
+        home: _Spot,
+        there: _Spot,
+        depth: float,
+        changed: Container[int],
+        added: Sequence[bytes] = (),
+    ) -> None:
         self.home, self.there, self.depth = home, there, depth
         self.lines, (self.first, self.last) = home.text.lines, home.rows
-        self._changed = changed
+        self._changed, self._added = changed, added
+
+    @property
+    def is_paragraph(self) -> bool:
+        """True when the patch adds lines between two empty ones, of which it adds one."""
+        if self.first < self.last or not self._added:
+            return False
+        above, below = self.lines[: self.first][-1:], self.lines[self.last :][:1]
+        begins, ends = (not self._added[at].strip() for at in (0, -1))
+        return (begins and below in ([], [b""])) or (ends and above in ([], [b""]))
 
     @cached_property
     def is_renamed(self) -> bool:
@@ -250,7 +266,7 @@ class Search:
         depth = min(map(indent, lines), default=0)
         home = _Spot(old, (edit.first, edit.last), depth)
         there = _Spot(new, place.rows, depth)
-        pair = _Pair(home, there, depth, self._changed - {*range(*home.rows)})
+        pair = _Pair(home, there, depth, self._changed - {*range(*home.rows)}, edit.new)
         if place.is_done and (found := self._left(pair, place)):
             return found
         likes = pair.likes(new)
@@ -322,7 +338,7 @@ class Search:
         beside the name is new. The head of a symbol that git's place is in, too, is no such name.
         """
         by_kind = dict[tuple[tuple[float, bytes], bool], list[int]]()
-        for row in _names(pair.home, pair.depth):
+        for row in _names(pair):
             by_kind.setdefault((_kind(pair.home.text, row), row < pair.first), []).append(row)
         for (kind, _), rows in by_kind.items():
             found = {row: self._elsewhere_named(pair, row, kind) for row in rows}
@@ -440,14 +456,17 @@ def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[
     return up + (up == most[0] and top), down + (down == most[1] and bottom)
 
 
-def _names(home: _Spot, depth: float) -> list[int]:
+def _names(pair: _Pair) -> list[int]:
     """Return the rows near an edit that may name its block, the nearest first.
 
-    The head of another block, and the lines of that block, do not.
+    The head of another block, and the lines of that block, do not. Nor does a line outside of a
+    paragraph that the patch adds.
     """
+    home, depth = pair.home, pair.depth
     (first, last), (top, bottom), where = home.rows, home.block(0), home.text
     near = range(max(first - _NAMES, top), min(last + _NAMES, bottom))
     rows = {row for row in near if (where.depth(row) or 0) <= depth and not _is_head(where, row)}
+    rows = set() if pair.is_paragraph else rows
     rows -= {row for row in where.conditions if row >= last}  # they begin something else
     rows |= {block[0] for block in home.levels() if block[1] - block[0] < len(where.lines)}
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
