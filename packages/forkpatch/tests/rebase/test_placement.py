@@ -400,6 +400,14 @@ BRANCHES = b"""void serve(struct server *s)
 """
 
 
+CHECKS = b"""# A wide letter is forbidden.
+refuse("L'a';")
+
+# The rest is the same.
+accept("")
+"""
+
+
 @pytest.mark.parametrize(
     ("suffix", "old", "edit", "changes"),
     [
@@ -410,6 +418,14 @@ BRANCHES = b"""void serve(struct server *s)
         (  # a condition of several lines has more blocks around what follows than a line has
             *(".c", BRANCHES, (b"flags |= VALID", b"flags |= s->mask")),
             [(b"(s->runs)", b"((s->runs) ||\n\t\t    (s->kept))")],
+        ),
+        (  # what the patch adds has a name of its own
+            *(
+                ".cmake",
+                CHECKS,
+                (b"\n# The", b"\n# A narrow letter is forbidden.\nrefuse(1)\n\n# The"),
+            ),
+            [(b"L'a';\")\n", b"L'a');\")\n\n# A wide text is forbidden.\nrefuse(2)\n")],
         ),
     ],
 )

@@ -240,7 +240,7 @@ class _Pair:
         Lines outside of a block that has a name of its own, and kept it, tell nothing about it.
         """
         for size in _NEAR:
-            yield _near(self.home, size), _near(self.there, size)
+            yield _near(self.home, size), _near(self.there, size + _SLACK)
         size = len(self.lines)
         for number, (top, bottom) in enumerate(self.home.levels()):
             is_outside = bottom - top == size and self._is_in_same_blocks
@@ -489,6 +489,8 @@ def _beside(where: Text, row: int) -> Iterator[int]:
 def _kind(where: Text, row: int) -> tuple[float, bytes]:
     """Return a line's depth (0 for an empty line), and the line with ``#`` for each word.
 
+    The width of its blanks does not count.
+
     A line that is not the head of a block, and not underlined, keeps its first word, unless that
     is its only word beside signs.
     """
@@ -497,7 +499,7 @@ def _kind(where: Text, row: int) -> tuple[float, bytes]:
     is_underlined = len(where.lines[below]) > 2 and len({*where.lines[below]}) == 1
     words = [] if is_underlined or _is_head(where, row) else [*WORDS.finditer(line)]
     at = words[0].end() if len(words) > 1 or any(word[0] == line for word in words) else 0
-    return depth, line[:at] + shape(line[at:])
+    return depth, b" ".join((line[:at] + shape(line[at:])).split())
 
 
 def _family(symbol: str) -> str:
