@@ -17,7 +17,7 @@ from tvm.target import Target
 
 PACKED = {"param_mode": "packed", "effect_mode": "none"}
 # Heads of this size have kernels on every CPU.
-HEAD = 16
+HEAD = 32
 # The published models divide the heads' outputs by it before their norm, whose epsilon is 1e-5.
 DIVISOR = 8
 
