@@ -13,21 +13,18 @@ import numpy as np
 import pytest
 import served
 from support import shared_builds, tiny_runner
-from support.mlc_tree import tools
+from support.mlc_tree import host_library, tools, tools_and_reference
 from support.models.llava_folder import IMAGE, write_llava
 
-from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.assemble.link import LinkRequest
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.targets import LabTarget
-from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.llava import LlavaConfig, read_llava
 from crosslab.models.pictures import Pixels, prepare, sample_picture, write_png
 from crosslab.models.sources.model_folder import import_folder
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
-from crosslab.zoo.reference import need_packages
 
 CONTEXT, CHUNK = 256, 64
 # The largest distance of a chosen token's logit from the largest, as a part of the largest: a tie.
@@ -98,20 +95,12 @@ class Seeing:
 
 @pytest.fixture(scope="module")
 def seeing(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    trees = tools()
-    try:
-        need_packages()
-    except UserError as error:
-        pytest.skip(str(error))
+    trees = tools_and_reference()
     root, cache = tmp_path_factory.mktemp("seeing"), shared_builds.CACHE
     model = write_llava(root / "model")
     folder = import_folder(root / "model", "llava", cache).folder
     params = convert_weight(trees, folder, "q0f32", cache)
-    kernels = cached_kernels(KernelTarget.HOST, cache)
-    request = MlcCompileRequest(
-        *(folder, "q0f32", "cpu", CONTEXT), form="shared", prefill_chunk=CHUNK, kernels=kernels
-    )
-    library = compile_model(trees, request, cache)
+    library = host_library(folder, CONTEXT, CHUNK)
     assert all(entry["symbol"] for entry in library.tensorized)
     pixels = {"first": sample_picture(), "second": sample_picture()[::-1].copy()}
     pictures = {}

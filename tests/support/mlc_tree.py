@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from crosslab.compile.mlc import MlcTools
+from crosslab.assemble.kernels import KernelTarget, cached_kernels
+from crosslab.compile.driver import CompiledModel
+from crosslab.compile.mlc import MlcCompileRequest, MlcTools, compile_model
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
+from crosslab.zoo.reference import need_packages
 from support.patched_trees import trees
+from support.shared_builds import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = LlamaConfig(
@@ -50,6 +54,24 @@ def tools() -> MlcTools:
     if _absence():
         pytest.skip(_absence())
     return _tools()
+
+
+def tools_and_reference() -> MlcTools:
+    """The same; skipped also without PyTorch and transformers, which compute the reference."""
+    try:
+        need_packages()
+    except UserError as error:
+        pytest.skip(str(error))
+    return tools()
+
+
+def host_library(folder: Path, context: int, chunk: int) -> CompiledModel:
+    """A model's library for this machine in float32, with the portable kernels."""
+    kernels = cached_kernels(KernelTarget.HOST, CACHE)
+    request = MlcCompileRequest(
+        *(folder, "q0f32", "cpu", context), form="shared", prefill_chunk=chunk, kernels=kernels
+    )
+    return compile_model(tools(), request, CACHE)
 
 
 def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

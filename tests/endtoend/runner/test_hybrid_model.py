@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support import shared_builds, tiny_runner
-from support.mlc_tree import tools
+from support.mlc_tree import host_library, tools_and_reference
 from support.models.answering_model import AnsweringModel
 
-from crosslab.assemble.kernels import KernelTarget, cached_kernels
-from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight
-from crosslab.errors import UserError
+from crosslab.compile.mlc import convert_weight
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.families import chosen
 from crosslab.models.params import from_bfloat16, to_bfloat16
-from crosslab.zoo.reference import need_packages
 
 CONTEXT, CHUNK, LENGTH = 512, 128, 1
 RANDOM = random.Random(4)
@@ -56,11 +53,7 @@ def random_model() -> Any:
 
 @pytest.fixture(scope="module")
 def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> AnsweringModel:
-    trees = tools()
-    try:
-        need_packages()
-    except UserError as error:
-        pytest.skip(str(error))
+    trees = tools_and_reference()
     family = chosen(["qwen3_5"])[0]
     folder = tmp_path_factory.mktemp("hybrid")
     model = random_model()
@@ -72,11 +65,7 @@ def hybrid(sanitizers: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> A
     (folder / "config.json").write_text(text, encoding="utf-8")
     cache = shared_builds.CACHE
     params = convert_weight(trees, folder, "q0f32", cache)
-    kernels = cached_kernels(KernelTarget.HOST, cache)
-    request = MlcCompileRequest(
-        *(folder, "q0f32", "cpu", CONTEXT), form="shared", prefill_chunk=CHUNK, kernels=kernels
-    )
-    library = compile_model(trees, request, cache)
+    library = host_library(folder, CONTEXT, CHUNK)
     delta = [entry for entry in library.tensorized if "delta" in entry["function"]]
     assert all(entry["symbol"] for entry in delta)
     assert len(delta) == 7

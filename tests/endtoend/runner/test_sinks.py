@@ -8,17 +8,16 @@ import random
 
 import pytest
 from support import shared_builds, tiny_runner
-from support.mlc_tree import tools
+from support.mlc_tree import tools_and_reference
 from support.models.answering_model import AnsweringModel
 
 from crosslab.assemble.link import LinkRequest
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runner import compile_library, store_params
 from crosslab.compile.modes import KernelMode
-from crosslab.errors import UserError
 from crosslab.models.families import chosen
 from crosslab.zoo.job import Spec, recipe_of
-from crosslab.zoo.reference import _model, ask, need_packages
+from crosslab.zoo.reference import _model, ask
 from crosslab.zoo.weights import USUAL
 
 pytestmark = pytest.mark.usefixtures("emulator")
@@ -32,11 +31,7 @@ SYSTEM = [RANDOM.randrange(512) for _ in range(2 * WINDOW + 5)]
 @pytest.fixture(scope="module", params=[("float32", 1e-4), ("int8", 2e-2)], ids=lambda p: p[0])
 def model(request: pytest.FixtureRequest) -> AnsweringModel:
     kv_cache, tie = request.param
-    trees = tools()
-    try:
-        need_packages()
-    except UserError as error:
-        pytest.skip(str(error))
+    trees = tools_and_reference()
     tvm, cache, family = trees.tvm_tree, shared_builds.CACHE, chosen(["gpt_oss"])[0]
     mode = KernelMode("tiles", kv_cache=kv_cache)
     shared = Recipe("q0f32", (VLEN,), tvm, tvm, mlc_tree=trees.mlc_tree, mode=mode)

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 from support import shared_builds, text_probe
-from support.mlc_tree import tools
+from support.mlc_tree import tools_and_reference
 
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runner import build_runner, store_params
-from crosslab.errors import LabError, UserError
+from crosslab.errors import LabError
 from crosslab.models.sources.model_folder import import_folder
 from crosslab.models.weights_file import F32
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
-from crosslab.zoo.reference import need_packages
 
 CONTEXT, VLENS = 512, (128, 1024)
 LENGTHS = (512, 300, 17, 2, 1)
@@ -79,11 +78,7 @@ PUBLISHED = {
 def make(
     root: Path, steps: Sequence[str], pooling: Mapping[str, Any], kind: str = "Bert"
 ) -> Encoder:
-    trees = tools()
-    try:
-        need_packages()
-    except UserError as error:
-        pytest.skip(str(error))
+    trees = tools_and_reference()
     torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
     folder = root / "model"
     tokenizer = text_probe.in_pieces()
