@@ -155,9 +155,10 @@ def families(evidence: Evidence) -> Content:
     rows = []
     for row in evidence.first:
         right = row["outcome"] == "right"
+        real = f", {row['layers']} layers of real size" if row.get("layers") else ""
         rows.append(
             [
-                text(row["family"]),
+                text(row["family"] + real),
                 text(row["quantization"]),
                 text(row["outcome"], Status.GOOD if right else Status.BAD),
                 scientific(row["max_logit_error"]),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import shared_builds
-from support.mlc_tree import tools
+from support.mlc_tree import tools_and_reference
 from support.models.gguf_rewrite import MXFP4, exactly, rewrite
 from support.models.llama_cpp_converter import PARTS, convert, name_class
 
@@ -22,7 +22,6 @@ from crosslab.assemble.pinned_archive import read_archive, unpack_source
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runner import build_runner, layout_of, store_params
 from crosslab.compile.modes import KernelMode
-from crosslab.errors import UserError
 from crosslab.models.compare import compare
 from crosslab.models.families import chosen
 from crosslab.models.formats import GGUF
@@ -31,7 +30,7 @@ from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.job import Spec, answer, judge, recipe_of
 from crosslab.zoo.outcome import FamilyStatus
-from crosslab.zoo.reference import _model, _save, ask, need_packages
+from crosslab.zoo.reference import _model, _save, ask
 from crosslab.zoo.weights import USUAL
 
 pytestmark = pytest.mark.usefixtures("emulator")
@@ -39,12 +38,8 @@ pytestmark = pytest.mark.usefixtures("emulator")
 
 @pytest.fixture(scope="module")
 def spec() -> Spec:
-    trees = tools()
+    trees = tools_and_reference()
     shared_builds.cross()
-    try:
-        need_packages()
-    except UserError as error:
-        pytest.skip(str(error))
     tvm = trees.tvm_tree
     recipe = Recipe("q0f32", (256,), tvm, tvm, mlc_tree=trees.mlc_tree)
     return Spec("", recipe, shared_builds.CACHE, "")
@@ -72,6 +67,20 @@ def test_a_family_answers_as_transformers_does(
     assert outcome.max_logit_error < bound
     assert outcome.tensorized == outcome.total > 10
     assert (tmp_path / f"{family}-{quantization}.work.json").is_file()
+
+
+@pytest.mark.thorough
+def test_a_model_of_real_size_says_what_it_costs(spec: Spec, tmp_path: Path) -> None:
+    recipe = replace(spec.recipe, quantization="q4f32_1")
+    asked = replace(spec, family="bert", recipe=recipe, layers=1, models=tmp_path)
+    outcome = judge(asked)
+    assert outcome.outcome is FamilyStatus.RIGHT, outcome.reason
+    assert outcome.converted and outcome.compiled
+    assert min(outcome.converted.memory, outcome.compiled.memory) > 50e6
+    assert min(outcome.converted.cpu, outcome.compiled.cpu) > 1
+    # Half a byte for each number of 30,522 words.
+    assert outcome.largest >= 30522 * 384 / 2
+    assert [path.name.partition("-")[0] for path in tmp_path.glob("[!.]*")] == ["zoo"]
 
 
 @pytest.mark.thorough

@@ -6,12 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +24,7 @@ from support.models.model_folder import job_of_model, write_folder, write_sparse
 from support.shared_builds import CACHE, PROJECT, tvm_tree
 
 from crosslab.errors import LabError, UserError
+from crosslab.host.cost import cost_of
 from crosslab.job.model_check import check_model
 from crosslab.models.compare import compare
 from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
@@ -210,31 +209,16 @@ def test_8_gb_of_weights_convert_within_4_gb(tokenizer: Path, tmp_path: Path, ro
     if road == "mlc-llm":
         words += ["--mlc-tree", str(mlc_tree.tools().mlc_tree), "--quantization", "q4f16_1"]
     command = [sys.executable, "-c", _CONVERT, str(4 * 10**9), str(folder), *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, anonymous_bytes(process.pid))
-            time.sleep(0.2)
-        out = process.stdout.read() if process.stdout else ""
-    assert process.returncode == 0
-    index = json.loads((Path(out.strip()) / "tensor-cache.json").read_text(encoding="utf-8"))
+    done, cost = cost_of(
+        lambda: subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    )
+    out = Path(done.stdout.strip()) / "tensor-cache.json"
+    index = json.loads(out.read_text(encoding="utf-8"))
     print(
-        f"\n{road}: {stored / 1e9:.1f} GB of weights, peak {peak / 1e9:.2f} GB of memory, "
+        f"\n{road}: {stored / 1e9:.1f} GB of weights, peak {cost.memory / 1e9:.2f} GB of memory, "
         f"{sum(shard['nbytes'] for shard in index['records']) / 1e9:.1f} GB made"
     )
-    assert 0 < peak < 4e9
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Memory of a process and its children that is no file's."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-        below = [int(child) for child in children.read_text(encoding="utf-8").split()]
-    except OSError:
-        return 0
-    own = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-    return (int(own[1]) << 10 if own else 0) + sum(map(anonymous_bytes, below))
+    assert 0 < cost.memory < 4e9
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from support.patched_trees import trees
 from support.shared_builds import PROJECT
 
 from crosslab.errors import UserError
+from crosslab.host.cost import Cost
 from crosslab.models.families import Family, chosen, families, refusals
 from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
@@ -65,6 +66,32 @@ def test_gpt2_has_its_real_size() -> None:
     config = chosen(["gpt2"])[0].config
     sizes = [config[n] for n in ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")]
     assert sizes == [768, 12, 12, 1024, 50257]
+
+
+@pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
+def test_real_sizes_are_sizes_of_the_config(family: Family) -> None:
+    if not family.real:
+        assert family.sees
+        return
+    real = family.of_real_size(3)
+    assert real.layers == 3 <= family.real["layers"]
+    assert family.config.keys() == real.config.keys()
+    assert {name: type(value) for name, value in family.config.items()} == {
+        name: type(value) for name, value in real.config.items()
+    }
+    assert family.settings.keys() == real.settings.keys()
+    assert real.vocab >= 30000
+
+
+def test_a_model_of_real_size_has_each_kind_of_layer() -> None:
+    hybrid = chosen(["qwen3_5"])[0]
+    assert hybrid.of_real_size().config == hybrid.of_real_size(4).config
+    kinds = hybrid.of_real_size(6).config["layer_types"]
+    assert kinds == [*hybrid.config["layer_types"], "linear_attention", "linear_attention"]
+    assert hybrid.config["vocab_size"] == 512
+    assert chosen(["gpt_oss"])[0].of_real_size().layers == 2
+    with pytest.raises(UserError, match="the sizes of llava-hf/llava"):
+        chosen(["llava"])[0].of_real_size()
 
 
 def test_unknown_families_are_refused() -> None:
@@ -156,16 +183,35 @@ def test_each_vlen_and_release_is_a_column_of_its_own() -> None:
         replace(first, vlen=256),
         replace(first, release="B", vlen=256, outcome=FamilyStatus.WRONG, reason="logits"),
     ]
-    assert [o.key[2:] for o in merged([first], others)] == [(256, "A"), (512, "A"), (256, "B")]
+    assert [o.key[2:4] for o in merged([first], others)] == [(256, "A"), (512, "A"), (256, "B")]
     text = document(chosen(["llama"]), merged([first], others), "# About\n")
     assert "| q0f32, A, VLEN 256 | q0f32, A, VLEN 512 | q0f32, B, VLEN 256 | kernels |" in text
     assert "q0f32, B, VLEN 256: 0 of 1 right" in text
     assert "* **llama, q0f32, B, VLEN 256**" in text
 
 
+def test_models_of_real_size_have_a_table_of_their_own(tmp_path: Path) -> None:
+    small = FamilyOutcome("llama", "q4f16_1", FamilyStatus.RIGHT, 1e-6)
+    converted, compiled = Cost(2_100_000_000, 30.2), Cost(900_000_000, 61.0)
+    real = replace(small, layers=2, largest=131_000_000, converted=converted, compiled=compiled)
+    failed = replace(real, layers=16, compiled=None, outcome=FamilyStatus.TIMEOUT, reason="late")
+    write_report(tmp_path / "zoo.json", [small])
+    write_report(tmp_path / "zoo.json", merged(read_report(tmp_path / "zoo.json"), [failed, real]))
+    known = read_report(tmp_path / "zoo.json")
+    assert known == [small, real, failed]
+    text = document(chosen(["llama"]), known, "# About\n")
+    assert "q4f16_1: 1 of 1 right" in text
+    costs_of = "| 131 MB | 2.1 GB, 30 s | 0.9 GB, 61 s |"
+    assert f"| llama | q4f16_1 | 2 of 16 | right (1e-06) {costs_of}" in text
+    assert "| 16 of 16 | out of time: `late` | 131 MB | 2.1 GB, 30 s | - |" in text
+    assert "not right, and why" not in text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--real", "-1"], "--real -1"),
+        (["--real", "--family", "llava"], "sizes of llava-hf/llava-1.5-7b-hf are unknown"),
         (["--tuned", "there"], "--tuned needs --core"),
         (["--core", "spacemit-x60", "--tuned", "there"], "--tuned: no database in there"),
         (["--core", "spacemit-x60", "--vlen", "128"], "--vlen 128: spacemit-x60 has 256"),

@@ -8,7 +8,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from groundwork.command_line import meant
 TABLE = Path(__file__).with_name("families.toml")
 REFUSALS = Path(__file__).with_name("refused.toml")
 NORM = (0.5, 1.5)
+# Fields that hold the number of layers.
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Family:
         folder: the family's folder in MLC-LLM's ``model``.
         within: ``model_type`` of the config that holds the family's as ``text_config``, if any.
         known: known cause of a wrong result; not part of the build's key.
+        real: ``layers``, ``config`` and ``as`` of the published model, where its sizes differ.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Family:
     within: str = ""
     folder: str = field(default="", repr=False)
     known: str = field(default="", repr=False)
+    real: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def kind(self) -> str:
@@ -81,9 +85,40 @@ class Family:
         return int(next(self.config[name] for name in LENGTHS if name in self.config))
 
     @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return int(next(self.config[name] for name in LAYERS if name in self.config))
+
+    @property
     def vocab(self) -> int:
         """Number of token ids."""
         return int(self.config["vocab_size"])
+
+    def of_real_size(self, layers: int = 0) -> Family:
+        """Return the family with the sizes of the published model, but few layers.
+
+        Args:
+            layers: number of layers; 0: as many as show each kind of layer.
+
+        Raises:
+            UserError: the table has no sizes of the published model.
+        """
+        if not self.real:
+            raise UserError(
+                f"the sizes of {self.like} are unknown",
+                remedy=f"add `real` to [{self.name}] in {TABLE}, or name other families",
+            )
+        large = replace(self, config={**self.config, **self.real.get("config", {})})
+        count = layers or large.layers
+
+        def fitted(table: Mapping[str, Any]) -> dict[str, Any]:
+            """Return settings with this number of layers, also in lists of the layers' kinds."""
+            numbers = {name: count for name in LAYERS if name in table}
+            lists = {k: v for k, v in table.items() if isinstance(v, list) and len(v) == own}
+            return {**table, **numbers, **{k: (v * count)[:count] for k, v in lists.items()}}
+
+        own, settings = self.layers, {**self.settings, **self.real.get("as", {})}
+        return replace(large, config=fitted(large.config), settings=fitted(settings))
 
     def write_config(self, folder: Path) -> None:
         """Write the family's ``config.json`` into a folder."""
@@ -189,6 +224,7 @@ def _family(name: str, table: Mapping[str, Any]) -> Family:
         table.get("within", ""),
         table.get("folder", name),
         table.get("known", ""),
+        table.get("real", {}),
     )
 
 

@@ -195,6 +195,11 @@ class StoredArray:
     dtype: np.dtype[Any]
     narrowed: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def read(self) -> Array:
         """Read the array; widen bfloat16 to float32, and leave packed words unchanged."""
         count = math.prod(self.shape)
@@ -271,9 +276,10 @@ def _read_record(record: object, path: Path, whole: int, index: Path) -> tuple[s
         raise UserError(f"{index}: {name} is of unknown dtype {dtype[:40]!r}")
     narrowed = dtype == "bfloat16" or (format_ == ENCODING and dtype == "float32")
     stored = np.dtype(np.uint16 if narrowed else dtype)
-    if size != math.prod(shape) * stored.itemsize:
+    array = StoredArray(path, start, tuple(shape), stored, narrowed)
+    if size != array.nbytes:
         raise UserError(f"{index}: {name} of shape {shape} does not have {size} bytes")
-    return name, StoredArray(path, start, tuple(shape), stored, narrowed)
+    return name, array
 
 
 def unpack(words: NDArray[np.uint32], scale: F32, packing: Packing) -> F32:

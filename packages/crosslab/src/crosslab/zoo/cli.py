@@ -65,6 +65,15 @@ def parser() -> Parser:
     add = options.add_argument
     add("--plain-tree", type=Path, help="TVM without our kernels, to see if it fails there, too")
     add("--family", action="append", default=[], metavar="NAME", help="only this family (all)")
+    add(
+        "--real",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="LAYERS",
+        help="in the sizes of the published models, with so many layers (each kind of layer once);"
+        " notes memory and time of the conversion and the compilation",
+    )
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for each family ({TIMEOUT:g})")
     add("--rerun", action="store_true", help="run families again that were right")
@@ -109,7 +118,10 @@ def main(argv: Sequence[str]) -> int:
     known = read_report(report)
     releases = list(dict.fromkeys(args.releases)) or [args.release]
     axes = (families_asked, recipe.vlens, releases)
-    requested = [MatrixKey(f.name, q, v, r) for q, (f, v, r) in product(formats, product(*axes))]
+    requested = [
+        MatrixKey(f.name, q, v, r, 0 if args.real is None else f.layers)
+        for q, (f, v, r) in product(formats, product(*axes))
+    ]
     if not args.report_only:
         _check(args)
         todo = _todo(args, requested, known)
@@ -130,8 +142,14 @@ def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]
     """Check the options' values; return the options and the families that they name."""
     if args.jobs < 1:
         raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
+    if args.real is not None and args.real < 0:
+        raise UserError(f"--real {args.real}", remedy="give the number of layers, or none")
     _check_matrix(args)
-    return args, chosen(args.family)
+    asked = chosen(args.family)
+    if args.real is None:
+        return args, asked
+    # Without --family, those whose sizes are known.
+    return args, [f.of_real_size(args.real) for f in asked if args.family or f.real]
 
 
 def _check_matrix(args: argparse.Namespace) -> None:
@@ -183,6 +201,7 @@ def _specs(args: argparse.Namespace, keys: Sequence[MatrixKey]) -> list[Spec]:
             release=key.release,
             plain_tree=args.plain_tree,
             work=args.work,
+            layers=key.layers,
         )
         for key in keys
     ]
@@ -229,7 +248,8 @@ def _outcomes(args: argparse.Namespace, keys: Sequence[MatrixKey]) -> Iterator[F
 
 def _axes(key: MatrixKey) -> dict[str, Any]:
     """Return the options of a cell; trees and release are those of the worker."""
-    return {"family": [key.family], "quantization": [key.quantization], "vlen": [key.vlen]}
+    cell = {"family": [key.family], "quantization": [key.quantization], "vlen": [key.vlen]}
+    return {**cell, "real": key.layers}
 
 
 def _label(args: argparse.Namespace, release: str) -> CodeLabel:
@@ -244,7 +264,7 @@ def compute_cell(args: argparse.Namespace) -> FamilyOutcome:
     Raises:
         LabError: a subprocess fails; a UserError keeps its exit code.
     """
-    key = MatrixKey(args.family[0], args.quantization[0], args.vlen[0], args.release)
+    key = MatrixKey(args.family[0], args.quantization[0], args.vlen[0], args.release, args.real)
     specs = _specs(args, [key])
     return next(outcomes_here(specs, 1, args.timeout))
 

@@ -26,9 +26,11 @@ from crosslab.cached_build import cached_build
 from crosslab.compile.modes import ESTIMATE, WORK_FILE
 from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
+from crosslab.host.cost import cost_of, kept_cost
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
-from crosslab.models.families import chosen
+from crosslab.models.families import Family, chosen
+from crosslab.models.params import read_index
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.outcome import (
     FamilyOutcome,
@@ -46,9 +48,11 @@ from groundwork.hashing import digest
 
 # Tokens of a prefill call: the second of two calls attends to the first one's cached tokens.
 CHUNK = PROMPT // 2
+# Tokens that a model of real size answers: the emulator takes half a minute for each.
+REAL_NEW = 2
 ANSWER_TOKENS = "answer.json"
 ANSWER_LOGITS = "logits.bin"
-RUN_SECONDS = 1200.0
+RUN_SECONDS = 3600.0
 # Statuses by the number of steps that succeeded, from the first failure to success.
 HOW_FAR = (
     FamilyStatus.NO_REFERENCE,
@@ -71,6 +75,8 @@ class Spec:
         plain_tree: TVM tree without the project's kernels, to find the origin of a failure; None:
             unknown.
         work: folder for the compiled model's operations, for the cost estimate; None: not written.
+        layers: number of layers of a model of real size; 0: the small model.
+        models: folder of the reference's models; None: the cache.
     """
 
     family: str
@@ -79,12 +85,24 @@ class Spec:
     release: str
     plain_tree: Path | None = None
     work: Path | None = None
+    layers: int = 0
+    models: Path | None = None
 
     @property
     def key(self) -> MatrixKey:
         """Position of the family in the matrix."""
-        recipe = self.recipe
-        return MatrixKey(self.family, recipe.quantization, recipe.vlens[0], self.release)
+        vlen = self.recipe.vlens[0]
+        return MatrixKey(self.family, self.recipe.quantization, vlen, self.release, self.layers)
+
+    @property
+    def definition(self) -> Family:
+        """The family, in the requested size.
+
+        Raises:
+            UserError: the family does not exist, or its real sizes are unknown.
+        """
+        family = chosen([self.family])[0]
+        return family.of_real_size(self.layers) if self.layers else family
 
 
 def judge(spec: Spec) -> FamilyOutcome:
@@ -116,7 +134,8 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
     fields, weights = spec.key._asdict(), spec.recipe.weights
     try:
         packing = weights.packing or USUAL
-        question = ask(chosen([spec.family])[0], spec.cache, packing)
+        new = REAL_NEW if spec.layers else NEW
+        question = ask(spec.definition, spec.models or spec.cache, packing, new)
     except LabError as error:
         if error.exit_code == 2:
             raise
@@ -125,8 +144,8 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         )
     try:
         recipe = recipe_of(spec, question.model, ours=ours)
-        library = compile_library(recipe, spec.cache)
-        params = store_params(recipe, spec.cache)
+        library, compiled = cost_of(lambda: compile_library(recipe, spec.cache))
+        params, converted = cost_of(lambda: store_params(recipe, spec.cache))
     except LabError as error:
         return FamilyOutcome(
             **fields, outcome=FamilyStatus.NOT_COMPILED, reason=first_reason(error.what)
@@ -143,6 +162,13 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         plain=plain,
         schedules=Schedules.read(library.folder).told if recipe.tuned else "",
     )
+    if spec.layers:
+        right = replace(
+            right,
+            largest=max(stored.nbytes for stored in read_index(params).values()),
+            converted=kept_cost(params, converted),
+            compiled=kept_cost(library.folder, compiled),
+        )
     try:
         tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:
@@ -165,7 +191,7 @@ def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
         model: folder of the config; it needs weights only for more than a library.
         ours: True: with the project's kernels and passes; False: as upstream.
     """
-    family, shared = chosen([spec.family])[0], spec.recipe
+    family, shared = spec.definition, spec.recipe
     return replace(
         shared,
         model=model,
@@ -187,7 +213,7 @@ def library_recipe(spec: Spec) -> Recipe:
     Raises:
         UserError: the family does not exist.
     """
-    family = chosen([spec.family])[0]
+    family = spec.definition
     key = digest(repr(family))
     folder = cached_build(spec.cache, f"zoo-config-{family.name}", key, family.write_config)
     return recipe_of(spec, folder)
@@ -203,20 +229,20 @@ def answer(
     """
     program, vlen = build_runner(recipe, spec.cache).program, recipe.vlens[0]
     prompt = ",".join(map(str, question.prompt))
+    new, words = question.answer.logits.shape
 
     def make(folder: Path) -> None:
         arguments = ["--params", str(params), "--tokens", prompt, "--json", "--roi", "none"]
         if not question.encodes:
-            arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
-            arguments += ["--vocab", str(question.answer.logits.shape[1])]
-            arguments += ["--logits", str(folder / ANSWER_LOGITS)]
+            arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(new)]
+            arguments += ["--vocab", str(words), "--logits", str(folder / ANSWER_LOGITS)]
         if question.sees:
             arguments += ["--picture", str(question.model / PICTURE)]
         machine = GuestMachine(vlen=vlen, timeout=RUN_SECONDS, zvfh=recipe.zvfh)
         result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 
-    key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(vlen))
+    key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(vlen), str(new))
     folder = cached_build(spec.cache, "zoo-answer", key, make)
     told = json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))
     if question.encodes:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from crosslab.host.cost import Cost
 from crosslab.models.formats import weight_formats
 
 # Smallest bound of the logit error: transformers and compiled models approximate some functions
@@ -43,15 +44,17 @@ class Fault(StrEnum):
 
 
 class MatrixKey(NamedTuple):
-    """Position in the matrix: family, quantization, VLEN and release."""
+    """Position in the matrix; ``layers`` is that of a model of real size, 0 of a small one."""
 
     family: str
     quantization: str
     vlen: int
     release: str
+    layers: int = 0
 
     def __str__(self) -> str:
-        return f"{self.family} {self.quantization}, VLEN {self.vlen}, release {self.release}"
+        real = f", {self.layers} layers of real size" if self.layers else ""
+        return f"{self.family} {self.quantization}, VLEN {self.vlen}, release {self.release}{real}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class FamilyOutcome:
         vlen: bits in a vector register.
         release: release of the trees.
         schedules: message about schedules from a database; empty without a database.
+        layers: number of layers of a model of real size; 0: a small model.
+        largest: bytes of the largest parameter of a model of real size, as it is stored.
+        converted: cost of the conversion of a model of real size; None: not converted.
+        compiled: cost of the compilation of a model of real size; None: not compiled.
     """
 
     family: str
@@ -88,11 +95,15 @@ class FamilyOutcome:
     vlen: int = 256
     release: str = "unnamed"
     schedules: str = ""
+    layers: int = 0
+    largest: int = 0
+    converted: Cost | None = None
+    compiled: Cost | None = None
 
     @property
     def key(self) -> MatrixKey:
         """Position of the family in the matrix."""
-        return MatrixKey(self.family, self.quantization, self.vlen, self.release)
+        return MatrixKey(self.family, self.quantization, self.vlen, self.release, self.layers)
 
     def table(self) -> dict[str, Any]:
         """Return the outcome as a JSON-ready table."""
@@ -103,7 +114,10 @@ class FamilyOutcome:
         """Read the result of :meth:`table`."""
         fault = Fault(table["fault"]) if table["fault"] else None
         values = {field.name: table[field.name] for field in fields(cls) if field.name in table}
-        return cls(**{**values, "outcome": FamilyStatus(table["outcome"]), "fault": fault})
+        steps = ("converted", "compiled")
+        costs = {step: Cost(*values[step]) for step in steps if values.get(step)}
+        outcome = FamilyStatus(table["outcome"])
+        return cls(**{**values, **costs, "outcome": outcome, "fault": fault})
 
 
 def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from crosslab.errors import LabError
@@ -44,7 +44,10 @@ class FamilyProcesses:
         key, logs = spec.key, spec.cache / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"zoo-{key.family}-{key.quantization}-{key.vlen}.log"
-        with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        with tempfile.TemporaryDirectory(prefix=".zoo-", dir=spec.cache) as folder:
+            if spec.layers:
+                # Gigabytes, which only this outcome needs.
+                spec = replace(spec, models=Path(folder))
             request, response = Path(folder) / "spec.pickle", Path(folder) / "outcome.json"
             request.write_bytes(pickle.dumps(spec))
             try:

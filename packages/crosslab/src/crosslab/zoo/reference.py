@@ -78,13 +78,14 @@ def need_packages() -> None:
         )
 
 
-def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion:
+def ask(family: Family, cache: Path, packing: Packing = USUAL, new: int = NEW) -> FamilyQuestion:
     """Create a family's model and compute the reference's answer, or return the cached result.
 
     Args:
         family: the family.
         cache: folder of models.
         packing: packing of a format that represents the weights exactly.
+        new: tokens of the answer.
 
     Raises:
         UserError: torch or transformers is missing.
@@ -93,9 +94,9 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion
     need_packages()
     versions = [importlib.metadata.version(name) for name in PACKAGES]
     sources = [Path(str(m.__file__)) for m in (weights_module, families_module)]
-    key = digest(repr(family), repr(packing), repr(versions), *sources, Path(__file__))
+    key = digest(repr((family, packing, versions, new)), *sources, Path(__file__))
     folder = cached_build(
-        cache, f"zoo-model-{family.name}", key, lambda out: _make(family, packing, out)
+        cache, f"zoo-model-{family.name}", key, lambda out: _make(family, packing, new, out)
     )
     with np.load(folder / ANSWER) as stored:
         tokens = tuple(int(token) for token in stored["tokens"])
@@ -124,12 +125,12 @@ def make_model(family: Family, folder: Path, packing: Packing = USUAL) -> Any:
     return model
 
 
-def _make(family: Family, packing: Packing, folder: Path) -> None:
+def _make(family: Family, packing: Packing, new: int, folder: Path) -> None:
     model = make_model(family, folder, packing)
     if family.sees:
         write_png(sample_picture(), folder / PICTURE)
     with importlib.import_module("torch").no_grad():
-        tries = [_candidate(family, model, n) for n in range(CANDIDATES)]
+        tries = [_candidate(family, model, new, n) for n in range(CANDIDATES)]
     margin, prompt, answer = max(tries, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
     np.savez(
         folder / ANSWER, margin=margin, prompt=prompt, tokens=answer.tokens, logits=answer.logits
@@ -151,18 +152,19 @@ def _model(family: Family, packing: Packing) -> Any:
     torch.manual_seed(SEED)
     model = kind(config).eval().to(torch.float32)
     # Tied weights are one tensor under two names: parameters are listed once.
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    weights = random_weights(shapes, family.norm, SEED, packing)
     for name, parameter in model.named_parameters():
+        weights = random_weights({name: parameter.shape}, family.norm, SEED, packing)
         parameter.copy_(torch.from_numpy(weights[name] * (not family.is_absent(name))))
     return model
 
 
 def _save(family: Family, model: Any, folder: Path) -> None:
     """Write the model like a published model: one file of weights, and the config."""
-    safetensors = importlib.import_module("safetensors.numpy")
+    safetensors, mapped = map(importlib.import_module, ("safetensors.numpy", "safetensors.torch"))
     model.save_pretrained(folder / "saved", max_shard_size="100GB")
-    stored = safetensors.load_file(folder / "saved" / "model.safetensors")
+    # Through torch, whose tensors are pages of the file, as large models would not fit twice.
+    saved = mapped.load_file(folder / "saved" / "model.safetensors")
+    stored = {name: tensor.numpy() for name, tensor in saved.items()}
     for path in (folder / "saved").iterdir():
         path.unlink()
     (folder / "saved").rmdir()
@@ -171,7 +173,9 @@ def _save(family: Family, model: Any, folder: Path) -> None:
     family.write_config(folder)
 
 
-def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[np.int64], Answer]:
+def _candidate(
+    family: Family, model: Any, new: int, number: int
+) -> tuple[float, NDArray[np.int64], Answer]:
     """Return the margin, the prompt and the answer of a random prompt."""
     rng = np.random.default_rng([SEED, number])
     prompt = rng.integers(0, family.vocab, PROMPT)
@@ -180,7 +184,7 @@ def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[
     if family.sees:
         prompt[prompt == family.config["image_token_index"]] = 0
         prompt[PROMPT // 4] = family.config["image_token_index"]
-    answer = _greedy(model, *_shown(family, prompt.tolist()))
+    answer = _greedy(model, new, *_shown(family, prompt.tolist()))
     first, second = np.sort(answer.logits, axis=-1)[:, :-3:-1].T
     return float((first - second).min() / np.abs(answer.logits).max()), prompt, answer
 
@@ -205,12 +209,12 @@ def _vector(model: Any, tokens: list[int]) -> F32:
     return vector
 
 
-def _greedy(model: Any, tokens: list[int], inputs: Mapping[str, Any]) -> Answer:
+def _greedy(model: Any, new: int, tokens: list[int], inputs: Mapping[str, Any]) -> Answer:
     """Generate an answer greedily without a cache: each step reads all tokens again."""
     torch = importlib.import_module("torch")
     rows = []
-    for _ in range(NEW):
+    for _ in range(new):
         logits = model(torch.tensor([tokens]), use_cache=False, **inputs).logits[0, -1]
         rows.append(logits.numpy().astype(np.float32))
         tokens = [*tokens, int(rows[-1].argmax())]
-    return Answer(tuple(tokens[-NEW:]), np.stack(rows))
+    return Answer(tuple(tokens[-new:]), np.stack(rows))

@@ -37,9 +37,9 @@ def merged(old: Iterable[FamilyOutcome], new: Iterable[FamilyOutcome]) -> list[F
     return [both[key] for key in sorted(both, key=lambda k: (k.family, *_column(k)))]
 
 
-def _column(key: MatrixKey) -> tuple[int, str, int]:
-    """Return the sort key of a column: format, release, VLEN."""
-    return FORMATS.index(key.quantization), key.release, key.vlen
+def _column(key: MatrixKey) -> tuple[int, str, int, int]:
+    """Return the sort key of a column: format, release, VLEN, layers of real size."""
+    return FORMATS.index(key.quantization), key.release, key.vlen, key.layers
 
 
 def write_report(path: Path, outcomes: Iterable[FamilyOutcome]) -> None:
@@ -69,6 +69,8 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
         outcomes: known outcomes of the families.
         about: text before the table.
     """
+    real = [o for o in outcomes if o.layers]
+    outcomes = [o for o in outcomes if not o.layers]
     known = {o.key: o for o in outcomes}
     keys = sorted({o.key._replace(family="") for o in outcomes}, key=_column)
     columns = dict(zip(keys, _headings(keys), strict=True))
@@ -92,8 +94,29 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
     bounds = ", ".join(f"{q} {error_bound(q):g}" for q in formats)
     lines += ["", f"{counted}. Largest error allowed: {bounds}."]
     lines += _reasons({f.name: f for f in families}, outcomes, columns)
+    lines += _real({f.name: f for f in families}, real)
     lines += _refused()
     return "\n".join(lines) + "\n"
+
+
+def _real(families: Mapping[str, Family], outcomes: Sequence[FamilyOutcome]) -> list[str]:
+    """Return the table of models of real size, with the memory and CPU time of each step."""
+    if not outcomes:
+        return []
+    lines = ["", "## Real sizes", ""]
+    lines += ["| family | format | layers | answer | largest tensor | conversion | compilation |"]
+    lines += [f"|---|---|---|---|{'---:|' * 3}"]
+    for o in outcomes:
+        layers = f"{o.layers} of {families[o.family].real['layers']}"
+        answer = f"{cell(o)}: `{o.reason}`" if o.reason else cell(o)
+        costs = " | ".join(
+            f"{cost.memory / 1e9:.1f} GB, {cost.cpu:.0f} s" if cost else "-"
+            for cost in (o.converted, o.compiled)
+        )
+        largest = f"{o.largest / 1e6:.0f} MB"
+        start = f"| {o.family} | {o.quantization} | {layers} | {answer} "
+        lines.append(f"{start}| {largest} | {costs} |")
+    return lines
 
 
 def _refused() -> list[str]:
