@@ -40,11 +40,9 @@ def answer(evidence: Evidence) -> Content:
         ("answer", text(job["text"])),
         (
             "tokens",
-            verdict(
-                job["tokens"] == job["reference_tokens"],
-                "equal to the reference's",
-                "differ from the reference's",
-            ),
+            verdict(job["right"], "right by the reference", "wrong")
+            if job["checked"]
+            else text("not compared", Status.NOTE),
         ),
         ("largest logit error", scientific(job["max_logit_error"])),
         ("prefill", _instructions(counters["prefill"], "instructions")),

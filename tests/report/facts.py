@@ -69,6 +69,8 @@ FACTS: dict[str, Any] = {
         "text": "Yes & no.",
         "tokens": [1, 2],
         "reference_tokens": [1, 2],
+        "checked": True,
+        "right": True,
         "max_logit_error": 1.7e-6,
         "counters": {"prefill": {"insns": 212_900_000}, "decode_per_token": {"insns": 13_100_000}},
     },

@@ -59,7 +59,7 @@ def test_every_result_is_on_the_page(tmp_path: Path) -> None:
         "Yes & no.",
         "Say <b>hello</b> & more",
         "Is <i>this</i> escaped?",
-        "equal to the reference's",
+        "right by the reference",
         "212.9 M instructions",
         "llama.cpp F32, as shipped",
         "57.00 / 51.50 on x60",
@@ -89,6 +89,16 @@ def test_what_was_not_counted_is_said_to_be_so(tmp_path: Path) -> None:
     table["counters"] = {"prefill": None, "decode_per_token": None}
     path.write_text(json.dumps(table), encoding="utf-8")
     assert _Page(_write(root)).words.count("not counted") == 2
+
+
+def test_an_answer_that_was_not_compared_is_said_to_be_so(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    path = root / "out" / "build_and_test.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    unchecked = {**table, "checked": False, "reference_tokens": None}
+    path.write_text(json.dumps(unchecked), encoding="utf-8")
+    words = _Page(_write(root)).words
+    assert "not compared" in words and "right by the reference" not in words
 
 
 def test_peer_is_that_of_the_last_run(tmp_path: Path) -> None:

@@ -106,6 +106,9 @@ def test_a_damaged_shard_is_noticed_on_the_board_and_before(
     capsys.readouterr()
     assert package_main(["verify", str(dist.folder)]) == 1
     assert "params/shard.bin: differs from the manifest" in capsys.readouterr().out
+    (dist.folder / "no text \udcff").touch()
+    assert package_main(["verify", str(dist.folder)]) == 1
+    assert "no text \\udcff: is not in the manifest" in capsys.readouterr().out
     with pytest.raises(UserError, match="a folder has none"):
         package_main(["verify", str(dist.folder), "--sha256", "0" * 64])
 

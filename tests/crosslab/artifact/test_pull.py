@@ -44,6 +44,7 @@ class Site(ThreadingHTTPServer):
     content = WHOLE
     cuts = 0
     asked = 0
+    ranges = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -60,7 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         site = self.server
         site.asked += 1
         begin = 0
-        if found := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
+        found = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if found and site.ranges:
             begin = int(found[1])
         rest = site.content[begin:]
         self.send_response(206 if begin else 200)
@@ -131,6 +133,14 @@ def test_an_interrupted_download_goes_on(board: Path, site: Site) -> None:
     again = pull(board, site.url)
     assert again.returncode == 2
     assert "is there already" in again.stderr
+
+
+def test_a_site_without_ranges_sends_the_whole_file_again(board: Path, site: Site) -> None:
+    site.cuts, site.ranges = 1, False
+    while not (board / NAME).exists():
+        pull(board, site.url)
+        assert site.asked <= 3
+    assert held(board) == ["first", NAME]
 
 
 def test_the_hash_of_the_tarball_is_compared(board: Path, site: Site) -> None:

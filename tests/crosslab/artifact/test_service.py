@@ -63,12 +63,14 @@ def command_of(unit: Path) -> list[str]:
 def test_install_writes_the_real_path_and_the_options(board: Board, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(board.folder)
     done = board.run(
-        "install", "--user", "--port", "80", "--api-key-file", "my keys", "--name", "a%b"
+        *("install", "--user", "--port", "80", "--map-params", "mapped"),
+        *("--api-key-file", "my keys", "--name", "a%b"),
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "loginctl enable-linger" in done.stdout
     own = ["/bin/sh", str(board.folder / "run.sh"), "serve"]
-    options = ["--port", "80", "--api-key-file", str(board.home / "my keys"), "--name", "a%b"]
+    options = ["--port", "80", "--map-params", str(board.home / "mapped")]
+    options += ["--api-key-file", str(board.home / "my keys"), "--name", "a%b"]
     assert command_of(board.unit) == [*own, *options]
     assert board.unit.read_text().count("\n") == SERVICE.read_text().count("\n")
     words = [line.split()[0] for line in board.calls.read_text().splitlines()]

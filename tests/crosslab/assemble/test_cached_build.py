@@ -67,6 +67,13 @@ def test_a_build_is_made_again_on_request(tmp_path: Path) -> None:
     assert cached_build(tmp_path, "thing", "k", lambda p: (p / "c").touch(), again=True) == made
     assert [path.name for path in made.iterdir()] == ["c"]
 
+    def fails(_: Path) -> None:
+        raise LabError("another result")
+
+    with pytest.raises(LabError, match="another result"):
+        cached_build(tmp_path, "thing", "k", fails, again=True)
+    assert not made.exists()
+
 
 def test_whole_stage_is_reused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     subprocess.run([sys.executable, "-c", FILLED, str(tmp_path)], check=True)

@@ -96,12 +96,17 @@ def test_a_model_that_cannot_be_done_is_refused_first(
 
 @pytest.mark.parametrize(
     ("fields", "what"),
-    [({"head_dim": 10}, "a multiple of 4"), ({"kv_lora_rank": 8}, "latent attention")],
+    [
+        ({"head_dim": 10}, "a multiple of 4"),
+        ({"head_dim": None, "hidden_size": None}, "a multiple of 4"),
+        ({"head_dim": None, "num_attention_heads": "8"}, "a multiple of 4"),
+        ({"kv_lora_rank": 8}, "latent attention"),
+    ],
 )
 def test_a_cache_without_int8_kernels_is_refused_first(
-    plain: Path, tmp_path: Path, fields: dict[str, int], what: str
+    plain: Path, tmp_path: Path, fields: dict[str, Any], what: str
 ) -> None:
-    asked = job_of_model(plain, tmp_path / "cache")
+    asked = job_of_model(plain, tmp_path / "cache", mlc=True)
     mode = replace(asked.recipe.mode, kv_cache="int8")
     int8 = replace(asked, recipe=replace(asked.recipe, mode=mode))
     check_model(int8, plain)
@@ -223,6 +228,7 @@ def test_families_that_are_not_right_are_refused_by_name(
         ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
         ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
         ({**HYBRID, "text_config": {"layer_types": ["full_attention"]}}, (), "number 4 divides"),
+        ({**HYBRID, "text_config": {"layer_types": 5}}, (), "number 4 divides"),
         ({**HYBRID, "text_config": {"full_attention_interval": 0}}, (), "interval = 0"),
         ({**HYBRID, "text_config": {"attn_output_gate": False}}, (), "attn_output_gate = false"),
     ],

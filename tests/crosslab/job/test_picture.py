@@ -55,6 +55,8 @@ def picture(folder: Path, report: str) -> str:
     ("change", "shown"),
     [
         ({}, "2, equal"),
+        ({"prompt": "[/]", "text": "a[0] [bold]b"}, "a[0] [bold]b"),
+        ({"model": "[tiny]"}, "[tiny], q4f32_1"),
         (
             {
                 "accelerator": "vta",

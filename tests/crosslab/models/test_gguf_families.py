@@ -24,6 +24,7 @@ from crosslab.models.gguf_params import TYPES, GgufWeights
 from crosslab.models.sources import gguf_families
 from crosslab.models.sources.gguf_import import import_into, kind_of_file
 from crosslab.models.weights_file import StoredWeights
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.zoo.reference import make_model
 
 pytestmark = pytest.mark.slow
@@ -200,6 +201,20 @@ def test_a_file_is_refused_by_the_field(folders: Path, field: str, tmp_path: Pat
     rewrite(folders / "qwen3" / "model.gguf", tmp_path / "wrong.gguf", {f"qwen3.{field}": value})
     with pytest.raises(UserError, match=message):
         import_into(tmp_path / "wrong.gguf", tmp_path)
+
+
+def test_numbers_of_layers_are_checked(folders: Path, tmp_path: Path) -> None:
+    for field in ("gpt2.block_count", "gpt2.nextn_predict_layers"):
+        rewrite(folders / "gpt2" / "model.gguf", tmp_path / "wrong.gguf", {field: "two"})
+        with pytest.raises(UserError, match=f"{field} has the wrong value 'two'"):
+            import_into(tmp_path / "wrong.gguf", tmp_path)
+
+
+def test_the_end_of_a_turn_ends_an_answer(folders: Path, tmp_path: Path) -> None:
+    ends = {f"tokenizer.ggml.{n}_token_id": id for n, id in (("eos", 1), ("eot", 7), ("eom", 9))}
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "chat.gguf", ends)
+    import_into(tmp_path / "chat.gguf", tmp_path)
+    assert set(ChatTokenizer.load(tmp_path).stop_ids) == {1, 7, 9}
 
 
 def test_a_field_with_a_default_may_be_missing(folders: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import mlc_tree
-from support.models.model_folder import job_of_model, write_folder, write_sparse
+from support.models.model_folder import change, job_of_model, write_folder, write_sparse
 from support.shared_builds import CACHE, PROJECT, tvm_tree
 
 from crosslab.errors import LabError, UserError
@@ -102,11 +102,14 @@ def test_rotary_embeddings_are_found_under_their_newer_name(plain: Path, tmp_pat
             read_family(path)
 
 
-def test_names_are_those_of_folders() -> None:
+def test_names_are_those_of_folders(tmp_path: Path) -> None:
     assert name_of("/models/Llama 3.2 (1B)/") == "llama-3.2-1b"
     assert name_of("hf:Qwen/Qwen3-0.6B@main") == "qwen3-0.6b"
     assert name_of("a/SmolLM2.Q4_1.gguf") == "smollm2.q4_1"
     assert name_of("smollm2-135m") == "smollm2-135m"
+    (tmp_path / "4f3a").touch()
+    (tmp_path / "Qwen3.gguf").symlink_to("4f3a")
+    assert name_of(str(tmp_path / "Qwen3.gguf")) == "qwen3"
 
 
 def test_large_weights_are_written_in_shards(tmp_path: Path) -> None:
@@ -344,6 +347,32 @@ def test_a_model_of_a_hub_is_pinned_at_a_commit(
     assert nobody["code"] == 2 and "hf:me/tiny cannot be downloaded: " in nobody["error"]
     missing = get("hf:me/other")
     assert missing["code"] == 2 and "hf:me/other cannot be downloaded" in missing["error"]
+
+
+_FORMAT = """
+import sys
+from crosslab.job.job_options import MODEL, parse_job
+print(parse_job(sys.argv[1:], MODEL).recipe.quantization)
+"""
+
+
+def test_the_format_follows_the_kind_of_a_model_of_a_hub(
+    hub: tuple[str, list[str]], plain: Path, tmp_path: Path
+) -> None:
+    """Weights of a BERT stay in float32; its folder is known after the download."""
+    change(plain, model_type="bert")
+    environment = {**os.environ, "HF_ENDPOINT": hub[0], "HF_HUB_DISABLE_XET": "1"}
+    words = ["hf:me/tiny", "--project", str(PROJECT), "--cache", str(tmp_path / "cache")]
+    words += ["--tvm-tree", "tvm", "--mlc-tree", "mlc"]
+    done = subprocess.run(
+        [sys.executable, "-c", _FORMAT, *words],
+        env={**environment, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout == "q0f32\n", done.stderr[-2000:]
 
 
 def test_a_gguf_file_of_another_kind_is_the_users_mistake(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from support.small_asset import small_asset
 
 from crosslab.cached_build import default_cache
 from crosslab.errors import LabError, UserError
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import LlamaConfig, read_config, read_family
 from crosslab.models.llama_params import convert_params, param_shapes
 from crosslab.models.params import ReadParams, from_bfloat16, read_params, to_bfloat16
 from crosslab.models.reference import answer
@@ -214,6 +214,17 @@ def test_a_config_that_is_not_ours_is_refused(
     path.write_text(json.dumps({**config.to_hf(), **change}), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         read_config(path)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "mixtral", "gemma"])
+def test_biases_that_the_reference_lacks_are_refused(tmp_path: Path, family: str) -> None:
+    path = tmp_path / "config.json"
+    fields = LlamaConfig(48, 96, 6, 2, 8, 1, 32).to_hf() | {"attention_bias": True}
+    path.write_text(json.dumps({**fields, "model_type": "qwen2"}), encoding="utf-8")
+    assert read_family(path).qkv_bias
+    path.write_text(json.dumps({**fields, "model_type": family}), encoding="utf-8")
+    with pytest.raises(UserError, match="attention_bias = True is not supported"):
+        read_family(path)
 
 
 @pytest.mark.parametrize(

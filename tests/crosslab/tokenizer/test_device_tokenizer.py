@@ -397,6 +397,23 @@ def test_a_template_that_fails_costs_the_chat_alone(tmp_path: Path) -> None:
     assert plain.chat_ids("some text") == plain.tokenizer.encode("some text").ids
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{{ range(10 ** 7) | list }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{{ 5 | dictsort }}",
+    ],
+    ids=["division", "range", "macro", "brackets", "filter"],
+)
+def test_any_error_of_a_template_is_the_templates(template: str) -> None:
+    tokenizer = ChatTokenizer(text_probe.trained("gpt2").tokenizer, {"chat_template": template})
+    plain, why = tokenizer.with_usable_chat()
+    assert "the model's chat template fails: " in why and not plain.has_chat
+
+
 def test_a_folder_says_its_stops_and_special_tokens(tmp_path: Path) -> None:
     """Tokens with their properties, a template of its own file, more stop ids beside the config."""
     tokenizer = text_probe.trained("gpt2").tokenizer
@@ -411,6 +428,14 @@ def test_a_folder_says_its_stops_and_special_tokens(tmp_path: Path) -> None:
     assert loaded.chat_text([{"role": "user", "content": "x"}]).startswith("<|start|>user\nx")
     tokenizer.add_tokens(["None"])
     assert ChatTokenizer(tokenizer, {"eos_token": None}).stop_ids == ()
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(UserError, match="its chat template cannot be read: UnicodeDecodeError"):
+        ChatTokenizer.load(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    for wrong in ("x", {"name": "default"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [wrong]}))
+        with pytest.raises(UserError, match="its chat template cannot be read: "):
+            ChatTokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(UserError, match="a table of fields was expected"):
         ChatTokenizer.load(tmp_path)

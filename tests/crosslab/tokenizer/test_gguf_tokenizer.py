@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from support import text_probe
 from tokenizers import Tokenizer
 
 from crosslab.errors import UserError
-from crosslab.tokenizer.chat_tokenizer import build_tokenizer
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-def test_a_tokenizer_of_characters_gives_the_tokens_of_the_one_that_it_is_of(prefix: bool) -> None:
+def test_a_tokenizer_of_characters_gives_the_tokens_of_the_one_that_it_is_of(
+    tmp_path: Path, prefix: bool
+) -> None:
     blanks = "prepend" if prefix else "replace"
     theirs = text_probe.by_character(blanks, strips=prefix).tokenizer
     about = json.loads(theirs.to_str())["model"]
@@ -29,8 +32,11 @@ def test_a_tokenizer_of_characters_gives_the_tokens_of_the_one_that_it_is_of(pre
         "tokenizer.ggml.scores": [ranks.get(token, -1e9) for token in tokens],
         "tokenizer.ggml.token_type": [kinds.get(token, 1) for token in tokens],
         "tokenizer.ggml.add_space_prefix": prefix,
+        "tokenizer.ggml.bos_token_id": 5,
     }
     ours = build_tokenizer(fields)
+    save_tokenizer(ours, fields, tmp_path)
+    assert ChatTokenizer.load(tmp_path).first_ids() == [5]
     for text in (
         "The quick brown fox",
         "  spaces   and",
@@ -47,6 +53,46 @@ def test_a_tokenizer_without_scores_is_rejected() -> None:
     fields = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a", "b"]}
     with pytest.raises(UserError, match="lacks a score for each token"):
         build_tokenizer(fields)
+
+
+def byte_level(pre: str) -> dict[str, Any]:
+    """The fields of a file with two merges, a word that no merge makes, and markers."""
+    tokens = [*text_probe.byte_alphabet(), "ab", "abcd", "<think>", "<|im_end|>"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [*[1] * (len(tokens) - 2), 4, 3],
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.bos_token_id": 258,
+    }
+
+
+def test_tokens_of_a_user_are_not_split() -> None:
+    ours = build_tokenizer(byte_level("qwen2"))
+    assert ours.encode("a<think>\n<|im_end|>").tokens == ["a", "<think>", "\u010a", "<|im_end|>"]
+    assert ours.decode(ours.encode("<think>ab<|im_end|>").ids) == "<think>ab"
+
+
+@pytest.mark.parametrize(
+    ("pre", "word", "begins"),
+    [
+        ("llama-bpe", ["abcd"], True),
+        ("falcon3", ["abcd"], True),
+        ("glm4", ["abcd"], False),
+        ("qwen2", ["ab", "c", "d"], False),
+    ],
+)
+def test_defaults_are_those_of_llama_cpp(
+    tmp_path: Path, pre: str, word: list[str], begins: bool
+) -> None:
+    fields = byte_level(pre)
+    ours = build_tokenizer(fields)
+    assert ours.encode("abcd").tokens == word
+    for said in ({}, {"tokenizer.ggml.add_bos_token": not begins}):
+        save_tokenizer(ours, {**fields, **said}, tmp_path)
+        first = ChatTokenizer.load(tmp_path).first_ids()
+        assert first == ([258] if begins == (not said) else [])
 
 
 def pieces_of(theirs: Tokenizer) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 from rich.console import Console
+from rich.markup import escape
 
 from crosslab.errors import UserError
 from groundwork.files import atomic_write_json
@@ -65,7 +66,7 @@ def cached_build(
         known: path in the build to sha256, for files with a pinned hash.
         resumable: ``make`` is given what an interrupted or failed run of the same inputs left, and
             checks itself what of it is whole; inputs that it refuses leave nothing.
-        again: make it even if it is there.
+        again: make it even if it is there; the earlier build is removed first.
     """
     final = root / f"{name}-{key}"
     if not again and final.is_dir():
@@ -78,7 +79,7 @@ def cached_build(
     root.mkdir(parents=True, exist_ok=True)
     with locked(root / f".{name}-{key}.lock", f"{name} ({key})"):
         if final.is_dir() and not again:
-            damage = _damage(final, known)
+            damage = escape(_damage(final, known))
             if not damage:
                 whole_builds[final] = _times(final)
                 note_reused(name)
@@ -86,6 +87,8 @@ def cached_build(
             _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; building it again")
         else:
             _console.print(f"{name}: building ({key})")
+            # With again: if make fails, no later run reuses the earlier build.
+            _remove(final)
         scratch = root / f".{name}-{key}-part"
         if not resumable:
             for left in root.glob(f".{name}-{key}-*"):  # of a killed run: the lock is ours
@@ -93,8 +96,7 @@ def cached_build(
         scratch.mkdir(exist_ok=resumable)
         try:
             make(scratch)
-            if final.is_dir():
-                _remove(final)
+            _remove(final)
             _record(final, scratch)
             scratch.rename(final)
             whole_builds[final] = _times(final)
@@ -102,7 +104,7 @@ def cached_build(
             if not resumable or isinstance(error, UserError):
                 shutil.rmtree(scratch, ignore_errors=True)
             else:
-                _console.print(f"{name}: finished parts are kept for the next run in {scratch}")
+                _console.print(f"{name}: finished parts are kept for the next run in", scratch)
             raise
     return final
 
@@ -128,7 +130,9 @@ def _times(folder: Path) -> list[tuple[Path, int, int]]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder at once: no process finds half of it."""
+    """Remove a folder, if there is one, at once: no process finds half of it."""
+    if not folder.is_dir():
+        return
     with tempfile.TemporaryDirectory(prefix=".gone-", dir=folder.parent) as gone:
         folder.rename(Path(gone) / "build")
 

@@ -84,7 +84,7 @@ def write_dist(dist: Dist) -> Path:
         if dist.folder.exists():
             dist.folder.rename(old)
         fresh.rename(dist.folder)
-    _console.print(f"dist: written ({dist.folder})", soft_wrap=True)
+    _console.print(f"dist: written ({dist.folder})", soft_wrap=True, markup=False)
     return final
 
 

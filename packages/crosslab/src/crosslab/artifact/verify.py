@@ -44,6 +44,7 @@ from crosslab.artifact.tarball import (
 )
 from crosslab.errors import UserError
 from groundwork.command_line import Parser
+from groundwork.errors import printable
 
 ABOUT = "Check a tarball, without unpacking it, or an unpacked folder against its own manifest."
 KEPT = (MANIFEST, SBOM, SUMS)
@@ -112,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
 def _report(path: Path, findings: Sequence[ArtifactProblem], table: Mapping[str, Any]) -> int:
     """Print problems or a summary; return 1 for a problem or a recorded wrong answer, else 0."""
     for finding in findings[:SHOWN]:
-        _console.print(f"wrong: {finding}", markup=False, style="red")
+        _console.print(f"wrong: {printable(str(finding))}", markup=False, style="red")
     if len(findings) > SHOWN:
         _console.print(f"and {len(findings) - SHOWN} more")
     if findings:
@@ -210,7 +211,7 @@ def _check(
     problems, table = check_files(kept[MANIFEST], entries)
     problems += _check_bill(kept.get(SBOM, b""), entries)
     sums = render_sums(entry for entry in entries if entry.path not in (MANIFEST, SUMS))
-    if kept.get(SUMS) not in (None, sums.encode()):
+    if kept.get(SUMS) not in (None, sums.encode(errors="surrogateescape")):
         problems.append(ArtifactProblem(SUMS, "differs from the files"))
     return problems, table
 

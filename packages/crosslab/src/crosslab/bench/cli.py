@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
             _results.print(table)
         write_batches(batches, bench.report.with_suffix(".together.json"))
     write_rows(rows, bench.report)
-    _progress.print(f"[bold]report[/] {bench.report}", soft_wrap=True)
+    _progress.print("[bold]report[/]", bench.report, soft_wrap=True)
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from crosslab.artifact.board_readme import README
 from crosslab.artifact.dist import OBJECTS, RUN, SERVICE, Dist
@@ -146,7 +147,7 @@ def _text(job: Job, model: Path) -> dict[str, Path]:
             f"params/{CONFIG_FILE}": chat_config(model, job.cache),
         }
     except UnsupportedTokenizerError as error:
-        _console.print(f"[yellow]dist without run.sh:[/] {error.what}", soft_wrap=True)
+        _console.print(f"[yellow]dist without run.sh:[/] {escape(error.what)}", soft_wrap=True)
         return {}
 
 
@@ -218,6 +219,6 @@ def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
     of_libraries = library_licences(linking.toolchain)
     for path in of_libraries.values():
         if not path.is_file():
-            _console.print(f"[yellow]dist without a licence text:[/] {path}", soft_wrap=True)
+            _console.print("[yellow]dist without a licence text:[/]", path, soft_wrap=True)
     found |= of_libraries
     return {name: path for name, path in found.items() if path.is_file()}

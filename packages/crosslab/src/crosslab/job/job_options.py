@@ -20,6 +20,7 @@ from crosslab.models.config import FAMILIES, kind_of
 from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
 from crosslab.models.sources.gguf_import import kind_of_file
+from crosslab.models.sources.hub import HUB, download
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name_of
 from groundwork.command_line import Parser, at_first_look
 
@@ -230,7 +231,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             named = option.replace("_", "-")
             raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
     default = DEFAULT_FORMAT
-    kind, in_blocks = _kind_of(Path(args.source), mlc=args.mlc_tree is not None)
+    kind, in_blocks = _kind_of(args.source, args.cache, mlc=args.mlc_tree is not None)
     if verb == MODEL and in_blocks:
         default = GGUF
     elif verb == MODEL and args.mlc_tree and kind not in ENCODERS:
@@ -279,19 +280,22 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     return job
 
 
-def _kind_of(source: Path, *, mlc: bool) -> tuple[str, bool]:
+def _kind_of(source: str, cache: Path, *, mlc: bool) -> tuple[str, bool]:
     """Return a model's ``model_type``, and whether its weights stay in GGUF blocks by default.
 
-    A model that cannot be read yet counts as a Llama.
+    A model of a hub is downloaded. A model that cannot be read yet counts as a Llama.
     """
-    if source.suffix == ".gguf" and not at_first_look():
-        kind, experts = kind_of_file(source)
+    path = Path(source)
+    if source.startswith(HUB) and not at_first_look():
+        path = download(source, cache)[0]
+    if path.suffix == ".gguf" and not at_first_look():
+        kind, experts = kind_of_file(path)
         # Experts are most of a mixture's weights.
         return kind, kind in FAMILIES or (mlc and experts)
-    if (source / CONFIG_FILE).is_file():
-        return kind_of(source), False
+    if (path / CONFIG_FILE).is_file():
+        return kind_of(path), False
     # A first look has no package that reads a file. Pinned ones are of a family of the project.
-    return FAMILIES[0], source.suffix == ".gguf"
+    return FAMILIES[0], path.suffix == ".gguf"
 
 
 def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:

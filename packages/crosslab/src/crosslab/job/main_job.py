@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 
 from crosslab.artifact.dist import write_dist
 from crosslab.artifact.manifest import Verdict
@@ -188,9 +189,10 @@ def run(job: Job) -> int:
     """
     clock, left_out = Clock(), omissions(job)
     for omission in left_out[len(job.without) :]:  # forkpatch named the others
-        _progress.print(f"[yellow]left out:[/] {omission.what}: {omission.why}", soft_wrap=True)
+        why = escape(f"{omission.what}: {omission.why}")
+        _progress.print(f"[yellow]left out:[/] {why}", soft_wrap=True)
         if omission.remedy:
-            _progress.print(f"  {omission.remedy}", soft_wrap=True)
+            _progress.print(f"  {omission.remedy}", soft_wrap=True, markup=False)
     require_qemu()
     tarball = tarball_of(job.dist, job.release, job.recipe.label, job.project / "dist")
     try:
@@ -257,7 +259,7 @@ def _finish(job: Job, question: Question, runner: Runner, verdict: Verdict, cloc
 def _say_older(*paths: Path) -> None:
     """Print existing paths that an earlier build made."""
     for path in filter(Path.exists, paths):
-        _progress.print(f"[yellow]earlier build:[/] {path} is not of this run", soft_wrap=True)
+        _progress.print("[yellow]earlier build:[/]", path, "is not of this run", soft_wrap=True)
 
 
 def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> CheckedAnswer:
@@ -309,7 +311,7 @@ def ask(job: Job, clock: Clock) -> Question:
         model = import_model(job.source, job.model, job.project, job.cache, blocks=blocks)
         tokenizer, why = (checked or check_model(job, model.folder)).with_usable_chat()
         if why:
-            _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
+            _progress.print(f"[yellow]left out:[/] chat: {escape(why)}", soft_wrap=True)
         kind, config = kind_of(model.folder), model.folder / CONFIG_FILE
         sees = kind == LLAVA
         ids = tokenizer.chat_ids(job.prompt, pictures=int(sees))
@@ -343,7 +345,8 @@ def _prompt_options(
     try:
         words = device_tokenizer(model, job.cache, tokenizer)
     except UnsupportedTokenizerError as error:
-        _progress.print(f"[yellow]left out:[/] text on the device: {error.what}", soft_wrap=True)
+        why = escape(error.what)
+        _progress.print(f"[yellow]left out:[/] text on the device: {why}", soft_wrap=True)
         options = ("--tokens", ",".join(map(str, prompt)))
         return (*options, *(("--stop", ",".join(map(str, stop))) if stop else ()))
     raw = () if tokenizer.has_chat else ("--raw",)
@@ -491,9 +494,9 @@ def show(report: Mapping[str, Any]) -> None:
     """Print a summary of the run."""
     _progress.print(summary(report))
     for name in ("report", "dist"):
-        _progress.print(f"[bold]{name}[/] {report[name]}", soft_wrap=True)
+        _progress.print(f"[bold]{name}[/] {escape(report[name])}", soft_wrap=True)
     if not report["right"]:
-        _progress.print(f"[bold red]wrong:[/] {reason_of(report)}", soft_wrap=True)
+        _progress.print(f"[bold red]wrong:[/] {escape(reason_of(report))}", soft_wrap=True)
         _progress.print(f"  {WRONG_REMEDY}", soft_wrap=True)
 
 

@@ -191,7 +191,10 @@ def _check_hybrid(folder: Path, table: Mapping[str, Any]) -> None:
     if type(interval) is not int or interval < 1:
         raise UserError(f"{folder}: full_attention_interval = {interval!r} is not supported")
     kinds = ("full_attention", "linear_attention")
-    if layers and layers != [kinds[(i + 1) % interval > 0] for i in range(len(layers))]:
+    if layers and (
+        not isinstance(layers, list)
+        or layers != [kinds[(i + 1) % interval > 0] for i in range(len(layers))]
+    ):
         raise UserError(
             f"{folder}: layer_types: the compiler supports full attention in layers whose "
             f"number {interval} divides, and nowhere else"
@@ -225,8 +228,10 @@ def _check_own(folder: Path, job: Job) -> None:
 
 def _check_int8_cache(table: Mapping[str, Any], folder: Path) -> None:
     """Reject an int8 cache for latent attention or head sizes without kernels."""
-    heads = table.get("num_attention_heads") or 1
-    size = table.get("head_dim") or table.get("hidden_size", 0) // heads
+    hidden, heads = table.get("hidden_size"), table.get("num_attention_heads") or 1
+    size = table.get("head_dim")
+    if not size and type(hidden) is type(heads) is int:
+        size = hidden // heads
     why = "a KV cache in int8 needs heads whose size is a multiple of 4"
     if "kv_lora_rank" in table:
         why = "the cache of latent attention has no kernels for int8"

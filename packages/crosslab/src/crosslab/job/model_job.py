@@ -35,5 +35,6 @@ def main(argv: Sequence[str]) -> int:
     code = run(job)
     if code == 0:
         for tarball in package([job.dist], job.project / "dist"):
-            _console.print(f"[bold]tarball[/] {tarball}\n  sha256 {file_entry('', tarball).sha256}")
+            _console.print("[bold]tarball[/]", tarball)
+            _console.print(f"  sha256 {file_entry('', tarball).sha256}")
     return code

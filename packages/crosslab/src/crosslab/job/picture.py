@@ -61,8 +61,8 @@ def _draw_answer(console: Console, path: Path) -> str:
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         console.print("[green]$[/] nox -s build_and_test")
-        console.print(f"[dim]  the question:[/] {report['prompt']}")
-        console.print(f"[bold]{report['text']}[/]\n")
+        console.print(f"[dim]  the question:[/] {escape(report['prompt'])}")
+        console.print(f"[bold]{escape(report['text'])}[/]\n")
         console.print(summary(report))
         return str(report["model"])
     except (OSError, ValueError, KeyError, TypeError) as error:

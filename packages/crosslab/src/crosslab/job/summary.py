@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from crosslab.assemble.kernel_values import told
@@ -47,7 +48,7 @@ def summary(report: Mapping[str, Any]) -> Table:
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(f"[bold]{name}[/]", escape(value))
     return table
 
 

@@ -242,7 +242,8 @@ def read_family(path: Path) -> FamilyConfig:
             f"{path}: the project's reference does not support model_type {family!r}",
             remedy=f"supported: {', '.join(FAMILIES)}",
         )
-    for field in _UNSUPPORTED:
+    # Qwen 2 has its biases without this field; for others, the field adds one to o_proj, too.
+    for field in _UNSUPPORTED if family == "qwen2" else (*_UNSUPPORTED, "attention_bias"):
         if table.get(field):
             raise UserError(f"{path}: {field} = {table[field]!r} is not supported")
     gemma, mixture = family == "gemma", family == MIXTURE
@@ -259,7 +260,7 @@ def read_family(path: Path) -> FamilyConfig:
     return FamilyConfig(
         **asdict(plain),
         family=family,
-        qkv_bias=family == "qwen2" or bool(table.get("attention_bias")),
+        qkv_bias=family == "qwen2",
         qk_norm=family in ("qwen3", MIXTURE),
         gelu=gemma,
         embedding_scale=plain.hidden**0.5 if gemma else 1.0,

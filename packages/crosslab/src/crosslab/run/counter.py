@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
@@ -141,6 +142,6 @@ def run_counted(
     try:
         counter = build_counter(cache)
     except UserError as error:
-        _console.print(f"[yellow]not counted:[/] {error.what}")
+        _console.print(f"[yellow]not counted:[/] {escape(error.what)}")
         return run_guest(program, arguments, machine), None
     return _count(program, arguments, machine, counter)

@@ -24,7 +24,7 @@ from tokenizers import (
 )
 
 from crosslab.errors import LabError, UserError
-from crosslab.json_table import read_json_table
+from crosslab.json_table import PUBLISHED, read_json_table
 from crosslab.tokenizer.word_rules import word_rules
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -35,6 +35,10 @@ OLDER_TEMPLATE_FILE = "chat_template.json"
 NORMAL_TOKEN, UNKNOWN_TOKEN, CONTROL_TOKEN, USER_TOKEN = 1, 2, 3, 4
 BLANK = "\u2581"
 _GOES_ON = "##"  # before a piece that continues a word
+# llama.cpp's defaults for values of tokenizer.ggml.pre: texts begin with BOS; words that are tokens
+# are not merged.
+_BEGINS_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3")
+_IGNORES_MERGES = (*_BEGINS_WITH_BOS, "glm4")
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
@@ -58,6 +62,8 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         tokenizer = _in_pieces(fields, named)
     else:
         tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
+        whole = [token for token, kind in named if kind == USER_TOKEN]
+        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
     control = [token for token, kind in named if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
     return tokenizer
@@ -82,7 +88,8 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
             raise UserError(
                 f"the model's tokenizer merges {' '.join(pair)[:40]!r}, which are not tokens"
             )
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _IGNORES_MERGES)
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = rules[pre].build()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -150,8 +157,6 @@ def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -
     steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
     steps += [decoders.Strip(" ", 1, 0)] if prefix else []
     tokenizer.decoder = decoders.Sequence(steps)
-    whole = [token for token, kind in named if kind == USER_TOKEN]
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
     return tokenizer
 
 
@@ -170,9 +175,13 @@ def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path
     """
     tokenizer.save(str(folder / TOKENIZER_FILE))
     tokens = fields["tokenizer.ggml.tokens"]
+    begins = (
+        fields.get("tokenizer.ggml.model") == "llama"
+        or fields.get("tokenizer.ggml.pre") in _BEGINS_WITH_BOS
+    )
     settings: dict[str, object] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", False)),
+        "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", begins)),
         "model_max_length": fields.get(f"{fields.get('general.architecture')}.context_length"),
         "chat_template": fields.get("tokenizer.chat_template"),
     }
@@ -261,11 +270,16 @@ class ChatTokenizer:
         settings = {k: _content(v) for k, v in stored.items()}
         settings |= read_json_table(folder / OLDER_TEMPLATE_FILE, optional=True)
         template = folder / TEMPLATE_FILE
-        if template.is_file():
-            settings["chat_template"] = template.read_text(encoding="utf-8")
-        elif isinstance(named := settings.get("chat_template"), list):
-            of_name = {entry["name"]: entry["template"] for entry in named}
-            settings["chat_template"] = of_name.get("default")
+        try:
+            if template.is_file():
+                settings["chat_template"] = template.read_text(encoding="utf-8")
+            elif isinstance(named := settings.get("chat_template"), list):
+                of_name = {entry["name"]: entry["template"] for entry in named}
+                settings["chat_template"] = of_name.get("default")
+        except (UnicodeDecodeError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{folder}: its chat template cannot be read: {error!r}", remedy=PUBLISHED
+            ) from error
         return cls(tokenizer, settings, _stops(folder, tokenizer.get_vocab_size()))
 
     @property
@@ -338,7 +352,7 @@ class ChatTokenizer:
         try:
             template = environment.from_string(self.settings["chat_template"])
             return template.render(messages=messages, add_generation_prompt=True, **about)
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
+        except Exception as error:  # a template is a program, and may raise any error
             raise LabError(f"the model's chat template fails: {error}") from error
 
     def chat_ids(self, prompt: str, pictures: int = 0) -> list[int]:

@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
     if not selected:
         raise UserError(f"{report} has no result of these", remedy="leave out --report-only")
     _answers.print(_terminal(selected))
-    _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
+    _progress.print("[bold]report[/]", report, soft_wrap=True)
     if args.docs:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
         atomic_write(args.docs, text)

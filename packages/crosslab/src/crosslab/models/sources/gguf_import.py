@@ -116,8 +116,11 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     stay = {name for name, t in named.items() if blocks and _stays(t) and family.keeps_rows(name)}
     weights = ((name, _values(t, blocks=name in stay)) for name, t in named.items())
     save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
-    ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
-    special = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
+    found = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos", "eot", "eom")}
+    ids = {name: index for name, index in found.items() if index is not None}
+    special = {f"{name}_token_id": ids[name] for name in ("bos", "eos") if name in ids}
+    # Ends of a text, of a turn, and of a message to a tool.
+    ends = [ids[name] for name in ("eos", "eot", "eom") if name in ids]
     about = {**config, **special}
     if family.within:
         about = {"model_type": family.within, "text_config": about}
@@ -128,7 +131,10 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
             if whole in stay
             for name in names_of(whole, len(named[whole].data))
         }
-    for name, table in (("config", about), ("generation_config", special)):
+    for name, table in (
+        ("config", about),
+        ("generation_config", {**special, "eos_token_id": ends}),
+    ):
         text = json.dumps(table, indent=2) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
     save_tokenizer(build_tokenizer(fields), fields, folder)
@@ -167,8 +173,10 @@ def _published(
     file: Metadata, tensors: Mapping[str, ReaderTensor], family: GgufFamily
 ) -> dict[str, ReaderTensor]:
     """Return the file's tensors by published name, without layers that guess further tokens."""
+    # No layers that guess are written as 0, which is not positive.
     layers, guesses = (
-        int(file[field]) for field in ("block_count", "nextn_predict_layers | default(0)")
+        int(file.positive(field))
+        for field in ("block_count", "nextn_predict_layers | default(0) or false")
     )
     if not 0 <= guesses < layers <= len(tensors):
         raise UserError(f"{file.file}: {layers} layers in {len(tensors)} tensors")

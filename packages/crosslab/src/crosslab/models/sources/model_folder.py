@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -113,7 +114,9 @@ def name_of(source: str) -> str:
     """Return the name of a model's folder in dist/, from the user's MODEL."""
     if source.startswith(HUB):
         source = parse_reference(source)[0]
-    stem = Path(source).resolve().name if "/" in source or "." in source else source
+    # The name of a link, not of its target: a hub's cache names files by their hashes.
+    whole = os.path.abspath(source)  # noqa: PTH100 (Path.resolve follows links)
+    stem = Path(whole).name if "/" in source or "." in source else source
     plain = re.sub(r"[^a-z0-9._-]+", "-", stem.removesuffix(".gguf").lower()).strip("-.")
     return plain or "model"
 
