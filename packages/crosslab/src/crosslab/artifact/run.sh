@@ -216,7 +216,7 @@ verify)
   cd -- "$here"
   # Without long options, which sha256sum of busybox lacks.
   lines=$(sha256sum -c SHA256SUMS) || {
-    printf '%s\n' "$lines" | grep -v ': OK$' || :
+    printf '%s\n' "$lines" | grep -Ev '^$|: OK$' || :
     fail 1 'files are damaged: copy the artefact again'
   }
   echo "$(wc -l <SHA256SUMS) files are as they were made"
