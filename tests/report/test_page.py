@@ -95,7 +95,7 @@ def test_an_answer_that_was_not_compared_is_said_to_be_so(tmp_path: Path) -> Non
     root = project(tmp_path)
     path = root / "out" / "build_and_test.json"
     table = json.loads(path.read_text(encoding="utf-8"))
-    unchecked = {**table, "checked": False, "reference_tokens": None}
+    unchecked = {**table, "checked": False, "reference_tokens": None, "max_logit_error": None}
     path.write_text(json.dumps(unchecked), encoding="utf-8")
     words = _Page(_write(root)).words
     assert "not compared" in words and "right by the reference" not in words

@@ -173,11 +173,8 @@ def _published(
     file: Metadata, tensors: Mapping[str, ReaderTensor], family: GgufFamily
 ) -> dict[str, ReaderTensor]:
     """Return the file's tensors by published name, without layers that guess further tokens."""
-    # No layers that guess are written as 0, which is not positive.
-    layers, guesses = (
-        int(file.positive(field))
-        for field in ("block_count", "nextn_predict_layers | default(0) or false")
-    )
+    layers = int(file.positive("block_count"))
+    guesses = int(file["nextn_predict_layers | default(0)"])
     if not 0 <= guesses < layers <= len(tensors):
         raise UserError(f"{file.file}: {layers} layers in {len(tensors)} tensors")
     unused = tuple(f"blk.{n}." for n in range(layers - guesses, layers))
