@@ -206,7 +206,7 @@ def test_a_file_is_refused_by_the_field(folders: Path, field: str, tmp_path: Pat
 def test_a_number_of_layers_under_another_name_is_checked(folders: Path, tmp_path: Path) -> None:
     wrong = {"gpt2.block_count": "two"}
     rewrite(folders / "gpt2" / "model.gguf", tmp_path / "wrong.gguf", wrong)
-    with pytest.raises(UserError, match="gpt2.block_count has the wrong value 'two'"):
+    with pytest.raises(UserError, match=r"gpt2\.block_count has the wrong value 'two'"):
         import_into(tmp_path / "wrong.gguf", tmp_path)
 
 
