@@ -218,7 +218,7 @@ class _State:
     micro_ops: Indices = field(init=False)
     loaded: _Ranges = field(default_factory=_Ranges)
     stored: _Ranges = field(default_factory=_Ranges)
-    # Elements of the loops so far, by their fields: a layer repeats few loops.
+    # Elements of the loops since the last load of micro-ops, by their fields: a layer repeats few.
     looped: dict[tuple[int, ...], Indices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -291,7 +291,7 @@ class _State:
             factors: of the outer and the inner loop.
         """
         outer, inner = factors
-        key = (column, loop.begin, loop.end, loop.outer, loop.inner, outer, inner)
+        key = (buffer, column, loop.begin, loop.end, loop.outer, loop.inner, outer, inner)
         if key in self.looped:
             return _Access(buffer, self.looped[key], False)
         base = np.unique(self.micro_ops[loop.begin : loop.end, column])
@@ -367,3 +367,4 @@ class _State:
             except AcceleratorError as error:
                 raise StreamError(index, error.what) from error
         self.micro_ops[transfer.sram : transfer.sram + transfer.elements] = micro_ops
+        self.looped.clear()

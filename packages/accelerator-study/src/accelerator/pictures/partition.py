@@ -60,7 +60,7 @@ class DeviceProduct:
     Attributes:
         node: MatMul, or a Gemm of which the first matrix is not transposed.
         rows, inputs, outputs: of a product; count: their number, one after the other.
-        weights: outputs x inputs in float; None: the second operand is computed, too.
+        weights: outputs x inputs in float; None: both operands are computed.
         bias: of the outputs.
     """
 
@@ -184,7 +184,10 @@ class Partition:
         return replace(part, weights=weights, bias=(part.bias - mean) * factor + shift)
 
     def _biased(self, part: DeviceLayer, addend: Floats) -> DeviceLayer | None:
-        if addend.size not in (1, part.bias.size) or max(addend.shape, default=1) != addend.size:
+        """Return a layer with a constant added; None if the constant differs inside a channel."""
+        channels = (part.bias.size, 1, 1)
+        per_channel = addend.shape in (channels, (1, *channels))
+        if addend.ndim > 4 or not (per_channel or addend.size == 1):
             return None
         return replace(part, bias=part.bias + addend.reshape(-1).astype(float))
 
@@ -227,7 +230,7 @@ class Partition:
             weights = weights if turned[1] else weights.T
             rows = int(np.prod(first[:-1]))
             return DeviceProduct(node, rows, first[-1], len(weights), 1, weights, bias)
-        if turned[1]:
+        if turned[1] or any(name in self.constants for name in node.input[:2]):
             return None
         count = int(np.prod(np.broadcast_shapes(first[:-2], second[:-2])))
         return DeviceProduct(node, first[-2], first[-1], second[-1], count, None, bias)
@@ -247,11 +250,12 @@ class Partition:
         """Return the channels, rows and columns that a node reads.
 
         Raises:
-            AcceleratorError: the input is not a picture, or the padding is to be found at run time.
+            AcceleratorError: the input is not one picture, or the padding is to be found at run
+                time.
         """
         shape = self.shapes[node.input[0]]
-        if len(shape) != 4:
-            raise AcceleratorError(f"{node.name}: an input of {len(shape)} dimensions")
+        if len(shape) != 4 or shape[0] != 1:
+            raise AcceleratorError(f"{node.name}: an input of shape {shape}, not of one picture")
         about = _window(node, kernel)
         rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
         return shape[1], rows, columns

@@ -17,6 +17,7 @@ from costmodel.counting.space import (
     Access,
     Box,
     Fabric,
+    NoInstanceError,
     NonSeparableMapError,
     NotInjectiveError,
     Occupancy,
@@ -147,8 +148,8 @@ def count(
     """Return a dataflow's exact volumes, in closed form if possible, else by enumeration.
 
     Raises:
-        CostError: the map is not injective, leaves the array, or has no closed form and too
-            many instances to enumerate.
+        CostError: the map has no instance, is not injective, leaves the array, or has no closed
+            form and too many instances to enumerate.
     """
     try:
         counts = [_count(domain, mapping, fabric, a, n == 0) for n, a in enumerate(accesses)]
@@ -161,8 +162,8 @@ def count(
             remedy += f", or give every PE that many lanes: --macs-per-pe {clash.lanes}"
         both = replace(line, text=f"{line.text}  {dataflow.time.text}")
         raise both.error(problem, remedy) from clash
-    except OutsideArrayError as outside:
-        raise dataflow.space.error(str(outside)) from outside
+    except (NoInstanceError, OutsideArrayError) as wrong:
+        raise dataflow.space.error(str(wrong)) from wrong
     except TooLargeError as error:
         problem = f"this map has no closed form here, and {error}"
         remedy = "cut a dimension by factors that divide each other"

@@ -22,6 +22,8 @@ _LEVEL_KEYS = (
     *("energy", "read_energy", "write_energy"),
     *("ports", "double_buffered", "split", "memory"),
 )
+# Parts that stand beside the levels in an estimate's energies and busy times.
+_PARTS = ("mac", "register", "rescale", "array", "array read", "array write")
 
 
 @dataclass(frozen=True)
@@ -172,9 +174,14 @@ def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
     levels = tuple(_level(t, clock, n > 0 and n == len(parts) - 1) for n, t in enumerate(parts))
     if not levels:
         raise table.error("level", "at least one [[level]] is needed")
-    for inner, part in zip(levels[:-1], table.tables("level"), strict=False):
-        if inner.size is None:
+    names = {*_PARTS}
+    for level, part in zip(levels, parts, strict=True):
+        if level.size is None and level is not levels[-1]:
             raise part.error("size", "only the last level may be unbounded")
+        if level.name in names:
+            problem = f"{level.name!r} is the name of another level or part"
+            raise part.error("name", problem, f"names of parts: {', '.join(_PARTS)}")
+        names.add(level.name)
     return levels
 
 
@@ -190,6 +197,9 @@ def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
     size = None
     if part.get("size", str) != "unbounded":
         size = floor(part.quantity("size", settings.SIZES))
+    if split and (size is None or 8 * sum(split) > size):
+        problem = f"the parts of 'split' do not fit a 'size' of {part.values['size']!r}"
+        raise part.error("split", problem, "their sum must be at most 'size', in bytes")
     rates = {**settings.PER_CYCLE, **{u: f / clock for u, f in settings.PER_SECOND.items()}}
     read, write = (_pair(part, kind, "bandwidth", rates) for kind in ("read", "write"))
     if min(read, write) <= 0:

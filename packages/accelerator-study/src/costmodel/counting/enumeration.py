@@ -14,6 +14,7 @@ from costmodel.counting.space import (
     Access,
     Box,
     Fabric,
+    NoInstanceError,
     NotInjectiveError,
     Occupancy,
     OutsideArrayError,
@@ -115,6 +116,7 @@ def enumerate_all(domain: Box, mapping: SpaceTime, fabric: Fabric, access: Acces
 
     Raises:
         TooLargeError: there are more than ``MAX_POINTS`` instances.
+        NoInstanceError: the constraints leave no instance.
         OutsideArrayError: a PE coordinate leaves the array.
     """
     if domain.size > MAX_POINTS:
@@ -125,6 +127,8 @@ def enumerate_all(domain: Box, mapping: SpaceTime, fabric: Fabric, access: Acces
         keep = np.asarray(constraint.evaluate(values) >= 0)
         values = {n: v[keep] for n, v in values.items()}
     count = len(next(iter(values.values())))
+    if not count:
+        raise NoInstanceError("the constraints leave no instance")
     place = np.zeros(count, dtype=np.int64)
     for axis, (extent, form) in enumerate(zip(fabric.shape, mapping.space, strict=True)):
         coordinate = np.broadcast_to(form.evaluate(values), (count,))

@@ -108,6 +108,10 @@ class NotInjectiveError(Exception):
         self.first, self.second, self.lanes = first, second, lanes
 
 
+class NoInstanceError(Exception):
+    """The error for a domain whose constraints leave no instance."""
+
+
 class OutsideArrayError(Exception):
     """The error for an instance whose PE is not in the array."""
 

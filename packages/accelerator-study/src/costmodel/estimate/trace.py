@@ -39,7 +39,7 @@ def phases_of(record: Mapping[str, Any]) -> list[Phase]:
         tokens = _tokens(section)
         tokens_so_far += tokens
         label = f"{number}:{section['name']}"
-        phases.append(_phase(record, section, label, tokens_so_far))
+        phases.append(_phase(record, section, label, tokens, tokens_so_far))
     return phases
 
 
@@ -58,7 +58,7 @@ def _rows(call: Mapping[str, Any]) -> int:
 
 
 def _phase(
-    record: Mapping[str, Any], section: Mapping[str, Any], label: str, context: int
+    record: Mapping[str, Any], section: Mapping[str, Any], label: str, tokens: int, context: int
 ) -> Phase:
     phases: list[Phase] = []
     missing: list[str] = []
@@ -78,6 +78,7 @@ def _phase(
         items=tuple(i for p in phases for i in p.items),
         others=tuple(o for p in phases for o in p.others),
         unclassified=tuple(missing),
+        recorded=tokens,
     )
 
 

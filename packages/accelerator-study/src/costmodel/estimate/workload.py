@@ -74,6 +74,7 @@ class Phase:
         chain: activations that fit stay on chip between consecutive operators.
         arrays: number of accelerators with this share of the work; figures are for each.
         beside: the share of further arrays, if it differs.
+        recorded: tokens of a recorded call; None: they follow from the sizes.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Phase:
     chain: bool = False
     arrays: int = 1
     beside: Phase | None = None
+    recorded: int | None = None
 
     @property
     def all_arrays(self) -> int:
@@ -104,6 +106,8 @@ class Phase:
     @property
     def tokens(self) -> int:
         """The tokens that the phase reads or generates: the prompt's, or a token a sequence."""
+        if self.recorded is not None:
+            return max(self.recorded, 1)
         sizes = dict(self.sizes)
         if self.prompt:
             return max(sizes.get("seq_len", sizes.get(CONTEXT, 1)), 1)

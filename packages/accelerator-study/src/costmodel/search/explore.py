@@ -304,7 +304,9 @@ def _workers() -> Iterator[Pool]:
     """Yield a pool of processes, which end with the block."""
     # The workers inherit the blocked signal: the search process alone gets Ctrl-C.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    pool = multiprocessing.Pool(WORKERS, end_with_parent, (os.getpid(),))
+    # Under "forkserver" a worker's parent is the server, and end_with_parent kills the worker.
+    context = multiprocessing.get_context("fork")
+    pool = context.Pool(WORKERS, end_with_parent, (os.getpid(),))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with pool:
         yield pool
@@ -333,8 +335,12 @@ def search(
         most above those of the best tiles on the same design; None with an L2.
 
     Raises:
-        CostError: the base cannot be searched, or a product fits no buffer.
+        CostError: the base cannot be searched, a phase has no product, or a product fits no buffer.
     """
+    for phase in phases:
+        if not phase.items:
+            problem = f"{phase.name}: has no product of matrices to search"
+            raise CostError(problem, remedy="leave it out of --phase")
     accuracy = accuracy or {}
     listed = designs(base, base.fabric.pes if pes is None else pes)
     arrays = [list(group) for _, group in groupby(listed, lambda design: design.array)]
@@ -441,7 +447,7 @@ def row(
             least = cycles, energy
         excess = {
             "latency_ms": max(estimate.latency / least[0] - 1, 0.0),
-            "energy_mj": max(estimate.energy / least[1] - 1, 0.0),
+            "energy_mj": max(estimate.energy / least[1] - 1, 0.0) if least[1] else 0.0,
         }
     size = area(hardware, scheme) * phase.all_arrays
     seconds = estimate.latency / base.clock

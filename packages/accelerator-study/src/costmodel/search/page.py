@@ -11,6 +11,7 @@ from typing import Any
 WIDTH, HEIGHT, EDGE = 720, 420, 60
 LEGEND = 170  # right of the plot, so that it covers no point
 RADIUS = 5
+LEAST = 1e-30  # in place of 0, whose logarithm does not exist
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#000000")
 STYLE = (
@@ -38,7 +39,7 @@ def page(fronts: Sequence[Row], title: str, note: str = "") -> str:
 
 
 def _scaled(values: Sequence[float], start: float, end: float) -> list[float]:
-    logs = [log10(v) for v in values]
+    logs = [log10(max(v, LEAST)) for v in values]
     low, high = min(logs), max(logs)
     span = high - low or 1.0
     return [start + (v - low) / span * (end - start) for v in logs]
