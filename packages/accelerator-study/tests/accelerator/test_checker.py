@@ -194,6 +194,28 @@ def test_faults_are_named(instructions: list[Instruction], message: str, runs: b
             functional.run(DEVICE, stream, bytearray(MEMORY))
 
 
+def test_a_loop_over_reloaded_micro_ops_has_other_elements() -> None:
+    again = [Operation(load(MemoryId.MICRO_OP, dram=1)), Operation(Multiply(LOOP), (4,))]
+    operations = [*SMALL[:5], *again, Operation(STORE, (6,)), Operation(Finish(), (7,))]
+    with pytest.raises(StreamError, match="INPUT element 1, which nothing wrote"):
+        check(stream_of(with_tokens(operations)), DEVICE, MEMORY)
+
+
+def test_equal_loops_over_buffers_of_other_sizes_are_both_checked() -> None:
+    smaller = replace(DEVICE, accumulator=DEVICE.accumulator // 2)
+    loop = Loop(0, 1, 3, 1, src_outer=512)
+    operations = [
+        *SMALL[:4],
+        *(Operation(load(MemoryId.INPUT, sram=each)) for each in (512, 1024)),
+        Operation(Multiply(loop), (3, 5)),
+        Operation(Arithmetic(loop, AluOp.ADD)),
+        Operation(STORE, (7,)),
+        Operation(Finish(), (8,)),
+    ]
+    with pytest.raises(StreamError, match="ACCUMULATOR element 1024 of 1024"):
+        check(encode(with_tokens(operations), smaller), smaller, MEMORY)
+
+
 def test_finish_waits_for_all() -> None:
     instructions = list(with_tokens(SMALL))
     last = len(instructions) - 1

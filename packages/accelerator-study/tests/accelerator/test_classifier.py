@@ -168,6 +168,51 @@ def test_what_the_device_lacks_stays_on_the_cpu() -> None:
     np.testing.assert_allclose(classifier(picture)[0], in_float(model, picture), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "fused"),
+    [
+        *(((12, 1, 1), True), ((1, 12, 1, 1), True), ((), True), ((1, 1, 1, 1), True)),
+        *(((12,), False), ((1, 1, 1, 12), False), ((1, 1, 12, 1), False), ((1,) * 5, False)),
+    ],
+    ids=str,
+)
+def test_a_constant_is_a_bias_only_along_the_channels(shape: tuple[int, ...], fused: bool) -> None:
+    """The convolution has as many channels as rows and columns."""
+    random, make = np.random.default_rng(6), helper.make_node
+    weights = {"w": random.normal(0, 0.3, (12, 3, 1, 1)), "b": random.normal(0, 2, shape)}
+    nodes = [make("Conv", ["x", "w"], ["a"], kernel_shape=[1, 1]), make("Add", ["a", "b"], ["y"])]
+    model = model_of(nodes, weights)
+    classifier = Classifier.calibrated(model, pictures(2), DEVICE)
+    assert [step.place for step in classifier.steps] == ["device", *["CPU"] * (not fused)]
+    (picture,) = pictures(1)
+    wanted = in_float(model, picture)
+    found = classifier(picture)[0]
+    assert found.shape == wanted.shape
+    assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+def test_a_batch_of_pictures_stays_on_the_cpu() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[1, 1])]
+    model = model_of(nodes, {"w": np.ones((4, 3, 1, 1))})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    feed = {"x": np.concatenate([each["x"] for each in pictures(2)])}
+    classifier = Classifier.calibrated(model, [feed], DEVICE)
+    assert [step.place for step in classifier.steps] == ["CPU"]
+    np.testing.assert_allclose(classifier(feed)[0], in_float(model, feed), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("operands", "shape"), [(("w", "x"), (12, 12)), (("x", "w"), (3, 12, 12))])
+def test_a_product_with_another_constant_than_a_matrix_of_weights_stays_on_the_cpu(
+    operands: tuple[str, str], shape: tuple[int, ...]
+) -> None:
+    weights = {"w": np.random.default_rng(7).normal(size=shape)}
+    model = model_of([helper.make_node("MatMul", operands, ["y"])], weights)
+    (picture,) = pictures(1)
+    classifier = Classifier.calibrated(model, [picture], DEVICE)
+    assert [(s.place, s.macs) for s in classifier.steps] == [("CPU", 3 * 12**3)]
+    np.testing.assert_allclose(classifier(picture)[0], in_float(model, picture), rtol=1e-5)
+
+
 def transformer_block() -> Any:
     """Tokens of a table, a layer of attention of two heads, and a shared weight, as in BERT."""
     random, make = np.random.default_rng(4), helper.make_node

@@ -127,6 +127,7 @@ def test_bandwidth_per_second_becomes_bits_a_cycle() -> None:
         ('"PE[i,j] -> PE[i-1,j]"', '"PE[i] -> PE[i-1]"', "2 dimensions"),
         ("schema = 1", "schema = 2", "only schema 1"),
         ('name = "buffer"', 'title = "buffer"', "unknown key 'title'"),
+        ('name = "buffer"', 'name = "register"', "'register' is the name of another level or part"),
     ],
 )
 def test_bad_hardware_is_reported_with_its_line(
@@ -202,6 +203,16 @@ def test_a_stencil_of_tenets_reads_several_elements(tenet: Path) -> None:
     assert found.volumes.total == {"X": 3 * 256, "Y": 256}
     assert found.volumes.unique["Y"] == 256
     assert found.volumes.unique["X"] == 4 * 8 * (8 + 2)
+
+
+def test_constraints_that_leave_no_instance_are_refused(tenet: Path) -> None:
+    statement = tenet / "gemm.s"
+    statement.write_text(TENET_FILES["gemm.s"].replace("k<256}", "k<256 and i+j>=600}", 1))
+    small = statement.read_text().replace("256", "16")
+    statement.write_text(small)
+    with pytest.raises(CostError, match="the constraints leave no instance") as caught:
+        run_experiment(read_experiment(tenet / "experiment" / "os"))
+    assert "os.m:1" in str(caught.value)
 
 
 def test_tenet_maps_are_refused_when_not_injective(tenet: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
 from contextlib import nullcontext
 from dataclasses import replace
@@ -355,6 +356,27 @@ def test_the_command_searches_and_takes_its_mappings_again(
         again.write_text(json.dumps({"fronts": fronts, "execution": execution}))
         assert main([*base, "--mapping", str(again)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_workers_live_whatever_the_start_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.14 starts processes by "forkserver", so that a worker is not our child."""
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(multiprocessing, "Pool", context.Pool)
+    with explore._workers() as pool:
+        assert pool.apply_async(abs, (-3,)).get(timeout=60) == 3
+
+
+def test_a_search_without_energies_has_a_page(tmp_path: Path) -> None:
+    text = (LIBRARY / "hardware" / "edge8x8.toml").read_text().replace('"0.01 pJ/bit"', '"0 pJ/bit"')
+    text = re.sub('memory = ".*"', 'energy = "0 pJ/bit"', text)
+    free, out, html = (tmp_path / name for name in ("free.toml", "out.json", "page.html"))
+    free.write_text(text.replace("[[level]]", 'mac = { 16 = "0 pJ" }\n\n[[level]]', 1))
+    command = [*SMOLLM2, "--hardware", str(free), "--scheme", "float16", "--phase", "decode:16"]
+    command += ["--search", "--pes", "16", "--json", str(out), "--html", str(html), "--quiet"]
+    assert main(command) == 0
+    fronts = json.loads(out.read_text())["fronts"]
+    assert {(row["energy_mj"], row["excess"]["energy_mj"]) for row in fronts} == {(0.0, 0.0)}
+    assert html.read_text().count("<title>") == len(fronts) + 1
 
 
 def test_schemes_without_a_measured_accuracy_are_named_with_the_command(

@@ -9,6 +9,7 @@ import pytest
 
 from costmodel.errors import CostError
 from costmodel.estimate.trace import ATTENTION, phases_of
+from costmodel.estimate.workload import CONTEXT
 
 
 def attention_record(*sections: tuple[str, int]) -> dict[str, Any]:
@@ -53,6 +54,14 @@ def test_the_context_grows_with_the_tokens_of_attention() -> None:
     phases = phases_of(attention_record(("prefill", 5), ("decode", 1), ("decode", 1)))
     assert [(p.items[0].gemm.m, p.items[0].gemm.n) for p in phases] == [(5, 5), (1, 6), (1, 7)]
     assert all(p.items[0].count == 3 for p in phases)
+
+
+def test_figures_by_token_are_of_the_tokens_that_a_call_adds() -> None:
+    """A second prompt, and a step of two sequences, have the earlier tokens in their context."""
+    record = attention_record(("prefill", 5), ("decode", 1), ("prefill", 3), ("decode", 2))
+    phases = phases_of(record)
+    assert [p.tokens for p in phases] == [5, 1, 3, 2]
+    assert [dict(p.sizes)[CONTEXT] for p in phases] == [5, 6, 9, 11]
 
 
 def test_sequences_of_a_recorded_call_do_not_share_their_cache() -> None:

@@ -21,6 +21,7 @@ from costmodel.search import explore
 DATA = Path(__file__).resolve().parents[1] / "data"
 SMOLLM2 = ["--model", str(DATA / "smollm2.work.json")]
 SEARCH = [*SMOLLM2, "--search", "--quiet"]
+EMBED = [*SEARCH, "--phase", "embed:8"]
 Said = pytest.CaptureFixture[str]
 
 
@@ -152,6 +153,7 @@ GEMM = ["--gemm", "64,64,64", "--quiet"]
             "--tile 64,64,32",
         ),
         ([*SEARCH, "--scheme", "as-compiled"], "for an estimate", "schemes: all, float16"),
+        ([*EMBED, "--bind", "seq_len=8"], "embed:8: has no product", "leave it out of --phase"),
         ([*SEARCH, "--pes", "3"], "--pes 3: must be at least 16", "--pes 16"),
         ([*SEARCH, "--pes", str(1 << 40)], "at most 1048576", "--pes 1048576"),
         ([*SEARCH, "--hardware", "edge8x8", "systolic32x32"], "one --hardware", "edge8x8"),
@@ -235,6 +237,9 @@ group = 64
         (load_hardware, '"1 GHz"', '"fast"', "clock", "is 'fast', not a number with a unit"),
         (load_hardware, '"0.01 pJ/bit"', '"-1 pJ/bit"', "register", "not a number from 0 on"),
         (load_hardware, "[array]", "[aray]", "[aray]", "unknown key 'aray'"),
+        (load_hardware, '"1 MiB"', '"1 MiB"\nsplit = [524288, 262144, 262145]', "split", "do not fit"),
+        (load_hardware, '"unbounded"', '"unbounded"\nsplit = [1, 1, 1]', "split", "'unbounded'"),
+        (load_hardware, 'name = "buffer"', 'name="dram"', 'name = "dram"', "'dram' is the name of"),
         (load_scheme, '"4 bit"', '"-8 bit"', "weight =", "is '-8 bit', not a number from 0 on"),
         (load_scheme, '"4 bit"', '"999999 bit"', "weight =", "at least 1 bit and at most 64"),
         (load_scheme, '"4 bit"', '"4.5 bit"', "weight =", "not a whole number"),
