@@ -367,7 +367,9 @@ def test_workers_live_whatever_the_start_method(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_search_without_energies_has_a_page(tmp_path: Path) -> None:
-    text = (LIBRARY / "hardware" / "edge8x8.toml").read_text().replace('"0.01 pJ/bit"', '"0 pJ/bit"')
+    text = (
+        (LIBRARY / "hardware" / "edge8x8.toml").read_text().replace('"0.01 pJ/bit"', '"0 pJ/bit"')
+    )
     text = re.sub('memory = ".*"', 'energy = "0 pJ/bit"', text)
     free, out, html = (tmp_path / name for name in ("free.toml", "out.json", "page.html"))
     free.write_text(text.replace("[[level]]", 'mac = { 16 = "0 pJ" }\n\n[[level]]', 1))
