@@ -140,11 +140,14 @@ def start_tracker(address: Address, log: Path) -> FarmProcess:
 
 
 def _await_service(process: FarmProcess, failure: str, ready: Callable[[], bool]) -> None:
-    """Wait until a process serves; end the process and raise LabError if it does not."""
-    done = _wait_until(lambda: not process.alive or ready(), START_SECONDS)
-    if not done or not process.alive:
+    """Wait until a process serves; raise LabError if it does not. Any error ends the process."""
+    try:
+        done = _wait_until(lambda: not process.alive or ready(), START_SECONDS)
+        if not done or not process.alive:
+            raise LabError(f"{failure}{last_lines(Path(process.log))}")
+    except BaseException:  # also Ctrl-C: the farm's state does not list the process yet
         process.end()
-        raise LabError(f"{failure}{last_lines(Path(process.log))}")
+        raise
 
 
 @dataclass(frozen=True)

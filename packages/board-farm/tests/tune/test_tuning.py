@@ -31,6 +31,7 @@ from boardfarm.tune.trial import (
     TrialQuestion,
     WrongOutputError,
     compare,
+    trial,
 )
 from crosslab.address import Address
 from crosslab.assemble.recipe import Recipe
@@ -111,6 +112,20 @@ def test_the_untuned_function_outlives_a_killed_board(monkeypatch: pytest.Monkey
         untuned_answer(question, Path("untuned.so"))
 
 
+def test_a_tracker_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise ConnectionRefusedError("Connection refused")  # TVM's client tries for a minute first
+
+    monkeypatch.setattr("boardfarm.tune.trial.rpc.connect_tracker", refused)
+    question, library = TrialQuestion(Address("127.0.0.1", 1), "k", (), ()), "untuned.so"
+    why = f"was not measured in {ATTEMPTS} attempts: no board answered: Connection refused"
+    with pytest.raises(LabError, match=why):
+        untuned_answer(question, Path(library))
+    attempt, trials = _attempt(*[trial(question, library, {0: ()}) for _ in range(ATTEMPTS)])
+    assert attempt.result() == (0, why)
+    assert trials.rejected == [("candidate.so", why)]
+
+
 def test_a_candidate_that_does_not_compile_is_named() -> None:
     x = te.placeholder((4,), name="x")
     mod = tvm.IRModule({"main": te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1.0)])})
@@ -141,6 +156,18 @@ def test_outputs_may_differ_by_rounding_alone() -> None:
             compare((np.array([value, -4.0], np.float32), right[1]), right)
     with pytest.raises(WrongOutputError, match="argument 1"):
         compare((right[0], np.array([3, 5], np.int32)), right)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_masked_outputs_hide_no_error_beside_them(dtype: type[np.floating]) -> None:
+    mask = np.finfo(dtype).min
+    right = (np.array([1.0, -4.0, mask, np.inf, np.nan], dtype),)
+    compare((right[0].copy(),), right)
+    for place, value in enumerate((1.01, -4.01, mask / 2, -np.inf, 0.0)):
+        wrong = right[0].copy()
+        wrong[place] = value
+        with pytest.raises(WrongOutputError, match="argument 0"):
+            compare((wrong,), right)
 
 
 def _module(size: int) -> object:

@@ -13,7 +13,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerResult
 from tvm.s_tir.meta_schedule.runner.runner import PyRunnerFuture
 from tvm.support.popen_pool import PopenPoolExecutor
 
-from boardfarm.tune.trial import Arrays, TrialQuestion, trial
+from boardfarm.tune.trial import NO_BOARD, Arrays, TrialQuestion, trial
 
 # A candidate that loses this many sessions, each on the next free board, is faulty.
 ATTEMPTS = 3
@@ -33,6 +33,13 @@ class Trials:
     measured: int = 0
     repeated: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+def failure(reason: str) -> str:
+    """Return the message for a library whose ATTEMPTS sessions were lost for a reason."""
+    if reason.startswith(NO_BOARD):
+        return f"was not measured in {ATTEMPTS} attempts: {reason}"
+    return f"crashed {ATTEMPTS} boards: {reason}"
 
 
 class TrialAttempt:
@@ -60,7 +67,7 @@ class TrialAttempt:
             if self.done():
                 break
         if reason.startswith(LOST):
-            reason = f"crashed {ATTEMPTS} boards: {reason.removeprefix(LOST)}"
+            reason = failure(reason.removeprefix(LOST))
         if reason:
             self._trials.rejected.append((self._library, reason))
         else:
@@ -71,7 +78,7 @@ class TrialAttempt:
         try:
             cost, reason = self._future.result()
         except TimeoutError:
-            return 0, f"{LOST}no board answered"
+            return 0, f"{LOST}{NO_BOARD}"
         except Exception as error:  # the process that measures has ended
             return 0, f"{LOST}{error}"
         return cost, reason

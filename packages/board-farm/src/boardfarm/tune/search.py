@@ -18,7 +18,14 @@ from tvm import ir, tirx
 from tvm.s_tir import meta_schedule as ms
 
 from boardfarm.tune.database import keep, open_database
-from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, FarmRunner, TrialAttempt, Trials
+from boardfarm.tune.runner import (
+    ATTEMPTS,
+    CandidateBuilder,
+    FarmRunner,
+    TrialAttempt,
+    Trials,
+    failure,
+)
 from boardfarm.tune.space import design_space
 from boardfarm.tune.trial import (
     Arrays,
@@ -191,7 +198,7 @@ def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
     """Return outputs and cost of the untuned function, on the inputs of search and check.
 
     Raises:
-        LabError: the function hangs, or ends ATTEMPTS sessions.
+        LabError: the function hangs, or ATTEMPTS sessions are lost.
     """
     lost = ""
     # Repeat lost sessions, as for a candidate: a killed board is not the function's fault.
@@ -202,7 +209,9 @@ def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
             lost = str(error)
         except SessionHungError as error:
             raise LabError(f"the untuned function does not run: {error}") from error
-    raise LabError(f"the untuned function crashed {ATTEMPTS} boards: {lost}")
+    raise LabError(
+        f"the untuned function {failure(lost)}", remedy="nox -s farm -- status says what runs"
+    )
 
 
 def _winner(

@@ -18,6 +18,9 @@ from crosslab.address import Address
 FUNCTION = "main"
 # Relative to the largest output: sums in another order differ by less, wrong sums by more.
 TOLERANCE = 1e-4
+# Outputs above this share of the type's largest number are masks: the bound of each is its own.
+MASK = 0.5
+NO_BOARD = "no board answered"
 # The board has ended a failed session that took this share of its time limit.
 HUNG = 0.9
 
@@ -85,14 +88,17 @@ def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> T
     """Run a library on a board on the inputs of each seed, and return outputs and cost.
 
     Raises:
-        SessionLostError: the session broke, or the library cannot be loaded or called.
+        SessionLostError: the tracker or a board did not answer, the session broke, or the library
+            cannot be loaded or called.
         SessionHungError: the session exceeded its time limit.
     """
-    remote = rpc.connect_tracker(*question.tracker.pair)
+    try:
+        remote = rpc.connect_tracker(*question.tracker.pair)
+        session = remote.request(question.key, session_timeout=question.seconds)
+    except Exception as error:
+        raise SessionLostError(f"{NO_BOARD}: {_last_line(error)}") from error
     start = time.monotonic()
     try:
-        session = remote.request(question.key, session_timeout=question.seconds)
-        start = time.monotonic()
         session.upload(str(library))
         device, module = session.cpu(), session.load_module(library.name)
         function = module[FUNCTION]
@@ -107,8 +113,11 @@ def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> T
     except Exception as error:
         if time.monotonic() - start > HUNG * question.seconds:
             raise SessionHungError(f"did not end within {question.seconds:g} s") from error
-        text = str(error).strip().splitlines()
-        raise SessionLostError(text[-1] if text else type(error).__name__) from error
+        raise SessionLostError(_last_line(error)) from error
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def compare(own: Arrays, untuned: Arrays) -> None:
@@ -123,11 +132,17 @@ def compare(own: Arrays, untuned: Arrays) -> None:
                 raise WrongOutputError(f"argument {number} differs")
             continue
         wide, exact = left.astype(np.float64), right.astype(np.float64)
-        bound = TOLERANCE * max(1e-30, float(np.max(np.abs(exact), initial=0.0)))
-        error = np.abs(wide - exact)
-        # This form treats NaN as wrong, unless both are NaN.
-        if not np.all((error <= bound) | (np.isnan(wide) & np.isnan(exact))):
-            raise WrongOutputError(f"argument {number} is off by {np.nanmax(error):.3g}")
+        size = np.abs(exact)
+        # Types of kind "V", such as bfloat16, have about the range of float32.
+        usual = size < MASK * np.finfo(left.dtype if left.dtype.kind == "f" else np.float32).max
+        bound = TOLERANCE * max(1e-30, float(np.max(size, where=usual, initial=0.0)))
+        with np.errstate(invalid="ignore"):
+            error = np.abs(wide - exact)
+        # This form treats NaN and infinities as wrong, unless both are the same.
+        same = (wide == exact) | (np.isnan(wide) & np.isnan(exact))
+        wrong = ~same & ~(error < np.where(usual, bound, TOLERANCE * size))
+        if np.any(wrong):
+            raise WrongOutputError(f"argument {number} is off by {np.max(error[wrong]):.3g}")
 
 
 def trial(question: TrialQuestion, library: str, untuned: Mapping[int, Arrays]) -> tuple[int, str]:
