@@ -27,7 +27,7 @@ from accelerator.mapping import best
 from accelerator.program import Program
 from accelerator.study import execute
 from costmodel.accelerator.scheme import FLOAT32, Scheme
-from costmodel.accuracy.llama import FloatLlama
+from costmodel.accuracy.llama import EMBEDDING, FloatLlama
 from costmodel.accuracy.rounding import F32
 from crosslab.models.sources.gguf_import import BoundedReader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
@@ -35,7 +35,6 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, sa
 MOST = 127
 Rounded = Callable[[F32, str], tuple[Int8, F32]]
 """Rounds a matrix to int8 values and a scale for each row; the text names the other operand."""
-EMBEDDING = "token_embd.weight"
 # About the float32 rounding error by which two orders of a sum differ.
 DISTURBANCE = 1e-6
 

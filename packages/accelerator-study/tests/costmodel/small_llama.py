@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -12,14 +13,23 @@ from tokenizers import pre_tokenizers
 HIDDEN, WIDE, HEADS, HEAD = 96, 176, 3, 32
 
 
-def write_gguf(path: Path) -> None:
-    """Write the model; the same bytes each time."""
+def write_gguf(
+    path: Path, more: Mapping[str, tuple[int, ...]] | None = None, scaling: float = 1.0
+) -> None:
+    """Write the model; the same bytes each time.
+
+    Args:
+        path: the file.
+        more: shapes of further tensors by name; an empty shape leaves a tensor out.
+        scaling: factor of the rotary embedding.
+    """
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_scaling_factor(scaling)
     writer.add_token_list(words)
     writer.add_token_merges(["t h"])
     shapes = {"token_embd": (len(words), HIDDEN)}
@@ -29,8 +39,9 @@ def write_gguf(path: Path) -> None:
     shapes |= {"blk.0.ffn_down": (HIDDEN, WIDE)}
     for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
         writer.add_tensor(f"{name}.weight", np.ones(HIDDEN, np.float32))
+    shapes |= more or {}
     random = np.random.default_rng(12)
-    for name, shape in shapes.items():
+    for name, shape in ((name, shape) for name, shape in shapes.items() if shape):
         writer.add_tensor(f"{name}.weight", random.normal(0, 0.05, shape).astype(np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -11,9 +11,11 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_llama import write_gguf
 
+from costmodel.accelerator.scheme import SCHEMES
 from costmodel.accuracy import llama
 from costmodel.cli import main
 from costmodel.errors import CostError
@@ -288,6 +290,40 @@ def test_a_model_whose_counts_lead_past_its_end_is_refused(
     endless.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + one_array + bytes(64))
     assert main(["--accuracy", str(endless)]) == 2
     assert "a count leads past the end of the file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tensors", "scaling", "message"),
+    [
+        ({"rope_freqs": (16,)}, 1.0, "has the tensor rope_freqs.weight, which is not computed"),
+        ({"blk.0.ffn_gate_inp": (4, 96)}, 1.0, "has the tensor blk.0.ffn_gate_inp.weight"),
+        ({"blk.0.ffn_up": ()}, 1.0, "it lacks the tensor blk.0.ffn_up.weight"),
+        ({}, 4.0, "its rotary embedding is scaled (linear, factor 4), which is not computed"),
+    ],
+)
+def test_a_llama_that_is_computed_otherwise_is_refused(
+    tensors: dict[str, tuple[int, ...]],
+    scaling: float,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights = tmp_path / "other.gguf"
+    write_gguf(weights, tensors, scaling)
+    assert main(["--accuracy", str(weights), "--scheme", "float16"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_looked_up_embedding_is_not_rounded(tmp_path: Path) -> None:
+    weights = tmp_path / "untied.gguf"
+    for more, embedding in (({}, True), ({"output": (257, 96)}, False)):
+        write_gguf(weights, more)
+        plain = llama.load(weights)
+        found = plain.quantized(SCHEMES["int4-g64"]).tensors
+        changed = {n for n, value in plain.tensors.items() if not np.array_equal(value, found[n])}
+        assert ("token_embd.weight" in changed) is embedding
+        assert ("output.weight" in changed) is not embedding
+        assert "blk.0.ffn_up.weight" in changed
 
 
 def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -184,15 +185,17 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     # Build before any process starts, so that a failure leaves no process behind.
     build_board(_tree(args), args.cache)
     build_counter(args.cache)
-    before = same_farm(FarmState.read(file), joined, key, meter.unit)
-    address = joined or (before.tracker if before else Address("127.0.0.1", _port(args)))
+    before = same_farm(FarmState.read(file), joined, args.port, (key, meter.unit, vlen))
+    own = before.tracker if before and not args.port else Address("127.0.0.1", _port(args))
+    address = joined or own
     service = before.service if before else None
     if joined is None and not (service and service.alive and answers(address)):
         if service:
             service.end()
         service = start_tracker(address, file.with_name("tracker.log"))
     boards = [board for board in before.boards if board.alive] if before else []
-    FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
+    state = FarmState(address, key, meter.unit, vlen, service, tuple(boards))
+    state.write(file)
     options = ["farm", "board", "--join", str(address), "--key", key, "--vlen", str(vlen)]
     options += ["--project", str(args.project.resolve()), "--tvm-tree", str(_tree(args).resolve())]
     options += ["--cache", str(args.cache), *(["--core", core.key] if core else [])]
@@ -202,10 +205,10 @@ def _up(args: argparse.Namespace, file: Path) -> int:
         log = file.with_name(f"board-{len(boards)}.log")
         boards.append(start_process("crosslab", [*options, "--board-port", str(port)], log))
         # Write at once, so that `down` finds the board even after a failure.
-        FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
+        replace(state, boards=tuple(boards)).write(file)
     for board in boards[wanted:]:
         board.end()
-    state = FarmState(address, key, meter.unit, service, tuple(boards[:wanted]))
+    state = replace(state, boards=tuple(boards[:wanted]))
     state.write(file)
     if joined is None:
         await_boards(state, len(state.boards))
@@ -243,30 +246,32 @@ def _port(args: argparse.Namespace) -> int:
 
 
 def same_farm(
-    known: FarmState | None, joined: Address | None, key: str, unit: str
+    known: FarmState | None, joined: Address | None, port: int, boards: tuple[str, str, int]
 ) -> FarmState | None:
     """Return the known farm if it fits the request, else None.
 
     A farm that has ended fits if it and the request have a tracker of their own, and the same key.
-    The tracker's address is then used again.
+    The tracker's address is then used again, unless the request has a port.
 
     Args:
         known: the farm in the state file, if any.
         joined: the tracker to join; None: the farm has a tracker of its own.
-        key: name by which clients request the boards.
-        unit: unit that the boards count.
+        port: of the requested tracker; 0: any.
+        boards: name by which clients request the boards, unit that the boards count, and bits of
+            their vector registers.
 
     Raises:
-        UserError: a running farm has another tracker, key or unit.
+        UserError: a running farm has another tracker or other boards.
     """
     if known is None or not any(p.alive for p in (known.service, *known.boards) if p):
-        own = known and known.service and joined is None and known.key == key
+        own = known and known.service and joined is None and known.key == boards[0]
         return known if own else None
-    wanted = (joined or known.tracker, key, unit, joined is None)
-    if (known.tracker, known.key, known.measure, known.service is not None) == wanted:
+    wanted = joined or Address(known.tracker.host, port or known.tracker.port)
+    same_tracker = (known.tracker, known.service is not None) == (wanted, joined is None)
+    if same_tracker and (known.key, known.measure, known.vlen) == boards:
         return known
     raise UserError(
-        f"another farm is up: {known.key}, {known.measure}, at {known.tracker}",
+        f"another farm is up: {known.key}, {known.measure}, VLEN {known.vlen}, at {known.tracker}",
         remedy="end it first: nox -s farm -- down",
     )
 

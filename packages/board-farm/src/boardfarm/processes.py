@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from boardfarm.protocol import summary
 from crosslab.address import Address
+from crosslab.assemble.recipe_options import DEFAULT_VLEN
 from crosslab.errors import LabError
 from groundwork.files import atomic_write_json
 
@@ -69,6 +70,7 @@ class FarmState:
         tracker: the tracker's address.
         key: name by which clients request the boards.
         measure: unit that the boards count, for people.
+        vlen: bits of the vector registers of this machine's boards.
         service: the tracker's process; None for a tracker that another command started.
         boards: processes of the boards on this machine.
     """
@@ -76,6 +78,7 @@ class FarmState:
     tracker: Address
     key: str
     measure: str
+    vlen: int
     service: FarmProcess | None
     boards: tuple[FarmProcess, ...] = field(default=())
 
@@ -92,7 +95,8 @@ class FarmState:
             service = FarmProcess(**table["service"]) if table["service"] else None
             boards = tuple(FarmProcess(**entry) for entry in table["boards"])
             address = Address(**table["tracker"])
-            return cls(address, table["key"], table["measure"], service, boards)
+            vlen = int(table.get("vlen", DEFAULT_VLEN))  # older files lack it
+            return cls(address, table["key"], table["measure"], vlen, service, boards)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -31,18 +33,39 @@ RUNNING = replace(ENDED, started=start_of(os.getpid()))
 def test_a_farm_that_ended(
     tracker: Address, service: FarmProcess | None, joined: Address | None, key: str, fits: bool
 ) -> None:
-    known = FarmState(tracker, "rvv256", "cycles", service, (ENDED,))
-    assert same_farm(known, joined, key, "cycles") == (known if fits else None)
+    known = FarmState(tracker, "rvv256", "cycles", 256, service, (ENDED,))
+    for port in (0, 9555):
+        assert same_farm(known, joined, port, (key, "cycles", 256)) == (known if fits else None)
 
 
 @pytest.mark.parametrize(
-    ("joined", "key", "unit"),
-    [(THERE, "rvv256", "cycles"), (None, "rvv512", "cycles"), (None, "rvv256", "instructions")],
+    ("joined", "port", "boards"),
+    [
+        (THERE, 0, ("rvv256", "cycles", 256)),
+        (None, 9191, ("rvv256", "cycles", 256)),
+        (None, 0, ("rvv512", "cycles", 256)),
+        (None, 0, ("rvv256", "instructions", 256)),
+        (None, 0, ("rvv256", "cycles", 512)),
+    ],
 )
 def test_a_running_farm_fits_only_the_same_request(
-    joined: Address | None, key: str, unit: str
+    joined: Address | None, port: int, boards: tuple[str, str, int]
 ) -> None:
-    known = FarmState(HERE, "rvv256", "cycles", RUNNING, ())
-    assert same_farm(known, None, "rvv256", "cycles") == known
+    known = FarmState(HERE, "rvv256", "cycles", 256, RUNNING, ())
+    for same in (0, HERE.port):
+        assert same_farm(known, None, same, ("rvv256", "cycles", 256)) == known
     with pytest.raises(UserError, match="another farm is up"):
-        same_farm(known, joined, key, unit)
+        same_farm(known, joined, port, boards)
+
+
+def test_a_state_of_an_older_version_is_read(tmp_path: Path) -> None:
+    known, file = (
+        FarmState(HERE, "rvv256", "cycles", 256, RUNNING, (ENDED,)),
+        tmp_path / "farm.json",
+    )
+    known.write(file)
+    assert FarmState.read(file) == known
+    table = json.loads(file.read_text())
+    del table["vlen"]
+    file.write_text(json.dumps(table))
+    assert FarmState.read(file) == known

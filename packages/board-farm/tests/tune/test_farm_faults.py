@@ -51,7 +51,7 @@ def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarmState]
     words = ["farm", "board", "--join", str(address), "--key", KEY, "--tvm-tree", str(tree)]
     logs = [tmp_path / f"board-{number}.log" for number in range(2)]
     boards = tuple(start_process("crosslab", words, log) for log in logs)
-    state = FarmState(address, KEY, "instructions", service, boards)
+    state = FarmState(address, KEY, "instructions", 256, service, boards)
     try:
         await_boards(state, len(boards))
         yield state

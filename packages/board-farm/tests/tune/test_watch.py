@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tornado")
 pytest.importorskip("tvm")
 
-from boardfarm.processes import FarmState, JoinedBoard
+from boardfarm.processes import FarmProcess, FarmState, JoinedBoard
 from boardfarm.tune import cli
 from boardfarm.tune.watch import BoardWatch
 from crosslab.address import Address
@@ -44,13 +44,16 @@ def test_boards_that_stay_are_counted_without_a_word() -> None:
 def test_the_core_of_the_boards_is_accepted_and_another_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    state = FarmState(Address("127.0.0.1", 1), "rvv256", "cycles", None, ())
+    board = FarmProcess(1, "", "board.log")
+    state = FarmState(Address("127.0.0.1", 1), "rvv256", "cycles", 256, None, (board,))
     monkeypatch.setattr(cli, "_use_tree", lambda *_: None)
     monkeypatch.setattr(cli.FarmState, "read", lambda _: state)
     joined = [JoinedBoard("cycles", "spacemit-x60")]
     monkeypatch.setattr(cli, "joined_boards", lambda *_: joined)
-    words = [str(tmp_path / "none.py"), "--tvm-tree", str(tmp_path), "--core"]
+    words = [str(tmp_path / "none.py"), "--tvm-tree", str(tmp_path)]
     with pytest.raises(UserError, match=r"cannot read .*none.py"):
-        cli.main([*words, "spacemit-x60"])
+        cli.main([*words, "--core", "spacemit-x60"])
     with pytest.raises(UserError, match="the boards measure for spacemit-x60"):
-        cli.main([*words, "spacemit-x100"])
+        cli.main([*words, "--core", "spacemit-x100"])
+    with pytest.raises(UserError, match="--vlen 512: the boards have vector registers of 256 bits"):
+        cli.main([*words, "--vlen", "512"])

@@ -18,6 +18,11 @@ from costmodel.errors import CostError
 from groundwork.gguf_bound import Bounded
 
 Tokens = NDArray[np.int64]
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+PARTS = (
+    *("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"),
+    *("ffn_norm", "ffn_gate", "ffn_up", "ffn_down"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,18 @@ class FloatLlama:
 
     def quantized(self, scheme: Scheme) -> FloatLlama:
         """Return the model with the weights of its products rounded by a scheme."""
-        tensors = {
-            name: rounding.weights(value, scheme) if value.ndim == 2 else value
+        rounded = {n: rounding.weights(value, scheme) for n, value in self.matrices.items()}
+        return FloatLlama(**{**vars(self), "tensors": {**self.tensors, **rounded}})
+
+    @property
+    def matrices(self) -> dict[str, F32]:
+        """The weights of the products, N x K: the embedding only if it is the head, too."""
+        looked_up = {EMBEDDING} - {self._head}
+        return {
+            name: value
             for name, value in self.tensors.items()
+            if value.ndim == 2 and name not in looked_up
         }
-        return FloatLlama(**{**vars(self), "tensors": tensors})
 
     def logits(self, tokens: Tokens, scheme: Scheme) -> F32:
         """Return the logits, tokens x vocabulary, of a sequence from its first token.
@@ -49,7 +61,7 @@ class FloatLlama:
         The scheme rounds activations, keys and values; :meth:`quantized` rounds weights.
         """
         tensors = self.tensors
-        hidden = tensors["token_embd.weight"][tokens]
+        hidden = tensors[EMBEDDING][tokens]
         for layer in range(self.layers):
             name = f"blk.{layer}."
             normed = self._norm(hidden, tensors[name + "attn_norm.weight"])
@@ -61,8 +73,7 @@ class FloatLlama:
             inner = gate / (1 + np.exp(-gate)) * up
             hidden = hidden + self.product(inner, name + "ffn_down.weight", scheme)
         normed = self._norm(hidden, tensors["output_norm.weight"])
-        head = "output.weight" if "output.weight" in tensors else "token_embd.weight"
-        return self.product(normed, head, scheme)
+        return self.product(normed, self._head, scheme)
 
     def product(self, values: F32, name: str, scheme: Scheme) -> F32:
         """Round values (tokens x inputs) by the scheme, and multiply them by the named weights.
@@ -111,6 +122,10 @@ class FloatLlama:
         return np.asarray((scores @ value[:, None]).reshape(self.heads, tokens, -1))
 
     @property
+    def _head(self) -> str:
+        return HEAD if HEAD in self.tensors else EMBEDDING
+
+    @property
     def _width(self) -> int:
         return int(self.tensors["blk.0.attn_q.weight"].shape[0]) // self.heads
 
@@ -148,12 +163,29 @@ def _load(reader: LlamaReader) -> FloatLlama:
     kind = fields.get("general.architecture")
     if kind != "llama":
         raise ValueError(f"its architecture is {kind!r}")
+    scaling = fields.get("llama.rope.scaling.type", "linear")
+    older = fields.get("llama.rope.scale_linear", 1.0)
+    factor = float(fields.get("llama.rope.scaling.factor", older))
+    if scaling not in ("none", "linear") or factor != 1:
+        problem = f"its rotary embedding is scaled ({scaling}, factor {factor:g})"
+        raise ValueError(f"{problem}, which is not computed")
+    layers = int(fields["llama.block_count"])
+    least = min(
+        layers, len(reader.tensors)
+    )  # a damaged count may be huge; then tensors are missing
+    known = {f"blk.{n}.{part}.weight" for n in range(least) for part in PARTS}
+    known |= {EMBEDDING, "output_norm.weight"}
+    stored = {t.name for t in reader.tensors} - {HEAD}
+    if missing := sorted(known - stored):
+        raise ValueError(f"it lacks the tensor {missing[0]}")
+    if further := sorted(stored - known):
+        raise ValueError(f"it has the tensor {further[0]}, which is not computed")
     tensors = {
         t.name: np.asarray(dequantize(t.data, t.tensor_type), dtype=np.float32)
         for t in reader.tensors
     }
     return FloatLlama(
-        layers=int(fields["llama.block_count"]),
+        layers=layers,
         heads=int(fields["llama.attention.head_count"]),
         kept=int(fields["llama.attention.head_count_kv"]),
         base=float(fields.get("llama.rope.freq_base", 10000.0)),

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # only a measurement needs the packages of llama
 FOLDER = LIBRARY / "accuracy"
 TEXT = FOLDER / "text.txt"
 WINDOW = 512  # tokens of one sequence
-MATRIX = 2  # axes of the weights of a product
 
 
 def load(model: Path) -> FloatLlama:
@@ -124,13 +123,9 @@ def merged(
 
 
 def _weight_shapes(plain: FloatLlama) -> dict[str, int]:
-    tensors = plain.tensors
     shapes: dict[str, int] = {}
-    for name, value in tensors.items():
-        looked_up = name == "token_embd.weight" and "output.weight" in tensors
-        if value.ndim == MATRIX and not looked_up:
-            rows, length = value.shape
-            shapes[str(length)] = shapes.get(str(length), 0) + rows
+    for rows, length in (value.shape for value in plain.matrices.values()):
+        shapes[str(length)] = shapes.get(str(length), 0) + rows
     return dict(sorted(shapes.items()))
 
 

@@ -88,6 +88,13 @@ def main(argv: Sequence[str]) -> int:
             remedy=f"leave --core out, or: nox -s farm -- up --core {args.core.key}",
         )
     args.core = read_core(CORES, core) if core in core_names(CORES) else None
+    if state.boards:
+        if args.vlen not in (None, state.vlen):
+            raise UserError(
+                f"--vlen {args.vlen}: the boards have vector registers of {state.vlen} bits",
+                remedy=f"leave --vlen out, or: nox -s farm -- up --vlen {args.vlen}",
+            )
+        args.vlen = state.vlen
     recipe = read_recipe(args, args.quantization or MODEL_FORMAT)
     target = LabTarget("riscv64", recipe.vlens[0], recipe.halves)
     functions = read_functions(args.functions or functions_of(args, recipe))
