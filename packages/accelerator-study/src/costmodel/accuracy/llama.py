@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, dequantize
@@ -163,23 +165,8 @@ def _load(reader: LlamaReader) -> FloatLlama:
     kind = fields.get("general.architecture")
     if kind != "llama":
         raise ValueError(f"its architecture is {kind!r}")
-    scaling = fields.get("llama.rope.scaling.type", "linear")
-    older = fields.get("llama.rope.scale_linear", 1.0)
-    factor = float(fields.get("llama.rope.scaling.factor", older))
-    if scaling not in ("none", "linear") or factor != 1:
-        problem = f"its rotary embedding is scaled ({scaling}, factor {factor:g})"
-        raise ValueError(f"{problem}, which is not computed")
     layers = int(fields["llama.block_count"])
-    least = min(
-        layers, len(reader.tensors)
-    )  # a damaged count may be huge; then tensors are missing
-    known = {f"blk.{n}.{part}.weight" for n in range(least) for part in PARTS}
-    known |= {EMBEDDING, "output_norm.weight"}
-    stored = {t.name for t in reader.tensors} - {HEAD}
-    if missing := sorted(known - stored):
-        raise ValueError(f"it lacks the tensor {missing[0]}")
-    if further := sorted(stored - known):
-        raise ValueError(f"it has the tensor {further[0]}, which is not computed")
+    _refuse_other(fields, {t.name for t in reader.tensors}, layers)
     tensors = {
         t.name: np.asarray(dequantize(t.data, t.tensor_type), dtype=np.float32)
         for t in reader.tensors
@@ -193,6 +180,30 @@ def _load(reader: LlamaReader) -> FloatLlama:
         tensors=tensors,
         tokenizer=_tokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"]),
     )
+
+
+def _refuse_other(fields: Mapping[str, Any], stored: set[str], layers: int) -> None:
+    """Raise ValueError for a model with other tensors or another rotary embedding than is computed.
+
+    Args:
+        fields: of the file.
+        stored: names of its tensors.
+        layers: its number of layers.
+    """
+    scaling = fields.get("llama.rope.scaling.type", "linear")
+    older = fields.get("llama.rope.scale_linear", 1.0)
+    factor = float(fields.get("llama.rope.scaling.factor", older))
+    if scaling not in ("none", "linear") or factor != 1:
+        problem = f"its rotary embedding is scaled ({scaling}, factor {factor:g})"
+        raise ValueError(f"{problem}, which is not computed")
+    # The number of layers of a damaged file may be huge: then tensors are missing.
+    some = range(min(layers, len(stored)))
+    known = {f"blk.{n}.{part}.weight" for n in some for part in PARTS}
+    known |= {EMBEDDING, "output_norm.weight"}
+    if missing := sorted(known - stored):
+        raise ValueError(f"it lacks the tensor {missing[0]}")
+    if further := sorted(stored - known - {HEAD}):
+        raise ValueError(f"it has the tensor {further[0]}, which is not computed")
 
 
 def _tokenizer(words: list[str], merges: list[str]) -> Tokenizer:
