@@ -14,6 +14,7 @@ from sleeping_boards import DONE, KEY, boards_in_threads, sleeping_session
 
 pytest.importorskip("tornado")
 
+from boardfarm import processes
 from boardfarm.agent import timeout_of
 from boardfarm.processes import FarmProcess, free_port, joined_boards, start_tracker
 from boardfarm.protocol import MISMATCH, SESSION_MAGIC, request, welcome
@@ -55,6 +56,26 @@ def test_boards_serve_every_client_and_outlive_the_tracker(
             assert [_served(address) for _ in range(4)] == [DONE] * 4
         finally:
             again.end()
+
+
+def test_an_interrupted_start_leaves_no_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = list[FarmProcess](), processes.start_process
+
+    def recorded(module: str, words: list[str], log: Path) -> FarmProcess:
+        started.append(start(module, words, log))
+        return started[-1]
+
+    def interrupted(_address: Address) -> bool:
+        assert started[0].alive
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "start_process", recorded)
+    monkeypatch.setattr(processes, "answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start_tracker(Address("127.0.0.1", free_port()), tmp_path / "tracker.log")
+    assert not started[0].alive
 
 
 def test_a_client_without_the_match_key_gets_no_session() -> None:
