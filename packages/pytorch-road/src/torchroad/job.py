@@ -27,6 +27,8 @@ from torchroad.program import ImportedProgram
 
 # Largest allowed difference of an output, relative to the largest value of torch's output.
 TOLERANCE = 1e-4
+# Least magnitude of a fill, and least ratio of it to the values that differ from torch's.
+LEAST_FILL, FAR_FROM_VALUES = 1e4, 100
 
 
 @dataclass(frozen=True)
@@ -187,22 +189,34 @@ def compare(
 ) -> tuple[float, bool]:
     """Return the largest error, relative to its output's largest value; True if <= TOLERANCE.
 
-    Other names, shapes or dtypes, and a NaN on one side only, are an infinite error.
+    Other names, shapes or dtypes, a NaN on one side only, and an integer or truth value other than
+    torch's are an infinite error.
     """
     if {n: (v.shape, v.dtype) for n, v in outputs.items()} != {
         n: (v.shape, v.dtype) for n, v in expected.items()
     }:
         return float("inf"), False
-    worst = 0.0
-    for name, wanted in expected.items():
-        if not wanted.size:
-            continue
-        actual, reference = outputs[name].astype(np.float64), wanted.astype(np.float64)
-        # Infinities and NaNs are correct if torch computes them, too.
-        same = (actual == reference) | (np.isnan(actual) & np.isnan(reference))
-        apart = np.abs(np.where(same, 0, actual) - np.where(same, 0, reference)).max()
-        scale = np.abs(reference[np.isfinite(reference)]).max(initial=0)
-        error = float(apart / scale) if scale else float(apart)
-        # A NaN is an error without bound.
-        worst = max(worst, error if np.isfinite(error) else float("inf"))
+    worst = max((_error(outputs[name], wanted) for name, wanted in expected.items()), default=0.0)
     return worst, worst <= TOLERANCE
+
+
+def _error(output: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Return the largest error of an output, relative to its largest value without fills.
+
+    A fill is a large constant, such as -1e9 at hidden positions. It is exactly torch's, and far
+    from the values that differ; as their scale it would hide every error.
+    """
+    # Infinities and NaNs are correct if torch computes them, too.
+    same = (output == wanted) | (np.isnan(output) & np.isnan(wanted))
+    if same.all():
+        return 0.0
+    if wanted.dtype.kind != "f":
+        return float("inf")
+    actual, reference = output.astype(np.float64), wanted.astype(np.float64)
+    sizes = np.where(np.isfinite(reference), np.abs(reference), 0)
+    fills = same & (sizes >= max(LEAST_FILL, FAR_FROM_VALUES * sizes[~same].max()))
+    scale = sizes[~fills].max()
+    apart = np.abs(actual[~same] - reference[~same]).max()
+    error = float(apart / scale) if scale else float(apart)
+    # A NaN is an error without bound.
+    return error if np.isfinite(error) else float("inf")

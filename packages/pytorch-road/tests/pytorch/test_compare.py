@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs beside torch's: infinities and NaNs of both are no errors, those of one are."""
+"""Outputs beside torch's: infinities, NaNs, fills and integers."""
 
 from __future__ import annotations
 
@@ -25,3 +25,24 @@ def test_what_is_not_finite_has_to_be_torchs(
 ) -> None:
     tables = ({"y": np.array(values, np.float32)} for values in (made, expected))
     assert compare(*tables)[1] is right
+
+
+@pytest.mark.parametrize("fill", [-1e9, 1e9, -1e4, float(np.finfo(np.float32).min)])
+def test_a_fill_hides_no_error(fill: float) -> None:
+    expected = {"y": np.array([fill, 3.0, -1.0], np.float32)}
+    for second, right in ((3.00001, True), (3.1, False)):
+        assert compare({"y": np.array([fill, second, -1.0], np.float32)}, expected)[1] is right
+    wrong = {"y": np.array([0.5, 3.0, -1.0], np.float32)}
+    assert compare(wrong, expected) == (pytest.approx(1, rel=1e-3), False)
+
+
+def test_large_values_that_torch_computes_are_the_scale() -> None:
+    made, expected = ({"y": np.array([2e6, 1e6, one], np.float32)} for one in (30001, 30002))
+    assert compare(made, expected) == (pytest.approx(5e-7), True)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_integers_are_equal(dtype: str) -> None:
+    made, expected, same = ({"y": np.array([200, one]).astype(dtype)} for one in (0, 1, 1))
+    assert compare(made, expected) == (float("inf"), False)
+    assert compare(same, expected) == (0, True)
