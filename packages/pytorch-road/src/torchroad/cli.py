@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,10 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option or the model is wrong, or torch or a tool is missing.
         LabError: a step fails.
     """
-    if DIGITS in argv:
-        return digits.main([one for one in argv if one != DIGITS])
+    # After the name of an option, the word is the option's value.
+    for place, (before, word) in enumerate(pairwise(["", *argv])):
+        if word == DIGITS and not re.fullmatch(r"-[^=]*", before):
+            return digits.main([*argv[:place], *argv[place + 1 :]])
     args = parser().read(argv, _checked)
     model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():

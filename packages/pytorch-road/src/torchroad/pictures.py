@@ -47,7 +47,8 @@ class Options:
 
     def name(self, number: int) -> str:
         """Return the name of a class; ``class N`` without a label."""
-        return self.labels[number] if number < len(self.labels) else f"class {number}"
+        label = self.labels[number] if number < len(self.labels) else ""
+        return label or f"class {number}"
 
     def number(self, name: str) -> int:
         """Return the number of a class from its name, or from its number as text.
@@ -86,7 +87,7 @@ def read_options(args: argparse.Namespace) -> Options | None:
     """Return the options on pictures, or None without ``--image`` and ``--accelerator``.
 
     Raises:
-        UserError: an option needs another option, or a file is missing.
+        UserError: an option needs another option, or a file is missing or not text.
     """
     for option in ("calibration", "accuracy", "labels"):
         if getattr(args, option) is not None and args.image is None:
@@ -103,22 +104,35 @@ def read_options(args: argparse.Namespace) -> Options | None:
         path = getattr(args, option)
         if path is not None and not path.exists():
             raise UserError(f"--{option}: {path} does not exist", remedy="give another path")
-    labels = args.labels.read_text(encoding="utf-8").splitlines() if args.labels else ()
+    try:
+        # A blank line is a class without a label, except at the end.
+        text = args.labels.read_text(encoding="utf-8").rstrip() if args.labels else ""
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--labels: {args.labels} is not text in UTF-8", remedy="save the file in UTF-8"
+        ) from error
     folders = args.calibration, args.accuracy
-    return Options(args.image, args.accelerator, *folders, tuple(line for line in labels if line))
+    labels = tuple(line.strip() for line in text.splitlines())
+    return Options(args.image, args.accelerator, *folders, labels)
 
 
 def input_shape(model: Any) -> tuple[int, int, int]:
     """Return channels, height and width of a classifier's pictures.
 
     Raises:
-        UserError: the model does not read one picture of 1 or 3 channels.
+        UserError: the model does not read one picture of 1 or 3 channels, or its size is open.
     """
     inputs = model.graph.input
-    sizes = [d.dim_value or 1 for d in inputs[0].type.tensor_type.shape.dim] if inputs else []
-    if len(inputs) != 1 or len(sizes) != 4 or sizes[0] != 1 or sizes[1] not in (1, 3):
+    sizes = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim] if inputs else []
+    if len(inputs) == 1 and len(sizes) == 4 and 0 in sizes[1:]:
         raise UserError(
-            f"the model reads {len(inputs)} inputs, the first of shape {sizes}; "
+            "the model leaves the size of its pictures open", remedy="export it with fixed sizes"
+        )
+    # The number of pictures may be open.
+    if len(inputs) != 1 or len(sizes) != 4 or sizes[0] > 1 or sizes[1] not in (1, 3):
+        shown = [size or "?" for size in sizes]
+        raise UserError(
+            f"the model reads {len(inputs)} inputs, the first of shape {shown}; "
             "a classifier reads one picture, 1 x channels x height x width"
         )
     return sizes[1], sizes[2], sizes[3]
@@ -131,15 +145,21 @@ def read_picture(file: Path, shape: tuple[int, int, int]) -> Picture:
     ImageNet's. A picture of one channel is resized to grey values from 0 to 1.
 
     Raises:
-        UserError: the file is not a picture.
+        UserError: the file is not a picture of 8 or 16 bits.
     """
     from PIL import Image  # noqa: PLC0415 - only pictures need it
 
     channels, height, width = shape
     try:
-        picture = Image.open(file).convert("RGB" if channels == 3 else "L")
+        picture: Image.Image = Image.open(file)
+        picture.load()
     except OSError as error:
         raise UserError(f"{file} is not a picture: {error}", remedy="give a PNG or JPEG") from error
+    if picture.mode in ("I", "F"):
+        raise UserError(f"{file} has pixels of 32 bits", remedy="give a picture of 8 or 16 bits")
+    if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    picture = picture.convert("RGB" if channels == 3 else "L")
     if channels == 3:
         factor = max(height / picture.height, width / picture.width) / CROP
         sizes = [max(1, round(side * factor)) for side in picture.size]

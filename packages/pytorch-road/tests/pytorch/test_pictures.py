@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,35 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
         pictures.files_of(tmp_path / "empty", 3)
 
 
+def test_a_picture_of_16_bits_keeps_its_greys(tmp_path: Path) -> None:
+    file = tmp_path / "grey.png"
+    pixels = np.array([[0, 100 << 8, 255 << 8]], dtype=np.uint16)
+    Image.fromarray(pixels).save(file)
+    for channels in (1, 3):
+        assert pictures.read_picture(file, (channels, 1, 3)).shape == (1, channels, 1, 3)
+    grey = pictures.read_picture(file, (1, 1, 3))
+    np.testing.assert_allclose(grey.ravel() * 255, [0, 100, 255], rtol=1e-6)
+    wide = tmp_path / "wide.tiff"
+    Image.fromarray(pixels.astype(np.int32)).save(wide)
+    with pytest.raises(UserError, match=r"wide.tiff has pixels of 32 bits"):
+        pictures.read_picture(wide, (1, 1, 3))
+
+
+def test_only_the_number_of_pictures_may_be_open() -> None:
+    onnx = pytest.importorskip("onnx")
+
+    def shape_of(*sizes: Any) -> tuple[int, int, int]:
+        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, sizes)
+        graph = onnx.helper.make_graph([], "graph", [value], [])
+        return pictures.input_shape(onnx.helper.make_model(graph))
+
+    assert shape_of("n", 3, 8, 9) == shape_of(1, 3, 8, 9) == (3, 8, 9)
+    with pytest.raises(UserError, match="leaves the size of its pictures open"):
+        shape_of(1, 3, "height", "width")
+    with pytest.raises(UserError, match=r"the first of shape \['\?', 5, 8, 9\]"):
+        shape_of("n", 5, 8, 9)
+
+
 def test_operators_without_products_share_a_row() -> None:
     step = SimpleNamespace
     steps = [
@@ -98,9 +128,27 @@ def test_a_class_is_a_name_or_a_number() -> None:
         options.number("cow")
 
 
+def test_a_blank_line_of_labels_is_a_class_without_a_label(tmp_path: Path) -> None:
+    file = tmp_path / "labels.txt"
+    words = ["m.onnx", "--image", str(tmp_path), "--labels", str(file)]
+    file.write_text("cat\n\ndog\n\n", encoding="utf-8")
+    options = options_of(words)
+    assert options is not None
+    assert [options.name(number) for number in range(4)] == ["cat", "class 1", "dog", "class 3"]
+    file.write_bytes(b"caf\xe9\n")
+    with pytest.raises(UserError, match=r"--labels: .*labels.txt is not text in UTF-8"):
+        options_of(words)
+
+
 def test_digits_are_written_to_a_new_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists"):
-        main(["digits", str(tmp_path), "--tvm-tree", "."])
+        main(["--tvm-tree", ".", "digits", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main(["digits", "--help"])
+    assert end.value.code == 0
+    # The word may be an option's value.
+    with pytest.raises(UserError, match="digits is not a TVM tree"):
+        main(["m.py:make", "--tvm-tree", "digits"])
     assert digits.TRAINED + digits.CALIBRATION < 1797
 
 
