@@ -49,8 +49,12 @@ class Example:
 
     @property
     def names(self) -> list[str]:
-        """The names of the inputs, in the order of the call."""
-        names = list(inspect.signature(self.model.forward).parameters)
+        """The names of the inputs, in the order of the call; those of ``*xs`` are xs_0, xs_1."""
+        names: list[str] = []
+        for name, parameter in inspect.signature(self.model.forward).parameters.items():
+            several = parameter.kind is parameter.VAR_POSITIONAL
+            left = range(len(self.by_place) - len(names))
+            names += [f"{name}_{i}" for i in left] if several else [name]
         return [*names[: len(self.by_place)], *self.by_name]
 
     def resized(self, sizes: Mapping[str, int]) -> Example:
@@ -74,7 +78,8 @@ class Example:
                         )
             return value
 
-        by_place = tuple(of(n, v) for n, v in zip(self.names, self.by_place, strict=False))
+        names = self.names[: len(self.by_place)]
+        by_place = tuple(of(n, v) for n, v in zip(names, self.by_place, strict=True))
         return replace(
             self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
         )

@@ -28,6 +28,17 @@ def test_the_largest_of_the_last_row_is_the_next_token() -> None:
     assert outputs[1].tolist() == [16.0, 16.0]
 
 
+def test_inputs_without_names_are_numbered() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, *others: Any) -> Any:
+            return x + others[0], others[1]
+
+    inputs = (torch.ones(2), torch.ones(2), torch.zeros(2))
+    numbered = Example(Model(), inputs, {}, {}, {"others_1": 0})
+    assert numbered.names == ["x", "others_0", "others_1"]
+    assert numbered.answer(2)[0][1].tolist() == [2.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("feeds", "dtype", "message"),
     [
