@@ -51,6 +51,23 @@ def rounded_quotients() -> Made:
     return _made(lambda x: (x // 3, x % 5, torch.div(x, 2, rounding_mode=halved)), _integers())
 
 
+def rounded_quotients_of_floats() -> Made:
+    """Quotients that are nearly whole, of both signs."""
+    x = torch.tensor([1.0, 0.3, -0.7, 0.0, 7.0, -7.0, torch.inf, -torch.inf, torch.nan])
+    y = torch.tensor([0.1, -0.1, 0.1, 2.0, -2.0, torch.inf, 2.0, 0.0, 1.0])
+    return _made(lambda x, y: (x // y, x % y, x // 0.1, x % -0.1, 5.0 // y, 5.0 % y), x, y)
+
+
+def factors_of_sums() -> Made:
+    """Sums and differences with a factor of an operand."""
+
+    def summed(x: Tensor, y: Tensor) -> Any:
+        of_two = x.add(y, alpha=-0.5), x.sub(y, alpha=2), torch.rsub(x, y, alpha=2)
+        return *of_two, torch.add(x, 3, alpha=2), torch.rsub(x, 3, alpha=2), x.add(x, alpha=3)
+
+    return _made(summed, torch.randn(3, 4), _integers())
+
+
 def clamped_integers() -> Made:
     """Bounds of integers, one of them missing."""
     return _made(lambda x: (x.clamp(min=1), x.clamp(max=2), x.clamp(-1, 1)), _integers())
@@ -89,6 +106,21 @@ def rows_without_a_key() -> Made:
     return _made(
         lambda x, m, a: (attend(x, x, x, attn_mask=m), attend(x, x, x, attn_mask=a)), x, mask, added
     )
+
+
+class Attention(nn.Module):
+    """Attention whose keys may have other batches than its queries."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(query, key, key)
+
+
+def keys_of_all_batches() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, dict[int, str]]]:
+    return Attention(), (torch.randn(4, 2, 3, 8), torch.randn(1, 2, 5, 8)), {"query": {0: "n"}}
+
+
+def keys_of_more_batches() -> Made:
+    return Attention(), (torch.randn(1, 2, 3, 8), torch.randn(3, 2, 5, 8))
 
 
 def attention_without_a_scale() -> Made:
@@ -134,6 +166,19 @@ def bags_of_rows() -> Made:
         return [*some, bag(rows, table, begins, include_last_offset=True)]
 
     return _made(made, rows, begins, torch.randn(5))
+
+
+def bags_at_a_step() -> Made:
+    """Offsets that are a range: bags of five rows, of four rows, and a rest."""
+    table = torch.randn(12, 6)
+
+    def made(rows: Tensor) -> list[Tensor]:
+        ranges = [torch.arange(0, end, step) for end, step in ((10, 5), (8, 4), (10, 4))]
+        bag, begins = nn.functional.embedding_bag, torch.arange(0, 12, 5)
+        ended = bag(rows, table, begins, mode="sum", include_last_offset=True)
+        return [*(bag(rows, table, begins) for begins in ranges), ended]
+
+    return _made(made, torch.arange(10))
 
 
 def triangles() -> Made:
@@ -307,7 +352,8 @@ def not_a_number() -> Made:
         parts += [torch.maximum(x, -x.flip(0)), torch.minimum(x, x.flip(1)), f.softshrink(x)]
         parts += [x.amax(1), x.amin(0), x.max(), *x.max(1), *x.min(1), x.argmax(1), x.argmin(0)]
         parts += [f.max_pool1d(x, 2), f.adaptive_max_pool2d(x[None], 2), x != x, x == x]  # noqa: PLR0124
-        return [*parts, x.sort(1)[0], x.topk(2)[0], x.cummax(1)[0]]
+        orders = [x.sort(1)[0], x.topk(2)[0], x.cummax(1)[0], *x.double().sort(1)]
+        return [*parts, *orders, x.double().argmin(0)]
 
     return _made(computed, _with_nan(6, 4))
 
@@ -338,7 +384,9 @@ def moved_elements() -> Made:
 
 def shifts() -> Made:
     def shifted(x: Tensor) -> Any:
-        return x << 2, x >> 1, x << x.abs(), x << 70, (-x) >> 70
+        unsigned = (x.abs() + 200).to(torch.uint8)
+        signed = x << 2, x >> 1, x << x.abs(), x << 70, (-x) >> 70
+        return *signed, unsigned >> 2, unsigned >> 8, unsigned << 8
 
     return _made(shifted, torch.randint(-9, 9, (12,)))
 

@@ -88,6 +88,8 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
         "whole_numbers_with_others",
         "counts",
         "rounded_quotients",
+        "rounded_quotients_of_floats",
+        "factors_of_sums",
         "clamped_integers",
         "constants_of_another_type",
         "last_of_an_axis",
@@ -99,6 +101,7 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
         "places_from_the_end",
         "places_on_several_axes",
         "bags_of_rows",
+        "bags_at_a_step",
         "triangles",
         "exponential_units",
         "resized_images",
@@ -140,7 +143,9 @@ def test_norms_of_large_means_are_as_near_to_float64_as_those_of_torch() -> None
         assert errors[0] < max(2 * errors[1], 1e-5)
 
 
-@pytest.mark.parametrize("factory", ["parts_of_an_axis", "table_of_positions"])
+@pytest.mark.parametrize(
+    "factory", ["parts_of_an_axis", "table_of_positions", "keys_of_all_batches"]
+)
 def test_an_axis_that_varies_is_right_at_each_size(factory: str) -> None:
     example, module, params = imported(factory, {"n": (2, 32)})
     call = compiled(module, params)
@@ -167,6 +172,7 @@ def test_modules_in_training_mode_are_named() -> None:
         ("short_inside", {}, r"odd_torch_models.py:\d+ has the dtype torch.bfloat16"),
         ("random_numbers", {}, r"randn_like.default in .*odd_torch_models.py:\d+ draws random"),
         ("random_attention", {}, "drops weights at random"),
+        ("keys_of_more_batches", {}, r"its batches have the sizes .*1.* and .*3"),
         ("branch", {}, r"GuardOnDataDependent\w+ in .*odd_torch_models.py:\d+"),
         ("without_inputs", {}, "no input"),
         ("number_as_output", {}, "an output of the model is int"),

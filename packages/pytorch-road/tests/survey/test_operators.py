@@ -71,6 +71,8 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "hypot": lambda x: torch.hypot(x, x.flip(1)),
     "kthvalue": lambda x: x.kthvalue(3, 1),
     "searchsorted": lambda x: torch.searchsorted(x[0].sort().values, x[1:] * 1.01, right=True),
+    "rounded quotients": lambda x: (x // 0.3, x % 0.3, x // x.flip(0), 5.0 % x),
+    "factors of sums": lambda x: (x.add(x.flip(0), alpha=0.5), x.sub(3, alpha=2)),
     "truth values": lambda x: ((x > 0) + (x > 1), (x > 0) == (x > 1)),
     "grid_sample": lambda x: torch.nn.functional.grid_sample(
         x[None, None], (x[:4, :4] / (1 + x.abs().amax())).reshape(1, 2, 4, 2), align_corners=False

@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import te, tirx
 
 from torchroad.conversion.extremes import LARGEST, least_of
@@ -32,7 +33,7 @@ class Bags:
         mode: reduction of a bag's rows.
         ends: the last offset is the end of the last bag, not the begin of a further bag.
         padding: a row that bags skip; -1: no row.
-        width: rows of every bag; 0 if the offsets are unknown before a run.
+        width: rows of every bag; 0 if they differ, or are unknown before a run.
     """
 
     mode: Mode
@@ -61,12 +62,16 @@ def embedding_bag(node: Any, importer: Any) -> tuple[Any, None, None, None]:
 
 
 def width_of_bags(node: Any) -> int:
-    """Return the step of offsets that are a range from 0; 0 for other offsets."""
-    offsets = node.args[2]
-    name = getattr(offsets.target, "__name__", "")
-    arguments = list(offsets.args)
-    known = name == "arange.start_step" and len(arguments) > 2 and arguments[0] == 0
-    return arguments[2] if known and isinstance(arguments[2], int) else 0
+    """Return the step of a range of offsets that cuts all indices into equal bags; else 0."""
+    places, offsets = node.args[1:3]
+    if getattr(offsets.target, "__name__", "") != "arange.start_step" or len(offsets.args) < 3:
+        return 0
+    start, end, step = offsets.args[:3]
+    length, end = places.meta["val"].shape[0], getattr(end, "meta", {}).get("val", end)
+    if start != 0 or not isinstance(step, int):
+        return 0
+    fits = statically_known_true(end == length) and statically_known_true(length % step == 0)
+    return step if fits else 0
 
 
 def bagged(table: Any, places: Any, offsets: Any, factors: Any = None, *, bags: Bags) -> Any:

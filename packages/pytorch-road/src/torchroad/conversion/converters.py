@@ -65,7 +65,10 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "slice.Tensor": sliced,
         "relu.default": _unary(extremes.relu),
         **dict.fromkeys(extremes.LIMITS, extremes.clamp),
+        **dict.fromkeys(("add.Tensor", "add.Scalar"), _with_factor(relax.op.add)),
+        **dict.fromkeys(("sub.Tensor", "sub.Scalar"), _with_factor(relax.op.subtract)),
         "div.Tensor_mode": _rounded_quotient,
+        **{f"remainder.{kind}": _remainder for kind in ("Tensor", "Scalar", "Scalar_Tensor")},
         **_of_largest_and_smallest(),
         **dict.fromkeys(("sort.default", "sort.stable"), extremes.in_order),
         "topk.default": extremes.most_in_order,
@@ -156,10 +159,11 @@ def _shifted(shift: Callable[[Any, Any], Any]) -> Converter:
         dtype = str(x.ty.dtype)
         most = tirx.const(int("".join(filter(str.isdigit, dtype))) - 1, dtype)
         is_beyond = tirx.any(count < 0, count > most)
-        if shift is tirx.shift_right:
-            return shift(x, tirx.Select(is_beyond, most, count))
-        kept = shift(x, tirx.Select(is_beyond, tirx.const(0, dtype), count))
-        return tirx.Select(is_beyond, tirx.const(0, dtype), kept)
+        shifted = shift(x, tirx.Select(is_beyond, most, count))
+        # Bits that a shift to the right brings in are those of the sign.
+        if shift is tirx.shift_right and not dtype.startswith("uint"):
+            return shifted
+        return tirx.Select(is_beyond, tirx.const(0, dtype), shifted)
 
     return extremes.of_two(of)
 
@@ -323,18 +327,42 @@ def _select(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit_te(formulas.last_but, x, axis, -index)
 
 
+def _operands(node: Any, importer: Any) -> tuple[Any, Any]:
+    """Return the first two operands, a number as a constant in the other's dtype."""
+    given = [importer.env[one] if hasattr(one, "meta") else one for one in node.args[:2]]
+    dtype = next(str(one.ty.dtype) for one in given if hasattr(one, "ty"))
+    x, y = (one if hasattr(one, "ty") else relax.const(one, dtype) for one in given)
+    return x, y
+
+
+def _with_factor(combined: Callable[[Any, Any], Any]) -> Converter:
+    """Return a converter of a sum or difference; TVM ignores ``alpha``, a factor of the second."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        builder, alpha = importer.block_builder, argument(node, importer, 2, "alpha", 1)
+        x, y = _operands(node, importer)
+        return builder.emit(combined(x, _scaled(y, alpha, builder)))
+
+    return convert
+
+
 def _rounded_quotient(node: Any, importer: Any) -> Any:
-    builder, dtype = importer.block_builder, dtype_of(node)
-    x, y = (
-        importer.env[operand] if hasattr(operand, "meta") else relax.const(operand, dtype)
-        for operand in node.args[:2]
-    )
-    mode = node.kwargs.get("rounding_mode")
+    builder, mode = importer.block_builder, node.kwargs.get("rounding_mode")
+    x, y = _operands(node, importer)
+    is_float = "float" in str(x.ty.dtype)
+    if mode == "floor" and is_float:
+        return extremes.pair(x, y, elementary.floored_quotient, node, importer)
     if mode == "floor":
         return builder.emit(relax.op.floor_divide(x, y))
     quotient = builder.emit(relax.op.divide(x, y))
-    is_whole = mode is None or "int" in str(dtype)
-    return quotient if is_whole else builder.emit(relax.op.trunc(quotient))
+    return builder.emit(relax.op.trunc(quotient)) if mode and is_float else quotient
+
+
+def _remainder(node: Any, importer: Any) -> Any:
+    x, y = _operands(node, importer)
+    if "float" in str(x.ty.dtype):
+        return extremes.pair(x, y, elementary.remainder, node, importer)
+    return importer.block_builder.emit(relax.op.floor_mod(x, y))
 
 
 def _cumulative_sum(node: Any, importer: Any) -> Any:

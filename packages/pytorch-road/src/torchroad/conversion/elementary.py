@@ -137,6 +137,29 @@ def _power_of_square(x: Any, factor: float) -> Any:
     return tirx.Select(is_far, const(0), power)
 
 
+def remainder(x: Any, y: Any) -> Any:
+    """Compute the remainder of a division rounded down, of any floats, as torch computes it."""
+    rest = tirx.truncmod(x, y)
+    return tirx.Select(_signs_differ(rest, y), rest + y, rest)
+
+
+def floored_quotient(x: Any, y: Any) -> Any:
+    """Compute the whole number of times that a float fits into a float, as torch computes it.
+
+    A rounded quotient can be one more: 1 / 0.1 in float32 is 10, but ten times that 0.1 exceed 1.
+    """
+    rest = tirx.truncmod(x, y)
+    quotient = (x - rest) / y
+    quotient = tirx.Select(_signs_differ(rest, y), quotient - 1, quotient)
+    below = te.floor(quotient)
+    nearest = tirx.Select(quotient - below > 0.5, below + 1, below)
+    return tirx.Select(y == 0, x / y, nearest)
+
+
+def _signs_differ(x: Any, y: Any) -> Any:
+    return tirx.any(tirx.all(x < 0, y > 0), tirx.all(x > 0, y < 0))
+
+
 def with_sign(size: Any, x: Any) -> Any:
     """Return the float32 with the magnitude of ``size`` and the sign of ``x``."""
     return tirx.call_llvm_pure_intrin("float32", "llvm.copysign", size, x)

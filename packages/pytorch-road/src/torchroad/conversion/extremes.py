@@ -17,9 +17,8 @@ from tvm.script.ir_builder import tirx as script
 from torchroad.conversion.arguments import Converter, argument
 from torchroad.conversion.sizes import shape_of
 
-# The bits of infinity; larger numbers without a sign are NaN.
-INFINITY_BITS = 0x7F800000
-MOST_INT = (1 << 31) - 1
+# Integers of a float's size, and the bits of infinity; larger numbers without a sign are NaN.
+BITS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
 
 
 def larger(x: Any, y: Any) -> Any:
@@ -77,7 +76,7 @@ def clamp(node: Any, importer: Any) -> Any:
     x = importer.env[node.args[0]]
     for place, name, default, operator in LIMITS[node.target.__name__]:
         if (limit := argument(node, importer, place, name, default)) is not None:
-            x = _pair(x, limit, operator, node, importer)
+            x = pair(x, limit, operator, node, importer)
     return x
 
 
@@ -86,12 +85,13 @@ def of_two(operator: Callable[[Any, Any], Any]) -> Converter:
 
     def convert(node: Any, importer: Any) -> Any:
         x, y = (argument(node, importer, place, "") for place in range(2))
-        return _pair(x, y, operator, node, importer)
+        return pair(x, y, operator, node, importer)
 
     return convert
 
 
-def _pair(x: Any, y: Any, operator: Callable[..., Any], node: Any, importer: Any) -> Any:
+def pair(x: Any, y: Any, operator: Callable[..., Any], node: Any, importer: Any) -> Any:
+    """Return an operator's results for the elements of a tensor, and of a tensor or a number."""
     builder, shape = importer.block_builder, shape_of(node, importer)
 
     def both(first: Any, second: Any = None) -> Any:
@@ -141,13 +141,14 @@ def _reduced(x: Any, axes: Any, keeps: bool, reduced: Any, importer: Any) -> Any
 
 def keys(x: Any, negated: bool) -> Any:
     """Compute integers in the order of numbers, or in the reverse order; NaN has the largest."""
+    dtype, infinity = BITS[str(x.dtype)]
 
     def key(*i: Any) -> Any:
-        bits = tirx.reinterpret("int32", x(*i))
-        size = tirx.reinterpret("int32", te.abs(x(*i)))
+        bits = tirx.reinterpret(dtype, x(*i))
+        size = tirx.reinterpret(dtype, te.abs(x(*i)))
         is_negative = bits >= 0 if negated else bits < 0
         signed = tirx.Select(is_negative, 0 - size, size)
-        return tirx.Select(size > INFINITY_BITS, tirx.const(MOST_INT, "int32"), signed)
+        return tirx.Select(size > tirx.const(infinity, dtype), tirx.max_value(dtype), signed)
 
     return te.compute(x.shape, key, name="keys")
 
@@ -155,7 +156,7 @@ def keys(x: Any, negated: bool) -> Any:
 def integers_of(x: Any, importer: Any, *, most: bool) -> Any:
     """Return integers, the largest for the largest element; unless ``most``, for the smallest."""
     builder = importer.block_builder
-    if str(x.ty.dtype) == "float32":
+    if str(x.ty.dtype) in BITS:
         return builder.emit_te(keys, x, not most, primfunc_name_hint="keys")
     whole = builder.emit(relax.op.astype(x, "int32")) if str(x.ty.dtype) == "bool" else x
     return whole if most else builder.emit(relax.op.bitwise_not(whole))

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from tvm import te, tirx
+from tvm_ffi import structural_equal
 
 # Scores of keys after a query's position.
 LEAST = -3.0e38
@@ -38,30 +39,37 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
 
     Args:
         left: [..., rows, k].
-        right: [..., n, k]; a leading size may divide the left's, such as heads of keys and heads of
-            queries: neighbours on the left then share a matrix on the right.
+        right: [..., n, k]; a leading size may be 1, or a number that divides the left's, such as
+            heads of keys and heads of queries: neighbours on the left share a matrix on the right.
 
     Returns:
         [..., rows, n].
+
+    Raises:
+        TypeError: a leading size of the right is not known to divide the left's.
     """
     outer = len(left.shape) - 2
     k = te.reduce_axis((0, left.shape[-1]), name="k")
-    shares = [_share(a, b) for a, b in zip(left.shape[:outer], right.shape[:outer], strict=True)]
+    pairs = list(zip(left.shape[:outer], right.shape[:outer], strict=True))
 
     def element(*i: Any) -> Any:
-        of_right = [axis if n == 1 else axis // n for axis, n in zip(i, shares, strict=False)]
+        of_right = [_shared(axis, *sizes) for axis, sizes in zip(i, pairs, strict=False)]
         return te.sum(left[(*i[:-1], k)] * right[(*of_right, i[-1], k)], axis=k)
 
     shape = (*left.shape[:-1], right.shape[-2])
     return te.compute(shape, element, name="NT_batch_matmul")
 
 
-def _share(left: Any, right: Any) -> int:
-    """Return how many consecutive matrices on the left share a matrix on the right."""
+def _shared(axis: Any, left: Any, right: Any) -> Any:
+    """Return the index of the matrix on the right that a matrix on the left has."""
+    if structural_equal(left, right):
+        return axis
     numbers = [int(n) if isinstance(n, int | tirx.IntImm) else None for n in (left, right)]
-    if numbers[0] is None or numbers[1] is None:
-        return 1
-    return numbers[0] // numbers[1]
+    if numbers[0] and numbers[1] and numbers[0] % numbers[1] == 0:
+        return axis // (numbers[0] // numbers[1])
+    if numbers[1] == 1:
+        return 0
+    raise TypeError(f"its batches have the sizes {left} and {right}")
 
 
 def last_but(x: Any, axis: int, before: int) -> Any:
