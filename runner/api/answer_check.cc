@@ -3,7 +3,7 @@
 
 namespace rvv_runner {
 
-AnswerCheck::AnswerCheck(const Form& form, const ToolFormat* format, AnswerParts::Thoughts thoughts,
+AnswerCheck::AnswerCheck(const Form& form, const ToolFormat* format, Thoughts thoughts,
                          size_t answers)
     : must_call_(form.must_call) {
   if (form.schema && !form.must_call) {

@@ -18,8 +18,7 @@ class AnswerCheck {
  public:
   // `format`: of calls; null if the model has none. It must outlive this object. Throws GrammarError
   // if a schema of the form is none.
-  AnswerCheck(const Form& form, const ToolFormat* format, AnswerParts::Thoughts thoughts,
-              size_t answers);
+  AnswerCheck(const Form& form, const ToolFormat* format, Thoughts thoughts, size_t answers);
 
   // Reads a piece of the text of an answer.
   void Next(size_t answer, std::string_view text);

@@ -7,10 +7,7 @@
 namespace rvv_runner {
 namespace {
 
-const std::string kThink = "<think>";
-const std::string kThinkEnd = "</think>";
-
-bool Begins(const std::string& whole, std::string_view begin) { return whole.starts_with(begin); }
+bool Begins(std::string_view whole, std::string_view begin) { return whole.starts_with(begin); }
 
 // Bytes at the end of a text that may be the beginning of a marker.
 size_t Beginning(std::string_view text, std::string_view marker) {
@@ -164,7 +161,7 @@ bool AnswerParts::Close() {
   return true;
 }
 
-bool AnswerParts::UpTo(AnswerPart::Kind kind, const std::string& marker, State next) {
+bool AnswerParts::UpTo(AnswerPart::Kind kind, std::string_view marker, State next) {
   const size_t found = held_.find(marker);
   if (found == std::string::npos) {
     const size_t kept = finished_ ? 0 : Beginning(held_, marker);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/chat.h"
 #include "text/tool_format.h"
 
 namespace rvv_runner {
@@ -25,12 +26,6 @@ struct AnswerPart {
 // Cuts the text of an answer, which comes in pieces, into parts.
 class AnswerParts {
  public:
-  enum class Thoughts {
-    kNone,   // the model has none
-    kMay,    // the answer may begin with <think>
-    kBegun,  // the prompt ends with <think>
-  };
-
   // `format`: of calls; null if the answer cannot have any. It must outlive this object.
   AnswerParts(const ToolFormat* format, Thoughts thoughts);
 
@@ -54,7 +49,7 @@ class AnswerParts {
   bool Arguments();
   bool Close();
   // Tells `kind` up to `marker`, and goes on with `next` behind it.
-  bool UpTo(AnswerPart::Kind kind, const std::string& marker, State next);
+  bool UpTo(AnswerPart::Kind kind, std::string_view marker, State next);
   void Tell(AnswerPart::Kind kind, size_t bytes);
 
   const ToolFormat* format_;

@@ -18,6 +18,7 @@ constexpr int64_t kMany = int64_t{1} << 30;
 void ReadStop(const FieldValue& at, ApiRequest* request) {
   const Json list = at.value.is_array() ? at.value : Json::array({at.value});
   CheckCount(at.name, list.size(), kMostStops, "strings");
+  request->sampling.stop.clear();
   for (const Json& stop : list) {
     const std::string& text = ReadText(at.name, stop);
     if (text.empty()) Refuse(at.name, "holds an empty string");
@@ -28,6 +29,7 @@ void ReadStop(const FieldValue& at, ApiRequest* request) {
 
 void ReadBias(const FieldValue& at, ApiRequest* request) {
   if (!at.value.is_object()) Refuse(at.name, "must be an object of token ids");
+  request->sampling.logit_bias.clear();
   for (const auto& [key, bias] : at.value.items()) {
     const bool number =
         !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
@@ -103,7 +105,8 @@ Fields CommonFields() {
       {{"n",
         Support::kWorks,
         {{"type", "integer"}, {"minimum", 1}, {"maximum", kMostAnswers}},
-        "answers of all prompts together: at most " + std::to_string(kMostAnswers)},
+        "answers of all prompts together: at most " + std::to_string(kMostAnswers) +
+            ", and at most the server's `--queue`"},
        n},
       BooleanField<ApiRequest>("stream", &ApiRequest::stream),
       {{"stream_options", Support::kDiffers,

@@ -36,8 +36,7 @@ void AppendLists(const json& more, json* lists) {
 }  // namespace
 
 CompletionWriter::CompletionWriter(const ApiRequest& request, const Tokenizer& tokenizer,
-                                   AnswerName name, AnswerParts::Thoughts thoughts,
-                                   std::vector<Echo> echoes)
+                                   AnswerName name, Thoughts thoughts, std::vector<Echo> echoes)
     : tokenizer_(tokenizer),
       chat_(request.chat()),
       wants_logprobs_(request.sampling.top_logprobs >= 0),

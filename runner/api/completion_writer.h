@@ -23,7 +23,7 @@ class CompletionWriter final : public AnswerWriter {
  public:
   // `tokenizer` must outlive it. `echoes`: of each answer, or none.
   CompletionWriter(const ApiRequest& request, const Tokenizer& tokenizer, AnswerName name,
-                   AnswerParts::Thoughts thoughts, std::vector<Echo> echoes);
+                   Thoughts thoughts, std::vector<Echo> echoes);
 
   Events Begin() override;
   Events Next(size_t answer, const Piece& piece) override;
@@ -38,7 +38,7 @@ class CompletionWriter final : public AnswerWriter {
     std::string arguments;
   };
   struct Answer {
-    Answer(const ToolFormat* format, AnswerParts::Thoughts thoughts) : parts(format, thoughts) {}
+    Answer(const ToolFormat* format, Thoughts thoughts) : parts(format, thoughts) {}
 
     AnswerParts parts;  // of a chat
     Echo echo;          // of a text

@@ -49,7 +49,7 @@ Json OllamaModel(const std::string& name, int64_t bytes, const std::string& dige
 json OllamaError(const ApiError& error) { return {{"error", error.what()}}; }
 
 OllamaWriter::OllamaWriter(const Form& form, bool chat, const Tokenizer& tokenizer, AnswerName name,
-                           AnswerParts::Thoughts thoughts)
+                           Thoughts thoughts)
     : chat_(chat),
       name_(std::move(name)),
       parts_(form.tools.empty() || !tokenizer.calls() ? nullptr : &*tokenizer.calls(), thoughts) {}

@@ -31,7 +31,7 @@ class OllamaWriter final : public AnswerWriter {
  public:
   // `chat`: the answer is a message, else a text. `tokenizer` must outlive it.
   OllamaWriter(const Form& form, bool chat, const Tokenizer& tokenizer, AnswerName name,
-               AnswerParts::Thoughts thoughts);
+               Thoughts thoughts);
 
   // The answer to a request that only loads the model.
   nlohmann::json Loaded() const;

@@ -46,8 +46,7 @@ json TextPart(const json& item, const std::string& text) {
 }  // namespace
 
 ResponseWriter::ResponseWriter(const ApiRequest& request, const OrderedJson& repeated,
-                               const Tokenizer& tokenizer, AnswerName name,
-                               AnswerParts::Thoughts thoughts)
+                               const Tokenizer& tokenizer, AnswerName name, Thoughts thoughts)
     : name_(std::move(name)),
       repeated_(Repeated(request, repeated)),
       parts_(request.form.tools.empty() || !tokenizer.calls() ? nullptr : &*tokenizer.calls(),

@@ -16,7 +16,7 @@ class ResponseWriter final : public AnswerWriter {
  public:
   // `repeated`: fields of the request. `tokenizer` must outlive it.
   ResponseWriter(const ApiRequest& request, const OrderedJson& repeated, const Tokenizer& tokenizer,
-                 AnswerName name, AnswerParts::Thoughts thoughts);
+                 AnswerName name, Thoughts thoughts);
 
   Events Begin() override;
   Events Next(size_t answer, const Piece& piece) override;

@@ -118,6 +118,7 @@ class GrammarCompiler::Compiled : public Grammar, public std::enable_shared_from
   // The grammar begins with this text; before it comes any text, or none if `at_once` is set.
   std::string trigger = {};
   bool at_once = false;
+  Thoughts thoughts = Thoughts::kNone;
 };
 
 class GrammarCompiler::Matcher : public GrammarState {
@@ -127,6 +128,7 @@ class GrammarCompiler::Matcher : public GrammarState {
         stops_(!grammar_->compiled.GetTokenizerInfo().GetStopTokenIds().empty()),
         matcher_(grammar_->compiled, std::nullopt, !stops_),
         waits_(!grammar_->trigger.empty()),
+        answer_(grammar_->thoughts == Thoughts::kBegun ? std::string::npos : 0),
         size_(grammar_->compiled.GetTokenizerInfo().GetVocabSize()),
         mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(size_))) {}
 
@@ -181,10 +183,20 @@ class GrammarCompiler::Matcher : public GrammarState {
   // than the grammar says remains any text.
   void Look(std::string_view bytes) {
     const std::string& trigger = grammar_->trigger;
-    size_t from = text_.size() - std::min(text_.size(), trigger.size() - 1);
+    const size_t before = text_.size();
     text_ += bytes;
+    const auto since = [&](size_t length) { return before - std::min(before, length - 1); };
+    if (grammar_->thoughts == Thoughts::kMay && answer_ == 0 && text_.starts_with(kThink)) {
+      answer_ = std::string::npos;
+    }
+    if (answer_ == std::string::npos) {
+      const size_t end = text_.find(kThinkEnd, since(kThinkEnd.size()));
+      if (end == std::string::npos) return;
+      answer_ = end + kThinkEnd.size();
+    }
+    size_t from = std::max(answer_, since(trigger.size()));
     for (size_t found; (found = text_.find(trigger, from)) != std::string::npos; from = found + 1) {
-      const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n") == found;
+      const bool allowed = !grammar_->at_once || text_.find_first_not_of(" \n", answer_) == found;
       if (!allowed || !matcher_.AcceptString(text_.substr(found))) continue;
       waits_ = false;
       return;
@@ -212,7 +224,8 @@ class GrammarCompiler::Matcher : public GrammarState {
   std::shared_ptr<const Compiled> grammar_;
   bool stops_;
   xgrammar::GrammarMatcher matcher_;
-  bool waits_;  // for the trigger
+  bool waits_;     // for the trigger
+  size_t answer_;  // its beginning in the text, behind the thoughts; npos within them
   int size_;
   std::vector<uint32_t> mask_;
   std::string text_;  // while it waits
@@ -337,6 +350,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>&
     if (otherwise.any_text) {
       made->trigger = format.trigger();
       made->at_once = format.begin.empty();
+      made->thoughts = otherwise.thoughts;
     }
     return made;
   } catch (const std::exception& error) {

@@ -10,6 +10,7 @@
 
 #include "grammar/grammar.h"
 #include "grammar/schema.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -39,6 +40,7 @@ class GrammarCompiler {
     bool any_text = false;                // the grammar begins where calls begin
     const OrderedJson* schema = nullptr;  // else JSON that is valid for it; null: none
     std::string where = {};               // its path in the request
+    Thoughts thoughts = Thoughts::kNone;  // before any text; they hold no calls
   };
 
   // The grammar of calls of these tools, in the model's format, at most `most` of them, or of another

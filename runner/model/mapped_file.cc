@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
+#include <thread>
+#include <utility>
 
 #include "input/errors.h"
 #include "input/log.h"
@@ -53,9 +55,15 @@ MappedFile::MappedFile(const std::string& folder, const std::string& key, size_t
   file_ = std::make_shared<Descriptor>(number);
   Lock(LOCK_SH);
   complete_ = IsComplete(check);
-  if (!complete_) {
-    Lock(LOCK_EX);
-    complete_ = IsComplete(check);  // another process may have written it while this one waited
+  // Never waits for LOCK_EX: the process that writes the file keeps LOCK_SH for as long as it runs.
+  bool waits = false;
+  for (auto seen = Changed(); !complete_ && flock(number, LOCK_EX | LOCK_NB) != 0;) {
+    if (errno != EWOULDBLOCK && errno != EINTR) Fail("cannot lock " + path_);
+    if (!std::exchange(waits, true)) LogWait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Lock(LOCK_SH);
+    const auto now = Changed();
+    if (now != std::exchange(seen, now)) complete_ = IsComplete(check);
   }
   if (!complete_) Reserve();
   void* memory = mmap(nullptr, bytes_, complete_ ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -78,12 +86,21 @@ void MappedFile::Complete() {
   Lock(LOCK_SH);
 }
 
+void MappedFile::LogWait() const {
+  Log(LogLevel::kInfo, "another process writes or reads " + path_ + ": waiting for it");
+}
+
 void MappedFile::Lock(int operation) const {
   if (flock(file_->number, operation | LOCK_NB) == 0) return;
-  Log(LogLevel::kInfo, "another process writes or reads " + path_ + ": waiting for it");
+  LogWait();
   while (flock(file_->number, operation) != 0) {
     if (errno != EINTR) Fail("cannot lock " + path_);
   }
+}
+
+std::filesystem::file_time_type MappedFile::Changed() const {
+  std::error_code failed;
+  return std::filesystem::last_write_time(path_, failed);
 }
 
 bool MappedFile::IsComplete(bool check) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -27,7 +28,9 @@ class MappedFile {
  private:
   struct Descriptor;
 
+  void LogWait() const;
   void Lock(int operation) const;
+  std::filesystem::file_time_type Changed() const;
   bool IsComplete(bool check) const;
   void Reserve() const;
   std::string Digest() const;

@@ -227,6 +227,11 @@ void CheckPrompt(const Arguments& arguments) {
   if (!arguments.system.empty() || arguments.slide || !arguments.history.empty()) {
     throw InputError("--system, --context-full and --history need --chat");
   }
+  Sampling sampling;
+  for (const auto& change : arguments.sampling) change(&sampling);
+  if (!sampling.stop.empty() && arguments.tokenizer.empty()) {
+    throw InputError("--stop-text needs --tokenizer: the model's tokenizer.bin");
+  }
   const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
   const int prompts =
       arguments.prompt.has_value() + !arguments.prompt_file.empty() + !arguments.tokens.empty();
@@ -291,6 +296,8 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
 }
 
 void RefuseAnswerOptions(const Arguments& arguments, const std::string& command) {
+  const Region& region = arguments.region;
+  const bool bench = command == "bench";  // it chooses no tokens, and marks no call
   const std::pair<bool, const char*> given[] = {
       {arguments.prompt.has_value(), "--prompt"},
       {!arguments.prompt_file.empty(), "--prompt-file"},
@@ -306,7 +313,11 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
       {!arguments.history.empty(), "--history"},
       {arguments.raw, "--raw"},
       {arguments.chat, "--chat"},
-      {arguments.region.depth > 0, "--roi-depth"},
+      {region.depth > 0, "--roi-depth"},
+      {bench && !arguments.tokenizer.empty(), "--tokenizer"},
+      {bench && !arguments.sampling.empty(), "a sampling option (such as --temperature)"},
+      {bench && !(region.prefill && region.decode), "--roi"},
+      {bench && region.whole_step, "--roi-span"},
   };
   for (const auto& [found, option] : given) {
     if (!found) continue;

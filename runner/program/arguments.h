@@ -54,7 +54,7 @@ Arguments ParseArguments(const std::vector<std::string>& words);
 // Parses the same options without the checks of prompt and chat.
 Arguments ParseModelArguments(const std::vector<std::string>& words);
 
-// Throws InputError for options of a prompt or a chat, which `command` does not use.
+// Throws InputError for options that `command`, serve or bench, does not use.
 void RefuseAnswerOptions(const Arguments& arguments, const std::string& command);
 
 // Parses a whole number. Throws InputError that names the option.

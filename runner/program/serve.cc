@@ -139,9 +139,8 @@ ServeArguments Parse(const std::vector<std::string>& words) {
                                      "--models-memory", "--cache-memory", "--name", "--cache-dir",
                                      "--params",        "--tokenizer",    "--lib",  "--log-level"};
   for (size_t i = 0; i < words.size(); ++i) {
-    if (!own.contains(words[i]) && (i == 0 || !own.contains(words[i - 1]))) {
-      a.passed.push_back(words[i]);
-    }
+    const bool passes = !own.contains(words[i]) && (i == 0 || !own.contains(words[i - 1]));
+    if (passes) a.passed.push_back(words[i]);
     if (words[i] == "--no-prompt-lookup" || words[i] == "--strict") {
       (words[i] == "--strict" ? a.strict : a.no_lookup) = true;
       continue;
@@ -154,6 +153,8 @@ ServeArguments Parse(const std::vector<std::string>& words) {
     }
     if (i + 1 == words.size()) throw InputError(words[i] + " needs a value");
     const std::string& option = words[i++];
+    if (passes) a.passed.push_back(words[i]);
+    if (words[i].empty() && option != "--cors") throw InputError(option + " needs a value");
     if (text != texts.end()) {
       *text->second = words[i];
     } else {
@@ -175,6 +176,8 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   if (a.models.empty() && a.models_mebibytes > 0) {
     throw InputError("--models-memory needs --models DIR");
   }
+  // Each model has parameters of its own; the other options are checked before one is loaded.
+  if (!a.models.empty()) a.rest.insert(a.rest.begin(), {"--params", a.models});
   return a;
 }
 
@@ -350,11 +353,11 @@ int Serve(const std::vector<std::string>& words) {
   if (PrintInstead(words)) return 0;
   ReturnFreedMemory();
   ServeArguments own = Parse(words);
-  if (!own.models.empty()) return ServeModels(std::move(own));
   const Arguments arguments = ParseModelArguments(own.rest);
   RefuseAnswerOptions(arguments, "serve");
   if (arguments.json)
     throw InputError("--json is not an option of serve; runner serve --help lists the options");
+  if (!own.models.empty()) return ServeModels(std::move(own));
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   own.server.keys = ReadKeys(own);
   Accepted aliases(ReadAliases(own));
@@ -396,11 +399,11 @@ int Serve(const std::vector<std::string>& words) {
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? ModelName(arguments.params) : own.name;
   GrammarCompiler grammars(tokenizer, weights.vocabulary);
-  ServeUntilStopped(
-      &server,
-      {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases, own.strict,
-       files.bytes, files.digest, model.encodes(), picture ? &*picture : nullptr},
-      &signals, std::cout);
+  ServeUntilStopped(&server,
+                    {name, &tokenizer, &thread, &grammars, defaults, limits.tokens, &aliases,
+                     own.strict, files.bytes, files.digest, model.encodes(),
+                     picture ? &*picture : nullptr, static_cast<size_t>(own.queue)},
+                    &signals, std::cout);
   return 0;
 }
 

@@ -28,10 +28,10 @@ std::shared_ptr<const PreparedPicture> TakePicture(const Served& served, Ordered
   }
 }
 
-AnswerParts::Thoughts ThoughtsOf(const ChatTemplate& chat, const ChatInput& input) {
-  if (!chat.thinks()) return AnswerParts::Thoughts::kNone;
-  const bool begun = Stripped(chat.Text(input)).ends_with("<think>");
-  return begun ? AnswerParts::Thoughts::kBegun : AnswerParts::Thoughts::kMay;
+Thoughts ThoughtsOf(const ChatTemplate& chat, const ChatInput& input) {
+  if (!chat.thinks()) return Thoughts::kNone;
+  const bool begun = Stripped(chat.Text(input)).ends_with(kThink);
+  return begun ? Thoughts::kBegun : Thoughts::kMay;
 }
 
 std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
@@ -60,13 +60,15 @@ std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
   return prompts;
 }
 
-std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form) {
+std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form,
+                                         Thoughts thoughts) {
   if (!form.tools.empty()) {
     const int64_t calls = form.parallel ? kMostCalls : 1;
     GrammarCompiler::Otherwise otherwise;
     otherwise.any_text = !form.must_call && !form.schema;
     if (!form.must_call && form.schema) otherwise.schema = &*form.schema;
     otherwise.where = form.schema_field;
+    otherwise.thoughts = thoughts;
     return served.grammars->OfCalls(form.tools, calls, otherwise);
   }
   return form.schema ? served.grammars->OfSchema(*form.schema, form.schema_field) : nullptr;
@@ -103,7 +105,9 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
   const std::vector<Prompt> prompts = PromptsOf(served, &asked);
   api.chat_input = {};
   api.prompts = std::vector<ApiPrompt>(prompts.size());
-  const auto grammar = GrammarOf(served, api.form);
+  // Such an answer has to match from its first token.
+  if (api.form.must_call || api.form.schema) asked.thoughts = Thoughts::kNone;
+  const auto grammar = GrammarOf(served, api.form, asked.thoughts);
   if (grammar) {
     const auto& calls = served.tokenizer->calls();
     asked.check = std::make_unique<AnswerCheck>(api.form, calls ? &*calls : nullptr, asked.thoughts,

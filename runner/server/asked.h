@@ -47,7 +47,7 @@ struct Asked {
   ApiRequest api;                 // without its prompts
   std::vector<Request> requests;  // of each answer
   std::vector<Echo> echoes;       // of each answer, or none
-  AnswerParts::Thoughts thoughts = AnswerParts::Thoughts::kNone;
+  Thoughts thoughts = Thoughts::kNone;
   std::unique_ptr<AnswerCheck> check;  // null: of any form
   size_t dropped = 0;                  // bytes of the prompts that have no token in the model
 };

@@ -173,7 +173,7 @@ Asked Endpoints::RequestsFor(Body* body, ApiRequest api) const {
   body->Drop();
   served_.CheckIgnored(api.ignored);
   served_.CheckModel(api.model);
-  served_.CheckAnswers();
+  served_.CheckAnswers(api.answers());
   const std::string input = api.input();
   return Explained(input, [&] { return RequestsOf(served_, std::move(api)); });
 }
@@ -238,8 +238,9 @@ Endpoints::Vectors Endpoints::VectorsOf(const EmbeddingRequest& asked, const std
   found.vectors.resize(texts.size());
   // A few at once, which the engine may read in one call, so that others get their turn, and many
   // fit into the queue.
-  for (size_t first = 0; first < texts.size(); first += kTextsAtOnce) {
-    const size_t end = std::min(texts.size(), first + kTextsAtOnce);
+  const size_t most = std::min(kTextsAtOnce, served_.queue);
+  for (size_t first = 0; first < texts.size(); first += most) {
+    const size_t end = std::min(texts.size(), first + most);
     std::vector<Request> some;
     for (size_t i = first; i < end; ++i) {
       texts[i].owner = owner;

@@ -120,6 +120,16 @@ std::shared_ptr<void> Stopping::Open() {
   return {this, [](Stopping* stopping) { --stopping->open_; }};
 }
 
+void SetStream(const std::string& type, const httplib::Request& request,
+               httplib::Response& response, const httplib::ContentProviderWithoutLength& provide) {
+  if (request.version == "HTTP/1.0") {  // which has no chunks
+    response.set_header("Connection", "close");
+    response.set_content_provider(type, provide);
+  } else {
+    response.set_chunked_content_provider(type, provide);
+  }
+}
+
 void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers,
                 const Stopping& stopping, std::shared_ptr<void> open,
                 const httplib::Request& request, httplib::Response& response) {
@@ -132,12 +142,7 @@ void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> a
   };
   response.set_header("Cache-Control", "no-cache");
   response.set_header("X-Accel-Buffering", "no");
-  if (request.version == "HTTP/1.0") {  // which has no chunks
-    response.set_header("Connection", "close");
-    response.set_content_provider(type, provide);
-  } else {
-    response.set_chunked_content_provider(type, provide);
-  }
+  SetStream(type, request, response, provide);
 }
 
 void AwaitAll(Answers* answers, const Stopping& stopping, const httplib::Request& request,

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "api/api_answer.h"
 #include "api/api_error.h"
@@ -33,6 +34,10 @@ class Stopping {
 
 // The error of requests while the server is stopping.
 ApiError StoppingError();
+
+// Makes a response of pieces whose number is unknown.
+void SetStream(const std::string& type, const httplib::Request& request,
+               httplib::Response& response, const httplib::ContentProviderWithoutLength& provide);
 
 // Sends the answers as a stream of events. Holds `open` until the stream has ended.
 void SendStream(std::unique_ptr<AnswerWriter> writer, std::unique_ptr<Answers> answers,

@@ -127,8 +127,10 @@ std::unique_ptr<ModelServers::Use> ModelServers::Acquire(size_t index) {
                               " does not start; the server's log " + "has the reason");
     }
     if (changed_.wait_until(lock, end) == std::cv_status::timeout) {
-      throw ApiError(503, "there is no memory for " + models_[index].name +
-                              " beside the models that are answering; try again later");
+      const bool loads = server.state == State::kStarting;
+      throw ApiError(503, loads ? models_[index].name + " is still loading; try again later"
+                                : "there is no memory for " + models_[index].name +
+                                      " beside the models that are answering; try again later");
     }
   }
   ++server.users;
@@ -202,6 +204,7 @@ void ModelServers::Start(size_t index, Server* server) {
                                     "0"};
   const std::vector<std::string> more = options_(model);
   words.insert(words.end(), more.begin(), more.end());
+  server->process = 0;
   std::promise<int> port;
   OnKeeper([&] {
     try {

@@ -16,6 +16,7 @@
 #include "api/strict_json.h"
 #include "api/values.h"
 #include "chat_page.h"
+#include "server/event_stream.h"
 
 namespace rvv_runner {
 namespace {
@@ -159,7 +160,7 @@ void Router::Forward(size_t model, const httplib::Request& request, const std::s
     return;
   }
   // A stream that is cut has no end, so that the client sees that it is not whole.
-  response.set_chunked_content_provider(type, [=](size_t, httplib::DataSink& sink) {
+  SetStream(type, request, response, [=](size_t, httplib::DataSink& sink) {
     std::string part;
     const ssize_t count = next(&part);
     if (count == 0) sink.done();

@@ -15,8 +15,9 @@ void Served::CheckModel(const std::string& asked) const {
                  "model");
 }
 
-void Served::CheckAnswers() const {
+void Served::CheckAnswers(size_t answers) const {
   if (encodes) throw ApiError(400, std::string("model: ") + kOnlyVectors, "model");
+  CheckCount("n", answers, queue, "answers of all prompts together, more than may wait (--queue)");
 }
 
 void Served::CheckIgnored(const std::vector<std::string>& ignored) const {

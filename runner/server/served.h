@@ -27,11 +27,12 @@ struct Served {
   std::string digest = {};                // of their index, hexadecimal; may be empty
   bool encodes = false;                   // it gives vectors of texts alone
   const Preparation* pictures = nullptr;  // how it reads pictures; null: not at all
+  size_t queue = SIZE_MAX;                // most requests that wait in the answerer
 
   // Throws ApiError (404) if a request asks for another model.
   void CheckModel(const std::string& asked) const;
-  // Throws ApiError (400) if the model answers nothing.
-  void CheckAnswers() const;
+  // Throws ApiError (400) if the model answers nothing, or its queue has no room for so many answers.
+  void CheckAnswers(size_t answers) const;
   // Throws ApiError (400) for unknown fields if they are refused.
   void CheckIgnored(const std::vector<std::string>& ignored) const;
 };

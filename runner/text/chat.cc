@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "input/errors.h"
 #include "input/utf8.h"
@@ -46,6 +48,60 @@ jinja::value Value(const OrderedJson& json) {
       return table;
     }
     default: return mk_val<jinja::value_none>();
+  }
+}
+
+// Throws InputError for more parts inside each other, or in a row in a tag, than the engine, which calls
+// itself for each, has room for on its stack.
+void CheckDepth(const std::vector<jinja::token>& tokens) {
+  using Token = jinja::token;
+  constexpr size_t kDeepest = 100, kLongestTag = 500;  // tokens
+  const std::set<std::string> begins = {"if", "for", "macro", "call", "filter", "set"};
+  size_t tag = 0;              // its beginning
+  size_t depth = 0;            // of blocks
+  size_t brackets = 0;         // that are open in the tag
+  std::vector<size_t> blocks;  // the depth outside of each that is open
+  bool assigns = false;        // in a tag that may set a name without a block
+  const auto end_block = [&] {
+    if (blocks.empty()) return;
+    depth = blocks.back();
+    blocks.pop_back();
+  };
+  for (size_t at = 0; at < tokens.size(); ++at) {
+    const std::string& word = tokens[at].value;
+    switch (tokens[at].t) {
+      case Token::open_statement:
+      case Token::open_expression:
+      case Token::text:
+      case Token::comment:
+        tag = at;
+        brackets = 0;
+        assigns = false;
+        break;
+      case Token::identifier:
+        if (at != tag + 1 || tokens[tag].t != Token::open_statement) break;
+        assigns = word == "set";
+        if (begins.contains(word)) blocks.push_back(depth++);
+        if (word == "elif") ++depth;
+        if (word.starts_with("end") && begins.contains(word.substr(3))) end_block();
+        break;
+      case Token::equals:
+        if (assigns && brackets == 0) end_block();
+        assigns = assigns && brackets > 0;
+        break;
+      case Token::open_paren:
+      case Token::open_square_bracket:
+      case Token::open_curly_bracket: ++brackets; break;
+      case Token::close_paren:
+      case Token::close_square_bracket:
+      case Token::close_curly_bracket: brackets -= brackets > 0; break;
+      default: break;
+    }
+    if (depth + brackets > kDeepest || at - tag > kLongestTag) {
+      throw InputError("it has more than " + std::to_string(kDeepest) +
+                       " parts inside each other, or " + std::to_string(kLongestTag) +
+                       " words and signs in one tag");
+    }
   }
 }
 
@@ -106,7 +162,9 @@ struct ChatTemplate::Program {
 
 ChatTemplate::ChatTemplate(const std::string& source, const OrderedJson& variables) {
   try {
-    auto code = jinja::parse_from_tokens(jinja::lexer().tokenize(source));
+    const auto words = jinja::lexer().tokenize(source);
+    CheckDepth(words.tokens);
+    auto code = jinja::parse_from_tokens(words);
     program_ = std::make_shared<Program>(Program{std::move(code), source, variables});
   } catch (const std::exception& error) {
     throw InputError("the model's chat template is malformed: " + FirstLine(error.what()));
@@ -127,7 +185,7 @@ ChatTemplate::ChatTemplate(const std::string& source, const OrderedJson& variabl
 bool ChatTemplate::reads_parts() const { return known() && program_->reads_parts; }
 
 bool ChatTemplate::thinks() const {
-  return known() && program_->source.find("</think>") != std::string::npos;
+  return known() && program_->source.find(kThinkEnd) != std::string::npos;
 }
 
 std::string ChatTemplate::Rendered(const OrderedJson& messages, const OrderedJson& tools,

@@ -25,6 +25,17 @@ struct ChatInput {
 
 ChatInput ChatInputOf(std::span<const Message> messages);
 
+// The marks of what a model writes before its answer.
+inline constexpr std::string_view kThink = "<think>";
+inline constexpr std::string_view kThinkEnd = "</think>";
+
+// The thoughts of an answer.
+enum class Thoughts {
+  kNone,   // the model has none
+  kMay,    // the answer may begin with <think>
+  kBegun,  // the prompt ends with <think>
+};
+
 // A model's chat template, in the language Jinja. Copies share it; threads may use it.
 class ChatTemplate {
  public:

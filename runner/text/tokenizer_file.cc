@@ -152,11 +152,13 @@ void ReadTexts(Reader* reader, const Counts& counts, bool known, TokenizerFile* 
   }
   if (!known) return;
   try {
-    file->chat = ChatTemplate(texts[0], OrderedJson::parse(texts[1]));
-    const auto calls = OrderedJson::parse(texts[2]);
+    file->chat = ChatTemplate(texts[0], ParseJson(texts[1], "the chat template's variables"));
+    const Json calls = ParseJson(texts[2], "the format of its calls");
     if (!calls.is_null()) file->calls = ReadToolFormat(calls);
-  } catch (const OrderedJson::exception&) {
-    reader->Fail("what belongs to the chat template is not JSON");
+  } catch (const InputError& error) {
+    reader->Fail(error.what());
+  } catch (const Json::exception&) {
+    reader->Fail("the format of its calls lacks a field, or one has another type");
   }
 }
 

@@ -3,7 +3,7 @@
 
 namespace rvv_runner {
 
-ToolFormat ReadToolFormat(const OrderedJson& about) {
+ToolFormat ReadToolFormat(const Json& about) {
   return {about.at("begin"),   about.at("open"),      about.at("middle"),
           about.at("close"),   about.at("id_length"), about.at("after_id"),
           about.at("between"), about.at("end"),       about.at("parallel")};

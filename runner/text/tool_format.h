@@ -26,7 +26,7 @@ struct ToolFormat {
   const std::string& trigger() const { return begin.empty() ? open : begin; }
 };
 
-// Throws OrderedJson::exception if a field is missing.
-ToolFormat ReadToolFormat(const OrderedJson& about);
+// Throws Json::exception if a field is missing.
+ToolFormat ReadToolFormat(const Json& about);
 
 }  // namespace rvv_runner

@@ -287,6 +287,7 @@ def test_says_that_memory_is_lacking(runner: Path, params: Path, tmp_path: Path)
         (["--tokens"], "--tokens needs a value"),
         (["--tokens", "1"], "--params is missing"),
         (["--params", "x"], "--tokens is missing"),
+        (["--params", "x", "--tokens", "1", "--stop-text", "a"], "--stop-text needs --tokenizer"),
         (["--params", "x", "--tokenizer", "y"], "--prompt is missing"),
         (["--params", "x", "--prompt", "y"], "needs --tokenizer"),
         (["--params", "x", "--prompt", "y", "--tokens", "1"], "give only one of --prompt"),

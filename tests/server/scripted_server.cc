@@ -41,9 +41,10 @@ int main(int argc, char** argv) {
     server.Bind();
     Accepted aliases({"other"});
     const char* name = std::getenv("SCRIPTED_NAME");
-    const Served served{
+    Served served{
         name ? name : "scripted", &tokenizer, &answerer, &grammars,        {}, 4096, &aliases,
         more == "strict",         0,          {},        more == "encodes"};
+    served.queue = std::stoul(argv[2]);
     ServeUntilStopped(&server, served, &signals, std::cout);
     if (more == "stuck") std::this_thread::sleep_for(std::chrono::minutes(1));
   } catch (const std::exception& error) {

@@ -120,6 +120,32 @@ class Served:
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+def raw(path: str, body: str, **headers: str) -> bytes:
+    """The bytes of a request."""
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in (JSON_TYPE | headers).items()]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    data = b""
+    try:
+        while piece := connection.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def old_stream(server: Served, path: str, **body: Any) -> bytes:
+    """All that a client of HTTP/1.0 gets that asks for a stream."""
+    asked = raw(path, json.dumps({**body, "stream": True})).replace(b"HTTP/1.1", b"HTTP/1.0")
+    with server.connect() as connection:
+        connection.sendall(asked)
+        return received(connection)
+
+
 def until(holds: Callable[[], bool], seconds: float = 20) -> None:
     """Wait for something to come true."""
     end = time.monotonic() + seconds

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from served import CHAT, JSON_TYPE, RESPONSES, TEXT, Served, serving, until
+from served import CHAT, RESPONSES, TEXT, Served, old_stream, raw, received, serving, until
 from support import text_probe
 
 from crosslab.tokenizer.device_tokenizer import pack
@@ -24,27 +24,10 @@ ENDLESS = {"prompt": "a b", "max_tokens": 4000}
 SHORT = {"prompt": "a b", "max_tokens": 3}
 
 
-def raw(path: str, body: str, **headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in (JSON_TYPE | headers).items()]
-    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
-
-
-def received(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
-    data = b""
-    try:
-        while piece := connection.recv(65536):
-            data += piece
-    except ConnectionResetError:
-        pass
-    return data
-
-
 @pytest.fixture(scope="module")
 def patient(start: Callable[..., Served]) -> Served:
-    """One that takes 20 ms a token, and lets one request wait."""
-    return start(1, 0.02)
+    """One that takes 20 ms a token, and lets two requests wait."""
+    return start(2, 0.02)
 
 
 def test_a_disconnect_ends_a_stream_at_once(patient: Served) -> None:
@@ -74,7 +57,7 @@ def test_a_disconnect_ends_an_answer_that_is_no_stream(patient: Served, half: bo
 
 def test_beyond_the_queue_is_429(patient: Served) -> None:
     streams = []
-    for waiting in (0, 1):
+    for waiting in (0, 1, 2):
         streams.append(patient.connect())
         streams[-1].sendall(raw(TEXT, json.dumps({**ENDLESS, "stream": True})))
         until(lambda: patient.numbers()["mlc_rvv_running"] == 1)
@@ -82,14 +65,16 @@ def test_beyond_the_queue_is_429(patient: Served) -> None:
     refused = patient.post(TEXT, SHORT)
     assert (refused.status, refused.error["type"]) == (429, "rate_limit_exceeded")
     assert refused.headers["Retry-After"] == "1"
-    # Of several answers all or none is taken.
-    streams.pop().close()
-    until(lambda: patient.numbers()["mlc_rvv_queued"] <= 1)
-    assert patient.post(TEXT, {**SHORT, "n": 3}).status == 429
-    streams.pop().close()
+    assert patient.post(TEXT, {**SHORT, "n": 2}).status == 429
+    # More answers than may wait are refused for good.
+    refused = patient.post(TEXT, {**SHORT, "n": 3})
+    assert (refused.status, refused.error["param"]) == (400, "n")
+    for stream in streams:
+        stream.close()
     until(lambda: patient.numbers()["mlc_rvv_running"] == 0)
     until(lambda: patient.numbers()["mlc_rvv_queued"] == 0)
-    assert patient.post(TEXT, SHORT).json()["choices"][0]["text"] == "b a"
+    choices = patient.post(TEXT, {**SHORT, "n": 2}).json()["choices"]
+    assert [choice["text"] for choice in choices] == ["b a", "b a"]
 
 
 def test_a_burst_of_streams_leaves_a_thread_for_others(start: Callable[..., Served]) -> None:
@@ -171,10 +156,7 @@ def test_several_requests_on_one_connection(server: Served) -> None:
 
 
 def test_http_1_0_gets_a_stream_without_chunks(server: Served) -> None:
-    asked = raw(TEXT, json.dumps({**SHORT, "stream": True})).replace(b"HTTP/1.1", b"HTTP/1.0")
-    with server.connect() as connection:
-        connection.sendall(asked)
-        answer = received(connection)
+    answer = old_stream(server, TEXT, **SHORT)
     assert b"chunked" not in answer.lower()
     assert answer.endswith(b"data: [DONE]\n\n")
 

@@ -29,6 +29,7 @@ from crosslab.assemble.link import link_runner
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.device_tokenizer import pack
 
 NEW = 12
 PROMPTS = ("a cab", "hello there", "b", "what is that?", "xyz", "no", "the end", "abc abc")
@@ -435,25 +436,60 @@ def test_several_models_are_served(host_runner: Path, params: Path, tmp_path: Pa
         (at / "tokenizer.bin").symlink_to(params.parent / "tokenizer.bin")
     # run.sh hands programs for another computer to an emulator.
     about = {**tiny_runner.host_environment(), "MLC_RVV_EMULATOR": "env"}
-    options = ("--models", str(tmp_path / "models"), "--cache-memory", "9", "--max-seq", "96")
+    keys = tmp_path / "keys"
+    keys.write_text("first\n")
+    options = ["--models", str(tmp_path / "models"), "--cache-memory", "9", "--max-seq", "96"]
+    options += ["--queue", "8", "--api-key-file", str(keys)]
+    key = {"Authorization": "Bearer first"}
     asked = {"messages": [{"role": "user", "content": "a cab"}], "max_tokens": 9, "temperature": 0}
     files = ("--params", str(params), "--tokenizer", str(params.parent / "tokenizer.bin"))
     command = [str(host_runner), "serve", *files, "--port", "0"]
     with served.serving([*command, *options], tmp_path, about) as running:
         answers = {
-            name: running.post(CHAT, {**asked, "model": name}).json()["choices"][0]
+            name: running.post(CHAT, {**asked, "model": name}, **key).json()["choices"][0]
             for name in ("first", "second")
         }
         assert answers["first"] == answers["second"]
         assert answers["first"]["message"]["content"]
-        shown = running.post("/api/show", {"model": "second"}).json()
+        many = running.post(CHAT, {**asked, "model": "second", "n": 9}, **key)
+        assert (many.status, many.error["param"]) == (400, "n")
+        shown = running.post("/api/show", {"model": "second"}, **key).json()
         assert shown["model_info"]["mlc-rvv.context_length"] == 96
-    done = subprocess.run(
-        [*command, "--models", str(tmp_path), "--alias", "x"],
-        env=about,
-        capture_output=True,
-        text=True,
-        check=False,
+    for wrong, message in (
+        (("--alias", "x"), "the models have the names of their folders"),
+        (("--typo", "3"), "unknown option '--typo'"),
+        (("--max-new", "3"), "--max-new is not an option of serve"),
+        (("--api-key-file", ""), "--api-key-file needs a value"),
+    ):
+        done = subprocess.run(
+            [*command, *options, *wrong], env=about, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+def test_the_form_of_an_answer_leaves_no_room_for_thoughts(
+    host_runner: Path, params: Path, tmp_path: Path
+) -> None:
+    """Of a model whose prompts end with <think>."""
+    thinking = tool_templates.HERMES.replace(
+        "assistant\n{% endif %}", "assistant\n<think>{% endif %}"
     )
-    assert done.returncode == 2
-    assert "the models have the names of their folders" in done.stderr
+    table = tmp_path / "tokenizer.bin"
+    table.write_bytes(pack(text_probe.tiny(LONG.vocab, thinking + "{# </think> #}")))
+    (tmp_path / "params").symlink_to(params)
+    command = [str(host_runner), *words(tmp_path / "params")]
+    asked = {"messages": [{"role": "user", "content": "a cab"}], "seed": 3, "max_tokens": 600}
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["ab", 3]}}}
+    with served.serving(command, tmp_path, tiny_runner.host_environment()) as running:
+        thought = running.post(CHAT, {**asked, "max_tokens": 9}).json()["choices"][0]["message"]
+        assert thought["reasoning_content"]
+        said = running.post(CHAT, {**asked, "response_format": schema}).json()["choices"][0]
+        assert json.loads(said["message"]["content"]) in ("ab", 3)
+        assert not said["message"].get("reasoning_content")
+        tools = [function("bed", to={"enum": ["a", "b"]})]
+        forced = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+        (call,) = running.post(CHAT, {**asked, **forced}).json()["choices"][0]["message"][
+            "tool_calls"
+        ]
+        assert call["function"]["name"] == "bed"

@@ -102,6 +102,7 @@ def test_messages_come_as_the_template_takes_them(server: Served) -> None:
     assert reply["message"]["content"] == other["choices"][0]["message"]["content"]
 
 
+TEXT_PART = {"type": "text", "text": "a"}
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("/api/chat", {}, "messages: is missing"),
     ("/api/chat", {"messages": 3}, "messages: must be a list"),
@@ -117,6 +118,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("/api/chat", {"messages": MESSAGES, "tools": [{"type": "x"}]}, "tools[0].type: "),
     ("/api/chat", {"messages": [{"role": "user", "images": "aGk="}]}, "messages[0].images: "),
     ("/api/chat", {"messages": [{"role": "system", "images": ["a"]}]}, "messages[0].images: "),
+    (
+        "/api/chat",
+        {"messages": [{"role": "user", "content": [TEXT_PART], "images": ["aGk="]}]},
+        "messages[0].images: cannot be used beside a list",
+    ),
     ("/api/generate", {"prompt": "a", "images": ["aGk="]}, "images[0]: this model reads only"),
     ("/api/generate", {"prompt": "a", "images": [3]}, "images[0]: "),
     ("/api/generate", {"prompt": "a", "images": ["a"], "raw": True}, "images: "),

@@ -123,6 +123,9 @@ def test_a_request_loads_its_model(start: Start, folder: Path) -> None:
     assert {event["model"] for event in events} == {"medium"}
     lines = server.post("/api/chat", {**BODY, "model": "small"}).body.splitlines()
     assert json.loads(lines[-1])["done"]
+    old = served.old_stream(server, CHAT, **BODY, model="small")
+    assert b"chunked" not in old.lower()
+    assert old.endswith(b"data: [DONE]\n\n")
     refused = server.post(CHAT, {"model": "small", "messages": 3})
     assert (refused.status, refused.error["param"]) == (400, "messages")
     assert [len(processes(folder, name)) for name in NAMES] == [1, 1, 1]

@@ -89,6 +89,16 @@ def test_a_call_begins_in_a_text(probe: Path, named: tuple[str, Path]) -> None:
         assert "".join(text for kind, text in answer["parts"] if kind == TEXT) == before
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_thought_calls_nothing(probe: Path, named: tuple[str, Path], begun: bool) -> None:
+    name, table = named
+    thought = BEGINS[name] + " or so"
+    text = ("" if begun else "<think>") + thought + "</think>\n\n" + BEGINS[name]
+    for answer in answers(probe, table, 3, text=text, begun=begun):
+        check(answer)
+        assert "".join(text for kind, text in answer["parts"] if kind == THOUGHT) == thought
+
+
 @pytest.mark.parametrize("text", ["<tool_call> it", 'so {"name": "x"}', "a [TOOL", "<think>a"])
 def test_other_texts_call_nothing(probe: Path, named: tuple[str, Path], text: str) -> None:
     (answer,) = answers(probe, named[1], 1, text=text, most=1)

@@ -547,6 +547,17 @@ def number(data: bytes, at: int, value: int) -> bytes:
     return data[:at] + struct.pack("<I", value) + data[at + 4 :]
 
 
+def with_text(data: bytes, which: int, text: bytes) -> bytes:
+    """The file with another chat template (0), variables (1) or format of calls (2)."""
+    sizes = struct.unpack_from("<4I", data, 44)
+    start = len(data) - sum(sizes[which:])
+    data = data[:start] + text + data[start + sizes[which] :]
+    return with_checksum(number(data, 44 + 4 * which, len(text)))
+
+
+DEEP = "the model's chat template is malformed: it has more than 100 parts inside each other"
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -563,6 +574,15 @@ def number(data: bytes, at: int, value: int) -> bytes:
         (lambda d: with_checksum(number(d, 20, 1 << 30)), "unknown flags"),
         (lambda d: with_checksum(number(d, 60, 0xFFFF)), "its tokens are not in order"),
         (lambda d: with_checksum(d[:-1] + b"\xff"), "one of its texts is not UTF-8"),
+        (lambda d: with_text(d, 0, b"{{ " + b"[(" * 9999), DEEP),
+        (lambda d: with_text(d, 0, b"{% if a %}" * 9999), DEEP),
+        (lambda d: with_text(d, 0, b"{% if a %}" + b"{% elif a %}" * 9999), DEEP),
+        (lambda d: with_text(d, 0, b"{% set a | f(b=1) %}" * 9999), DEEP),
+        (lambda d: with_text(d, 0, b"{{ a" + b" + a" * 9999 + b" }}"), DEEP),
+        (lambda d: with_text(d, 0, b"{{ " + b"not " * 9999 + b"a }}"), DEEP),
+        (lambda d: with_text(d, 1, b"[" * 9999), "variables: nested more than 64 deep"),
+        (lambda d: with_text(d, 2, b"[" * 9999), "the format of its calls: nested more than 64"),
+        (lambda d: with_text(d, 2, b"{}"), "the format of its calls lacks a field"),
     ],
 )
 def test_a_damaged_file_is_refused(
@@ -578,7 +598,20 @@ def test_a_damaged_file_is_refused(
         timeout=60,
     )
     assert done.returncode == 2
+    assert f"{path}: " in done.stderr.decode()
     assert message in done.stderr.decode()
+
+
+def test_a_long_template_is_read(sanitized_probe: list[str], tmp_path: Path) -> None:
+    """Its blocks, assignments and comments stand side by side."""
+    part = (
+        b"{% if a %}{% elif b %}{% endif %}{% set c = f(d=[1]) %}{# e #}{% set c %}{% endset %}\n"
+    )
+    path = tmp_path / "tokenizer.bin"
+    source = b"{% macro f(d) %}{% endmacro %}" + part * 3000 + b"{{ messages[0].content }}"
+    path.write_bytes(with_text(pack(text_probe.trained("smollm")), 0, source))
+    (answer,) = text_probe.ask(sanitized_probe, path, "chat", [b"hello"])
+    assert answer["text"].endswith("hello")
 
 
 def test_the_runner_has_the_tables_of_the_installed_packages() -> None:

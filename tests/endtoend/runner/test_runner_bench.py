@@ -138,6 +138,9 @@ def test_warns_of_a_wrong_model(
         (["--threads", "1,0"], "--threads: 0 is outside 1 to 1024"),
         (["--threads"], "--threads needs a value"),
         (["--chat"], "--chat is not an option of bench"),
+        (["--tokenizer", "x"], "--tokenizer is not an option of bench"),
+        (["--temperature", "1"], "a sampling option (such as --temperature) is not an option"),
+        (["--roi", "decode"], "--roi is not an option of bench"),
     ],
 )
 def test_options_that_bench_rejects(

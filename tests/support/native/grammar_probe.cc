@@ -3,8 +3,8 @@
 // Writes a line for each: the answer, if it is complete, and its fault by the check of answers (empty
 // without one), or the field that is refused. A line
 // with "calls" asks for calls of tools instead: "tools" (name to schema), "most", "text" (a beginning
-// of the answer, or null where it has to call), "schema" (of an answer that calls nothing, or null);
-// the answer comes in parts.
+// of the answer, or null where it has to call), "schema" (of an answer that calls nothing, or null),
+// "begun" (true: the prompt has begun a thought); the answer comes in parts.
 #include <iostream>
 #include <string>
 
@@ -48,9 +48,10 @@ OrderedJson Answer(const std::shared_ptr<const Grammar>& grammar, const Tokenize
 }
 
 // The fault of an answer, which comes in pieces.
-std::string FaultOf(const Form& form, const Tokenizer& tokenizer, const OrderedJson& answer) {
+std::string FaultOf(const Form& form, const Tokenizer& tokenizer, const OrderedJson& answer,
+                    Thoughts thoughts = Thoughts::kMay) {
   const auto& calls = tokenizer.calls();
-  AnswerCheck check(form, calls ? &*calls : nullptr, AnswerParts::Thoughts::kMay, 1);
+  AnswerCheck check(form, calls ? &*calls : nullptr, thoughts, 1);
   const std::string text = answer["text"];
   for (size_t at = 0; at < text.size(); at += 7)
     check.Next(0, std::string_view(text).substr(at, 7));
@@ -69,12 +70,14 @@ OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const O
   const bool has_schema = asked.contains("schema") && !asked["schema"].is_null();
   if (has_schema) form.schema = asked["schema"];
   form.must_call = !free && !has_schema;
-  GrammarCompiler::Otherwise otherwise{free, has_schema ? &asked["schema"] : nullptr, "schema"};
+  const auto thoughts = asked.value("begun", false) ? Thoughts::kBegun : Thoughts::kMay;
+  GrammarCompiler::Otherwise otherwise{free, has_schema ? &asked["schema"] : nullptr, "schema",
+                                       thoughts};
   const auto grammar = compiler->OfCalls(tools, asked["most"], otherwise);
   const std::string begin = free ? asked["text"].get<std::string>() : "";
   OrderedJson result = Answer(grammar, tokenizer, random, most, begin);
-  result["fault"] = FaultOf(form, tokenizer, result);
-  AnswerParts parts(&*tokenizer.calls(), AnswerParts::Thoughts::kMay);
+  result["fault"] = FaultOf(form, tokenizer, result, thoughts);
+  AnswerParts parts(&*tokenizer.calls(), thoughts);
   const std::string text = result["text"];
   std::vector<AnswerPart> told;
   const auto add = [&](const std::vector<AnswerPart>& more) {

@@ -13,7 +13,7 @@
 
 int main(int argc, char** argv) {
   using namespace rvv_runner;
-  std::vector<std::string> words{"--params", "-", "--tokens", "0"};
+  std::vector<std::string> words{"--params", "-", "--tokenizer", "-", "--tokens", "0"};
   words.insert(words.end(), argv + 4, argv + argc);
   try {
     const std::string bytes = ReadFile(argv[1]);

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of the runner's parts that need no model: `native_tests unit NAME`, one of kChecks.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "api/answer_check.h"
+#include "api/api_request.h"
 #include "grammar/pattern.h"
 #include "grammar/schema.h"
 #include "grammar/validator.h"
@@ -21,6 +30,7 @@
 #include "input/md5.h"
 #include "input/utf8.h"
 #include "model/huge_pages.h"
+#include "model/mapped_file.h"
 #include "program/edited_line.h"
 #include "program/keys.h"
 #include "program/word_wrap.h"
@@ -131,7 +141,7 @@ void Answers() {
   Form form;
   form.tools = {{"f", OrderedJson::parse(kObject), "tools[0]"}};
   const auto fault = [&](const std::string& text) {
-    AnswerCheck check(form, &format, AnswerParts::Thoughts::kNone, 2);
+    AnswerCheck check(form, &format, Thoughts::kNone, 2);
     for (const char byte : text) check.Next(1, {&byte, 1});
     Check(check.Fault(0) == (form.must_call ? "it calls no tool" : ""), "an empty answer");
     return check.Fault(1);
@@ -286,6 +296,47 @@ void MemoryOfGroups() {
   std::filesystem::remove_all(root);
 }
 
+// Two first starts at once, which a reader has kept from writing: one writes, and both go on.
+void FirstStarts() {
+  char folder[] = "/tmp/mapped-XXXXXX";
+  const std::string root = mkdtemp(folder);
+  const std::string content = "what both of them read";
+  const auto started = [&] {
+    auto file = std::make_unique<MappedFile>(root, "key", content.size(), true);
+    if (!file->complete()) {
+      std::ranges::copy(content, file->memory().get());
+      file->Complete();
+    }
+    return file;
+  };
+  const int reader = open((root + "/key.params").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  Check(reader >= 0 && flock(reader, LOCK_SH) == 0, "a reader");
+  auto first = std::async(std::launch::async, started);
+  auto second = std::async(std::launch::async, started);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  close(reader);
+  const auto one = first.get(), other = second.get();
+  for (const auto& memory : {one->memory(), other->memory()}) {
+    Check(std::string(memory.get(), content.size()) == content, "the content of both");
+  }
+  std::filesystem::remove_all(root);
+}
+
+void RequestsBesideDefaults() {
+  Sampling defaults;
+  defaults.stop = {"END"};
+  defaults.logit_bias = {{1, 2.0}};
+  const auto read = [&](const char* body) {
+    return ParseApiRequest(ApiKind::kText, body, defaults).sampling;
+  };
+  const Sampling absent = read(R"({"prompt": "a"})");
+  Check(absent.stop == defaults.stop && absent.logit_bias == defaults.logit_bias,
+        "the server's values of fields that are absent");
+  const Sampling own = read(R"({"prompt": "a", "stop": "x", "logit_bias": {"3": 1}})");
+  Check(own.stop == std::vector<std::string>{"x"}, "a request's stop alone");
+  Check(own.logit_bias == std::map<int32_t, double>{{3, 1.0}}, "a request's logit_bias alone");
+}
+
 const std::map<std::string, void (*)()> kChecks = {
     {"memory-of-groups", MemoryOfGroups},
     {"utf8", Utf8},
@@ -297,6 +348,8 @@ const std::map<std::string, void (*)()> kChecks = {
     {"huge-pages", BlocksOfArena},
     {"word-wrap", Wrapping},
     {"history-search", HistorySearch},
+    {"first-starts", FirstStarts},
+    {"defaults", RequestsBesideDefaults},
 };
 
 }  // namespace
