@@ -129,7 +129,7 @@ void ReadOllamaMessages(const FieldValue& at, OllamaRequest* request) {
     const Json images = at.value[i].value("images", Json());
     if (images.is_null()) continue;
     const std::string place = EntryOf(at.name, i) + ".images";
-    if (!read[i]["content"].is_string()) Refuse(place, "cannot be used beside a list as content");
+    if (!read[i]["content"].is_string()) Refuse(place, "cannot be used beside pictures in content");
     read[i]["content"] = Shown({place, images, {}}, read[i]["content"]);
     if (read[i]["content"].is_array() && read[i]["role"] != "user") {
       Refuse(place, "must be empty: only the user's messages have pictures");

@@ -102,7 +102,7 @@ def test_messages_come_as_the_template_takes_them(server: Served) -> None:
     assert reply["message"]["content"] == other["choices"][0]["message"]["content"]
 
 
-TEXT_PART = {"type": "text", "text": "a"}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("/api/chat", {}, "messages: is missing"),
     ("/api/chat", {"messages": 3}, "messages: must be a list"),
@@ -120,8 +120,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("/api/chat", {"messages": [{"role": "system", "images": ["a"]}]}, "messages[0].images: "),
     (
         "/api/chat",
-        {"messages": [{"role": "user", "content": [TEXT_PART], "images": ["aGk="]}]},
-        "messages[0].images: cannot be used beside a list",
+        {"messages": [{"role": "user", "content": [PICTURE], "images": ["aGk="]}]},
+        "messages[0].images: cannot be used beside pictures in content",
     ),
     ("/api/generate", {"prompt": "a", "images": ["aGk="]}, "images[0]: this model reads only"),
     ("/api/generate", {"prompt": "a", "images": [3]}, "images[0]: "),
