@@ -236,7 +236,11 @@ def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Pha
 
 
 def _refuse_unbound(bound: Mapping[str, int], names: Collection[str]) -> None:
-    """Refuse a --bind of a size that is not open in the work."""
+    """Refuse a --bind of a size that is not open in the work.
+
+    Raises:
+        CostError: a name in ``bound`` is not in ``names``, the open sizes.
+    """
     for name in bound:
         if name not in names:
             raise CostError(

@@ -60,8 +60,9 @@ class Example:
     def resized(self, sizes: Mapping[str, int]) -> Example:
         """Return the example with other sizes; its values repeat along the axes.
 
-        Repetitions of floating-point numbers that all differ differ, too: equal numbers have no
-        order, which sorts and maxima would depend on.
+        A smaller size keeps the first values. If all floating-point numbers of an input differ,
+        each repetition is scaled: equal numbers have no order, which sorts and maxima would
+        depend on.
         """
 
         def of(name: str, value: Any) -> Any:

@@ -299,7 +299,11 @@ def _of_onnxruntime() -> Iterator[None]:
 
 
 def _tensors(model: Any, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
-    """Yield all tensors of a model for each run."""
+    """Yield the inputs and all computed tensors of a model, by name, for each feed.
+
+    Raises:
+        AcceleratorError: onnxruntime cannot run the model.
+    """
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     known = {value.name for value in whole.graph.output}

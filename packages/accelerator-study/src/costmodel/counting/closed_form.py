@@ -208,7 +208,13 @@ class ClosedForm:
         ]
 
     def _cells(self, marks: list[list[int]]) -> tuple[Ints, Ints]:
-        """Return the lowest and the highest point of each grid cell inside the domain."""
+        """Return the lowest and the highest point of each grid cell inside the domain.
+
+        A cell is inside if its lowest point is.
+
+        Raises:
+            NonSeparableMapError: the grid has too many cells.
+        """
         if prod(len(values) - 1 for values in marks) > MAX_CELLS:
             raise NonSeparableMapError("too many cells")
         starts = [np.array(m[:-1], dtype=np.int64) for m in marks]

@@ -63,7 +63,7 @@ class TreeOrigin:
     overlays: tuple[tuple[str, str], ...]
 
     def table(self) -> dict[str, Any]:
-        """Return the provenance as a table for the manifest."""
+        """Return the provenance, without the tree's name, as a table for the manifest."""
         overlays = {path: f"git-blob:{blob}" for path, blob in self.overlays}
         patches = [{"name": name, "sha256": sha256} for name, sha256 in self.patches]
         return {
@@ -137,7 +137,7 @@ class Provenance:
 
     @cached_property
     def packages(self) -> list[Part]:
-        """Python packages of the build."""
+        """Installed Python packages that the build requires, by name; none of the checkout's."""
         groups = (*GROUPS, *(MLC_GROUPS if self.with_mlc else ()))
         also = SHIPPED_PACKAGES | {"apache-tvm"}
         parts = build_packages(self.project, groups, also)

@@ -69,7 +69,7 @@ class LinkRequest:
 
     @property
     def instrumented(self) -> tuple[str, ...]:
-        """Return the sanitizers of the runner and of its objects, for the linker."""
+        """Return the sanitizers of the runtime and of the runner's own sources, for the linker."""
         return tuple(dict.fromkeys((*self.runtime.sanitizers, *self.sanitizers)))
 
 

@@ -62,10 +62,10 @@ class Costs:
 def count_small(
     bench: Bench, measure: Callable[[Subject], Iterable[Row]]
 ) -> dict[Size, tuple[Row, ...]]:
-    """Count the small models; return the rows of each, with each of the peer's builds.
+    """Count the small models; return the rows of each, with separate rows for the peer's builds.
 
-    For the larger models, only the builds that were nearly the best in a phase of the first are
-    counted.
+    The first model has all of the bench's builds of the peer. The others have only those that were
+    nearly the best in a phase of the first.
 
     Args:
         bench: options of the whole model.
@@ -79,7 +79,8 @@ def count_small(
         name = f"{bench.model}, {layers} layers, {vocab} rows of lm_head"
         rows = measure(Subject(replace(bench, config=small(config, size), asset="")))
         counted[size] = tuple(replace(row, model=name) for row in rows)
-        bench = replace(bench, peer_builds=tuple(_near_best(counted[size])))
+        if len(counted) == 1:
+            bench = replace(bench, peer_builds=tuple(_near_best(counted[size])))
     return counted
 
 

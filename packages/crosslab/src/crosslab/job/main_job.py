@@ -152,7 +152,11 @@ class CheckedAnswer:
         return self.verdict is None or self.verdict.right
 
     def table(self, tokenizer: ChatTokenizer) -> Table:
-        """Return the result as plain data."""
+        """Return the answer and its verdict as plain data, for JSON.
+
+        The text is the device's, or None. The tokenizer decodes the first token that rounding
+        changed.
+        """
         return {
             "vlen": self.vlen,
             "text": self.result.text,

@@ -378,7 +378,10 @@ def _steps(model: ReferenceLlama, tokens: Sequence[int], asked: Asked, chunk: in
 
 
 def _rows_of(model: ReferenceLlama, tokens: Sequence[int], asked: Asked) -> F32:
-    """Compute the logits at a run's tokens in one call, for models that do not depend on chunks."""
+    """Compute the logits [len(tokens), vocab] that choose each generated token.
+
+    One call reads the prompt of ``asked`` and the tokens: the model must not depend on chunks.
+    """
     return model.read_all([*asked.prompt, *tokens[:-1]])[len(asked.prompt) - 1 :]
 
 

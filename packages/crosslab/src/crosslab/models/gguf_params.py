@@ -107,7 +107,11 @@ class GgufWeights:
             raise UserError(f"{name}: {error}", remedy="download the file again") from error
 
     def read(self, name: str) -> F32:
-        """Read a weight as float32, also a weight that is stored in blocks."""
+        """Read a weight, named as by Hugging Face, as float32; dequantize one in blocks.
+
+        Raises:
+            UserError: the weight is missing, or its blocks are damaged.
+        """
         return self.blocks(name).dequantized() if name in self.types else self._stored.read(name)
 
     def layout(

@@ -50,7 +50,10 @@ def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
 
 
 def _merged(sides: Sequence[bytes], *options: str) -> tuple[int, bytes]:
-    """Return the number of conflicts, _BINARY for a file that is not text, and the merged file."""
+    """Merge ours, base and theirs; return the number of conflicts and the merged file.
+
+    The number is _BINARY if a file is not text.
+    """
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
         paths = [Path(folder, str(number)) for number in range(len(sides))]
         for path, data in zip(paths, sides, strict=True):

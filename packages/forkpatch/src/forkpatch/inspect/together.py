@@ -122,7 +122,7 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
 
 
 def _files(fork: Fork, upstream: Upstream) -> object:
-    """Return a series and its overlays as files, to compare."""
+    """Return a series' patches and overlays as they are stored, to compare with ``==``."""
     patches = [(patch.name, patch.home, patch.sha256) for patch in fork.series(upstream)]
     return patches, fork.overlays(upstream)
 

@@ -109,7 +109,10 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
 
 
 def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
-    """Return the upstream commit between both versions with the same change as the patch."""
+    """Return the upstream commit between both versions with the same change as the patch.
+
+    None: there is no such commit, its change was taken back later, or the history is unknown.
+    """
     history, old, new = history_of(rebase), rebase.old.upstream, rebase.new
     if history is None or not new.commit:
         return None

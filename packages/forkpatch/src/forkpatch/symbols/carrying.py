@@ -103,7 +103,7 @@ class AddedLines:
 
     @cached_property
     def words(self) -> Set[bytes]:
-        """The words of the lines that may be names."""
+        """The words of the lines that may be names: those of at least three characters."""
         return {word for line in self._lines for word in WORD.findall(line)}
 
 

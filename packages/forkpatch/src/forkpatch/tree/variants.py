@@ -78,7 +78,11 @@ def choose_patches(
 
 
 def patch_name(names: Collection[str], wanted: str) -> str:
-    """Return the full name of the patch ``wanted``, given with or without suffix."""
+    """Return the full name of the patch ``wanted``, given with or without ``.patch``.
+
+    Raises:
+        UserError: the series has no patch of that name.
+    """
     for name in (wanted, f"{wanted}.patch"):
         if name in names:
             return name

@@ -213,7 +213,10 @@ def _ordered(x: Any, axis: int, descending: bool, importer: Any) -> tuple[Any, A
 
 
 def running_extreme(most: bool) -> Converter:
-    """Return a converter of the largest so far, unless ``most`` smallest, and its last index."""
+    """Return a converter of the elements' running maximum if ``most``, else minimum, and its index.
+
+    The index is that of the last of equal elements.
+    """
 
     def convert(node: Any, importer: Any) -> Any:
         builder, x, axis = importer.block_builder, importer.env[node.args[0]], node.args[1]

@@ -61,7 +61,13 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
 
 
 def _shared(axis: Any, left: Any, right: Any) -> Any:
-    """Return the index of the matrix on the right that a matrix on the left has."""
+    """Return the index of the right's matrix that multiplies the left's matrix of index ``axis``.
+
+    ``left`` and ``right`` are both sides' numbers of matrices on that axis.
+
+    Raises:
+        TypeError: the right's number is not known to divide the left's.
+    """
     if structural_equal(left, right):
         return axis
     numbers = [int(n) if isinstance(n, int | tirx.IntImm) else None for n in (left, right)]

@@ -259,7 +259,10 @@ def chosen(x: Any, places: Sequence[Any], axes: Sequence[int]) -> Chosen:
 
 
 def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
-    """Compute the elements at indices of some axes, and all elements of the other axes."""
+    """Compute the elements at indices of some axes, and all elements of the other axes.
+
+    The arguments and the result's shape are those of :func:`chosen`.
+    """
     shape, place = chosen(x, places, axes)
     return te.compute(shape, lambda *i: x[place(*i)], name="take")
 

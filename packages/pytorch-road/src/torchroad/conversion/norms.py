@@ -43,7 +43,10 @@ def group_norm(node: Any, importer: Any) -> Any:
 
 
 def batch_norm(node: Any, importer: Any) -> Any:
-    """Convert a norm of each channel over the batch; only the first output may be used."""
+    """Convert a norm of each channel by the batch's own mean and variance.
+
+    Only the first output may be used: the others are None.
+    """
     builder, x = importer.block_builder, importer.env[node.args[0]]
     batch, channels, *others = x.ty.shape
     order = [1, 0, *range(2, len(x.ty.shape))]

@@ -116,10 +116,11 @@ def _only_widens(stage: Stage) -> bool:
 
 
 def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
-    """Replace a weight that the function dequantizes by its packed form.
+    """Replace the weight, which the function must dequantize, by its packed form.
 
     Raises:
-        PatternMismatch: the weight is computed in another way, or also read by other blocks.
+        PatternMismatch: the weight is a parameter, is computed in another way, or is also read by
+            other blocks.
     """
     scaled = _writer(linear.weight, stages)
     values = _loaded(scaled, 2)[0]
