@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which request an earlier farm fits."""
+"""Farms of the state file that fit a request, and those that are refused."""
 
 from __future__ import annotations
 

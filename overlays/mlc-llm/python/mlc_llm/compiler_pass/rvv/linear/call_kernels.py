@@ -204,7 +204,7 @@ def _product_of(stage: Stage, stages: list[Stage]) -> Found:
     """Read a product as a linear layer, a batch of products, or a depthwise convolution.
 
     Raises:
-        PatternMismatch: the product is none of them; the message says why it is no linear layer.
+        PatternMismatch: the product is of no known kind; the message names the reason.
     """
     try:
         return match_linear(stage, stages)
