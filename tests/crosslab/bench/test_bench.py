@@ -121,6 +121,8 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--caches", "--core", "xuantie-c908"], "no [memory]"),
         (["--caches", "--core", "spacemit-x60", "--threads", "2"], "one core"),
         (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 256: xuantie-c908 has 128"),
+        (["--quantization", "gguf", "--activations", "float32"], "leave out --activations"),
+        (["--quantization", "q0f32", "gguf", "--weights", "stored"], "leave out --weights stored"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -211,6 +213,8 @@ def test_lists_and_paths_of_options() -> None:
     assert [v.name for v in read.variants_of("q4f32_1")] == ["upstream", "ours"]
     assert len(read.variants_of("q0f32")) == 3
     assert replace(read, path="mlc-llm").path_of("q0f32") == "mlc-llm"
+    both = parse_bench([*WITH_MLC, "--quantization", "gguf", "q0f32"])
+    assert [both.mode_of(q).activations for q in both.quantizations] == ["int8", "float32"]
 
 
 def test_decode_is_the_mean_of_the_steps_after_the_first() -> None:

@@ -17,7 +17,7 @@ size, file = int(sys.argv[1]), sys.argv[2]
 with open(file, "rb") as stream:
     pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     sum(pages[::4096])
-held = bytearray(b"x" * size)
+held = b"x" * size
 if len(sys.argv) > 3:
     subprocess.run([sys.executable, "-c", sys.argv[3], sys.argv[1], file], check=True)
 else:

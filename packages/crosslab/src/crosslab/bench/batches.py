@@ -145,7 +145,7 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
     return Batch(
         model=bench.model,
         quantization=quantization,
-        activations=bench.recipe.mode.activations,
+        activations=recipe.mode.activations,
         vlen=vlen,
         prompt=length,
         sequences=bench.together,

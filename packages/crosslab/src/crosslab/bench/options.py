@@ -12,8 +12,14 @@ from typing import Any, TypeVar
 
 from crosslab.assemble.pinned_archive import LLAMA_CPP
 from crosslab.assemble.recipe import Recipe
-from crosslab.assemble.recipe_options import kv_cache_of, read_recipe, recipe_options
+from crosslab.assemble.recipe_options import (
+    activations_of,
+    kv_cache_of,
+    read_recipe,
+    recipe_options,
+)
 from crosslab.compile.driver import MAX_BATCH
+from crosslab.compile.modes import KernelMode
 from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
 from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
@@ -165,6 +171,11 @@ class Bench:
         """Return the definition that is compiled for a quantization: "own" or "mlc-llm"."""
         return self.path or (OWN if quantization in (*OWN_FORMATS, GGUF) else MLC)
 
+    def mode_of(self, quantization: str) -> KernelMode:
+        """Return the formats that kernels read; weights in blocks are multiplied with int8."""
+        mode = self.recipe.mode
+        return replace(mode, activations="int8") if quantization == GGUF else mode
+
     def variants_of(self, quantization: str) -> list[Variant]:
         """Return the variants that can compile a quantization.
 
@@ -205,6 +216,7 @@ def parser() -> Parser:
             "choices": FORMATS,
             "help": f"formats of the weights ({DEFAULT_FORMAT})",
         },
+        activations={"default": None},
     )
     options = Parser(prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False)
     add = options.add_argument
@@ -269,7 +281,9 @@ def bench_of(args: argparse.Namespace) -> Bench:
         )
     asset = PINNED.get(args.model, "")
     quantizations = _unique(args.quantization or [DEFAULT_FORMAT])
-    recipe = read_recipe(args, quantizations[0])
+    for quantization in quantizations:
+        activations_of(args.activations, quantization)
+    recipe = read_recipe(args, DEFAULT_FORMAT)
     bench = Bench(
         # The same kernel values for all cores, so that rows differ only in cycles.
         recipe=replace(recipe, cores=(), halves=recipe.halves and not args.no_zvfh),
@@ -368,6 +382,7 @@ def _check_together(bench: Bench) -> None:
 
 def _check_paths(bench: Bench) -> None:
     for quantization in bench.quantizations:
+        bench.mode_of(quantization)
         path = bench.path_of(quantization)
         if path == OWN and quantization not in (*OWN_FORMATS, GGUF):
             raise UserError(

@@ -68,7 +68,7 @@ class Subject:
             context=context,
             prefill_chunk=context,
             strip=False,
-            mode=shared.mode if variant.kernels else KernelMode(),
+            mode=bench.mode_of(quantization) if variant.kernels else KernelMode(),
             tuned=shared.tuned if variant.kernels else None,
         )
 
