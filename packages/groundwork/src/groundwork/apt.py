@@ -97,7 +97,7 @@ def install(packages: Sequence[str]) -> bool:
 
 
 def size_of(packages: Sequence[str]) -> str:
-    """Return "N MB to download" for packages and missing dependencies; "size unknown" without."""
+    """Return "N MB to download", with missing dependencies; "size unknown" if apt lists no file."""
     files = _output("apt-get", *_INSTALL, "-qq", "--print-uris", *packages).splitlines()
     sizes = [int(words[2]) for line in files if len(words := line.split()) >= 3]
     return f"{sum(sizes) / 1e6:.0f} MB to download" if sizes else "size unknown"

@@ -36,7 +36,7 @@ def looking(typed: str, more: Iterable[str] = (), *, checks: bool) -> Iterator[N
 
     Args:
         typed: the words before the options, for messages: ``nox -s model``.
-        more: further options for suggestions, which the caller reads.
+        more: options that the caller itself reads, to suggest as well.
         checks: call the check of :meth:`Parser.read`, too.
     """
     global _look  # noqa: PLW0603 - one command a process
@@ -79,7 +79,7 @@ def choice(word: str, known: Sequence[str], what: str) -> str:
     Args:
         word: the user's word.
         known: the known words.
-        what: noun for the known words, for the message.
+        what: text after "is not" in the message, as in "a known core".
 
     Raises:
         argparse.ArgumentTypeError: the word is unknown.
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors state the mistake and suggest the nearest option."""
 
     def read(self, words: Sequence[str] | None, check: Callable[[argparse.Namespace], T]) -> T:
-        """Parse words, and return ``check``'s result for the options; a first look exits here."""
+        """Parse words and return ``check``'s result for the options; a first look exits, code 0."""
         args = super().parse_args(words)
         if _look is None:
             return check(args)
@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(0)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words and return the options; a first look exits here."""
+        """Parse words and return the options; a first look exits with code 0."""
         options = super().parse_args(args, namespace)
         if _look:
             raise SystemExit(0)
@@ -130,7 +130,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        """Exit after a message on the mistake, without the usage, which is longer than a screen."""
+        """Exit with code 2 after a message on the mistake, without the usage, which is long."""
         if unknown := _UNKNOWN.match(message):
             word, known = unknown[1], [*self._options(), *(_look.more if _look else ())]
             option = word.startswith("-")

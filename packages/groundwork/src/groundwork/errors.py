@@ -84,7 +84,7 @@ def remedy_for(code: int | None) -> str:
 def exit_code_of(
     run: Callable[[], int | None], refused: type[CommandError], command: str = ""
 ) -> int:
-    """Run a command and return its exit code; print a failure to standard error.
+    """Run a command, return its exit code, 130 for Ctrl-C; print a failure to standard error.
 
     Args:
         run: the command; a result of None is exit code 0.
@@ -113,7 +113,7 @@ def exit_code_of(
 
 
 def _flushed() -> bool:
-    """Flush standard output; if it is closed, send the rest to /dev/null and return False."""
+    """Flush standard output; if that fails, send the rest to /dev/null and return False."""
     try:
         sys.stdout.flush()
     except OSError:

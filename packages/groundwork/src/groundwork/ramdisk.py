@@ -18,7 +18,7 @@ class RamDisk:
     path: Path
 
     def grow(self, size: str) -> None:
-        """Change the size of the file system, as in ``64m``."""
+        """Change the size of the file system to ``size``, as in ``64m``."""
         self._remount(f"size={size}")
 
     def freeze(self) -> None:
