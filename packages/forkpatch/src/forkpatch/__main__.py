@@ -11,7 +11,7 @@ from groundwork.errors import exit_code_of
 
 
 def main() -> int:
-    """Run a verb; return its exit code, also after Ctrl-C during the import of modules."""
+    """Run the verb of the command line; return its exit code, 130 after Ctrl-C, also in imports."""
     return exit_code_of(
         lambda: int(importlib.import_module("forkpatch.cli.main").main()), UserError, "forkpatch"
     )

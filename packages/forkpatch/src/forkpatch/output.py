@@ -34,7 +34,7 @@ _STYLES = {
 
 
 def console() -> Console:
-    """Return the console for tables; only a terminal limits the width of its lines."""
+    """Return the console for tables; only a terminal or ``COLUMNS`` limits the width of lines."""
     from rich.console import Console  # noqa: PLC0415 - for this verb only
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
@@ -42,19 +42,19 @@ def console() -> Console:
 
 
 def be_quiet(quiet: bool) -> None:
-    """Print nothing but the JSON of the report, which a program reads; or everything again."""
+    """Turn :func:`say` and :func:`print_table` off or on, but not the report and the warnings."""
     global _quiet  # noqa: PLW0603 - one verb a process
     _quiet = quiet
 
 
 def say(*lines: str) -> None:
-    """Print plain lines; other people's texts in them cannot control the terminal."""
+    """Print lines with control characters escaped; print nothing while :func:`be_quiet` is on."""
     for line in () if _quiet else lines:
         print(printable(line), flush=True)
 
 
 def warn(*lines: str) -> None:
-    """Print plain lines on standard error."""
+    """Print lines with control characters escaped on standard error, also while quiet."""
     for line in lines:
         print(printable(line), file=sys.stderr)
 
@@ -66,7 +66,7 @@ def counted(count: int, word: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table; a cell that is the name of a state gets the state's colour."""
+    """Print a table unless quiet; a cell ``STATE`` or ``STATE: …`` gets the state's colour."""
     if _quiet:
         return
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
@@ -84,7 +84,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def write_report(target: str | None, value: object) -> None:
-    """Write ``value`` as JSON to the file ``target``, or to standard output for ``-``."""
+    """Write ``value`` as JSON to the file ``target``; ``-`` is standard output, None no file."""
     if target is None:
         return
     text = json.dumps(value, indent=2, default=_plain) + "\n"
@@ -95,7 +95,7 @@ def write_report(target: str | None, value: object) -> None:
 
 
 def _plain(value: Any) -> object:
-    """Return a value without JSON's types in them: a dataclass as an object, a path as a text."""
+    """Convert a dataclass to a dict, a path to a string, for JSON; raise TypeError for others."""
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Path):

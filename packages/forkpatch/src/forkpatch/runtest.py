@@ -31,7 +31,7 @@ class _Outcomes:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the test; return PASSED, FAILED or NOT_RUN."""
+    """Run the test; return PASSED, FAILED, or NOT_RUN if it was skipped or its setup failed."""
     import pytest  # noqa: PLC0415 - for this verb only
 
     outcomes = _Outcomes()

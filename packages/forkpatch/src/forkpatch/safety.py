@@ -26,7 +26,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return ``name`` if it can name a folder and cannot be an option, else raise."""
+    """Return ``name`` of a ``what`` if it is safe as folder and argument, else raise UserError."""
     if not _NAME.fullmatch(name) or ".." in name or name.endswith(".lock"):
         raise UserError(
             f"{what} {name!r} is not a plain name",
@@ -36,7 +36,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_regular(path: Path) -> Path:
-    """Return ``path`` if it is a regular file or does not exist, else raise.
+    """Return ``path`` if it is a regular file or does not exist, else raise UserError.
 
     Reading a pipe or a device might never end.
     """
@@ -47,7 +47,7 @@ def check_regular(path: Path) -> Path:
 
 
 def check_object_id(value: str, what: str) -> str:
-    """Return ``value`` if it is a full hexadecimal object id, else raise."""
+    """Return ``value`` if it is a full object id, else raise UserError, beginning with ``what``."""
     if not _COMMIT.fullmatch(value):
         raise UserError(
             f"{what}: {value!r} is not a full object id (40 hexadecimal digits)",
@@ -57,10 +57,11 @@ def check_object_id(value: str, what: str) -> str:
 
 
 def check_path(path: str, where: str) -> str:
-    """Return ``path`` if it names a file inside a tree, else raise.
+    """Return ``path`` if it names a file inside a tree, else raise; ``where`` begins the message.
 
     Raises:
-        UnsafePathError: the path is absolute, too long, leaves the tree, or reaches into ``.git``.
+        UnsafePathError: it is empty, absolute, too long or not plain, leaves the tree, or reaches
+            into ``.git``.
     """
     reason = _unsafe(path) or _too_long(path)
     if reason:
@@ -102,7 +103,7 @@ def _unsafe(path: str) -> str:
 
 
 def _too_long(path: str) -> str:
-    """Return why a path is too long; empty for a shorter path."""
+    """Return why a path is too long; empty for a path that is not."""
     names = os.fsencode(path).split(b"/")
     if sum(map(len, names)) + len(names) <= LONGEST_PATH and max(map(len, names)) <= LONGEST_NAME:
         return ""
@@ -112,9 +113,9 @@ def _too_long(path: str) -> str:
 def check_no_symlink(
     path: str, modes: Mapping[str, str], where: str, *, itself: bool = True
 ) -> None:
-    """Raise when a folder above ``path`` is a symbolic link or submodule in ``modes``.
+    """Raise UnsafePathError when a folder above ``path`` is a symbolic link or submodule.
 
-    With ``itself``, ``path`` must not be a link or submodule either.
+    With ``itself``, ``path`` must not be one either. ``modes`` has git's mode of each path.
     """
     parents = PurePosixPath(path).parents
     for candidate in (PurePosixPath(path), *parents) if itself else parents:
@@ -125,7 +126,7 @@ def check_no_symlink(
 
 
 def check_link(path: str, target: bytes, where: str) -> None:
-    """Raise unless the symbolic link ``path`` leads to a target inside the tree."""
+    """Raise UnsafePathError if the link ``path`` to ``target`` leaves the tree or enters .git."""
     text = os.fsdecode(target)
     reason = "" if text and "\n" not in text else "its target is empty or has several lines"
     resolved = posixpath.normpath(posixpath.join(posixpath.dirname(path), text))

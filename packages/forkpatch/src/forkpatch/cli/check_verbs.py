@@ -51,7 +51,7 @@ def run_check(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
 
 
 def _check_together(fork: Fork, branch: str) -> tuple[object, int]:
-    """Check whether the changes of a branch and the changes here apply together."""
+    """Print how the changes of a branch and those here clash; return the report and exit code."""
     from forkpatch.inspect.together import check_together  # noqa: PLC0415 - for this option only
 
     report = check_together(fork, branch, SourceOptions())
@@ -134,7 +134,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> tuple[object, int]
 
 
 def _patches(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
-    """Return upstream and patch of each patch to test."""
+    """Return upstream and patch of the patches ``names``; of all without names."""
     pairs = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
     if not names:
         return pairs
@@ -196,7 +196,7 @@ def _ranges(fits: Mapping[str, str]) -> Iterator[str]:
 
 
 def _newest(names: Sequence[str]) -> str:
-    """Return the newest releases of a list in words, or its newest versions without releases."""
+    """Return in words the newest releases, at most five; the newest names if none is a release."""
     from forkpatch.pins.versions import version_of as number_of  # noqa: PLC0415 - for this verb only
 
     releases = [name for name in names if (known := number_of(name)) and not known.is_prerelease]

@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_report(target: str | None, root: Path) -> None:
-    """Raise when the folder of a report outside the fork does not exist."""
+    """Raise UserError when the folder of a report outside the fork does not exist."""
     folder = Path(target or "").absolute().parent
     if target not in (None, "-") and not (folder.is_dir() or folder.is_relative_to(root)):
         raise UserError(

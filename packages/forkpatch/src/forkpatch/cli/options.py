@@ -70,7 +70,7 @@ class Verb:
         self._options = ["--json PATH  write the result as JSON; - prints it", *options]
 
     def add_to(self, verbs: Any) -> None:
-        """Add the verb to argparse's verbs."""
+        """Add the verb, with its options, to argparse's subparsers."""
         line = (self.run.__doc__ or "").splitlines()[0]
         parser: argparse.ArgumentParser = verbs.add_parser(self.name, help=line, description=line)
         parser.set_defaults(run=self)
@@ -85,13 +85,13 @@ class Verb:
             _add(group, row.lstrip("|! "), must=must)
 
     def claim_of(self, options: argparse.Namespace) -> Claim:
-        """Return the claim to the fork; some options turn WRITE into READ."""
+        """Return the claim to the fork; the option ``reads``, if typed, turns WRITE into READ."""
         reads = self._claim is Claim.WRITE and self._reads and getattr(options, self._reads)
         return Claim.READ if reads else self._claim
 
 
 def _add(parser: Any, row: str, *, must: bool) -> None:
-    """Add an option or a word to a parser, or to a group of options."""
+    """Add the option or word of a line, as in :class:`Verb`, to a parser or a group of options."""
     form, _, text = row.partition("  ")
     name, _, value = form.partition(" ")
     settings: dict[str, Any] = {"help": text.strip() or None}
@@ -116,7 +116,7 @@ def _add(parser: Any, row: str, *, must: bool) -> None:
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
-    """Return the source options of a verb, parsed."""
+    """Return the parsed source options of a verb; raise UserError unless each is NAME=VALUE."""
     return SourceOptions(
         mirrors={n: _from_anywhere(p) for n, p in _pairs("--mirror", options.mirror).items()},
         forced=_pairs("--source", options.source),
@@ -161,7 +161,7 @@ def version_of(fork: Fork, options: argparse.Namespace) -> Upstream:
 
 
 def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:
-    """Return the name of a release, and its version of the upstream ``name``."""
+    """Return a release's name and its version of an upstream; raise UserError if it has none."""
     chosen, upstreams = fork.lock.release(release)
     for upstream in upstreams:
         if upstream.name == name:

@@ -73,7 +73,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
 
 
 def _check_exported(fork: Fork, old: Upstream) -> None:
-    """Raise if a tree of a version has commits that are not in its series."""
+    """Raise UserError if a tree of a version has commits that are not in its series."""
     for release, versions in fork.lock.releases.items():
         folder = fork.tree_folder(release, old)
         stamp = read_stamp(folder) if versions.get(old.name) == old.version else None
@@ -108,7 +108,7 @@ def _with_series(fork: Fork, name: str) -> list[Upstream]:
 
 
 def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: SourceOptions) -> Fork:
-    """Return the fork with the new version in its lock; look the version up if missing."""
+    """Return the fork with the new version in its lock; look it up and add it if missing."""
     named = options.tag or options.commit
     known = fork.lock.versions(old.name).values()
     if not named and any(options.version in (version.version, version.tag) for version in known):
@@ -124,7 +124,7 @@ def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: Sour
 
 
 def _released(fork: Fork, new: Upstream) -> str:
-    """Return the release that has a version; add a release to the lock without one."""
+    """Return the release that has a version; if there is none, add one to the lock."""
     from forkpatch.pins.lockfile import with_release  # noqa: PLC0415 - for this verb only
 
     path = fork.settings.lock
@@ -145,7 +145,7 @@ def _route(fork: Fork, old: Upstream, new: Upstream, *, chosen: bool) -> str:
 
 
 def _rebase_status(fork: Fork, name: str) -> RebasePlan | None:
-    """Print the progress of an upstream's rebase."""
+    """Print the progress of an upstream's rebase; return its plan, None without a rebase."""
     plan = read_plan(workspace.rebase_folder(fork, name), name)
     if plan is None:
         say(f"no rebase of {name} is under way")

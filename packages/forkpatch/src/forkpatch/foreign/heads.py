@@ -57,7 +57,7 @@ _ENCODED = re.compile(
 
 
 def decoded(data: bytes) -> bytes:
-    """A mailed patch without the encoding of its transport.
+    """Return a mailed patch with base64 or quoted-printable decoded; any other as it is.
 
     Raises:
         PatchError: git cannot decode it.
@@ -83,14 +83,14 @@ def decoded(data: bytes) -> bytes:
 
 
 def read_head(data: bytes, stem: str) -> Patch:
-    """A patch with the author, date and message of a head, without name and files.
+    """Return a patch with the author, date and message of a head, without name and files.
 
     Args:
         data: the patch.
         stem: its file's name without number and suffix: the subject of a patch without one.
 
     Raises:
-        PatchError: a date cannot be read.
+        PatchError: a date cannot be read, or an author holds a NUL.
     """
     raw = data[: diff_offset(data)]
     try:
@@ -131,7 +131,7 @@ def read_head(data: bytes, stem: str) -> Patch:
 
 
 def _fields(text: str) -> tuple[list[tuple[str, str]], str]:
-    """The fields at the top, and what follows them."""
+    """Return name and value of the fields at the top, none for free text, and the text below."""
     text = text.lstrip("\n")
     name = text.partition(":")[0].lower()
     known = _FIELD.match(text) and (name in _KNOWN or name.startswith("bug-"))
@@ -143,7 +143,7 @@ def _fields(text: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _subject(fields: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Subject, and the text of a description."""
+    """Return the subject, else the description's first line, and the rest of the description."""
     found = {key.lower(): value for key, value in reversed(fields)}
     subject = ""
     if "subject" in found:
@@ -161,7 +161,7 @@ def _subject(fields: Sequence[tuple[str, str]]) -> tuple[str, str]:
 
 
 def _body(parts: Sequence[str]) -> str:
-    """Free text, without the statistics that git puts between message and diff."""
+    """Return free text without git's statistics, with lines indented that would end a message."""
     kept = []
     for part in parts:
         message, *notes = re.split(r"(?m)^---[ \t]*$\n?", part)
@@ -174,7 +174,7 @@ def _body(parts: Sequence[str]) -> str:
 
 
 def _author(fields: Sequence[tuple[str, str]]) -> tuple[str, int]:
-    """Author, and the number of the field that says no more than that; -1 when none does."""
+    """Return the author, and the index of the field that says no more than that; -1 for none."""
     for number, (key, value) in enumerate(fields):
         if key.lower() not in ("from", "author"):
             continue
@@ -194,7 +194,7 @@ def _author(fields: Sequence[tuple[str, str]]) -> tuple[str, int]:
 
 
 def _date(fields: Sequence[tuple[str, str]]) -> str:
-    """Date of the mail, else the day of the last update; the field stays in the message then."""
+    """Return git's date from the field Date, else Last-Update if it can be read, else NO_DATE."""
     found = {key.lower(): value.strip() for key, value in reversed(fields)}
     if "date" in found:
         # Some have a day alone, in the words of mail or by ISO 8601.
@@ -229,13 +229,13 @@ def _decode(value: str) -> str:
 
 
 def _folded(value: str) -> str:
-    """A field's value as a trailer's: further lines begin with a blank."""
+    """Return a field's value as a trailer's: further lines begin with a blank."""
     lines = [line.strip() for line in value.strip().split("\n")]
     return "\n ".join(line or "." for line in lines)
 
 
 def _status(fields: Sequence[tuple[str, str]], message: str) -> str:
-    """Upstream-Status from DEP-3's ``Forwarded`` and ``Origin``; empty when they do not tell."""
+    """Return Upstream-Status, or what DEP-3's ``Forwarded`` and ``Origin`` say of it; or ""."""
     pairs = [*fields, *parse_trailers(f"{message}\n")]
     found = {key.lower(): value.strip() for key, value in reversed(pairs)}
     if STATUS.lower() in found:
@@ -252,7 +252,7 @@ def _status(fields: Sequence[tuple[str, str]], message: str) -> str:
 
 
 def derived_fields(trailers: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """DEP-3's fields that follow from Upstream-Status, when the message does not have them."""
+    """Yield DEP-3's Origin and Forwarded from Upstream-Status, if the trailers lack them."""
     known = {key.lower() for key, _ in trailers}
     status = next((value for key, value in reversed(trailers) if key == STATUS), "")
     inner = re.search(r"\[(.*)\]", status)
@@ -269,7 +269,7 @@ def derived_fields(trailers: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _without_derived(body: str, subject: str) -> str:
-    """The text without the fields that an export for Debian put at its end."""
+    """Return the text without the fields that an export for Debian put at its end."""
     lines = body.split("\n")
     for count in (2, 1):
         rest = "\n".join(lines[:-count])
@@ -286,7 +286,7 @@ def _is_set_off(text: str) -> bool:
 
 
 def dep3_head(patch: Patch) -> bytes:
-    """The head of a patch as DEP-3 has it: a mail's fields, the message, Debian's fields."""
+    """Return a patch's head as DEP-3 has it: a mail's fields, the message, Debian's fields."""
     seconds, _, zone = patch.date.partition(" ")
     hours, minutes = int(zone[:3]), int(zone[0] + zone[3:])
     moment = datetime.fromtimestamp(int(seconds) + hours * 3600 + minutes * 60, UTC)

@@ -151,10 +151,11 @@ def weave_foreign(
 ) -> Woven:
     """Apply a foreign series to a base, in memory.
 
-    ``nearest`` is as in :func:`import_series`.
+    ``nearest`` is as in :func:`import_series`; ``where`` is the series' place, for messages.
 
     Raises:
         PatchError: a patch cannot be read, or the place of a hunk is not certain.
+        UserError: patches without an order change the same file.
     """
     read, listed = cache(pristine.data), pristine.listed
     weave = Weave(pristine.modes, read)
@@ -214,7 +215,7 @@ def _naming(place: str) -> Iterator[None]:
 
 
 def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:
-    """Raise when two patches without an order change the same file."""
+    """Raise UserError when two patches without an order change the same file."""
     owner: dict[str, str] = {}
     for source, patch in patches:
         for path in patch.paths:
@@ -308,7 +309,10 @@ def _place(diff: FileDiff, lines: list[bytes], placing: _Placing) -> tuple[list[
 def _search(
     diff: FileDiff, hunk: Hunk, lines: list[bytes], first: int, guess: int, placing: _Placing
 ) -> int:
-    """Return the index, at least ``first``, at which a hunk's old lines are."""
+    """Return the only index of a hunk's old lines, or if chosen the nearest to ``guess``.
+
+    The index is at least ``first``. Raise PatchError if there is none, or no certain one.
+    """
     old = list(hunk.old)
     last = len(lines) - len(old)
     indexes = [n for n in range(first, last + 1) if lines[n : n + len(old)] == old]

@@ -144,7 +144,7 @@ def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _I
 
 
 def _check_plain(patch: Patch) -> None:
-    """Raise for a diff that patch(1), which quilt and dpkg-source call, cannot apply."""
+    """Raise UserError for a diff that patch(1), which quilt and dpkg-source call, cannot apply."""
     for diff in patch.files:
         link = SYMLINK_MODE in (diff.old_mode, diff.new_mode, diff.mode)
         if diff.binary or link:
@@ -157,7 +157,7 @@ def _check_plain(patch: Patch) -> None:
 
 
 def _text(item: _Item, format_: ExportFormat) -> bytes:
-    """Return the bytes of a foreign patch file."""
+    """Return the bytes of a foreign patch file: as imported, if the patch is unchanged."""
     if item.unchanged:
         return item.original
     # The file of a shared patch has the lines of its home version.
@@ -231,7 +231,7 @@ def _series(
 def _list_text(
     old: str, items: Sequence[_Item], names: Sequence[str], *, quilt: bool
 ) -> tuple[str, dict[str, tuple[int, bool]]]:
-    """Return the text of a list, and options by patch; comments stay above the same patch."""
+    """Return a list's text, and (strip, reverse) by file; comments are as in :func:`relisted`."""
     known = {item.entry.file for item in items if item.entry}
     lines = parse_list(old, SERIES, quilt=quilt)
     own = {line.file: line for line in lines if line.file in known}

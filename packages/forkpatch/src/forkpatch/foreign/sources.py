@@ -108,7 +108,8 @@ def _listed(path: Path, layout: ForeignFormat, guards: Collection[str] | None) -
     """Return the series that a list names.
 
     Raises:
-        UserError: the list has guards and no choice was made, or it names a patch twice.
+        UserError: the list has guards and no choice was made, lacks a chosen guard, or names a
+            patch twice.
     """
     folder, data = path.parent, path.read_bytes()
     text = data.decode("utf-8", "surrogateescape")
@@ -234,7 +235,7 @@ def _parse_line(text: str, where: str, *, quilt: bool) -> ListLine:
 
 
 def _options(words: Sequence[str], where: str) -> tuple[int, bool]:
-    """Return the number of path parts to remove, and True for a reversed patch."""
+    """Return the number of ``-p``, else 1, and True for ``-R``; raise UserError for other words."""
     strip, reverse, rest = 1, False, list(words)
     while rest:
         word = rest.pop(0)

@@ -56,7 +56,7 @@ def read_unified(data: bytes, where: str, strip: int = 1) -> Iterator[FileDiff]:
 
 
 def settled(diff: FileDiff, exists: Callable[[str], bool]) -> FileDiff:
-    """Return the diff with its path, chosen as patch(1) chooses it."""
+    """Return the diff with one path: of two, the one that patch(1) takes, an existing one first."""
     if diff.named:
         return diff
     existing = [path for path in diff.paths if exists(path)]

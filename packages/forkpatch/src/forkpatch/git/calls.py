@@ -100,7 +100,10 @@ class GitError(ForkError):
 
 
 def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The caller's environment without its ``GIT_*``, plus the settings every call has."""
+    """Return the caller's environment without ``GIT_*``, with fixed settings, then ``extra``.
+
+    Without NETWORK in ``extra``, git contacts no server.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -110,7 +113,7 @@ def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def drop_variables() -> None:
-    """Take the caller's ``GIT_*`` out of this process, except those that forkpatch uses.
+    """Remove ``GIT_*`` from this process's environment, except those that forkpatch uses.
 
     GitPython gives its own git processes the environment of this one.
     """
@@ -167,7 +170,7 @@ class Git:
         ok: Iterable[int] = (0,),
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run ``git ARGS`` and return its output; what is large is given to it as an open file.
+        """Run ``git ARGS`` and return exit code and output; give a large ``stdin`` as an open file.
 
         Raises:
             GitError: the exit code is not among ``ok``, or ``timeout`` seconds have passed.
@@ -197,19 +200,19 @@ class Git:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def text(self, *args: str, stdin: bytes = b"") -> str:
-        """Like :meth:`run`: the output as text, without its last newline."""
+        """Return the output of :meth:`run` as text, without newlines at the end."""
         return self.run(*args, stdin=stdin).stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
 def knows_author(repository: Path) -> bool:
-    """Return True when the user's own git has a name and an address for commits there."""
+    """Return True if the user's git has a name and an address for commits in ``repository``."""
     words = ["git", "-C", str(repository), "var", "GIT_AUTHOR_IDENT"]
     environment = {**os.environ, **_dropped}
     return subprocess.run(words, capture_output=True, check=False, env=environment).returncode == 0
 
 
 def git_repo(git: Git) -> Repo:
-    """A repository as GitPython's; its process that reads objects lives until ``Repo.close``."""
+    """Return GitPython's ``Repo`` of a repository; its git processes end with ``Repo.close``."""
     from git import Repo  # noqa: PLC0415 - for this verb only
 
     repo = Repo(git.git_dir)
@@ -220,7 +223,7 @@ def git_repo(git: Git) -> Repo:
 
 
 def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
-    """Make an empty repository that keeps every byte as it is, and return it."""
+    """Make and return an empty repository, bare without ``work_tree``, that keeps every byte."""
     git_dir.mkdir(parents=True, exist_ok=True)
     Git(git_dir).run("init", "-q", "--bare")
     with naming(git_dir):

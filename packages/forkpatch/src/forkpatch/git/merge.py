@@ -30,7 +30,7 @@ _RANGES = re.compile(rb"\n@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes | None:
-    """The three-way merge of one file; None with a conflict, or when a file is not text.
+    """Return the three-way merge of one file; None with a conflict, or if it is not text.
 
     ``options`` are those of ``git merge-file``: ``--ours`` resolves a conflict to that side.
     """
@@ -64,7 +64,7 @@ def _merged(sides: Sequence[bytes], *options: str) -> tuple[int, bytes]:
 
 
 def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
-    """Return the rows in which the files of each pair differ; one git compares all pairs."""
+    """Return, for each pair of files, the ranges of rows that differ; git runs only once."""
     found: list[list[Range]] = [[] for _ in pairs]
     changed = [number for number, (before, after) in enumerate(pairs) if before != after]
     if not changed:
@@ -83,9 +83,9 @@ def changed_lines(pairs: Sequence[tuple[bytes, bytes]]) -> list[list[Range]]:
 
 
 def file_diffs(git: Git, old: str, new: str, *paths: str) -> dict[str, bytes]:
-    """The diff of each file that differs between two trees, by path; all files without ``paths``.
+    """Return the diffs, without context, of the files that differ between two trees, by path.
 
-    A file that is not text is in it only if it is among the paths.
+    Without ``paths``, those are all files but the files that are not text.
     """
     literal = {"GIT_LITERAL_PATHSPECS": "1"}
     options = _OPTIONS if paths else (one for one in _OPTIONS if one != "--text")
@@ -112,7 +112,7 @@ def has_more(diff: bytes, line: bytes) -> bool:
 
 
 def ranges_of(diff: bytes) -> Iterator[Range]:
-    """The rows in which the sides of a diff differ."""
+    """Yield the ranges of rows, from 0, in which the sides of a diff without context differ."""
     for ranges in _RANGES.findall(diff):
         first, count, start, length = (int(text or 1) for text in ranges)
         # Without lines, git names the line above.

@@ -134,7 +134,7 @@ def _quoted(path: str) -> bytes:
 
 
 def tree_id(git: Git, files: Mapping[str, tuple[str, str]]) -> str:
-    """Write the tree that holds these files: path -> (mode, object id). Blobs may be lacking."""
+    """Write the tree of files, path -> (mode, object id); return its id. Blobs may be lacking."""
     with tempfile.TemporaryDirectory(dir=git.git_dir) as folder:
         index = {"GIT_INDEX_FILE": f"{folder}/index"}
         lines = (f"{mode} {oid}\t{path}\0" for path, (mode, oid) in files.items())
@@ -145,7 +145,7 @@ def tree_id(git: Git, files: Mapping[str, tuple[str, str]]) -> str:
 
 
 def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]:
-    """All files below ``paths`` of a tree: path -> (mode, object id)."""
+    """Return files and submodules below ``paths`` (default: all): path -> (mode, object id)."""
     if git.git_dir is not None and not paths and _ID.fullmatch(treeish):
         return dict(_whole_tree(git.git_dir, treeish))
     return _listed(git, treeish, paths)

@@ -248,13 +248,13 @@ def _check_trailers(
 
 
 def _line_of(data: bytes, header: str) -> int:
-    """Return the line, from 1, on which a header or trailer begins."""
+    """Return the line, from 1, on which a header or trailer begins; 1 without it."""
     match = re.search(rb"^" + header.encode() + rb":", data, re.MULTILINE | re.IGNORECASE)
     return data[: match.start()].count(b"\n") + 1 if match else 1
 
 
 def _missing_test(test: str, root: Path) -> str:
-    """Return why the test of an id does not exist; empty when it exists."""
+    """Return why the test of an id does not exist, else empty; only Python files are read."""
     file, *names = test.partition("[")[0].split("::")
     path = root / file
     if not path.is_file():
@@ -320,7 +320,8 @@ def _check_tree(
 ) -> Iterator[LintFinding]:
     """Find mistakes that need upstream files: application, bytes, overlays, record.
 
-    Bytes of a file in ``faulty``, which has a finding already, are not compared.
+    Bytes of a file in ``faulty``, which has a finding already, are not compared. A version whose
+    tree is not cached is only added to ``unchecked``, with a note.
     """
     folder, root = fork.patch_folder(upstream), fork.settings.root
     try:

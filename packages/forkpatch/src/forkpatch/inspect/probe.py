@@ -136,7 +136,8 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
     """Probe every series of every upstream that the settings name.
 
     Raises:
-        UserError: the history of an upstream, or a wheel, is not available.
+        UserError: the settings name no upstream, or are wrong; or the history of an upstream, or a
+            wheel, is not available.
     """
     tables: dict[str, dict[str, Any]] = fork.settings.map.get("upstreams", {})
     if not tables:
@@ -210,7 +211,7 @@ def _history(fork: Fork, upstream: Upstream, options: SourceOptions, commit: str
 def _versions(
     upstream: Upstream, history: History, wanted: Sequence[str]
 ) -> Sequence[tuple[str, str]]:
-    """Return label and commit of the wanted versions that the history has."""
+    """Return label and commit of the wanted versions in the history; by default, of newer tags."""
     if not wanted:
         series = series_of(upstream.tag)
         tags = _tags(history, upstream.tag or upstream.version)
@@ -228,7 +229,7 @@ def _versions(
 
 
 def _tags(history: History, first: str, until: str = "") -> list[tuple[str, str]]:
-    """Return name and commit of the tags from the version ``first`` on, up to a commit."""
+    """Return name and commit of the tags from the version ``first`` on, up to a commit's date."""
     least = version_of(first)
     tags = [
         tag
@@ -256,7 +257,7 @@ class ProbedSeries:
         self._known: dict[frozenset[tuple[str, bytes | None]], Fits] = {}
 
     def contents(self, git: Git, commits: Iterable[str]) -> dict[str, Contents]:
-        """Return the available file contents of each commit."""
+        """Return, for each commit, the contents of :attr:`paths` as :data:`Contents` has them."""
         paths = self.paths
         listed = {
             one: list_tree(git, one, *paths) if paths else {} for one in dict.fromkeys(commits)
@@ -308,7 +309,7 @@ class ProbedSeries:
         return Fit.CHANGED if drifted else Fit.APPLIES, drifted, changed
 
     def _drifted(self, patch: Patch, contents: Contents) -> str:
-        """Return the first symbol of a patch that differs from the series' own base."""
+        """Return the first symbol of a patch that differs from the series' own base; or ""."""
         places = self.record.patches[patch.name].places
         drifted = (one for one in places if _drift(one, contents) not in ("", Drift.UNCHANGED))
         return next((f"{place.path}: {place.symbol}" for place in drifted), "")
@@ -425,7 +426,7 @@ _ORDER = ("", Drift.UNCHANGED, Drift.MOVED, Drift.CHANGED, Drift.GONE)
 
 
 def _drift(place: SymbolPlace, contents: Contents) -> str:
-    """Return the drift of a symbol; a lost symbol is searched in the series' other files."""
+    """Return a symbol's drift, searched in all files if lost; empty if a mirror lacks its file."""
     if place.path not in contents:
         return ""
     here = contents[place.path]
@@ -438,7 +439,7 @@ def _drift(place: SymbolPlace, contents: Contents) -> str:
 def _wheel_contents(
     fork: Fork, upstream: Upstream, version: str, paths: Sequence[str], options: SourceOptions
 ) -> dict[str, bytes | None]:
-    """Return files of a version of the wheel; a downloaded wheel's tree stays in the cache."""
+    """Return files of a version's wheel, kept in the cache; raise UserError if unavailable."""
     versions = fork.lock.versions(upstream.name)
     pinned = versions.get(version)
     like = next((item for item in (upstream, *versions.values()) if item.wheel), None)

@@ -35,7 +35,7 @@ def not_compared(plan: TreePlan) -> Iterator[str]:
 
 
 def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterator[Mismatch]:
-    """Yield the shadowed functions whose replacement has another signature."""
+    """Yield shadows whose replacement is missing or has another signature, or excuses nothing."""
     table = fork.overlay_folder(plan.upstream) / SHADOWS
     paths = {shadow.path for shadow in shadows if shadow.path.endswith(".py")}
     contents_here = plan.pristine.read(paths)

@@ -74,18 +74,20 @@ class _Side:
     steps: Mapping[str, PatchStep]
 
     def content(self, name: str) -> object:
-        """Return the parts of a patch to compare; None without that patch."""
+        """Return a patch's sha256, and lines if shared, to compare; None without that patch."""
         patch = self.steps[name].patch if name in self.steps else None
         return patch and (patch.sha256, patch.positions if patch.home else {})
 
     @property
     def state(self) -> object:
-        """All parts of a side that may differ."""
+        """The :meth:`content` of each patch, in order, and the overlays, to compare with ``==``."""
         return [(name, self.content(name)) for name in self.steps], self.plan.overlays
 
 
 def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
-    """Compare the changes of a branch with the changes here.
+    """Return how the changes of each series on a branch, and those here, fit together.
+
+    The changes are those since the merge base of both.
 
     Raises:
         UserError: the branch is missing, or one side is invalid by itself.
@@ -170,7 +172,7 @@ def _compare(old: _Side, local: _Side, remote: _Side) -> tuple[Order, list[Clash
 
 
 def _choose(name: str, old: _Side, local: _Side, remote: _Side) -> tuple[_Side | None, str]:
-    """Return the side whose patch a merge has, None for a removed patch; or a reason."""
+    """Return the side whose patch a merge has, None if removed; or None and why both clash."""
     was, current, new = (side.content(name) for side in (old, local, remote))
     if new in (current, was):
         return (local if current else None), ""
@@ -183,7 +185,10 @@ def _choose(name: str, old: _Side, local: _Side, remote: _Side) -> tuple[_Side |
 
 
 def _order(old: Sequence[str], first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Return the patches of both sides in one order; at the same place, the first side leads."""
+    """Return the patches of both sides in one order; at the same place, the first side leads.
+
+    If the second side changes the order of the old patches, it is taken first.
+    """
     common = [name for name in old if name in first and name in second]
     order = list(first)
     if [name for name in second if name in common] != common:  # the second has a new order
@@ -240,7 +245,7 @@ def _overlay_clashes(old: _Side, local: _Side, remote: _Side) -> Iterator[str]:
 
 
 def _not_exact(local: _Side, remote: _Side, patches: Sequence[tuple[str, _Side]]) -> Clash | None:
-    """Return the first patch whose unchanged file does not apply beside the other change."""
+    """Return the clash of overlays, or of the first patch file that does not apply; or None."""
     upstream, pristine = str(local.plan.upstream), local.plan.pristine
     base, modes = {**local.plan.base, **remote.plan.base}, pristine.modes
     weave = Weave(modes, base.__getitem__)

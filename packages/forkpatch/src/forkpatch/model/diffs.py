@@ -73,7 +73,7 @@ class Hunk:
 
     @property
     def old(self) -> tuple[bytes, ...]:
-        """The lines that must be there."""
+        """The hunk's lines of the old file: context and removed lines."""
         return tuple([data for kind, data in self.lines if kind != "+"])
 
 
@@ -106,17 +106,17 @@ class FileDiff:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths it reads or writes."""
+        """The old and the new path, without None; one path if they are equal."""
         return tuple(dict.fromkeys(path for path in (self.old, self.new) if path is not None))
 
 
 def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
-    """The files of a diff in git's own form.
+    """Yield the diff of each file, from a diff in git's own form.
 
-    ``start`` is the offset of the first ``diff --git``.
+    ``data`` is a patch file named ``where``; ``start`` is the offset of its first ``diff --git``.
 
     Raises:
-        PatchError: something in it is not understood.
+        PatchError: a line, a mode or the numbers of a hunk are not understood.
         UnsafePathError: the diff names a path outside the tree.
     """
     reader = DiffReader(data, start, where)
@@ -132,7 +132,7 @@ def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
 
 
 def read_file(reader: DiffReader) -> FileDiff:
-    """The diff of the next file; without a line ``diff --git``, its names and its hunks."""
+    """Read the next file's diff, from ``diff --git`` or ``---`` on; see :func:`parse_diff`."""
     where, start = reader.where, reader.number
     is_git = (reader.peek() or b"").startswith(DIFF_GIT)
     named = reader.take().removeprefix(DIFF_GIT) if is_git else b""
@@ -174,7 +174,7 @@ _HEADERS = (
 
 
 def _read_header(reader: DiffReader) -> dict[str, bytes]:
-    """The extended header lines of a file, by their first words."""
+    """Read a file's extended header lines; return the value of each by its key, as ``old mode``."""
     header: dict[str, bytes] = {}
     while (line := reader.peek()) is not None:
         text = line.decode("latin-1")
@@ -202,14 +202,14 @@ def _odd_mode(mode: str, path: str | None, where: str) -> str:
 
 
 def _moves(header: dict[str, bytes]) -> list[str]:
-    """``rename`` when the header has a name of one, and ``copy``."""
+    """Return which of ``copy`` and ``rename`` the header has."""
     return sorted({"rename", "copy"} & {key.partition(" ")[0] for key in header})
 
 
 def _paths(
     reader: DiffReader, named: bytes, header: dict[str, bytes], where: str
 ) -> tuple[str | None, str | None, bool]:
-    """Old and new path, checked, and the existence of hunks."""
+    """Read up to the hunks; return old and new path, None for no file, and True if hunks follow."""
     old, new = _split_names(reader, named, where)
     moves = _moves(header)
     for moved in moves:
@@ -254,7 +254,7 @@ def _split_names(reader: DiffReader, named: bytes, where: str) -> tuple[str | No
 
 
 def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
-    """The hunks of a text file, read by unidiff; each has to give back the lines it was given."""
+    """Yield a text file's hunks as unidiff reads them; raise PatchError if it reads other lines."""
     if not (reader.peek() or b"").startswith(b"@@ "):
         raise reader.error("malformed diff: there is no hunk")
     patch, given = PatchSet(""), list[tuple[int, list[str]]]()
@@ -271,9 +271,9 @@ def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
 def _given_lines(
     reader: DiffReader, patch: PatchSet, given: list[tuple[int, list[str]]]
 ) -> Iterator[str]:
-    """The lines of a file's hunks for unidiff, one character a byte, until its last hunk is whole.
+    """Yield the lines of a file's hunks, one character a byte, until its last hunk is whole.
 
-    ``given`` receives the line of each hunk in the patch file, and the hunk's lines.
+    Unidiff reads them into ``patch``. ``given`` receives line number and lines of each hunk.
     """
     yield from ("--- a/x\n", "+++ b/x\n")
     while line := reader.line():
@@ -313,9 +313,9 @@ def _edited() -> str:
 def check_hunks(
     lines: Callable[[int, int], list[bytes]], size: int, diff: FileDiff, name: str
 ) -> None:
-    """Raise unless every hunk's old lines are exactly where it states them.
+    """Raise PatchError unless every hunk's old lines are exactly where it states them.
 
-    ``lines`` returns some rows of the file, which has ``size`` lines.
+    ``lines(first, end)`` returns rows of the file, which has ``size``; ``name`` is the patch's.
     """
     end = shift = 0
     for hunk in diff.hunks:
@@ -345,7 +345,7 @@ def check_hunks(
 
 
 def split_lines(data: bytes) -> list[bytes]:
-    """The lines of a file, each with its line feed; the last may lack one."""
+    """Return the lines of a file, each with its line feed; the last may lack one."""
     lines = data.split(b"\n")
     ended = [line + b"\n" for line in lines[:-1]]
     return [*ended, lines[-1]] if lines[-1] else ended
@@ -375,7 +375,7 @@ class DiffReader:
 
     @property
     def where(self) -> str:
-        """The place of the next line, for messages."""
+        """The place of the next line, ``FILE:NUMBER``, for messages."""
         return f"{self._where}:{self.number}"
 
     @property
@@ -384,7 +384,7 @@ class DiffReader:
         return self.strip is not None
 
     def peek(self, ahead: int = 0) -> bytes | None:
-        """The next line, or one of the lines after it; None at the end."""
+        """Return the line ``ahead`` lines after the next, without line feed; None past the end."""
         start = self.at
         for _ in range(ahead):
             start = self.data.find(b"\n", start) + 1 or len(self.data)
@@ -395,22 +395,22 @@ class DiffReader:
         return line.removesuffix(b"\r") if self.foreign else line
 
     def line(self) -> bytes:
-        """The next line with its end as it is; empty at the end."""
+        """Return the next line with its line end, without moving on; empty at the end."""
         return self.data[self.at : self.data.find(b"\n", self.at) + 1 or len(self.data)]
 
     def take(self) -> bytes:
-        """The next line, which is passed; empty at the end."""
+        """Return the next line without line feed, and move past the line; empty at the end."""
         line = self.peek() or b""
         self.at = self.data.find(b"\n", self.at) + 1 or len(self.data) + 1
         self.number += 1
         return line
 
     def error(self, what: str) -> PatchError:
-        """The error that the next line is ``what``."""
+        """Return the error ``what`` with the place of the next line."""
         return PatchError(f"{self.where}: {what}", remedy=_REFRESH if self.foreign else REMEDY)
 
     def takes_carriage(self, lines: int) -> bool:
-        """True when each of the next lines ends with CRLF."""
+        """Return True when each of the next ``lines`` lines ends with CRLF."""
         end = self.at
         for _ in range(lines):
             end = self.data.find(b"\n", end) + 1
@@ -419,7 +419,11 @@ class DiffReader:
         return True
 
     def path(self, name: bytes, prefix: str, where: str) -> str:
-        """The path in the tree of a name in the patch, checked."""
+        """Return the path of a name without ``prefix``, or without ``strip`` parts if foreign.
+
+        Raises:
+            UserError: the name lacks the prefix or the parts, or the path leaves the tree.
+        """
         path = unquote(name)
         if self.strip is None:
             if not path.startswith(prefix):
@@ -431,7 +435,7 @@ class DiffReader:
         return check_path("/".join(parts[self.strip :]), where)
 
     def side(self, start: bytes, prefix: str, where: str) -> str | None:
-        """The path of the next line, which begins with ``---`` or ``+++``; None for /dev/null."""
+        """Return the path of the next line, which begins with ``start``; None for /dev/null."""
         line = self.take()
         if not line.startswith(start):
             raise PatchError(f"{where}: a file's diff could not be read whole", remedy=REMEDY)
@@ -444,7 +448,7 @@ class DiffReader:
 
 
 def unquote(raw: bytes) -> str:
-    """A path as it is: git writes unusual characters as C-style escapes in quotes."""
+    """Return a path without git's quotes and C-style escapes, which it may have, as text."""
     if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
         raw = _ESCAPE.sub(_unescape, raw[1:-1])
     return raw.decode("utf-8", "surrogateescape")
@@ -472,7 +476,7 @@ class BinaryChange:
     data: bytes = field(compare=False)
 
     def apply(self, before: bytes | None, where: str) -> bytes:
-        """Return the new content, which git makes; empty for a removed file.
+        """Return the content after the change to ``before``, None for a new file; empty if removed.
 
         Raises:
             PatchError: old or new content differs from the patch's blob ids, or the change is
@@ -501,7 +505,7 @@ class BinaryChange:
 
 
 def read_binary(reader: DiffReader, ids: re.Match[bytes] | None) -> BinaryChange:
-    """Return the change of a ``GIT binary patch``, which the reverse change may follow."""
+    """Read a ``GIT binary patch`` and its reverse; raise PatchError if the ``ids`` are not full."""
     if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
         raise reader.error("a binary change without full object ids: use --full-index")
     reader.take()

@@ -116,7 +116,7 @@ class Upstream:
         return (included or not folders) and not _matches(path, self.exclude)
 
     def has_submodule(self, path: str) -> bool:
-        """Return True when the files of the submodule at ``path`` are part of the tree."""
+        """Return True when the submodule at ``path``, or one inside it, is part of the tree."""
         below = any(item.startswith(f"{path}/") for item in self.submodules)
         return below or path in self.submodules or "*" in self.submodules
 
@@ -139,7 +139,7 @@ class Lock:
     upstreams: Mapping[str, Mapping[str, Upstream]]
 
     def release(self, name: str | None = None) -> tuple[str, tuple[Upstream, ...]]:
-        """Return the release's name and its upstreams, in the order of the lock."""
+        """Return name and upstreams of a release, or the default; raise UserError if unknown."""
         chosen = name or self.default_release
         if chosen not in self.releases:
             raise UserError(
@@ -150,7 +150,7 @@ class Lock:
         return chosen, tuple(self.upstream(upstream, version) for upstream, version in pairs)
 
     def upstream(self, name: str, version: str) -> Upstream:
-        """Return a version of an upstream, by name or tag of the version."""
+        """Return an upstream's version, by its name or tag; raise UserError if unknown."""
         versions = self.versions(name)
         by_tag = {item.tag: item for item in versions.values() if item.tag}
         if match := versions.get(version) or by_tag.get(version):
@@ -161,7 +161,7 @@ class Lock:
         )
 
     def versions(self, name: str) -> Mapping[str, Upstream]:
-        """Return all pinned versions of an upstream."""
+        """Return all pinned versions of an upstream, by name; raise UserError if it is unknown."""
         if name not in self.upstreams:
             raise UserError(
                 f"{self.path.name} has no upstream {name!r}",
@@ -230,7 +230,7 @@ def _tables(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping
 
 
 def _check_kinds(table: Mapping[str, Any], where: str) -> None:
-    """Raise when a value has another type than its key allows."""
+    """Raise UserError when a value has another type than its key allows."""
     for key, value in table.items():
         kind = _KINDS.get(key)
         if kind is not None and not isinstance(value, kind):
@@ -242,7 +242,7 @@ def _check_kinds(table: Mapping[str, Any], where: str) -> None:
 
 
 def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
-    """Return a table's entries, after a check that each entry is a text."""
+    """Return a table's entries; raise UserError unless each entry is a text."""
     for key, value in table.items():
         if not isinstance(value, str):
             raise UserError(f"{where}: {key}: {value!r} is not a text in quotes", remedy=_RESTORE)

@@ -21,7 +21,7 @@ _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
 
 
 def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
-    """Author, date and message of a mail up to its diff, as a patch has them.
+    """Return author, date and message, in the forms of Patch, from a mail's text before its diff.
 
     Raises:
         PatchError: the text is not a mail's head.
@@ -53,7 +53,7 @@ def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
 
 
 def _text(value: object) -> str:
-    """A header on one line; plain UTF-8 in it has its characters, which ``mail[key]`` loses."""
+    """Return a header's value on one line; keep plain UTF-8 in it, which ``mail[key]`` loses."""
     text = str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return re.sub(r"\r?\n(?=[ \t])", "", text)
 
@@ -84,7 +84,7 @@ def _git_date(value: str, where: str) -> str:
 
 
 def git_date(moment: datetime, text: str) -> str:
-    """Return a date as git stores it, with the zone at the end of its text.
+    """Return a date as git stores it: seconds since 1970, and the zone at ``text``'s end or +0000.
 
     Raises:
         ValueError: git has no such date.
@@ -97,7 +97,7 @@ def git_date(moment: datetime, text: str) -> str:
 
 
 def ending_line(message: str) -> str | None:
-    """The first line that git, or this module, takes for the beginning of the diff or of a mail."""
+    """Return the first line that would end the message in a patch file; None without one."""
     found = _ENDS_MESSAGE.search(message)
     return message[found.start() :].partition("\n")[0] if found else None
 
@@ -108,7 +108,7 @@ def made_whole(message: str) -> str:
 
 
 def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
-    """The ``Key: value`` lines of the last paragraph, continuation lines joined."""
+    """Return the ``Key: value`` pairs of the last paragraph; none if it has another line."""
     paragraphs = message.strip("\n").split("\n\n")
     if len(paragraphs) < 2:
         return ()

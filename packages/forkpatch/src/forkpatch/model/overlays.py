@@ -48,10 +48,11 @@ class Shadow:
 
 
 def read_overlays(folder: Path) -> dict[str, TreeFile]:
-    """Return all overlay files of an upstream, by their path in its tree.
+    """Return the overlay files of a folder, by path in the tree, without caches and shadows.toml.
 
     Raises:
         UnsafePathError: a file is a symbolic link, or its name is not allowed in a tree.
+        UserError: a file is not a regular file.
     """
     files = {}
     for parent, folders, names in os.walk(folder):
@@ -69,7 +70,7 @@ def read_overlays(folder: Path) -> dict[str, TreeFile]:
 
 
 def equals(path: Path, file: TreeFile | None) -> bool:
-    """Return True if a path of a tree has the content and mode of ``file``; None for no file."""
+    """Return True if a path has the content and mode of ``file``; for None, if nothing is there."""
     if path.is_symlink() or not path.is_file():
         return file is None and not os.path.lexists(path)
     return file == _read(path)
@@ -86,7 +87,7 @@ def check_collisions(
     folder: Path,
     upstream: str,
 ) -> None:
-    """Check that no overlay has the path of an upstream file or of a patched file."""
+    """Raise UserError if an overlay is at, above or below an upstream or patched file's path."""
     if not overlays:
         return
     taken = {

@@ -53,7 +53,7 @@ class Condition:
         return f"[{' '.join(f'{sign}{option}' for option in self.options)}]" if self.options else ""
 
     def holds(self, chosen: Collection[str]) -> bool:
-        """Return True if the condition holds with the chosen options."""
+        """Return True if the condition holds with the chosen options; with ``all``, it does."""
         if not self.options or EVERY in chosen:
             return True
         return self.negated is not any(option in chosen for option in self.options)
@@ -66,7 +66,8 @@ def parse_condition(text: str, where: str) -> Condition:
     """Return the condition of a text ``[linux bsd]`` or ``[!windows]``.
 
     Raises:
-        PatchError: the text is not a condition.
+        PatchError: the text is not a condition, or has the option ``all``.
+        UserError: an option is not a plain name.
     """
     words = text[1:-1].split() if text.startswith("[") and text.endswith("]") else []
     negated = [word.startswith("!") for word in words]
@@ -110,7 +111,7 @@ class Patch:
 
     @property
     def positions(self) -> dict[str, tuple[int, ...]]:
-        """First old line of each hunk, by path; without new files."""
+        """First old line of each hunk, by old path; without new files and files without hunks."""
         return {
             file.old: tuple(hunk.old_start for hunk in file.hunks)
             for file in self.files
@@ -129,7 +130,7 @@ class Patch:
         )
 
     def at(self, positions: Positions) -> Patch:
-        """Return the same patch with its hunks at other lines.
+        """Return the same patch with its hunks at the old lines ``positions``.
 
         Raises:
             PatchError: ``positions`` has other files, or other numbers of hunks.
@@ -161,7 +162,7 @@ class Patch:
 
 
 def moved(file: FileDiff, starts: Sequence[int]) -> FileDiff:
-    """Return a file's diff with its hunks at other lines; a new file's hunk does not move."""
+    """Return a file's diff with its hunks at the old lines ``starts``; unchanged if it is empty."""
     if not starts:
         return file
     hunks, shift = [], 0
@@ -195,8 +196,9 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
     """Return the entries of ``folder/series``, in order; empty without a series.
 
     Raises:
-        PatchError: a name is unsafe or listed twice.
-        UserError: the series is not a regular file.
+        PatchError: a name is listed twice, or as another version's though it is this folder's; or
+            the series is not UTF-8.
+        UserError: the series is not a regular file, or a name is unsafe.
     """
     path = check_regular(folder / SERIES)
     if not path.exists():
@@ -228,7 +230,7 @@ def unlisted(folder: Path) -> tuple[Path, ...]:
 def parse_entry(text: str, where: str) -> SeriesEntry:
     """Return the entry of ``NAME`` or ``../VERSION/NAME`` with an optional condition.
 
-    ``where`` is for messages.
+    An unsafe name is a UserError with the place ``where``.
     """
     path, bracket, rest = text.partition(" [")
     condition = parse_condition(bracket[1:] + rest, where) if bracket else ALWAYS
@@ -240,7 +242,7 @@ def parse_entry(text: str, where: str) -> SeriesEntry:
 
 
 def check_patch_name(name: str, what: str) -> str:
-    """Return ``name`` if a patch file may have it, else raise."""
+    """Return ``name`` if a patch may have it, else raise UserError, beginning with ``what``."""
     if name in RESERVED:
         raise UserError(
             f"{what} {name!r} has the name of another file of its folder",
@@ -303,7 +305,7 @@ def patch_bytes(path: Path) -> bytes:
 
 
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
-    """Return the patch of the bytes of a file ``name``; ``where`` is for messages."""
+    """Return the patch of a file's bytes; raise as :func:`read_patch`, with the place ``where``."""
     try:
         return _parse(data, name, where or name)
     except UserError as error:

@@ -74,12 +74,12 @@ class Record:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The sha256 of each patch file."""
+        """The sha256 of each patch file, by name."""
         return {name: patch.sha256 for name, patch in self.patches.items()}
 
 
 def is_recorded(folder: Path, record: Record) -> bool:
-    """Return True when a series has a record, or has patches or shadows to record."""
+    """Return True when ``folder`` has a record file, or ``record`` has patches or shadows."""
     return bool(record.patches or record.shadows) or (folder / RECORD).is_file()
 
 
@@ -127,6 +127,8 @@ def _line(value: Any) -> str:
 
 def place_patch(patch: Patch, record: Record | None, where: Path, version: str) -> Patch:
     """Return a shared patch with its hunks at the lines recorded for this version.
+
+    For messages, ``where`` is the record's file and ``version`` the words after ``record``.
 
     Raises:
         PatchError: the record lacks the patch's lines, or the patch changed since.

@@ -113,7 +113,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
 
 
 def _inside(root: Path, key: str, value: str) -> str:
-    """Return the normalized path of a setting, which must be below the root."""
+    """Return the normalized path of a setting; raise UserError if it is not below the root."""
     plain = posixpath.normpath(value)
     if value and not value.startswith("/") and plain.split("/")[0] not in (".", "..", ".git"):
         return plain
@@ -124,7 +124,7 @@ def _inside(root: Path, key: str, value: str) -> str:
 
 
 def _check_work(root: Path, paths: Mapping[str, str]) -> None:
-    """Raise when the work folder, where trees are removed, holds files of the fork."""
+    """Raise UserError when the work folder, where trees are removed, holds files of the fork."""
     work = PurePosixPath(paths["work"])
     inside = [
         path
@@ -144,7 +144,7 @@ def _check_work(root: Path, paths: Mapping[str, str]) -> None:
 
 
 def _table(pyproject: Path) -> dict[str, Any]:
-    """Return the table ``[tool.forkpatch]``, after a check of its keys and types."""
+    """Return the table ``[tool.forkpatch]``, empty without one; raise UserError if it is wrong."""
     if not check_regular(pyproject).exists():
         return {}
     try:

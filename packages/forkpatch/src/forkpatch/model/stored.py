@@ -30,7 +30,7 @@ def read_stored(kind: type[T], path: Path) -> T:
 
 
 def typed_value(kind: Any, raw: Any) -> Any:
-    """Return a value of JSON or TOML as a type; see :func:`read_stored`."""
+    """Convert a value of JSON or TOML to the type ``kind``; see :func:`read_stored`."""
     inner = get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind) and isinstance(raw, dict):
         hints = _hints(kind)
@@ -51,7 +51,7 @@ def typed_value(kind: Any, raw: Any) -> Any:
 
 
 def plain(value: object) -> Any:
-    """Return the JSON value that :func:`read_stored` reads, without fields that have defaults."""
+    """Return the JSON value that :func:`read_stored` reads, without fields at their defaults."""
     if is_dataclass(value):
         pairs = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: plain(item) for field, item in pairs if item != field.default}

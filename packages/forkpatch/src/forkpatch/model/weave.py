@@ -57,12 +57,12 @@ class _FileWeave:
 
     @property
     def mode(self) -> str:
-        """The present mode."""
+        """The mode with all patches applied so far."""
         return self.modes[-1][0]
 
     @property
     def data(self) -> bytes:
-        """The present content."""
+        """The content with all patches applied so far."""
         return b"".join([line.data for line in self.lines if line.removed is None])
 
     def visible(self) -> list[int]:
@@ -94,8 +94,8 @@ class Weave:
         """Apply ``patch``.
 
         Raises:
-            PatchError: a hunk's lines are not exactly at its stated line, or a file and a folder
-                would have the same path.
+            PatchError: a hunk's lines are not exactly at its stated line; a file is missing, or of
+                another kind (link, submodule); a new file's path is a file or folder already.
             UnsafePathError: a path goes through a symbolic link, or a link leads out of the tree.
         """
         self.begin(patch.name)
@@ -114,11 +114,11 @@ class Weave:
                 self._check_room(patch.name, file.new, f"{patch.name}:{file.patch_line}")
 
     def needs(self, name: str) -> frozenset[str]:
-        """Return the earlier patches that ``name`` needs."""
+        """Return the earlier patches that the patch ``name`` directly needs to apply."""
         return frozenset(self._needs[name])
 
     def dependents(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the patches that need ``names``, in order, without ``names``."""
+        """Return the patches that need ``names``, directly or not, in order, without ``names``."""
         gone = set(names)
         result = []
         for patch, needed in self._needs.items():
@@ -130,7 +130,7 @@ class Weave:
     def changes(
         self, kept: Collection[str] | None = None, *, paths: Iterable[str] | None = None
     ) -> dict[str, TreeFile | None]:
-        """Return the changes to the base tree by the patches ``kept`` (default: all).
+        """Return the changes to the base tree by the patches ``kept``, at ``paths`` (default: all).
 
         Returns:
             The new content of each file that differs from the base; None for a removed file.
@@ -158,7 +158,7 @@ class Weave:
         return result
 
     def touched_by(self, path: str, hunk: Hunk) -> frozenset[str]:
-        """Return the patches whose lines a change of the whole tree touches.
+        """Return the patches whose lines ``hunk``, a change of the tree with all patches, touches.
 
         These patches added or removed the lines that the hunk replaces. For a hunk that only adds
         lines, or touches only lines of the base, the patches of the neighbouring lines count.
@@ -175,7 +175,7 @@ class Weave:
         return frozenset(patches)
 
     def amend(self, path: str, hunks: Mapping[Hunk, str]) -> None:
-        """Make changes of the whole tree to a file a part of the given patches."""
+        """Add each of ``hunks``, changes of the file with all patches, to the hunk's patch."""
         file = self._versions(path)[-1]
         for hunk in sorted(hunks, key=lambda one: one.first, reverse=True):
             visible, end = file.visible(), hunk.first + hunk.old_count
@@ -186,7 +186,7 @@ class Weave:
             file.lines[position:position] = new
 
     def apply_file(self, name: str, diff: FileDiff) -> None:
-        """Apply the diff of a file; see :meth:`apply`."""
+        """Apply the diff of a file of the patch ``name``; see :meth:`begin` and :meth:`apply`."""
         where = f"{name}:{diff.patch_line}"
         if diff.copied or (diff.binary and diff.change is None):
             how = "by copying" if diff.copied else "as binary, and the patch does not say how"
@@ -232,21 +232,21 @@ class Weave:
             self._create(diff.new, new_lines, name, mode, where)
 
     def _check_mode(self, file: _FileWeave, diff: FileDiff, where: str) -> None:
-        """Raise unless the file's kind (link or plain file) is the kind that the patch states."""
+        """Raise PatchError unless the file's kind, link or not, is the kind the patch states."""
         stated = diff.old_mode or diff.mode
         link = SYMLINK_MODE in (file.mode, stated)
         if file.mode == GITLINK_MODE or (link and file.mode != stated):
             raise PatchError(f"{where}: {diff.old} has mode {file.mode}, the patch {stated}")
 
     def _check_link(self, path: str, file: _FileWeave, where: str) -> None:
-        """Raise when a symbolic link leads out of the tree."""
+        """Raise UnsafePathError when a symbolic link leads out of the tree."""
         if file.mode == SYMLINK_MODE:
             check_link(path, file.data, where)
 
     def _create(
         self, path: str, lines: list[_Line], name: str, mode: str | None, where: str
     ) -> None:
-        """Add a new file to the weave."""
+        """Add a new file to the weave; raise PatchError if its path has a file."""
         versions = self._versions(path)
         if versions and versions[-1].deleted is None:
             raise PatchError(f"{where}: {path} cannot be created: it exists already")
@@ -258,7 +258,7 @@ class Weave:
         self._modes[path] = file.mode
 
     def _check_room(self, name: str, path: str, where: str) -> None:
-        """Raise unless a new file's path is free; note the patches that freed the path."""
+        """Raise PatchError unless a new file's path is free; note the patches that freed it."""
         for parent in PurePosixPath(path).parents:
             folder = parent.as_posix()
             if self._is_there(folder):
@@ -309,7 +309,7 @@ class Weave:
         return self._files[path]
 
     def _open(self, path: str, where: str) -> _FileWeave:
-        """Return the present file at a path."""
+        """Return the present file at a path; raise PatchError without one."""
         versions = self._versions(path)
         if not versions or versions[-1].deleted is not None:
             raise PatchError(

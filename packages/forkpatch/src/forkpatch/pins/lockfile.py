@@ -102,7 +102,7 @@ def add_version(
 
 
 def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) -> tuple[str, str]:
-    """Return name and commit of the tag ``tag``, or of a tag that names the version."""
+    """Return name and commit of ``tag``, or a tag that names the version; else raise UserError."""
     named = (f"{prefix_of(like.tag)}{version}", f"v{version}", version)
     wanted = version_of(version)
     errors = list[str]()
@@ -152,9 +152,9 @@ def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
 
 
 def with_release(text: str, lock: Lock, upstream: Upstream) -> tuple[str, str]:
-    """Return a lock's text with a release that has this upstream version, and the release.
+    """Return a lock's text with a release that has this upstream version, and the release's name.
 
-    A new release has the other upstreams' versions of the default release.
+    If no release has it, a new one has the other upstreams' versions of the default release.
     """
     named = (
         name for name, pins in lock.releases.items() if pins.get(upstream.name) == upstream.version
@@ -239,7 +239,7 @@ def _name_of(url: str, path: Path | None) -> str:
 
 
 def _tag(places: Sequence[str], name: str, wanted: str) -> str:
-    """Return the tag ``wanted``, or the tag of the newest version, preferably not a pre-release."""
+    """Return the tag ``wanted``, or the newest version's, if possible final; or raise UserError."""
     reasons, newest = list[str](), list[str]()
     for place, refs in asked(places, reasons):
         known = tags_of(refs)

@@ -71,7 +71,8 @@ def relock(fork: Fork, options: SourceOptions, only: Sequence[Upstream] = ()) ->
     """Look up the pins of all upstream versions in the lock, or of the versions ``only``.
 
     Raises:
-        IntegrityError: wheel and git give different trees.
+        SourceError: a version without pins could not be looked up.
+        IntegrityError: wheel and git, or two wheels, give different trees.
         UserError: an overlay has the path of a file in the upstream's whole git tree.
     """
     notes: list[str] = []
@@ -120,7 +121,7 @@ def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: list[s
 
 
 def _commit(upstream: Upstream, places: list[str], notes: list[str]) -> str:
-    """Return the commit of an upstream's tag, or the pinned commit if no place has the tag."""
+    """Return the commit of an upstream's tag; if no place has it, the pinned one, with a note."""
     if not upstream.tag:
         return upstream.commit
     reasons = ["no mirror is known, and this run is offline"]
@@ -135,7 +136,7 @@ def _commit(upstream: Upstream, places: list[str], notes: list[str]) -> str:
 def _from_git(
     fork: Fork, upstream: Upstream, options: SourceOptions, notes: list[str]
 ) -> Pristine | None:
-    """Return the tree of the pinned commit, from the cache if possible; None if unavailable."""
+    """Return the tree of the pinned commit, from the cache if possible; None, with a note, else."""
     reason = "no mirror is known, and this run is offline"
     selection = (upstream.include, upstream.exclude, upstream.submodules)
     name = f"commit {upstream.commit} {digest(repr(selection))}"
@@ -250,7 +251,7 @@ def _tree_differences(
 
 
 def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
-    """Raise when an overlay has the path of a file of upstream, inside or outside the tree."""
+    """Raise UserError when an overlay has the path of upstream's file, also outside the tree."""
     overlays = fork.overlays(upstream)
     for git in local_clones(places) if upstream.commit and overlays else ():
         try:

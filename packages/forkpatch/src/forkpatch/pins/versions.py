@@ -141,7 +141,7 @@ def name_of_version(tag: str) -> str:
 
 
 def series_of(name: str) -> str:
-    """Return the prefix of a tag without a final ``v``, which may come and go."""
+    """Return the prefix of a tag in lower case, without a final ``v``, which may come and go."""
     return re.sub(r"(?<![a-z])v$", "", prefix_of(name).lower())
 
 
@@ -151,7 +151,7 @@ def version_of(name: str) -> Version | None:
 
 
 def usual_series(tags: Iterable[Tag]) -> str:
-    """Return the series of most tags that name a version."""
+    """Return the most frequent series of the tags that name a version; empty without such tags."""
     counts = Counter(tag.series for tag in tags if tag.version)
     return max(counts, key=counts.__getitem__, default="")
 

@@ -20,7 +20,7 @@ from forkpatch.symbols.placement import Misplacement, misplaced
 
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
-    """Return the conflicts of the patch whose merge has just failed."""
+    """Return a conflict for each unmerged file of git's index, after a patch's merge failed."""
     index = read_index(rebase.git)
     return tuple(_conflict(rebase, name, path, index[path]) for path in sorted(unmerged(index)))
 
@@ -55,7 +55,7 @@ def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
 
 
 def _moved(rebase: Rebase, name: str, path: str) -> str:
-    """Return the new places of the symbols of ``path`` that the patch changes and that moved."""
+    """Return, in words, the new places of symbols of ``path`` that moved and the patch changes."""
     messages = []
     for place in rebase.record.patches[name].places:
         if place.path != path or place.symbol == MODULE:
@@ -78,7 +78,7 @@ def history_of(rebase: Rebase) -> History | None:
 
 
 def backported(rebase: Rebase, name: str) -> str:
-    """Return the upstream commit that a patch backports if only the new version has it."""
+    """Return the upstream commit that a patch backports if only the new version has it; or ""."""
     named = re.fullmatch(
         r"Backport \[([0-9a-f]+)\]", rebase.patch(name).trailer("Upstream-Status") or ""
     )
@@ -91,7 +91,7 @@ def backported(rebase: Rebase, name: str) -> str:
 
 
 def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:
-    """Return the first upstream commit that removed old lines of the patch."""
+    """Return the first upstream commit that removed old lines of the patch; None if unknown."""
     old, new = rebase.old.upstream, rebase.new
     history = history_of(rebase)
     if history is None:
@@ -179,7 +179,7 @@ def merged_files(rebase: Rebase, name: str) -> dict[str, bytes]:
 
 
 def files_after(rebase: Rebase, name: str, tree: str) -> dict[str, bytes]:
-    """Return the files that a patch changes, in a commit or tree."""
+    """Return the contents in the commit or tree ``tree`` of files that a patch names, by path."""
     return files_at(rebase.git, [tree], _paths(rebase, name))[0]
 
 

@@ -83,7 +83,7 @@ def _stopped(
 
 
 def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
-    """Drop a patch that conflicts with its own commit upstream; otherwise stop.
+    """Drop a patch that upstream has, or resolve it as recorded or by mergiraf; otherwise stop.
 
     Changes that git merged beside the conflicts are checked for misplacement, too.
     """

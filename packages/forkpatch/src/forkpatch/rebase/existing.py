@@ -136,7 +136,10 @@ def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
 
 
 def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[RebaseOutcome, str]:
-    """Return the outcome of a patch that the new version had, and the reason."""
+    """Return outcome and reason of a patch that the new version had before the rebase.
+
+    ``patches`` are the names in the resulting series.
+    """
     step = next((step for step in plan.steps if step.patch == name), None)
     if plan.existing is Existing.KEEP:
         return RebaseOutcome.KEPT, f"{plan.old}'s was not taken" if step and step.original else ""

@@ -98,7 +98,10 @@ class Move:
                 yield FileMove(diff, path, old, (self.here[path], self.after.get(now, b"")))
 
     def file_errors(self, base: NewBase) -> Iterator[tuple[str, Misplacement]]:
-        """Yield path and message for each file that the merge adds or removes at a wrong place."""
+        """Yield path and message for each change beyond edits that may be at a wrong place.
+
+        Upstream may have moved a file, link to it, or add the same file or lines elsewhere.
+        """
         expected = set()
         for diff in self.step.patch.files:
             path = _path_in(self.here, diff.old, base) if diff.old else diff.new or ""
@@ -187,7 +190,7 @@ class Merges:
 def merge_patches(
     git: Git, head: str, steps: Sequence[tuple[PatchStep, str]], base: NewBase
 ) -> Merges:
-    """Merge patches onto a commit, up to the first that has conflicts or may be misplaced."""
+    """Merge patches, each with its old commit, up to the first in conflict or perhaps misplaced."""
     moves: list[Move] = []
     tree = git.text("rev-parse", f"{head}^{{tree}}")
     while len(moves) < len(steps):

@@ -107,7 +107,7 @@ def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> N
     """Keep a resolution with the fork.
 
     ``trees``: the patch's commit on the old base, the commit it was merged onto, the resolved tree.
-    The repository has the index that git's merge left.
+    The repository has the index that git's merge left; without conflicts, nothing is kept.
     """
     original, head, resolved = trees
     merged, after = read_index(git), list_tree(git, resolved)
@@ -219,7 +219,7 @@ def _resolved(git: Git, record: Resolution, number: int, held: Stages) -> bytes 
 
 
 def _marked(git: Git, held: Stages) -> bytes | None:
-    """Return a text file with git's conflicts, in markers without commit ids."""
+    """Return a text file with git's conflicts, in markers without commit ids; None for others."""
     if set(held) != set(_STAGES) or any(mode not in FILE_MODES for mode, _ in held.values()):
         return None
     blobs = read_blobs(git, (oid for _, oid in held.values()))
@@ -228,7 +228,7 @@ def _marked(git: Git, held: Stages) -> bytes | None:
 
 
 def _read(folder: Path) -> Resolution:
-    """Read a kept resolution."""
+    """Read a kept resolution; raise ValueError if its folder lacks a file or a mode is wrong."""
     if not (folder / _FILE).is_file():
         raise ValueError(f"it has no {_FILE}")
     record = replace(read_stored(Resolution, folder / _FILE), folder=folder)

@@ -45,8 +45,8 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     it.
 
     Raises:
-        UserError: conflict markers or a misplacement remain, no change remains, or a file with
-            conflicts was deleted without ``git rm``.
+        UserError: conflict markers or a misplacement remain, no change remains, the reason is
+            empty, or a file with conflicts was deleted without ``git rm``.
     """
     if not rebase.plan.conflicts:
         return rebase
@@ -94,7 +94,7 @@ def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
 
 
 def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
-    """Raise while a misplaced change is still where git put it."""
+    """Raise UserError while a misplaced change is still where git put it."""
     misplacements = [item for item in rebase.plan.conflicts if item.kind is ConflictKind.MISPLACED]
     if not misplacements:
         return
@@ -112,9 +112,9 @@ def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
 
 
 def _check_symbols(rebase: Rebase, step: RebaseStep, tree: str) -> None:
-    """Raise when a resolution changes another function than the patch does, which is still there.
+    """Raise UserError when a resolution changes another function than the patch does.
 
-    Only files that had conflicts of lines are compared.
+    The patch's function must still be there. Only files with conflicts of lines are compared.
     """
     for conflict in rebase.plan.conflicts:
         if conflict.kind is not ConflictKind.LINES:
@@ -184,7 +184,7 @@ def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
 
 
 def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
-    """Raise when a person deleted a conflicting file that upstream has, without ``git rm``.
+    """Raise UserError when a person deleted upstream's conflicting file without ``git rm``.
 
     A file removed by ``git rm`` has no conflict left in git's index.
     """
@@ -251,7 +251,7 @@ def merge_by_syntax(rebase: Rebase, step: RebaseStep) -> str:
 
 
 def _merged(rebase: Rebase, original: str, driver: str) -> str:
-    """Return the tree of git's merge with a command for files; empty with a conflict."""
+    """Return the tree of git's merge with the merge command ``driver``; empty if it fails."""
     settings = {"merge.default": "forkpatch", "merge.forkpatch.driver": driver}
     environment = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings.items()):
@@ -264,7 +264,7 @@ def _merged(rebase: Rebase, original: str, driver: str) -> str:
 
 
 def _not_proved(rebase: Rebase, step: RebaseStep, tree: str) -> str:
-    """Return why a merge is not proven: a misplaced change, or a symbol without its change."""
+    """Return why a merge is not proven: a change is misplaced or missing; empty if it is."""
     now = files_after(rebase, step.patch, tree)
     if wrong := placed_wrongly(rebase, step.patch, now):
         return wrong[0].detail

@@ -79,7 +79,7 @@ class Rebase:
 
     @cached_property
     def record(self) -> Record:
-        """The symbols that the patches change on the old base."""
+        """The record of the old series: hashes, and the symbols that the patches change."""
         return known_record(self.fork, self.old)
 
     @property
@@ -153,7 +153,8 @@ def start(
     ``existing`` is the choice for the series that the new version has already.
 
     Raises:
-        UserError: a rebase is under way already, or the choice for an existing series is missing.
+        UserError: a rebase is under way already, both versions are the same, or the choice for an
+            existing series is missing.
         ForkError: the old series does not apply, or an overlay collides with the new version.
     """
     final = rebase_folder(fork, old.name)
@@ -203,7 +204,7 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
     """Return the unfinished rebase of an upstream.
 
     Raises:
-        UserError: no rebase is under way.
+        UserError: no rebase is under way, or the old series changed since its beginning.
     """
     folder = rebase_folder(fork, name)
     plan = read_plan(folder, name)
@@ -219,7 +220,7 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
 
 
 def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
-    """Raise when the old series differs from the series at the beginning of the rebase."""
+    """Raise UserError when the old series differs from that at the beginning of the rebase."""
     hashes = {patch.name: patch.sha256 for patch in fork.series(old)}
     kept = {step.patch for step in plan.steps if step.outcome is RebaseOutcome.KEPT}
     begun = {step.patch: step.sha256 for step in plan.steps if step.patch not in kept}
@@ -268,7 +269,7 @@ def keep_lock(rebase: Rebase, before: bytes) -> None:
 
 
 def abort(fork: Fork, name: str) -> str:
-    """Abandon a rebase, with the version that it pinned; return what was done, or ""."""
+    """Abandon a rebase, if any, and the version that it pinned; return what was done, or ""."""
     folder, lock = rebase_folder(fork, name), fork.settings.lock
     if not folder.exists():
         return ""

@@ -129,13 +129,13 @@ class NecessityTrees:
 def open_trees(
     fork: Fork, plans: Mapping[str, TreePlan], timeout: float
 ) -> Iterator[NecessityTrees]:
-    """Yield the trees for a check, and remove them at the end."""
+    """Yield trees for runs of tests, at most ``timeout`` seconds each; remove them at the end."""
     with scratch_folder(fork.settings.work / "necessity") as scratch:
         yield NecessityTrees(fork, plans, scratch, timeout)
 
 
 def judge(trees: NecessityTrees, upstream: str, patch: Patch) -> Judgement:
-    """Return the verdict on a patch."""
+    """Run a patch's test with all patches, then without this one; return the verdict on it."""
     along = trees.plans[upstream].weave.dependents([patch.name])
     test = patch.trailer("Test") or ""
     if not test:
@@ -170,7 +170,7 @@ def _without(
 
 
 def spoil(tree: Path, places: Sequence[SymbolPlace]) -> tuple[str, ...]:
-    """Make the functions of ``places`` fail when they run; return their names."""
+    """Make the functions of ``places`` fail when they run; return ``path: symbol`` of each."""
     done = []
     for place in places:
         path = tree / place.path
@@ -202,7 +202,7 @@ def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
 
 
 def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:
-    """Return the file with a line that is a syntax error, after the symbol."""
+    """Return the file with a line ``#error``, which C's preprocessor refuses, after the symbol."""
     symbol = outline(place.path, data).symbols.get(place.symbol)
     row = symbol.last if symbol else 0
     lines = data.splitlines(True)

@@ -185,7 +185,7 @@ def _repository(place: str, branch: str) -> Iterator[Git]:
 
 
 def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> Upstream:
-    """Return the nearest pinned version that the branch is based on."""
+    """Return the nearest pinned version, or ``version``, whose commit the branch contains."""
     versions = fork.lock.versions(name)
     wanted = [fork.lock.upstream(name, version)] if version else list(versions.values())
     candidates = {}
@@ -213,7 +213,7 @@ def _changes(git: Git, old: str, new: str) -> dict[str, tuple[str, str]]:
 
 
 def _check_kinds(changes: Mapping[str, tuple[str, str]], branch: str) -> None:
-    """Raise for an unsafe path or a changed submodule."""
+    """Raise UserError for an unsafe path or a changed submodule."""
     for path, (mode, _) in changes.items():
         check_path(path, branch)
         if mode == GITLINK_MODE:
@@ -225,7 +225,7 @@ def _check_kinds(changes: Mapping[str, tuple[str, str]], branch: str) -> None:
 
 
 def _steps(git: Git, upstream: Upstream, squash: str | None) -> Iterator[_Step]:
-    """Yield the commits of the branch since the base as a straight line."""
+    """Yield the branch's commits since the base as a straight line; as one with ``squash``."""
     base = upstream.commit
     if squash is not None:
         whole = replace(read_commit(git, _TIP)[0], message=f"{squash}\n".encode())
@@ -246,7 +246,7 @@ def _labelled(git: Git, commit: str) -> tuple[str, Commit]:
 
 
 def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step]:
-    """Yield the commits of a branch with merges, each merged onto the commit before."""
+    """Yield a branch's commits, each picked onto the one before, then the rest of its merges."""
     assert git.git_dir is not None
     folder = git.git_dir.parent / "straight"
     objects = {"GIT_OBJECT_DIRECTORY": str(git.git_dir / "objects")}
@@ -320,7 +320,7 @@ def _reason(step: _Step, upstream: Upstream) -> str:
 
 
 def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile]) -> None:
-    """Raise when an existing overlay differs from the branch's file."""
+    """Raise UserError when an existing overlay differs from the branch's file."""
     known = fork.overlays(upstream)
     for path, file in files.items():
         if path in known and known[path] != file:
@@ -331,7 +331,7 @@ def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile
 
 
 def _compare(files: Mapping[str, TreeFile | None], wanted: Mapping[str, tuple[str, str]]) -> None:
-    """Raise unless series and overlays give the files of the branch."""
+    """Raise IntegrityError unless series and overlays give the files of the branch."""
     have = {path: (file.mode, file.blob) if file else None for path, file in files.items()}
     want = {path: None if mode == _GONE else (mode, oid) for path, (mode, oid) in wanted.items()}
     if differing := sorted(path for path in have | want if have.get(path) != want.get(path)):

@@ -161,7 +161,7 @@ def export_upstream(
 
 
 def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
-    """Raise when the series changed after the tree was built."""
+    """Raise UserError when the series changed after the tree was built."""
     stamp = read_stamp(folder)
     now = fork.inputs(upstream, stamp.options if stamp else ())
     if stamp is not None and _series_of(stamp.inputs) != _series_of(now):
@@ -173,7 +173,7 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
 
 
 def _series_of(inputs: Inputs) -> tuple[object, object]:
-    """Return the part of a tree's inputs that the series determines."""
+    """Return the patches and conditions of a tree's inputs, which the series determines."""
     return inputs.patches, inputs.conditions
 
 
@@ -226,7 +226,7 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
 
 
 def check_faithful(plan: TreePlan, folder: Path, committed: Sequence[str]) -> None:
-    """Raise unless the planned patches give exactly the committed files, without overlays."""
+    """Raise IntegrityError unless the patches ``committed`` give the files of the tree's HEAD."""
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes(committed))
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
@@ -262,7 +262,7 @@ def open_for_edit(
     """Bring the patched tree up to date for editing; work in the tree stays.
 
     Raises:
-        UserError: the upstream is missing.
+        MissingUpstreamError: no source has the upstream; if it is optional, the state is MISSING.
     """
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)

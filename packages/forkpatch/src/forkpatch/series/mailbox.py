@@ -149,7 +149,7 @@ def read_commit(git: Git, name: str) -> tuple[Commit, int]:
 
 
 def _decoded(data: bytes, encoding: str = "utf-8") -> str:
-    """Return text of a commit; of another encoding, as Latin-1, in which each byte is a character.
+    """Decode text of a commit; if it is not in ``encoding``, as Latin-1, a character a byte.
 
     Git takes a commit for UTF-8 unless its header names another encoding.
     """
@@ -187,7 +187,7 @@ def _exported(git: Git, commits: Sequence[Commit], labels: Sequence[str]) -> tup
 
 
 def _check_whole(patch: Exported, commit: Commit, label: str) -> None:
-    """Raise unless a patch file gives back the commit's author and message.
+    """Raise UserError unless a patch file gives back the commit's author and message.
 
     White space at line ends, and the line ends of the subject, may differ.
     """
@@ -247,7 +247,7 @@ def new_name(subject: str, taken: Iterable[str]) -> str:
 
 
 def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
-    """Return the text of a series; an unchanged entry keeps its line."""
+    """Return the text of a series; an entry that is in the text ``old`` keeps its line there."""
     rows, known = list[tuple[str, str]](), dict[str, str]()
     for line in old.splitlines(keepends=True):
         text = line.partition("#")[0].strip()
@@ -258,7 +258,7 @@ def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
 
 
 def relisted(old: Iterable[tuple[str, str]], new: Iterable[tuple[str, str]]) -> str:
-    """Return the text of a list of patches; comments stay above the same patch.
+    """Return the text of a list of patches; comments stay above the same patch, or go with it.
 
     Each line has the name of its patch, empty for a comment, and its text.
     """

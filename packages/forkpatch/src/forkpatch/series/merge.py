@@ -94,10 +94,10 @@ class MergeTarget:
         return {path: file for path, file in changes.items() if file != self._read(path)}
 
     def added(self, files: Mapping[str, TreeFile]) -> Changes:
-        """Return the new files that the commit lacks.
+        """Return those of ``files`` that the merged tree lacks.
 
         Raises:
-            PatchError: the commit has a file of that path with other content.
+            PatchError: the tree has a file of that path with other content.
         """
         for path, file in files.items():
             if self._read(path) not in (None, file):

@@ -77,7 +77,7 @@ class _Side:
         return "" if number == b"-" else [*self.patches][int(number) - 1]
 
     def only(self, patch: str) -> _Side:
-        """Return the range of a patch."""
+        """Return the side with one patch alone."""
         return _Side(f"{self.patches[patch]}^!", {patch: self.patches[patch]})
 
 

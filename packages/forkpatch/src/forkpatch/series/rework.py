@@ -163,7 +163,7 @@ def _renames(plan: TreePlan, name: str, path: str) -> bool:
 
 
 def _amended_commits(plan: TreePlan) -> Sequence[Commit]:
-    """Return the commits of a plan's patches, from its amended weave."""
+    """Return the commits from a plan's amended weave; raise UserError for an empty patch."""
     amended = plan.with_patches([patch.name for patch in plan.patches])
     for step in amended.steps():
         if step.before == step.after and all(
@@ -258,7 +258,7 @@ def _part(
     group: Collection[str],
     before: Collection[str],
 ) -> Iterator[FileDiff]:
-    """Yield the diffs of a part of a patch, at their lines after the parts before."""
+    """Yield the diffs of the changes ``group``, at their lines after the changes ``before``."""
     selected, removed = ([units[name] for name in names] for names in (group, before))
     for diff in patch.files:
         if (diff, None) in selected:

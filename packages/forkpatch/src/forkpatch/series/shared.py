@@ -119,7 +119,7 @@ def locate_series(
 
 
 def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
-    """Return the lines at which the hunks of a patch stand in ``ours``, by path."""
+    """Return each hunk's first line in ``ours``, by path; raise PatchError if it does not merge."""
     merged: dict[str, bytes] = {}
     files = {path: TreeFile(FILE_MODES[0], data) for path, data in ours.items()}
     diffs = {diff.old: diff for diff in step.patch.files if diff.old is not None and diff.hunks}
@@ -289,7 +289,7 @@ class Recorded:
 def record_version(
     fork: Fork, upstream: Upstream, tree_of: TreeOf, *, check: bool = False
 ) -> Recorded:
-    """Write the record of an upstream version.
+    """Write the record of an upstream version, unless ``check``; return it.
 
     Raises:
         PatchError: a patch does not apply, or a shared patch does not fit this version.
@@ -381,7 +381,7 @@ def share_new(
 
 
 def _entered(text: str, entry: SeriesEntry, above: Sequence[str]) -> str:
-    """Return the text of a series with ``entry`` after the last listed patch of ``above``."""
+    """Return a series with ``entry`` once, after its last patch of ``above``, else at the end."""
     lines = [f"{line}\n" for line in text.splitlines()]
     texts = [line.partition("#")[0].strip() for line in lines]
     names = [parse_entry(text, SERIES).name if text else "" for text in texts]

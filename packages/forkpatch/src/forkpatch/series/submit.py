@@ -226,7 +226,8 @@ def push(
     """Push a series to a branch, with the user's own git configuration.
 
     Raises:
-        UserError: no mirror has upstream's commit, or a name is not valid.
+        UserError: upstream has no commit, no mirror has it, or a name is not valid; or upstream
+            has a file, outside of the fork's, at a new file's path.
         ForkError: git could not push.
     """
     if remote.startswith("-") or "::" in remote:
@@ -249,7 +250,7 @@ def push(
 
 
 def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
-    """Raise if upstream has a file, which the fork does not include, at a new file's path."""
+    """Raise UserError if upstream has a file, which the lock excludes, at a new file's path."""
     listed = list_tree(plan.pristine.git, plan.pristine.tree)
     new = [path for commit in plan.commits[1:] for path in commit.changes if path not in listed]
     if clash := sorted(list_tree(mirror, base, *new)) if new else []:
@@ -260,7 +261,7 @@ def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
 
 
 def _push(git: Git, words: Sequence[str]) -> None:
-    """Run ``git push`` with the user's git configuration."""
+    """Run ``git push`` with the user's git configuration; raise ForkError if it fails."""
     done = subprocess.run(["git", f"--git-dir={git.git_dir}", "push", *words], check=False)
     if done.returncode:
         raise ForkError(

@@ -57,7 +57,7 @@ class Pristine:
         return {path: mode for path, (mode, _) in self.listed.items()}
 
     def data(self, path: str) -> bytes:
-        """Return the content of a file that is there."""
+        """Return the content of a file; raise KeyError if the tree lacks it."""
         oid = self.listed[path][1]
         return read_blobs(self.git, [oid])[oid] or b""
 
@@ -92,7 +92,7 @@ class Cache:
         return Pristine(git, tree, self._origins(tree))
 
     def find(self, tree: str) -> Pristine | None:
-        """Return the verified pristine tree with this id; None if it is missing or damaged."""
+        """Return the verified tree with this id; None if it is missing, or damaged and removed."""
         folder = self._folder(tree)
         if not tree or not folder.is_dir():
             return None
@@ -110,7 +110,7 @@ class Cache:
         return self.verified[tree]
 
     def _verify(self, git: Git, tree: str) -> None:
-        """Verify a tree's packs, unless a run has verified the same files before."""
+        """Verify a tree's packs unless a run did before; raise GitError if one is damaged."""
         folder = self._folder(tree)
         packs, state = _packs(folder), _state(folder)
         if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_text("utf-8") == state:
@@ -123,7 +123,7 @@ class Cache:
     def store(self, files: Iterable[tuple[str, TreeFile]], origin: str, expected: str) -> Pristine:
         """Write a tree, check its id, and keep it.
 
-        ``expected`` is the id that the files must give; empty if unknown.
+        ``origin`` names the source; ``expected`` is the tree id of the files; empty if unknown.
 
         Raises:
             IntegrityError: the files give another tree.

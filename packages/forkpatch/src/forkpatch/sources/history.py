@@ -31,13 +31,13 @@ class History:
 
     @classmethod
     def find(cls, places: Sequence[str], *commits: str) -> History | None:
-        """The history of the first mirror on this machine that has all of ``commits``."""
+        """Return the history of the first mirror here that has all ``commits``; None without."""
         clones = (git for git in local_clones(places) if all(commit_of(git, c) for c in commits))
         git = next(clones, None)
         return cls(git) if git else None
 
     def contains(self, version: str, commit: str) -> bool:
-        """True if ``commit`` is ``version`` or precedes it."""
+        """Return True if ``commit`` is ``version`` or its ancestor; False if either is missing."""
         asked = self.git.run("merge-base", "--is-ancestor", commit, version, ok=range(256))
         return asked.returncode == 0
 
@@ -46,7 +46,7 @@ class History:
         return {oid: self._repo.commit(oid).committed_date for oid in commits}
 
     def commits(self, old: str, new: str, *paths: str) -> Iterator[UpstreamCommit]:
-        """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""
+        """Yield the commits after ``old`` up to ``new`` that touch ``paths``, the oldest first."""
         found = self._repo.iter_commits(
             f"{old}..{new}", paths=list(paths) or "", reverse=True, topo_order=True
         )
@@ -68,9 +68,10 @@ class History:
     def same_change(
         self, old: str, new: str, paths: Sequence[str], diff: bytes, reverse: bytes
     ) -> UpstreamCommit | None:
-        """The commit from ``old`` to ``new`` whose change of ``paths`` is ``diff``.
+        """Return the last commit after ``old`` up to ``new`` whose change of ``paths`` is ``diff``.
 
-        Changes are compared by git's patch-id. One that was taken back later does not count.
+        Changes are compared by git's patch-id. None: no commit has the change, it was taken back
+        later, or the mirror is partial.
 
         ``diff`` and ``reverse``, the opposite change, are outputs of ``git diff-tree -p``.
         """
@@ -89,12 +90,12 @@ class History:
         return None
 
     def _patch_ids(self, diff: bytes) -> list[tuple[str, str]]:
-        """Patch-id and commit of each commit of a log; the commit is zero without a log."""
+        """Return patch-id and commit of each diff of a log; a bare diff's commit is zeros."""
         out = self.git.text("patch-id", "--stable", stdin=diff).splitlines()
         return [(patch_id, commit) for patch_id, commit in map(str.split, out)] or [("", "")]
 
     def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
-        """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
+        """Return the first commit that leaves ``path`` without the lines ``block``; or None."""
         from git.exc import GitError as HistoryError  # noqa: PLC0415 - for this verb only
 
         try:

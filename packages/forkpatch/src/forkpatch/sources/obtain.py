@@ -57,7 +57,7 @@ class SourceOptions:
     required: frozenset[str] = frozenset()
 
     def check(self, lock: Lock) -> None:
-        """Raise when an option names an upstream, source or folder that does not exist."""
+        """Raise UserError when an option names a missing upstream, source or folder."""
         for name in (*self.mirrors, *self.forced, *sorted(self.required)):
             lock.versions(name.partition("/")[0])  # a submodule is UPSTREAM/PATH
         for name, kind in self.forced.items():
@@ -75,7 +75,7 @@ class SourceOptions:
 
 
 def _check_folder(option: str, path: Path) -> None:
-    """Raise when a mirror on this machine is not a git repository."""
+    """Raise UserError when a mirror on this machine is not a git repository."""
     try:
         open_repository(path)
     except SourceError as error:
@@ -116,6 +116,7 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[Pr
     """Return the pinned tree of ``upstream``, and the first source that has it.
 
     Raises:
+        UserError: the lock pins no tree for ``upstream``.
         MissingUpstreamError: no source has the tree.
         IntegrityError: a source gives another tree than pinned.
     """

@@ -44,7 +44,7 @@ def _is_scp(place: str) -> bool:
 
 
 def open_repository(path: Path) -> Git:
-    """Return the git repository at ``path``: bare, or the root of a clone."""
+    """Return the git repository at ``path``, bare or a clone's root; else raise SourceError."""
     for folder in (path / ".git", path):
         if (folder / "objects").is_dir() and (folder / "HEAD").is_file():
             return Git(folder.resolve())
@@ -91,7 +91,7 @@ def refs_of(place: str) -> dict[str, str]:
 
 
 def asked(places: Iterable[str], silent: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield place and references of each repository; note why another one cannot be asked."""
+    """Yield place and references of each repository; add reasons of failures to ``silent``."""
     for place in places:
         try:
             yield place, refs_of(place)
@@ -187,7 +187,7 @@ def find_tree(
 
 
 def _selected(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
-    """Return mode and object id of the files of a commit that belong to the tree, by path."""
+    """Return mode and id of the included entries, by path; raise SourceError without the commit."""
     try:
         listed = list_tree(git, f"{upstream.commit}^{{tree}}", *upstream.folders)
     except GitError as error:
@@ -245,7 +245,7 @@ def _submodule(
 
 
 def _below(include: Sequence[str], path: str) -> tuple[str, ...]:
-    """Return the included paths relative to the folder ``path``."""
+    """Return the included paths in ``path``, relative to it; ``.`` if all of it is included."""
     if any(top in (WHOLE, path) or path.startswith(f"{top}/") for top in include):
         return (WHOLE,)
     return tuple(top.removeprefix(f"{path}/") for top in include if top.startswith(f"{path}/"))
@@ -254,7 +254,7 @@ def _below(include: Sequence[str], path: str) -> tuple[str, ...]:
 def _inside(
     git: Git, folder: Path | None, path: str, named: Mapping[str, tuple[str, str]]
 ) -> list[str]:
-    """Return the repositories of a submodule inside a clone."""
+    """Return the existing repositories of the submodule at ``path`` in the clone ``folder``."""
     if folder is None or git.git_dir is None or path not in named:
         return []
     folders = (git.git_dir / "modules" / named[path][0], folder / path)
@@ -264,7 +264,7 @@ def _inside(
 def _find_submodule(
     stack: ExitStack, upstream: Upstream, cache: Cache, places: Places, first: Sequence[str]
 ) -> GitTree:
-    """Return the materialised tree of a submodule from the first repository that has it."""
+    """Return a submodule's tree from the first repository with it: ``first``, then ``places``."""
     reasons = []
     for place in dict.fromkeys((*first, *places(upstream))):
         try:
@@ -281,7 +281,7 @@ def _find_submodule(
 def _placed(
     files: Mapping[str, tuple[str, str]], folder: str, upstream: Upstream
 ) -> dict[str, tuple[str, str]]:
-    """Return the files of a submodule at their paths in the outer tree."""
+    """Return a submodule's files by path in the outer tree, without those that it excludes."""
     placed = {f"{folder}/{path}": item for path, item in files.items()}
     return {path: one for path, one in placed.items() if upstream.selects(path)}
 

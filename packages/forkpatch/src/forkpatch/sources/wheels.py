@@ -96,7 +96,7 @@ def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
 def download_wheel(
     package: str, version: str, folder: Path, *platforms: str, hashes: Sequence[str] = ()
 ) -> Path:
-    """Let pip fetch one wheel file into ``folder``, for this machine or for ``platforms``.
+    """Let pip fetch one wheel file into ``folder``, and return its path.
 
     Without ``platforms``, the file is for this machine; without ``hashes``, pip accepts any file.
 
@@ -128,7 +128,7 @@ def download_wheel(
 
 
 def run_pip(*words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
-    """Run pip, and return its output.
+    """Run pip, and return its exit code and output, also after a failure.
 
     Raises:
         SourceError: pip is not installed, or does not end within ``timeout`` seconds.
@@ -153,7 +153,7 @@ def pip_error(done: subprocess.CompletedProcess[bytes]) -> SourceError:
 
 
 def pip_command() -> list[str]:
-    """Return the command of an available pip; nox environments made by uv have no pip."""
+    """Return the command of this Python's pip, else of PATH's; raise SourceError without one."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     program = shutil.which("pip3") or shutil.which("pip")

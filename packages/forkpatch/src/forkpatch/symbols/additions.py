@@ -31,9 +31,10 @@ _SIBLINGS = 3  # least lines whose rising numbers tell them apart
 
 
 def both_added(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
-    """Yield row and message for the first thing that the patch and upstream both add.
+    """Yield row and message for the first line, key or symbol that patch and upstream both add.
 
-    Each edit has a place in the new version.
+    Each edit must have a place in the new version, whose row is yielded. ``patched`` is the old
+    version with the patch.
     """
     places = [place for place in edits.places if place and place.edit.new and not place.is_done]
     ours = [line for place in places for line in place.edit.new]

@@ -68,7 +68,7 @@ def edits_of(diff: FileDiff) -> Iterator[Edit]:
 
 
 def is_taken_back(diff: FileDiff, had: bytes, now: bytes) -> bool:
-    """Return True if a version that had a patch became more like the one before the patch.
+    """Return True if a file that had a patch, ``had``, is now more like the one before the patch.
 
     The lines that are new since then resemble those that the patch removes, or none that it adds.
     """
@@ -147,7 +147,7 @@ class Versions:
         return start + row - first if row < first + size else -1
 
     def is_kept(self, first: int, last: int) -> bool:
-        """Return True when the new version has some old rows as they were, one after the other."""
+        """Return True if the new version has the old rows, ``last`` excluded, in a single run."""
         at = bisect_right(self._firsts, first) - 1
         return at >= 0 and last <= self.runs[at][0] + self.runs[at][2]
 
@@ -168,7 +168,7 @@ class Versions:
         return rows
 
     def place(self, edit: Edit) -> Place | None:
-        """Return an edit's place: between the lines that stood above and below it."""
+        """Return an edit's place, between the lines above and below; None if they changed there."""
         above = self.image(edit.first - 1) if edit.first else -1
         below = self.image(edit.last)
         if (edit.first and above < 0) or below < 0:
@@ -198,7 +198,7 @@ class Carried:
         return None if None in self.places else b"".join(self._edited(b"").raw)
 
     def _edited(self, data: bytes) -> Text:
-        """Return the new version with all edits."""
+        """Return the new version with all edits that have a place; ``data`` is its content."""
         edits = ((p.rows, p.edit.new) for p in self.places if p and not p.is_done)
         return self.versions.new.edited(edits, data)
 
@@ -277,5 +277,5 @@ def _laid(diff: FileDiff, found: Carried) -> Iterator[Place | None]:
 
 
 def carried(diff: FileDiff, versions: Versions) -> Carried:
-    """Return a patch's edits of a file in another version of the file."""
+    """Return the edits of a file's diff, with their places in ``versions.new``."""
     return Carried(versions, tuple(map(versions.place, edits_of(diff))))

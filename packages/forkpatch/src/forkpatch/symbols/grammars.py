@@ -112,7 +112,7 @@ def _point(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """Return the number of bytes at the beginning that are equal."""
+    """Return the number of equal bytes at the beginning of both."""
     least, most = 0, min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2

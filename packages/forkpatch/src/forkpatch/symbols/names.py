@@ -95,7 +95,7 @@ def _holds_function(node: Node) -> bool:
 
 
 def _after_macro(node: Node, last: int) -> Described | None:
-    """Describe a body after a call of a macro, as in ``SYSCALL_DEFINE1(close, int, fd) {``."""
+    """Describe a body after a macro's call, as in ``DEFINE1(close, int) {``; None for another."""
     head = node.prev_named_sibling
     if head is None or head.type == "comment" or head.end_point[0] < node.start_point[0] - 1:
         return None

@@ -38,7 +38,7 @@ class NewBase:
         return self._content(*self.new.get(path, (SYMLINK_MODE, "")))
 
     def was(self, path: str) -> bytes | None:
-        """Return the content that a file of the new tree had in the old one."""
+        """Return the content that a file of the new tree had in the old one; None without it."""
         return self._content(*self.old.get(self.old_path(path), (SYMLINK_MODE, "")))
 
     def _content(self, mode: str, oid: str) -> bytes | None:
@@ -73,14 +73,14 @@ class NewBase:
         return path in self.old and path in self.renames
 
     def namesakes(self, path: str) -> list[str]:
-        """Return the other files of the same new name that upstream added."""
+        """Return the other files of the same name that upstream added, if no old file has it."""
         added = self._added.get(path.rpartition("/")[2], [])
         return [other for other in added if other != path and other not in self._old_paths]
 
     def having(self, path: str, data: bytes) -> list[str]:
         """Return the files that upstream added with a file's content, or with most of its lines.
 
-        The content is not a short one, and no file of the old tree with its suffix is as like.
+        Empty for a short content, or if a file of the old tree with its suffix is as like.
         """
         lines = {line for line in map(plain, data.split(b"\n")) if says_something(line)}
         if len(lines) < _SHORT:
@@ -124,7 +124,7 @@ class NewBase:
         return self._grown[line]
 
     def standing(self, run: Sequence[bytes], but: str) -> Iterator[tuple[str, int]]:
-        """Yield the other files that have some lines in addition, and the row of one of them.
+        """Yield the files but ``but`` that have some lines in addition, and the row of one line.
 
         Fewer than three lines that say something may stand in any file. The head of a function
         that the old tree lacks may stand in one file of a folder.
@@ -147,7 +147,7 @@ class NewBase:
 
     @cached_property
     def diffs(self) -> Mapping[str, bytes]:
-        """The diff of each text file."""
+        """The diff, without context, of each text file that differs, by path."""
         return file_diffs(self._git, *self.trees)
 
     @cached_property
@@ -159,7 +159,7 @@ class NewBase:
         return {path: target_of(path, found[oid] or b"") for path, oid in changed.items()}
 
     def find(self, word: str) -> list[str]:
-        """Return the text files of which upstream changed a line with a word."""
+        """Return the text files in which upstream added or removed a line with a word."""
         text = word.encode("utf-8", "surrogateescape")
         alone = re.compile(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % re.escape(text))
         return [path for path, diff in self.diffs.items() if text in diff and alone.search(diff)]
@@ -189,5 +189,5 @@ def _kind(path: str) -> tuple[str, str]:
 
 
 def _is_like(data: bytes | None, lines: Set[bytes]) -> bool:
-    """Return True when a file has most of some lines."""
+    """Return True when a file has at least two thirds of some lines."""
     return len(lines & {*map(plain, (data or b"").split(b"\n"))}) >= _LIKE * len(lines)

@@ -89,7 +89,7 @@ _KNOWN: dict[str, list[Outline]] = {}
 
 
 def outline(path: str, data: bytes) -> Outline:
-    """Return the outline of a file's content.
+    """Return the outline of a file's content: its symbols and their lines.
 
     A file that changed a little is parsed from the outline that was parsed last.
     """
@@ -164,7 +164,7 @@ class Outline:
 
     @cached_property
     def _parts(self) -> list[tuple[int, _Part]]:
-        """The parts of the file: the row before each, and its key in the symbols of parts."""
+        """The parts of the file: first row, from 0, and key in ``_symbols_of_parts`` of each."""
         assert self._grammar is not None
         other = next((one for one in reversed(self._others) if one.tree), None)
         known = edited(other.tree, other.data, self.data) if other and other.tree else None
@@ -219,9 +219,9 @@ class Outline:
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
 
     def inside(self, first: int, last: int, data: bytes) -> str | None:
-        """Return the symbol of a line between two lines; None unless a change keeps its name.
+        """Return the symbol of the line ``data`` between two lines; None if that is not certain.
 
-        Both lines are in one symbol without inner ones, below the lines with its name, and the line
+        Both lines are in one symbol without inner ones, below the lines with its name, and ``data``
         is indented more than these.
         """
         symbol = self.at(first)

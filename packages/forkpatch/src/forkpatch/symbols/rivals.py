@@ -43,7 +43,7 @@ class _Spot:
         self._found, self._rest = list[Span](), where.levels(*rows, depth)
 
     def levels(self) -> Iterator[Span]:
-        """Yield the blocks around the rows; they are searched when they are asked for."""
+        """Yield the blocks around the rows, inside out; each is searched when it is asked for."""
         for number in count():
             block = self.block(number)
             if number == len(self._found):
@@ -51,12 +51,12 @@ class _Spot:
             yield block
 
     def block(self, number: int) -> Span:
-        """Return a block by its number; for a number too high, the whole text."""
+        """Return a block by its number, from 0, inside out; the whole text for a higher number."""
         self._found += islice(self._rest, max(number + 1 - len(self._found), 0))
         return self._found[min(number, len(self._found) - 1)]
 
     def heads(self) -> Iterator[bytes]:
-        """Yield the heads of the blocks around the rows."""
+        """Yield the head lines of the blocks around the rows, inside out, but the whole text's."""
         *blocks, _ = self.levels()
         yield from (self.text.lines[top] for top, _ in blocks if top < self.rows[0])
 
@@ -109,9 +109,9 @@ class _Pair:
 
     @cached_property
     def _is_in_same_blocks(self) -> bool:
-        """True when the blocks around both spots have the same heads, the outermost a single one.
+        """True when the blocks around both spots have the same heads, the outermost only once.
 
-        A single word may be a label, around which is a symbol.
+        The outermost head must have several words: a single word may be a label in a symbol.
         """
         heads, others = ([*spot.heads()] for spot in (self.home, self.there))
         texts = self.home.text, self.there.text
@@ -136,14 +136,14 @@ class _Pair:
         return top, bottom
 
     def likes(self, other: Text) -> list[Span]:
-        """Return the rows of a text where the same lines stand."""
+        """Return the spans of another text around which the lines of :attr:`core` stand."""
         top, bottom = self.core
         rows = other.standing(self.lines[top:bottom]) if bottom > top else []
         firsts = (row + self.first - top for row in rows)
         return [(at, at + self.last - self.first) for at in firsts]
 
     def image(self, rows: Sequence[int], at: Span) -> Span | None:
-        """Return the image of a place with the same lines in a text; None if a diff breaks it."""
+        """Return the span to which ``rows``, new rows by old, takes ``at``; None if it parts."""
         above, size = self.first - self.core[0], self.core[1] - self.core[0]
         images = list(rows[at[0] - above : at[0] - above + size])
         if images[0] < 0 or images != list(range(images[0], images[0] + size)):
@@ -155,7 +155,7 @@ class _Pair:
         return row not in self._changed and says_something(self.lines[row])
 
     def run(self, other: Text, at: Span) -> tuple[int, int]:
-        """Return the number of lines above and below that stand around other rows, too."""
+        """Return the number of lines above and below the home that stand around ``at``, too."""
         (above, up), (below, down) = (self.first, at[0]), (self.last, at[1])
         while above and up and self.lines[above - 1] == other.lines[up - 1]:
             above, up = above - 1, up - 1
@@ -165,18 +165,18 @@ class _Pair:
         return self.first - above, below - self.last
 
     def words(self, other: Text, at: Span) -> tuple[int, int]:
-        """Return :meth:`run` without lines that say nothing."""
+        """Return the numbers of :meth:`run`, without lines that say nothing."""
         up, down = self.run(other, at)
         sides = range(self.first - up, self.first), range(self.last, self.last + down)
         return sum(map(self.says, sides[0])), sum(map(self.says, sides[1]))
 
     def lost(self, span: Span, spot: _Spot, block: Span) -> list[int]:
-        """Return the rows of a span that a spot's block lacks on their side, the nearest first."""
+        """Return the rows of a span that say something and a spot's block lacks, nearest first."""
         rows = filter(self.says, self._missing(span, spot, block))
         return sorted(rows, key=lambda row: abs(row - self.first))
 
     def _missing(self, span: Span, spot: _Spot, block: Span) -> Iterator[int]:
-        """Yield the rows of a span that a spot's block lacks on their side."""
+        """Yield the rows of a span whose lines a spot's block lacks above, or below, the spot."""
         top, bottom = spot.rows
         above = set(spot.text.lines[block[0] : top])
         below = set(spot.text.lines[bottom : block[1]])
@@ -184,7 +184,7 @@ class _Pair:
         yield from (row for row in range(self.last, span[1]) if self.lines[row] not in below)
 
     def indistinct(self) -> Span | None:
-        """Return other rows of the home that have all that git's spot kept of a block."""
+        """Return other old rows that read alike and lack no more of a block than git's spot."""
         likes = [at for at in self.likes(self.home.text)[:_BLOCK] if at != self.home.rows]
         is_renamed = bool(likes) and self.is_renamed
         for number, (span, outer) in enumerate(pairwise(self.home.levels())) if likes else ():
@@ -225,7 +225,7 @@ class _Pair:
         return None
 
     def heads(self, row: int) -> set[bytes]:
-        """Return the heads of the blocks up to the one of a row; of all blocks for another row."""
+        """Return the heads of the blocks up to the one of a row; of all for a row outside."""
         *levels, _ = self.home.levels()
         inner = [top for top, bottom in levels if not top <= row < bottom]
         return {self.lines[top] for top, _ in levels[: len(inner) + 1] if self.says(top)}
@@ -423,14 +423,14 @@ class Search:
         return ""
 
     def _is_copied(self, row: int, other: Text, shift: int) -> bool:
-        """Return True when a text has an old line near a shifted row, and not as its image."""
+        """Return True when a text has an old line near ``row + shift``, and not as its image."""
         own = self._versions.to_new[row] if other is self._versions.new else -1
         line, first = self._versions.old.lines[row], max(row + shift - _SLACK, 0)
         near = other.lines[first : max(row + shift + _SLACK + 1, 0)]
         return any(one == line and at != own for at, one in enumerate(near, first))
 
     def _having(self, row: int) -> Iterator[tuple[Text, int]]:
-        """Yield the places of the new version that have an old line, and did not before."""
+        """Yield text and row of the new version's places where the old line ``row`` may now be."""
         old, new = self._versions.old, self._versions.new
         line = old.lines[row]
         for at in new.rows(line)[:_BLOCK]:
@@ -450,7 +450,7 @@ class Search:
 
 
 def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[int, int]:
-    """Return a run inside of a block of some lines above and below; its borders count as lines."""
+    """Return a run, cut to ``most`` lines; a border of ``block`` that it reaches counts as one."""
     up, down = map(min, run, most)
     top, bottom = rows[0] - most[0] == block[0], rows[1] + most[1] == block[1]
     return up + (up == most[0] and top), down + (down == most[1] and bottom)
@@ -489,10 +489,8 @@ def _beside(where: Text, row: int) -> Iterator[int]:
 def _kind(where: Text, row: int) -> tuple[float, bytes]:
     """Return a line's depth (0 for an empty line), and the line with ``#`` for each word.
 
-    The width of its blanks does not count.
-
-    A line that is not the head of a block, and not underlined, keeps its first word, unless that
-    is its only word beside signs.
+    The width of its blanks does not count. A line that is not the head of a block, and not
+    underlined, keeps its first word, unless that is its only word beside signs.
     """
     line, depth = where.lines[row], where.depth(row) or 0
     below = min(row + 1, len(where.lines) - 1)

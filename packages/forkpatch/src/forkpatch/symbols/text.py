@@ -95,13 +95,13 @@ def keys_of(line: bytes) -> tuple[bytes, ...]:
 
 
 def numbered(line: bytes) -> tuple[bytes, int] | None:
-    """Return the shape and the number of a line that sets one; None for another line."""
+    """Return the shape and the number of a line such as ``name = 3``; None for another line."""
     found = _NUMBERED.match(line)
     return (shape(found[1]), int(found[2])) if found else None
 
 
 def shape(line: bytes) -> bytes:
-    """Return a line without its words."""
+    """Return a line with ``#`` for each word."""
     return WORDS.sub(b"#", line)
 
 
@@ -161,11 +161,11 @@ class Text:
         return {*self._rows_at(found.start() for found in _CONDITION.finditer(self._joined))}
 
     def rows(self, line: bytes) -> Sequence[int]:
-        """Return the rows of a line."""
+        """Return the rows of a line that :func:`plain` returned."""
         return self.standing((line,))
 
     def standing(self, run: Sequence[bytes]) -> list[int]:
-        """Return the rows at which a run of lines begins."""
+        """Return the rows at which a run of lines, as :func:`plain` returns them, begins."""
         key = tuple(run)
         if key not in self._standing:
             found = _occurrences(self._joined, b"\n".join([b"", *run, b""]))
@@ -180,7 +180,7 @@ class Text:
             yield row
 
     def depth(self, row: int) -> float | None:
-        """Return the indent of a line; None for an empty line and a C directive."""
+        """Return a line's indent, 0.5 less for a heading; None for an empty line, a C directive."""
         return _depth(self.raw[row], self._is_markdown)
 
     def head(self, row: int) -> int:
@@ -193,7 +193,7 @@ class Text:
         return row
 
     def levels(self, first: int, last: int, depth: float) -> Iterator[Span]:
-        """Yield the blocks around some rows, the innermost first; the last is the whole file."""
+        """Yield the blocks around rows of indent ``depth``, inside out; last the whole file."""
         top, bottom, most = first, last, _LEVELS
         if self.lines[first:last] and self.lines[first].startswith(b"- "):  # an item of a list
             yield first, self._widened(last, last, depth + 1)[1]
@@ -210,13 +210,13 @@ class Text:
         yield 0, len(self.lines)
 
     def _widened(self, top: int, bottom: int, depth: float) -> Span:
-        """Return a span with the lines around it that have at least an indent."""
+        """Return a span with the lines around it that have at least the indent ``depth``."""
         least, most = max(top - _REACH, 0), min(bottom + _REACH, len(self.lines))
         above, below = self.raw[least:top][::-1], self.raw[bottom:most]
         return top - self._inside(above, depth), bottom + self._inside(below, depth)
 
     def _inside(self, lines: Sequence[bytes], least: float) -> int:
-        """Return the number of lines up to the first that has less than an indent."""
+        """Return the number of lines before the first whose indent is less than ``least``."""
         depths = enumerate(map(_depth, lines, repeat(self._is_markdown)))
         return next((at for at, one in depths if one is not None and one < least), len(lines))
 
@@ -236,7 +236,7 @@ class Text:
 
 
 def _occurrences(data: bytes, wanted: bytes) -> Iterator[int]:
-    """Yield the bytes at which others begin, which may overlap."""
+    """Yield the offsets at which ``wanted`` begins in ``data``, also those that overlap."""
     at = data.find(wanted)
     while at >= 0:
         yield at

@@ -121,7 +121,7 @@ def apply_release(
 
 
 def _check_options(fork: Fork, upstreams: Sequence[Upstream], chosen: Sequence[str]) -> None:
-    """Raise for an option that is in no condition."""
+    """Raise UserError for an option that is in no patch's condition."""
     entries = [entry for item in upstreams for entry in read_entries(fork.patch_folder(item))]
     known = sorted({option for entry in entries for option in entry.condition.options})
     for option in chosen:
@@ -141,7 +141,7 @@ def _apply_upstream(
     *,
     discard: bool,
 ) -> PatchedTree:
-    """Bring a patched tree up to date; return the outcome."""
+    """Bring a patched tree up to date; return the outcome; raise UserError if it has changes."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     try:
@@ -213,7 +213,7 @@ def write_tree(
     builds: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> Stamp:
-    """Write a planned tree beside ``folder``, and swap it in.
+    """Write a planned tree beside ``folder``, and swap it in; return its stamp.
 
     ``builds`` are patterns of build outputs, which stay in the tree; ``options`` chose its patches.
     """
@@ -245,21 +245,21 @@ def write_tree(
 def tree_of(
     upstream: Upstream, folder: Path | None, stamp: Stamp | None, state: TreeState
 ) -> PatchedTree:
-    """Return the facts about a tree that was built as its stamp says."""
+    """Return a tree with the pins of ``upstream`` and what the stamp says of its building."""
     built = {"tree": stamp.tree, "source": stamp.source, **_named(stamp.inputs)} if stamp else {}
     pinned = upstream.name, upstream.version, upstream.tree, upstream.commit
     return PatchedTree(*pinned, state, path=folder, **built)
 
 
 def _named(inputs: Inputs) -> dict[str, Any]:
-    """Return the inputs of a tree, and the names of its patches and overlays."""
+    """Return the fields ``patches``, ``overlays`` (names) and ``inputs`` of a PatchedTree."""
     patches = tuple(name for name, _ in inputs.patches)
     overlays = tuple(path for path, _, _ in inputs.overlays)
     return {"patches": patches, "overlays": overlays, "inputs": inputs}
 
 
 def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[PatchedTree, ...]]:
-    """Return the name of a release and the state of every tree, with the inputs of now."""
+    """Return a release's name, and every tree's state, compared with the fork's present inputs."""
     name, upstreams = fork.lock.release(release)
     return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
 

@@ -41,7 +41,7 @@ class Claim(Enum):
 
 @contextmanager
 def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
-    """Hold the fork as a verb claims it, without leftovers of interrupted runs.
+    """Lock the fork during the block as ``claim`` says; remove leftovers of interrupted runs.
 
     The git processes started by a verb inherit the lock: they may write for a moment after the verb
     was killed.
@@ -73,7 +73,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
 @contextmanager
 def _begun(settings: Settings) -> Iterator[None]:
-    """Make the work folder; remove the folder at the end if the fork has no lock file."""
+    """Make the work folder; at the end, remove it if it is new and ``settings.lock`` is missing."""
     if settings.work.exists() and not settings.work.is_dir():
         raise UserError(
             f"{settings.work} is not a folder; the trees are built there",

@@ -50,7 +50,7 @@ class DriftFinding:
 def files_to_compare(
     plan: TreePlan, *records: Record, find: Callable[[str], Iterable[str]] | None = None
 ) -> dict[str, bytes]:
-    """Return the base's files that records name, and files that may have a lost symbol.
+    """Return contents of the base's files that records name, or that may have a lost symbol.
 
     ``find`` returns the files with a word; without it, all files are searched.
     """
@@ -127,13 +127,13 @@ def _compared(
 
 
 def _is_expected(place: SymbolPlace, expected: Mapping[tuple[str, str], set[int]]) -> bool:
-    """Return True when each hunk that changes a symbol now changed the same symbol before."""
+    """Return True when the hunks that change a symbol now did before, or any did if unknown."""
     known = expected.get((place.path, place.symbol))
     return known is not None and (not known or known >= set(place.hunks))
 
 
 def became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
-    """Return the drift of a symbol, and its present path and name."""
+    """Return the drift of a symbol, and its present path and name; the recorded ones if gone."""
     place_key = (place.path, place.symbol)
     if not place.body:
         return Drift.UNCHANGED, place_key
@@ -157,7 +157,7 @@ def became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, 
 
 
 def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
-    """Compare a planned tree with the series' record, except patches edited since.
+    """Return a tree's drift since its record, without edited patches; none on the same base.
 
     Raises:
         PatchError: a hunk landed in another symbol than the recorded symbol.
@@ -181,7 +181,7 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
 
 
 def record_of(fork: Fork, plan: TreePlan) -> Record:
-    """Return the record of a planned tree."""
+    """Return a planned tree's record: hashes, and symbols that patches change, overlays shadow."""
     patches: dict[str, PatchRecord] = {}
     for step in plan.steps():
         places: dict[tuple[str, str], SymbolPlace] = {}
@@ -227,7 +227,7 @@ def known_record(fork: Fork, plan: TreePlan) -> Record:
 
 
 def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, tuple[int, ...]]:
-    """Return the symbols of ``before`` that a file's hunks change, with their numbers, from 1.
+    """Return the symbols of ``before`` that a file's hunks change, with the hunks' numbers, from 1.
 
     A removed line counts for its symbol. An added line counts for the innermost symbol around it
     that existed before: a new function counts for the symbol around the function.
@@ -252,7 +252,7 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
 
 
 def _changed_lines(diff: FileDiff) -> Iterator[tuple[int, str, int, int, bytes]]:
-    """Yield hunk, sign, old and new line number, and text of each changed line."""
+    """Yield hunk, sign, old and new line number, and text of each changed line but blank ones."""
     for number, hunk in enumerate(diff.hunks, 1):
         line, new_line = hunk.first + 1, max(hunk.new_start, 1)
         for sign, data in hunk.lines:

@@ -111,7 +111,7 @@ class Fork:
         return obtain(upstream, self.cache, options or SourceOptions())[0]
 
     def inputs(self, upstream: Upstream, options: Collection[str] = ()) -> Inputs:
-        """Return the present inputs of the patched tree with these options."""
+        """Return the tree's present inputs: base, patches that ``options`` choose, overlays."""
         patches = [patch for patch in self.series(upstream) if patch.condition.holds(options)]
         return make_inputs(upstream.tree, patches, self.overlays(upstream))
 

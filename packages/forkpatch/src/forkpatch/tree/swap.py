@@ -32,7 +32,7 @@ _RENAME_EXCHANGE = 2
 
 
 def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
-    """Make a new empty folder on the file system of ``final``."""
+    """Make and return a new empty folder beside ``final``."""
     final.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
     # mkdtemp makes private folders; a tree gets the permissions of its surroundings.
@@ -154,7 +154,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two names in one step; return False where the system cannot."""
+    """Exchange two names at once; return False if the system cannot; else raise ForkError."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -50,11 +50,11 @@ def choose_patches(
 ) -> tuple[str, ...]:
     """Return the names of the patches that a variant keeps, in order.
 
+    ``pristine`` keeps none, ``upto`` the patches up to that one; both ignore the other arguments.
     Names may be given without ``.patch``.
 
     Raises:
-        UserError: the series has no patch of that name.
-        UserError: a kept patch needs a patch that is left out.
+        UserError: the series has no patch of that name, or a kept patch needs one that is left out.
     """
     every = plan.weave.patches
     if pristine:

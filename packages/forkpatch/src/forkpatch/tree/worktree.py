@@ -89,7 +89,7 @@ class Stamp:
 
 
 def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, TreeFile]) -> Inputs:
-    """Return the inputs of a tree."""
+    """Return the inputs of the tree of ``patches`` and ``overlays`` on the tree id ``base``."""
     moved = {patch.name: patch.positions for patch in patches if patch.home}
     placed = hashlib.sha256(json.dumps(moved).encode()).hexdigest() if moved else ""
     return Inputs(
@@ -147,7 +147,7 @@ def add_objects(git: Git, pristine: Pristine) -> None:
 
 
 def carry_over(old: Path, new: Path) -> None:
-    """Keep a user's work in a tree that will be replaced: objects, branches, settings.
+    """Copy a user's work from a tree to its replacement: objects, branches, settings.
 
     The tree's last commit stays under PREVIOUS_REF, so that dropped work can be found.
     """
@@ -262,7 +262,7 @@ def local_changes(
 
 
 def differences(what: str, new: Mapping[str, object], old: Mapping[str, object]) -> list[str]:
-    """Return the new, removed and changed names of two mappings, in words."""
+    """Return the new, removed and changed names of two mappings, as in ``new WHAT NAME``."""
     messages = [f"new {what} {name}" for name in new if name not in old]
     messages += [f"{what} {name} is gone" for name in old if name not in new]
     messages += [f"{what} {name} changed" for name in new if name in old and new[name] != old[name]]
