@@ -36,8 +36,8 @@ std::vector<AnswerPart> AnswerParts::Finish() {
   finished_ = true;
   while (Step()) {
   }
-  const bool plain = state_ == State::kStart || state_ == State::kBehindThought ||
-                     state_ == State::kText || state_ == State::kOpen || state_ == State::kName;
+  const bool plain =
+      state_ == State::kStart || state_ == State::kBehindThought || state_ == State::kText;
   if (state_ == State::kThought) Tell(AnswerPart::Kind::kThought, held_.size());
   if (plain) Tell(AnswerPart::Kind::kText, held_.size());
   return std::exchange(told_, {});
@@ -111,7 +111,8 @@ bool AnswerParts::Open() {
     state_ = State::kName;
     return true;
   }
-  if (Begins(format_->open, held_) && !finished_) return false;
+  // The beginning of a call that was cut is no text.
+  if (Begins(format_->open, held_)) return false;
   // A marker without a call is text.
   state_ = State::kText;
   Tell(AnswerPart::Kind::kText, held_.size());

@@ -256,6 +256,7 @@ json CompletionWriter::TextLogprobs(Answer* answer, const std::vector<TokenLogpr
     if (shown) {
       offset +=
           Characters(prompt ? tokenizer_.Visible(token.token) : tokenizer_.Bytes(token.token));
+      if (prompt) offset -= std::exchange(answer->echo.added, 0);
     } else {
       --hidden;
     }

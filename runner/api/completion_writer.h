@@ -16,6 +16,7 @@ namespace rvv_runner {
 struct Echo {
   std::string text;
   size_t hidden = 0;  // tokens at its beginning that are not in the text
+  size_t added = 0;   // characters of the first token behind them that are not in it either
 };
 
 // Writes the answers of /v1/chat/completions and /v1/completions.

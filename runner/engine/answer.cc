@@ -16,7 +16,7 @@ Answer::Answer(uint64_t id, Request request, int64_t longest, const Tokenizer* t
       key_(request_.tokens),
       longest_(longest),
       sampler_(request_.sampling),
-      text_(tokenizer, request_.sampling.stop),
+      text_(tokenizer, request_.sampling.stop, request_.continues),
       said_(request_.tokens) {
   for (const PromptPicture& each : request_.pictures) {
     for (int64_t i = 0; i < each.tokens; ++i) key_[each.first + i] = each.picture->Key(i);

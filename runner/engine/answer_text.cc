@@ -6,9 +6,10 @@
 
 namespace rvv_runner {
 
-StoppedText::StoppedText(const Tokenizer* tokenizer, const std::vector<std::string>& stops)
+StoppedText::StoppedText(const Tokenizer* tokenizer, const std::vector<std::string>& stops,
+                         bool continues)
     : stops_(stops) {
-  if (tokenizer != nullptr) text_.emplace(*tokenizer);
+  if (tokenizer != nullptr) text_.emplace(*tokenizer, continues);
 }
 
 std::string StoppedText::Next(int32_t token) {

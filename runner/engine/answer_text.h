@@ -13,8 +13,8 @@ namespace rvv_runner {
 // possible beginning of a stop string is held back until the text behind it decides.
 class StoppedText {
  public:
-  // `tokenizer` may be null; then there is no text.
-  StoppedText(const Tokenizer* tokenizer, const std::vector<std::string>& stops);
+  // `tokenizer` may be null; then there is no text. `continues`: as in AnswerText.
+  StoppedText(const Tokenizer* tokenizer, const std::vector<std::string>& stops, bool continues);
 
   // The text that this token completes. Empty after a stop string.
   std::string Next(int32_t token);

@@ -82,15 +82,16 @@ PromptFiles::PromptFiles(const std::string& folder, const std::string& model, in
     close(lock_);
     throw InputError("--cache-dir: another server uses " + folder + "; give each its own folder");
   }
+  Begin();
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() == kPart) fs::remove(entry.path(), error);
     struct stat about;
     if (entry.path().extension() != kEnding || stat(entry.path().c_str(), &about) != 0) continue;
     const int64_t used = about.st_mtim.tv_sec * int64_t{1000000000} + about.st_mtim.tv_nsec;
-    files_[entry.path().stem()] = {about.st_size, used};
+    // A clock that was set back leaves times in the future.
+    files_[entry.path().stem()] = {about.st_size, std::min(used, begun_ - 1)};
     bytes_ += about.st_size;
   }
-  Begin();
   MakeRoom(0);
 }
 

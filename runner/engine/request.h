@@ -68,6 +68,8 @@ struct Request {
   // Tells the log-probabilities of the prompt's tokens, too (Sampling::top_logprobs must be set).
   // Then no beginning of the prompt is taken from the cache.
   bool scores_prompt = false;
+  // The answer goes on with a text of the prompt, as in AnswerText.
+  bool continues = false;
   // There is no answer: the request ends when the prompt is read.
   bool only_reads = false;
   // Asks for a vector of the prompt instead of an answer: the mean of the last layer's normed states

@@ -125,6 +125,8 @@ class Conversation {
       Stats();
     } else if (command == "/save" && !rest.empty()) {
       Save(rest);
+    } else if (command == "/read" && rest == "-") {
+      throw InputError("/read needs a file; type or paste the message itself");
     } else if (command == "/read" && !rest.empty()) {
       Say(ReadFile(rest, kLongestMessage));
     } else {

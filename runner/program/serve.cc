@@ -336,7 +336,7 @@ int ServeModels(ServeArguments own) {
   Accepted aliases;
   signals.OnReload([&] {
     Reload(own, &server.keys(), &aliases);
-    models.Signal(SIGHUP);
+    models.Reload();
   });
   for (const StoredModel& model : models.models()) {
     Log(LogLevel::kInfo, "model " + model.name + ", " + Mebibytes(model.bytes));

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
+
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -41,6 +44,12 @@ std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
   std::vector<Prompt> prompts;
   const auto add = [&](Encoded encoded, Echo echo) {
     asked->dropped += encoded.dropped;
+    // SentencePiece's blank before a text.
+    size_t characters = 0;
+    for (const int32_t id : std::span(encoded.ids).subspan(echo.hidden)) {
+      characters += Characters(tokenizer.Visible(id));
+    }
+    echo.added = characters == Characters(echo.text) + 1;
     prompts.push_back({std::move(encoded.ids), std::move(echo)});
   };
   if (api.chat()) {
@@ -103,6 +112,7 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
   asked.api = std::move(request);
   ApiRequest& api = asked.api;
   const std::vector<Prompt> prompts = PromptsOf(served, &asked);
+  const bool continues = !api.chat() || api.chat_input.continues();
   api.chat_input = {};
   api.prompts = std::vector<ApiPrompt>(prompts.size());
   // Such an answer has to match from its first token.
@@ -123,6 +133,7 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
       one.stop = served.tokenizer->stop();
       one.grammar = grammar;
       one.scores_prompt = api.echo && api.sampling.top_logprobs >= 0;
+      one.continues = continues;
       one.only_reads = api.only_reads;
       one.pictures = prompt.pictures;
       asked.requests.push_back(std::move(one));

@@ -135,7 +135,8 @@ void Endpoints::Health(const httplib::Request&, httplib::Response& response) con
 }
 
 void Endpoints::Numbers(const httplib::Request&, httplib::Response& response) const {
-  response.set_content(metrics_.Text(served_.answerer->Stats(), bodies_.held()),
+  const EngineStats stats = served_.answerer->Stats();
+  response.set_content(metrics_.Text(&stats, bodies_.held()),
                        "text/plain; version=0.0.4; charset=utf-8");
 }
 

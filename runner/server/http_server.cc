@@ -197,6 +197,8 @@ void HttpServer::Prepare(Answering* answering) {
   httplib::Headers headers = {{"X-Content-Type-Options", "nosniff"}};
   if (!options_.cors.empty()) {
     headers.emplace("Access-Control-Allow-Origin", options_.cors);
+    headers.emplace("Access-Control-Expose-Headers",
+                    "Retry-After, X-Dropped-Bytes, X-Ignored-Fields");
     headers.emplace("Vary", "Origin");
   }
   set_default_headers(headers);
@@ -369,7 +371,8 @@ void HttpServer::CheckBody(const httplib::Request& request, httplib::Response& r
 void HttpServer::Preflight(const httplib::Request&, httplib::Response& response) const {
   response.status = 204;
   response.set_header("Access-Control-Allow-Methods", "GET, POST");
-  response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+  // Clients in pages send headers of their own. "*" does not cover Authorization.
+  response.set_header("Access-Control-Allow-Headers", "*, Authorization, Content-Type");
 }
 
 httplib::Server::HandlerResponse HttpServer::Guard(const httplib::Request& request,

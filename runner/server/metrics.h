@@ -17,8 +17,8 @@ class Metrics {
  public:
   // `route`: a known path, never a client's text, because it becomes a label.
   void Count(const std::string& route, int status);
-  // `bodies`: bytes of request bodies that the server holds.
-  std::string Text(const EngineStats& stats, size_t bodies) const;
+  // `stats`: null if this process has no engine. `bodies`: bytes of request bodies that it holds.
+  std::string Text(const EngineStats* stats, size_t bodies) const;
 
  private:
   mutable std::mutex mutex_;

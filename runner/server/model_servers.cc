@@ -205,6 +205,10 @@ void ModelServers::Start(size_t index, Server* server) {
   const std::vector<std::string> more = options_(model);
   words.insert(words.end(), more.begin(), more.end());
   server->process = 0;
+  const uint64_t reloads = [&] {
+    const std::lock_guard lock(mutex_);
+    return reloads_;
+  }();
   std::promise<int> port;
   OnKeeper([&] {
     try {
@@ -217,6 +221,8 @@ void ModelServers::Start(size_t index, Server* server) {
   server->port = port.get_future().get();
   const std::lock_guard lock(mutex_);
   server->state = server->port > 0 ? State::kRunning : State::kStopped;
+  // Before its port is known, the signal would end it.
+  if (server->port > 0 && reloads_ != reloads) kill(server->process, SIGHUP);
   if (server->port == 0 && server->process > 0) {
     kill(server->process, SIGKILL);
     waitpid(server->process, nullptr, 0);
@@ -246,10 +252,11 @@ void ModelServers::RunJobs() {
   }
 }
 
-void ModelServers::Signal(int signal) const {
+void ModelServers::Reload() {
   const std::lock_guard lock(mutex_);
+  ++reloads_;
   for (const Server& server : servers_) {
-    if (server.state == State::kRunning) kill(server.process, signal);
+    if (server.state == State::kRunning) kill(server.process, SIGHUP);
   }
 }
 

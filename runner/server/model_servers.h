@@ -71,8 +71,8 @@ class ModelServers {
   // if others that are answering leave no memory for a while, or if it does not start.
   std::unique_ptr<Use> Acquire(size_t index);
 
-  // Sends a signal to all running servers.
-  void Signal(int signal) const;
+  // Lets all servers read their keys again, and those that are loading when they are ready.
+  void Reload();
   // From now on, Acquire throws.
   void Close();
 
@@ -105,6 +105,7 @@ class ModelServers {
   std::condition_variable changed_;
   std::vector<Server> servers_;
   uint64_t acquired_ = 0;
+  uint64_t reloads_ = 0;
   bool closed_ = false;
 
   // Starts processes, which end with the thread that started them, and stops those whose time is over.

@@ -59,7 +59,7 @@ void Router::Get(const std::string& path, const httplib::Request& request,
   } else if (path == "/health") {
     Send(response, {{"status", "ok"}, {"model", servers_->models()[last_].name}});
   } else if (path == "/metrics") {
-    response.set_content(metrics_.Text({}, bodies_.held()),
+    response.set_content(metrics_.Text(nullptr, bodies_.held()),
                          "text/plain; version=0.0.4; charset=utf-8");
   } else if (path == "/openapi.json") {
     response.set_content(OpenApi().dump(), "application/json");

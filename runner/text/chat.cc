@@ -126,6 +126,9 @@ OrderedJson InParts(OrderedJson message) {
 // The engine puts this before the words of a template's raise_exception.
 constexpr std::string_view kRaised = "Jinja Exception: ";
 
+// Marks the end of an answer that is continued: its own text may stand behind it once more, as in <|im_end|>.
+constexpr std::string_view kHere = "\x01mlc-rvv\x01";
+
 }  // namespace
 
 std::string_view Stripped(std::string_view text) {
@@ -213,7 +216,12 @@ std::string ChatTemplate::Rendered(const OrderedJson& messages, const OrderedJso
 std::string ChatTemplate::Text(const ChatInput& conversation) const {
   if (!known()) throw InputError("this model has no chat template; use --raw");
   OrderedJson messages = conversation.messages;
-  const bool continues = !messages.empty() && messages.back().value("role", "") == "assistant";
+  const bool continues = conversation.continues();
+  std::string said;
+  if (continues) {
+    said = messages.back().value("content", "");
+    messages.back()["content"] = said + std::string(kHere);
+  }
   for (OrderedJson& message : messages) {
     if (reads_parts()) {
       message = InParts(std::move(message));
@@ -223,12 +231,13 @@ std::string ChatTemplate::Text(const ChatInput& conversation) const {
   }
   std::string text = Rendered(messages, conversation.tools, !continues);
   if (!continues) return text;
-  const std::string said = conversation.messages.back().value("content", "");
-  const size_t found = text.rfind(Stripped(said));
-  if (found == std::string::npos || Stripped(said).empty()) {
+  const size_t found = text.rfind(kHere);
+  const std::string_view end = Stripped(said);
+  const std::string_view shown = Stripped(std::string_view(text).substr(0, found));
+  if (found == std::string::npos || end.empty() || !shown.ends_with(end)) {
     throw InputError("the model's chat template does not let an answer be continued");
   }
-  return text.substr(0, found + Stripped(said).size());
+  return text.substr(0, shown.data() + shown.size() - text.data());
 }
 
 }  // namespace rvv_runner

@@ -21,6 +21,11 @@ struct ChatInput {
   // As OpenAI writes them; `content`, a text or a list of parts, and the arguments of calls are read.
   OrderedJson messages;
   OrderedJson tools;  // a list as OpenAI writes it; null: none
+
+  // True if the last message is an answer, which the model continues.
+  bool continues() const {
+    return !messages.empty() && messages.back().value("role", "") == "assistant";
+  }
 };
 
 ChatInput ChatInputOf(std::span<const Message> messages);

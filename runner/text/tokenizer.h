@@ -83,7 +83,9 @@ class Tokenizer {
 // Builds the text of an answer token by token.
 class AnswerText {
  public:
-  explicit AnswerText(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // `continues`: text is before the answer, so that a blank at its beginning is a part of it.
+  explicit AnswerText(const Tokenizer& tokenizer, bool continues = false)
+      : tokenizer_(tokenizer), begun_(continues) {}
   // The characters that this token completes.
   std::string Next(int32_t id);
   std::string Finish();
@@ -100,7 +102,7 @@ class AnswerText {
   const Tokenizer& tokenizer_;
   Utf8Stream stream_;
   std::string bytes_;
-  bool begun_ = false;
+  bool begun_;
 };
 
 // The text of tokens, with the names of special ones.

@@ -93,7 +93,7 @@ class ScriptedAnswerer final : public Answerer {
   }
 
   void Answer(uint64_t id, const Request& request) {
-    AnswerText text(tokenizer_);
+    AnswerText text(tokenizer_, request.continues);
     Ended ended;
     ended.prompt_tokens = static_cast<int64_t>(request.tokens.size());
     const int64_t most =

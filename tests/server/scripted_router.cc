@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
       return std::vector<std::string>{"--of", model.name};
     };
     ModelServers models(ModelsIn(argv[1]), more, std::stoll(argv[2]), std::stoll(argv[3]));
+    signals.OnReload([&] { models.Reload(); });
     ServeUntilStopped(&server, &models, &signals, std::cout);
   } catch (const std::exception& error) {
     std::cerr << "scripted_router: " << error.what() << "\n";

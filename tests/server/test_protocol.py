@@ -15,6 +15,7 @@ from served import CHAT, JSON_TYPE, TEXT, Served
 from support import text_probe
 from support.shared_builds import PROJECT
 
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 7}
@@ -113,6 +114,27 @@ def test_text_offsets_count_characters(program: Path, tmp_path: Path) -> None:
         choices = [event["choices"][0] for event in running.stream(TEXT, **asked)]
         pieces = [c["logprobs"]["text_offset"] for c in choices if c["logprobs"]]
         assert [offset for piece in pieces for offset in piece] == [0, 1, 2]
+
+
+def test_a_text_goes_on_with_its_blank(program: Path, tmp_path: Path) -> None:
+    """Of a tokenizer that drops the first blank of an answer."""
+    table = tmp_path / "tokenizer.bin"
+    plain = text_probe.by_character("prepend", strips=True)
+    settings = {**plain.settings, "chat_template": text_probe.TEMPLATE}
+    table.write_bytes(pack(ChatTokenizer(plain.tokenizer, settings)))
+    with served.serving([str(program), str(table), "8", "0", "127.0.0.1"], tmp_path) as running:
+        asked = {"prompt": "The fox is", "max_tokens": 3, "echo": True, "logprobs": 0}
+        choice = running.post(TEXT, asked).json()["choices"][0]
+        assert choice["text"].startswith("The fox is is fox")
+        offsets, names = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
+        for offset, name in zip(offsets[2:], names[2:], strict=True):  # behind BOS and its blank
+            assert choice["text"][offset:].startswith(name)
+        assert offsets[:3] == [0, 0, 0]
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "fox is"}]
+        said = running.post(CHAT, {"messages": messages, "max_tokens": 2}).json()
+        assert said["choices"][0]["message"]["content"].startswith(" is")
+        said = running.post(CHAT, {"messages": messages[:1], "max_tokens": 2}).json()
+        assert not said["choices"][0]["message"]["content"].startswith(" ")
 
 
 def test_a_prompt_is_repeated_with_its_log_probabilities(server: Served) -> None:
@@ -507,7 +529,11 @@ def test_a_key_and_another_origin(start: Callable[..., Served]) -> None:
     assert server.ask("GET", "/health").status == server.ask("GET", "/").status == 200
     preflight = server.ask("OPTIONS", CHAT, None, {"Origin": origin})
     assert preflight.status == 204
-    assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+    # Clients in pages send further headers; "*" does not cover Authorization.
+    allowed = preflight.headers["Access-Control-Allow-Headers"].split(", ")
+    assert {"*", "Authorization"} <= {*allowed}
+    exposed = reply.headers["Access-Control-Expose-Headers"].split(", ")
+    assert {"Retry-After", "X-Dropped-Bytes", "X-Ignored-Fields"} <= {*exposed}
     assert key not in server.log.read_text()
 
 

@@ -131,6 +131,35 @@ def test_a_request_loads_its_model(start: Start, folder: Path) -> None:
     assert [len(processes(folder, name)) for name in NAMES] == [1, 1, 1]
 
 
+def test_metrics_have_what_the_first_process_knows(start: Start) -> None:
+    server = start(10_000)
+    assert answer(server, "small") == 200
+    numbers = server.numbers()
+    assert numbers['mlc_rvv_http_requests_total{path="/v1/chat/completions",code="200"}'] == 1
+    assert numbers["process_resident_memory_bytes"] > 0
+    assert not [name for name in numbers if "answers" in name or "prompt" in name]
+
+
+def test_a_model_that_loads_reads_its_keys_again_afterwards(start: Start, folder: Path) -> None:
+    at = folder / "small"
+    serves = (at / "run.sh").read_text().splitlines()[-1]
+    (at / "run.sh").write_text(
+        f"echo $$ >{at}/processes; trap 'echo >{at}/reloaded' HUP; trap 'kill $!' TERM\n"
+        f"until [ -e {at}/goes-on ]; do sleep 0.05; done\n"
+        f"({serves}) &\nwait; wait\n"
+    )
+    server = start(10_000)
+    request = threading.Thread(target=answer, args=(server, "small"))
+    request.start()
+    served.until(lambda: processes(folder, "small") != [])
+    server.process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert not (at / "reloaded").exists()  # it would have ended the server
+    (at / "goes-on").touch()
+    request.join()
+    served.until((at / "reloaded").exists)
+
+
 def test_the_model_unused_for_the_longest_time_is_unloaded(start: Start, folder: Path) -> None:
     server = start(BYTES["large"] + BYTES["medium"] + 2 * CACHE)
     for name in ("large", "medium", "large", "small"):

@@ -144,6 +144,10 @@ def test_a_site_without_ranges_sends_the_whole_file_again(board: Path, site: Sit
 
 
 def test_the_hash_of_the_tarball_is_compared(board: Path, site: Site) -> None:
+    for word in ("0" * 63, "sha256:" + "0" * 57, ""):
+        mistyped = pull(board, site.url, word)
+        assert (mistyped.returncode, site.asked, held(board)) == (2, 0, ["first"])
+        assert "64 hexadecimal digits" in mistyped.stderr
     wrong = pull(board, site.url, "0" * 64)
     assert (wrong.returncode, held(board)) == (1, ["first"])
     assert "another SHA-256" in wrong.stderr

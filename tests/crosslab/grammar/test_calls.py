@@ -41,9 +41,11 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return request.param, table
 
 
-def answers(probe: Path, table: Path, count: int, **asked: Any) -> list[dict[str, Any]]:
+def answers(
+    probe: Path, table: Path, count: int, tokens: int = 3000, **asked: Any
+) -> list[dict[str, Any]]:
     line = json.dumps({"calls": True, "tools": TOOLS, "most": 3, "text": None, **asked})
-    command = [str(probe), str(table), "1", "3000"]
+    command = [str(probe), str(table), "1", str(tokens)]
     done = subprocess.run(
         command, input=f"{line}\n" * count, capture_output=True, text=True, timeout=300, check=False
     )
@@ -79,6 +81,16 @@ def test_an_answer_that_has_to_call_does(probe: Path, named: tuple[str, Path]) -
     only = answers(probe, table, 5, most=1, tools={"weather": TOOLS["weather"]})
     assert {check(answer) for answer in only} == {1}
     assert {name for answer in only for name, _ in calls_of(answer)} == {"weather"}
+
+
+def test_a_call_that_is_cut_leaves_no_scraps(probe: Path, named: tuple[str, Path]) -> None:
+    name, table = named
+    for tokens in range(1, 24):
+        for answer in answers(probe, table, 3, tokens):
+            said = "".join(text for kind, text in answer["parts"] if kind == TEXT)
+            # A beginning of the marker may as well be text.
+            assert BEGINS[name].startswith(said) and len(said) < len(BEGINS[name])
+            assert said in ("", answer["text"])
 
 
 def test_a_call_begins_in_a_text(probe: Path, named: tuple[str, Path]) -> None:

@@ -150,8 +150,12 @@ def test_an_answer_may_be_continued(probe: list[str], tmp_path: Path) -> None:
     tokenizer = of_template(tool_templates.HERMES)
     table = tmp_path / "tokenizer.bin"
     table.write_bytes(pack(tokenizer))
-    asked = [b"Ua\0ASo it \0", b"Ua\0A\0"]
-    told, refused = text_probe.ask(probe, table, "turns", asked)
-    text = tokenizer.chat_text([{"role": "user", "content": "a"}]) + "So it"
-    assert told["ids"] == tokenizer.tokenizer.encode(text, add_special_tokens=False).ids
+    # The template itself writes some of them behind an answer.
+    said = ["So it ", "<", ">", "end", "|", "im", "<|", "\u00a0a\u00a0"]
+    asked = [*(f"Ua\0A{text}\0".encode() for text in said), b"Ua\0A\0"]
+    *told, refused = text_probe.ask(probe, table, "turns", asked)
+    before = tokenizer.chat_text([{"role": "user", "content": "a"}])
+    for text, got in zip(said, told, strict=True):
+        whole = tokenizer.tokenizer.encode(before + text.rstrip(), add_special_tokens=False)
+        assert got["ids"] == whole.ids
     assert "does not let an answer be continued" in refused["error"]

@@ -129,13 +129,14 @@ def test_commands(command: list[str], words: ChatTokenizer, params: Path, tmp_pa
     lines = ["abc", "/reset", f"/read {tmp_path}/message", "/reset", "//abc", "/what", "/read /no"]
     (tmp_path / "link").symlink_to(tmp_path / "saved")
     saves = (f"/save {tmp_path}/no/file", f"/save {tmp_path}/link", f"/save {tmp_path}/link")
-    done = talk([*command, *GREEDY], *lines, *saves, "/help", "  ")
+    done = talk([*command, *GREEDY], *lines, "/read -", *saves, "/help", "  ")
     assert (tmp_path / "link").is_symlink()
     assert [m["content"] for m in json.loads((tmp_path / "saved").read_text())] == ["/abc", slash]
     assert not list(tmp_path.glob("*.part"))
     assert done.stdout == f"{once}\n{once}\n{slash}\n"
     assert "unknown command, or no FILE after it: /what" in done.stderr
     assert "cannot read /no" in done.stderr
+    assert "/read needs a file" in done.stderr
     assert f"cannot write {tmp_path}/no/file" in done.stderr
     assert "/stats       show speed and memory" in done.stderr
 

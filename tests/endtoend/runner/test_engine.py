@@ -234,6 +234,21 @@ def test_files_of_prompts_stay_below_their_bound(
         assert cached == blocks * BLOCK
 
 
+def test_files_of_prompts_from_the_future_make_room(
+    patched: Path, params: Path, tmp_path: Path
+) -> None:
+    """A board's clock may have been set back."""
+    restarted(patched, params, tmp_path, request(AGENT))
+    files = [*tmp_path.glob("*.rows")]
+    for file in files:
+        os.utime(file, (2**32, 2**32))
+    bound = -(-2 * files[0].stat().st_size // 1024)
+    restarted(patched, params, tmp_path, request([1, *AGENT], max_tokens=1), kilobytes=bound)
+    left = {*tmp_path.glob("*.rows")}
+    assert len(left) == 2
+    assert left.isdisjoint(files)
+
+
 def test_a_folder_of_prompts_has_one_process(patched: Path, params: Path, tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -98,6 +98,10 @@ pull() {
   "$tarball" | '' | .* | -* | *[!A-Za-z0-9._-]*)
     fail 2 "'$tarball' is not the name of a tarball: the URL ends with NAME.tar, as nox -s package wrote it" ;;
   esac
+  sha256=${2-}
+  case $sha256 in *[!0-9A-Fa-f]*) digits= ;; *) digits=${#sha256} ;; esac
+  [ $# = 1 ] || [ "$digits" = 64 ] ||
+    fail 2 "'$sha256' is not a SHA-256: give 64 hexadecimal digits"
   cd -- "$here/.."
   [ ! -e "$name" ] || fail 2 "$PWD/$name is there already; to download it again, remove it"
   if [ ! -e "$tarball" ]; then
@@ -106,9 +110,9 @@ pull() {
       fail 1 "the download did not end; type the command again, and it goes on"
     mv -- "$tarball.part" "$tarball"
   fi
-  [ -z "${2-}" ] || echo "$2  $tarball" | sha256sum -c - >/dev/null 2>&1 || {
+  [ -z "$sha256" ] || echo "$sha256  $tarball" | sha256sum -c - >/dev/null 2>&1 || {
     rm -- "$tarball"
-    fail 1 "the download has another SHA-256 than $2; it was deleted, type the command again"
+    fail 1 "the download has another SHA-256 than $sha256; it was deleted, type the command again"
   }
   scratch=.$name.new
   rm -rf -- "$scratch"
