@@ -366,6 +366,11 @@ def orders() -> Made:
     return _made(ordered, torch.randperm(42).reshape(6, 7).float())
 
 
+def running_extremes_of_a_number() -> Made:
+    """A tensor without axes, whose dimension torch calls 0 or -1."""
+    return _made(lambda x: (*x.cummax(0), *x.cummin(-1)), torch.tensor(2.5))
+
+
 def truth_values() -> Made:
     def combined(x: Tensor) -> Any:
         a, b = x > 0, x > 1

@@ -113,6 +113,28 @@ def test_activations_additions_and_norms_are_part_of_a_layer() -> None:
     assert (head.rows, head.inputs, head.outputs, head.count) == (1, 24, 5, 1)
 
 
+def test_random_numbers_are_drawn_in_each_run() -> None:
+    """Two operators without inputs: the constant becomes a constant of the model."""
+    make, weights = helper.make_node, {"w": np.ones((4, 3, 3, 3))}
+    two = numpy_helper.from_array(np.array(2.0, np.float32))
+    shape = [1, 4, *SHAPE[2:]]
+    nodes = [
+        make("Conv", ["x", "w"], ["a"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        make("RandomNormal", [], ["noise"], shape=shape),
+        make("RandomNormalLike", ["w"], ["more"]),
+        make("ReduceSum", ["more"], ["sum"], keepdims=0),
+        make("Constant", [], ["two"], value=two),
+        make("Add", ["noise", "two"], ["b"]),
+        make("Add", ["b", "sum"], ["c"]),
+        make("Add", ["a", "c"], ["y"]),
+    ]
+    classifier = Classifier.calibrated(model_of(nodes, weights), pictures(1), DEVICE)
+    on_cpu = [step.name for step in classifier.steps if step.place == "CPU"]
+    assert {"RandomNormal", "RandomNormalLike"} <= set(on_cpu) and "Constant" not in on_cpu
+    first, second = (classifier(pictures(1)[0])[0] for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
 def test_a_scale_has_the_least_error() -> None:
     values = np.random.default_rng(0).normal(size=4000)
     ranges = Ranges.of([{"x": values}])

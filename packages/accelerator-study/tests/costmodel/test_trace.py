@@ -57,11 +57,19 @@ def test_the_context_grows_with_the_tokens_of_attention() -> None:
 
 
 def test_figures_by_token_are_of_the_tokens_that_a_call_adds() -> None:
-    """A second prompt, and a step of two sequences, have the earlier tokens in their context."""
-    record = attention_record(("prefill", 5), ("decode", 1), ("prefill", 3), ("decode", 2))
+    """A second prompt has the earlier tokens in its context; two sequences divide them."""
+    record = attention_record(("prefill", 5), ("decode", 1), ("prefill", 3), ("batch_decode", 2))
     phases = phases_of(record)
     assert [p.tokens for p in phases] == [5, 1, 3, 2]
-    assert [dict(p.sizes)[CONTEXT] for p in phases] == [5, 6, 9, 11]
+    assert [dict(p.sizes)[CONTEXT] for p in phases] == [5, 6, 9, 6]
+
+
+def test_a_batch_of_decodes_has_a_token_and_a_cache_for_each_sequence() -> None:
+    """Four heads of three sequences, of which one has six tokens and two have five, in the mean."""
+    prefills = [("prefill", n) for n in (5, 4, 4)]
+    *_, phase = phases_of(attention_record(*prefills, ("decode", 3)))
+    (item,) = phase.items
+    assert (item.gemm.batch, item.gemm.m, item.gemm.n) == (4 * 3, 1, 6)
 
 
 def test_sequences_of_a_recorded_call_do_not_share_their_cache() -> None:
@@ -72,7 +80,7 @@ def test_sequences_of_a_recorded_call_do_not_share_their_cache() -> None:
     call = record["sections"][0]["calls"][0]
     call["shapes"] = [None, None, None, [6, 2, 8, 16], [6, 2, 4, 16]]
     (item,) = phases_of(record)[0].items
-    assert (item.gemm.batch, item.gemm.m) == (4 * 6, 2)
+    assert (item.gemm.batch, item.gemm.m, item.gemm.n) == (4 * 6, 2, 2)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,6 +165,18 @@ def test_masked_outputs_hide_no_error_beside_them(dtype: type[np.floating]) -> N
     right = (np.array([1.0, -4.0, mask, np.inf, np.nan], dtype),)
     compare((right[0].copy(),), right)
     for place, value in enumerate((1.01, -4.01, mask / 2, -np.inf, 0.0)):
+        wrong = right[0].copy()
+        wrong[place] = value
+        with pytest.raises(WrongOutputError, match="argument 0"):
+            compare((wrong,), right)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, "bfloat16"])
+@pytest.mark.parametrize("mask", [-1e9, -1e4])
+def test_masks_far_from_the_limit_of_the_dtype_hide_no_error(mask: float, dtype: Any) -> None:
+    right = (np.array([1.0, -4.0, mask], np.float32).astype(dtype),)
+    compare((right[0].copy(),), right)
+    for place, value in enumerate((1.01, -4.05, mask / 2)):
         wrong = right[0].copy()
         wrong[place] = value
         with pytest.raises(WrongOutputError, match="argument 0"):

@@ -61,23 +61,23 @@ class Example:
         """Return the example with other sizes; its values repeat along the axes.
 
         A smaller size keeps the first values. If all floating-point numbers of an input differ,
-        each repetition is scaled: equal numbers have no order, which sorts and maxima would
-        depend on.
+        each repetition is scaled by a factor of its own: equal numbers have no order, which sorts
+        and maxima would depend on.
         """
 
         def of(name: str, value: Any) -> Any:
             is_mixed = value.is_floating_point() and value.unique().numel() == value.numel() > 1
+            repeats, count = torch.zeros([1] * value.dim(), dtype=torch.int64), 1
             for axis, size in self.dynamic.get(name, {}).items():
                 if size in sizes:
                     places = torch.arange(sizes[size])
-                    repeats = (places // value.shape[axis]).to(value.dtype)
+                    along = [-1 if i == axis % value.dim() else 1 for i in range(value.dim())]
+                    here = (places // value.shape[axis]).reshape(along)
+                    repeats = repeats * (int(here.max()) + 1) + here
+                    count *= int(here.max()) + 1
                     value = value.index_select(axis, places % value.shape[axis])
-                    if is_mixed:
-                        factors = 1 + repeats / 128
-                        value = value * factors.reshape(
-                            -1, *[1] * (value.dim() - 1 - axis % value.dim())
-                        )
-            return value
+            # Factors from 1 to 2, in steps that bfloat16 has while they suffice.
+            return value * (1 + repeats / max(128, count)).to(value.dtype) if is_mixed else value
 
         names = self.names[: len(self.by_place)]
         by_place = tuple(of(n, v) for n, v in zip(names, self.by_place, strict=True))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -18,6 +17,7 @@ from crosslab.compile.driver import ImportedModule
 from crosslab.compile.modes import ESTIMATE
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.models.compare import relative_error
 from crosslab.run.counter import run_counted
 from crosslab.run.emulator import GuestMachine
 from crosslab.run.measurement import Counts, Measurement
@@ -27,8 +27,6 @@ from torchroad.program import ImportedProgram
 
 # Largest allowed difference of an output, relative to the largest value of torch's output.
 TOLERANCE = 1e-4
-# Least magnitude of a fill, and least ratio of it to the values that differ from torch's.
-LEAST_FILL, FAR_FROM_VALUES = 1e4, 100
 
 
 @dataclass(frozen=True)
@@ -187,36 +185,13 @@ def judge_answer(
 def compare(
     outputs: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
 ) -> tuple[float, bool]:
-    """Return the largest error, relative to its output's largest value; True if <= TOLERANCE.
+    """Return the largest :func:`relative_error` of an output, and True if it is <= TOLERANCE.
 
-    Other names, shapes or dtypes, a NaN on one side only, and an integer or truth value other than
-    torch's are an infinite error.
+    Other names, shapes or dtypes are an infinite error.
     """
     if {n: (v.shape, v.dtype) for n, v in outputs.items()} != {
         n: (v.shape, v.dtype) for n, v in expected.items()
     }:
         return float("inf"), False
-    worst = max((_error(outputs[name], wanted) for name, wanted in expected.items()), default=0.0)
+    worst = max((relative_error(outputs[n], wanted) for n, wanted in expected.items()), default=0.0)
     return worst, worst <= TOLERANCE
-
-
-def _error(output: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Return the largest error of an output, relative to its largest value without fills.
-
-    A fill is a large constant, such as -1e9 at hidden positions. It is exactly torch's, and far
-    from the values that differ; as their scale it would hide every error.
-    """
-    # Infinities and NaNs are correct if torch computes them, too.
-    same = (output == wanted) | (np.isnan(output) & np.isnan(wanted))
-    if same.all():
-        return 0.0
-    if wanted.dtype.kind != "f":
-        return float("inf")
-    actual, reference = output.astype(np.float64), wanted.astype(np.float64)
-    sizes = np.where(np.isfinite(reference), np.abs(reference), 0)
-    fills = same & (sizes >= max(LEAST_FILL, FAR_FROM_VALUES * sizes[~same].max()))
-    scale = sizes[~fills].max()
-    apart = np.abs(actual[~same] - reference[~same]).max()
-    error = float(apart / scale) if scale else float(apart)
-    # A NaN is an error without bound.
-    return error if np.isfinite(error) else float("inf")

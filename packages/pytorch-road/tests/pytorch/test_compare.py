@@ -41,6 +41,13 @@ def test_large_values_that_torch_computes_are_the_scale() -> None:
     assert compare(made, expected) == (pytest.approx(5e-7), True)
 
 
+def test_values_near_the_limit_of_the_dtype_are_judged_by_themselves() -> None:
+    limit = float(np.finfo(np.float32).max)
+    expected = {"y": np.array([limit, 3.0], np.float32)}
+    for pair, right in (((limit * (1 - 1e-6), 3.0), True), ((limit * (1 - 1e-6), 3.1), False)):
+        assert compare({"y": np.array(pair, np.float32)}, expected)[1] is right
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
 def test_integers_are_equal(dtype: str) -> None:
     made, expected, same = ({"y": np.array([200, one]).astype(dtype)} for one in (0, 1, 1))

@@ -117,6 +117,7 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
         "functions_far_below_zero",
         "not_a_number",
         "orders",
+        "running_extremes_of_a_number",
         "truth_values",
         "moved_elements",
         "shifts",
@@ -156,6 +157,17 @@ def test_an_axis_that_varies_is_right_at_each_size(factory: str) -> None:
         wanted = {str(i): value.numpy() for i, value in enumerate(resized.outputs())}
         error, _ = compare({str(i): value.numpy() for i, value in enumerate(made)}, wanted)
         assert error < 1e-5
+
+
+def test_numbers_of_a_larger_example_differ_along_both_axes() -> None:
+    inputs, dynamic = (torch.randn(3, 2),), {"input": {0: "n", 1: "m"}}
+    example = make_example(lambda: (torch.nn.Identity(), inputs, dynamic), MODELS)
+    (larger,) = example.resized({"n": 40, "m": 30}).tensors()
+    assert larger.shape == (40, 30) and larger.unique().numel() == larger.numel()
+    assert torch.equal(larger[:3, :2], *inputs)
+    assert larger.abs().max() <= 4 * inputs[0].abs().max()
+    (smaller,) = example.resized({"n": 2}).tensors()
+    assert torch.equal(smaller, inputs[0][:2])
 
 
 def test_modules_in_training_mode_are_named() -> None:

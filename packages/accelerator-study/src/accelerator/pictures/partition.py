@@ -22,6 +22,15 @@ from accelerator.layer import Convolution, Pooling
 from costmodel.estimate.window import Axis
 
 Floats = NDArray[np.floating[Any]]
+# Operators whose results differ from run to run, whatever their inputs are.
+RANDOM = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,8 @@ class Partition:
 
     def _is_constant(self, node: Any) -> bool:
         """Return True if a node's results follow from constants and from shapes."""
-        if self.results & {*node.output} or any(a.HasField("g") for a in node.attribute):
+        inner = any(a.HasField("g") for a in node.attribute)
+        if inner or node.op_type in RANDOM or self.results & {*node.output}:
             return False
         return node.op_type in ("Shape", "Size") or self.constants.keys() >= {*node.input} - {""}
 

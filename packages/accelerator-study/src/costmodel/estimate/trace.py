@@ -2,13 +2,13 @@
 """Estimates of recorded runs from the shapes of every call.
 
 ``accelerator.workload.recorder`` writes the recording. The cost of attention depends on the length
-of the sequence so far, which follows from the tokens of all earlier calls of attention.
+of the sequences so far, which follows from the tokens of all earlier calls of attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -33,28 +33,40 @@ def trace_phases(path: Path) -> list[Phase]:
 
 
 def phases_of(record: Mapping[str, Any]) -> list[Phase]:
-    """Return a phase for each section of a recording."""
+    """Return a phase for each section of a recording.
+
+    Its context is the mean length of a sequence, rounded up: the tokens of all sections up to it,
+    divided by the number of its sequences.
+    """
     phases, tokens_so_far = [], 0
     for number, section in enumerate(record["sections"]):
-        tokens = _tokens(section)
+        calls = [c for c in section["calls"] if c["callee"] == ATTENTION]
+        tokens = _tokens(calls)
         tokens_so_far += tokens
+        sequences = max((_sequences(call, section["name"]) for call in calls), default=1)
         label = f"{number}:{section['name']}"
-        phases.append(_phase(record, section, label, tokens, tokens_so_far))
+        phases.append(_phase(record, section, label, tokens, ceil(tokens_so_far / sequences)))
     return phases
 
 
-def _tokens(section: Mapping[str, Any]) -> int:
-    """Return the tokens that a section adds to the sequence, from a layer's calls of attention."""
-    calls = [c for c in section["calls"] if c["callee"] == ATTENTION]
+def _tokens(calls: Sequence[Mapping[str, Any]]) -> int:
+    """Return the tokens that a section adds to its sequences, from a layer's attention calls."""
     if not calls:
         return 0
     layers = max(1, min(int(c["count"]) for c in calls))
-    return sum(_rows(c) * int(c["count"]) for c in calls) // layers
+    return sum(prod(_leading(c)) * int(c["count"]) for c in calls) // layers
 
 
-def _rows(call: Mapping[str, Any]) -> int:
+def _sequences(call: Mapping[str, Any], section: str) -> int:
+    """Return the sequences of an attention call: a decode has one token of each."""
+    extents = _leading(call)
+    return extents[0] if len(extents) > 1 or "decode" in section else 1
+
+
+def _leading(call: Mapping[str, Any]) -> list[int]:
+    """Return the extents before heads and their length: sequences, tokens, or both."""
     shape: list[int] = next(s for s in call["shapes"] if s)
-    return prod(shape[:-2])
+    return shape[:-2]
 
 
 def _phase(
@@ -68,7 +80,7 @@ def _phase(
             function = record["functions"][name]
             sizes = {CONTEXT: context, **_sizes(name, function["params"], call["shapes"])}
             entry = {**_repeated(function, count), "unclassified": []}
-            phases.append(bind_entry(name, entry, sizes, label))
+            phases.append(bind_entry(f"{section['name']}: {name}", entry, sizes, label))
         elif name not in record["entries"]:
             missing.append(f"{name} x{count}: not in the module's report")
     return Phase(

@@ -14,12 +14,11 @@ from tvm import rpc
 from tvm.runtime import tensor
 
 from crosslab.address import Address
+from crosslab.models.compare import relative_error
 
 FUNCTION = "main"
 # Relative to the largest output: sums in another order differ by less, wrong sums by more.
 TOLERANCE = 1e-4
-# Outputs above this share of the type's largest number are masks: the bound of each is its own.
-MASK = 0.5
 NO_BOARD = "no board answered"
 # The board has ended a failed session that took this share of its time limit.
 HUNG = 0.9
@@ -127,22 +126,9 @@ def compare(own: Arrays, untuned: Arrays) -> None:
         WrongOutputError: the arguments differ by more than rounding errors.
     """
     for number, (left, right) in enumerate(zip(own, untuned, strict=True)):
-        if left.dtype.kind not in "fV":
-            if not np.array_equal(left, right):
-                raise WrongOutputError(f"argument {number} differs")
-            continue
-        wide, exact = left.astype(np.float64), right.astype(np.float64)
-        size = np.abs(exact)
-        # Types of kind "V", such as bfloat16, have about the range of float32.
-        usual = size < MASK * np.finfo(left.dtype if left.dtype.kind == "f" else np.float32).max
-        bound = TOLERANCE * max(1e-30, float(np.max(size, where=usual, initial=0.0)))
-        with np.errstate(invalid="ignore"):
-            error = np.abs(wide - exact)
-        # This form treats NaN and infinities as wrong, unless both are the same.
-        same = (wide == exact) | (np.isnan(wide) & np.isnan(exact))
-        wrong = ~same & ~(error < np.where(usual, bound, TOLERANCE * size))
-        if np.any(wrong):
-            raise WrongOutputError(f"argument {number} is off by {np.max(error[wrong]):.3g}")
+        error = relative_error(left, right)
+        if error > TOLERANCE:
+            raise WrongOutputError(f"argument {number} is off by {error:.3g} of its largest value")
 
 
 def trial(question: TrialQuestion, library: str, untuned: Mapping[int, Arrays]) -> tuple[int, str]:

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of a compiled model's tokens and logits with the reference's."""
+"""Comparison of a compiled model's tokens, logits and other outputs with the reference's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import LabError
 from crosslab.models.reference import Answer
+
+# Least magnitude of a fill, 1e4 in bfloat16, and its least ratio to values that differ from the
+# reference.
+LEAST_FILL, FAR_FROM_VALUES = 9984, 100
+# Values above this share of the dtype's largest number are fills.
+NEAR_LIMIT = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,3 +106,35 @@ def compare_rows(
         logit_error=error if np.isfinite(error) else float("inf"),
         tolerance=tolerance,
     )
+
+
+def relative_error(output: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Return the largest error of an output, relative to its largest value without fills.
+
+    A fill is a large constant, such as -1e9 at hidden positions: it equals the reference and is far
+    from the values that differ, or it is near the limit of its dtype. As the scale of the other
+    values it would hide every error; its own error is relative to itself.
+
+    Args:
+        output: of any shape and dtype, bfloat16 included.
+        wanted: the reference, of the same shape and dtype.
+
+    Returns:
+        0 if all values are equal, where NaN equals NaN; infinity for a NaN or an infinity on one
+        side only, and for integers or truth values that differ.
+    """
+    same = (output == wanted) | ((output != output) & (wanted != wanted))  # noqa: PLR0124 (NaN)
+    if same.all():
+        return 0.0
+    # Types of ml_dtypes, such as bfloat16, have the kind "V".
+    if wanted.dtype.kind not in "fV":
+        return float("inf")
+    actual, reference = output.astype(np.float64), wanted.astype(np.float64)
+    sizes = np.where(np.isfinite(reference), np.abs(reference), 0)
+    fills = sizes > NEAR_LIMIT * float(ml_dtypes.finfo(wanted.dtype).max)
+    far = max(LEAST_FILL, FAR_FROM_VALUES * sizes[~same & ~fills].max(initial=0))
+    fills |= same & (sizes >= far)
+    # An output of zeros has no scale: its error is absolute.
+    scales = np.where(fills, sizes, sizes[~fills].max(initial=0) or 1)
+    error = float(np.max(np.abs(actual[~same] - reference[~same]) / scales[~same]))
+    return error if np.isfinite(error) else float("inf")
