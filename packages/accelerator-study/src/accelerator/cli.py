@@ -421,7 +421,7 @@ def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
         "utilisation": study.utilisation(studied),
         "single_utilisation": study.utilisation(studied, single=True),
         "useful": sum(entry.count * entry.layer.macs for entry in studied) / (cycles * peak),
-        "spent": study.spent(studied),
+        "spent": study.spent((entry.count, entry.timing) for entry in studied),
     }
 
 

@@ -166,13 +166,7 @@ def device_from(table: TomlTable) -> Device:
         if width.quantity(key, {"bit": 1}) != bits:
             raise width.error(key, f"'{key}' must be {bits} bit: no other width is simulated")
     buffer.only(_BUFFERS)
-    clock = table.quantity("clock", settings.FREQUENCIES)
-    if clock <= 0:
-        raise table.error("clock", "'clock' must be positive")
-    rates = {**settings.PER_CYCLE, **{u: f / clock for u, f in settings.PER_SECOND.items()}}
-    bandwidth = memory.quantity("bandwidth", rates) / 8
-    if bandwidth <= 0:
-        raise memory.error("bandwidth", "'bandwidth' must be positive")
+    clock = table.positive("clock", settings.FREQUENCIES)
     device = Device(
         name=name_from(table),
         description=table.get("description", str, ""),
@@ -185,7 +179,7 @@ def device_from(table: TomlTable) -> Device:
         **{key: _size(buffer, key) for key in _BUFFERS},
         memory=_size(memory, "size"),
         dram_latency=_cycles(memory, "latency", 0),
-        dram_bandwidth=bandwidth,
+        dram_bandwidth=memory.positive("bandwidth", settings.rates(clock)) / 8,
     )
     _check_fields(device, buffer)
     return device
@@ -215,8 +209,8 @@ def _size(table: TomlTable, key: str) -> int:
 
 def _check_fields(device: Device, buffer: TomlTable) -> None:
     """Refuse buffers whose indices do not fit the fields of instructions and micro-ops."""
-    names = dict(zip(MemoryId, _BUFFERS_BY_ID, strict=True))
-    for memory, key in names.items():
+    for key in _BUFFERS:
+        memory = MemoryId[key.upper()]
         if device.depth(memory) < 2:
             raise buffer.error(key, f"{key!r} holds {device.depth(memory)} elements", "at least 2")
         if device.address_bits(memory) > SRAM_ADDRESS_BITS:
@@ -234,6 +228,3 @@ def _check_fields(device: Device, buffer: TomlTable) -> None:
         if 36 + 2 * micro + 1 > WORD_BITS or second > WORD_BITS:
             remedy = f"{name} needs {37 + 2 * micro} and {second} bits: make a buffer smaller"
             raise buffer.error("accumulator", "half an instruction has 64 bits", remedy)
-
-
-_BUFFERS_BY_ID = ("micro_op", "weight", "input", "accumulator", "accumulator", "accumulator")

@@ -35,7 +35,7 @@ def draw_roofline(path: Path, device: Device, phases: Mapping[str, Sequence[Stud
         device: its peak and bandwidth are the roofs.
         phases: layers by phase. A marker's area shows a layer's part of its phase's time.
     """
-    save(path, lambda _: _figure(device, phases), ())
+    save(path, lambda: _figure(device, phases))
 
 
 def _figure(device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> Any:
@@ -68,7 +68,7 @@ def draw_timeline(path: Path, device: Device, studied: Sequence[StudiedLayer]) -
         device: its clock gives the milliseconds.
         studied: layers in their order; layers of one kind are drawn once, as long as all of them.
     """
-    save(path, lambda _: _timeline(device, studied), ())
+    save(path, lambda: _timeline(device, studied))
 
 
 def busy(studied: Sequence[StudiedLayer], columns: int) -> Any:

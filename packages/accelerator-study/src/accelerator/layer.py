@@ -107,10 +107,8 @@ class Requantisation:
             shifts: broadcast over the sums.
             residual: of the sums' shape.
         """
-        if addends is not None and shifts is not None:
-            results = (sums + addends) >> shifts
-        else:
-            results = (sums + np.int32(self.half)) >> self.shift
+        addend = np.int32(self.half) if addends is None else addends
+        results = (sums + addend) >> (self.shift if shifts is None else shifts)
         if self.residual is not None and residual is not None:
             left, right = max(self.residual, 0), max(-self.residual, 0)
             results = results + (((residual.astype(np.int32) << left) + (1 << right >> 1)) >> right)

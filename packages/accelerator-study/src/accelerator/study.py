@@ -12,6 +12,7 @@ from accelerator.device import Device
 from accelerator.errors import AcceleratorError
 from accelerator.extension.lowering import ExtensionProgram
 from accelerator.functional import Counts
+from accelerator.isa.instructions import Queue
 from accelerator.layer import EXACT, Int32, Layer, LinearLayer, Pooling, Requantisation
 from accelerator.lowering import lower
 from accelerator.mapping import best
@@ -142,22 +143,21 @@ def prove(program: Program | ExtensionProgram, seed: int = 0) -> Counts:
 
 def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:
     """Return the part of all cycles in which the core multiplies; ``single``: without overlap."""
-    busy = total = 0.0
-    for each in studied:
-        timing = each.single if single else each.timing
-        busy += each.count * timing.utilisation * timing.cycles
-        total += each.count * timing.cycles
-    return busy / total
+    parts = spent((e.count, e.single if single else e.timing) for e in studied)
+    return parts[Queue.COMPUTE.name].get(Cause.MULTIPLY, 0.0)
 
 
-def spent(studied: Iterable[StudiedLayer]) -> dict[str, dict[str, float]]:
-    """Return the part of all layers' cycles by queue and cause, without causes of zero cycles."""
-    listed = list(studied)
-    total = sum(each.count * each.timing.cycles for each in listed)
+def spent(timings: Iterable[tuple[int, Timing]]) -> dict[str, dict[str, float]]:
+    """Return the part of all cycles by queue and cause, without causes of zero cycles.
+
+    ``timings`` has the count and the timing of each layer.
+    """
+    listed = list(timings)
+    total = sum(count * timing.cycles for count, timing in listed)
     parts: dict[str, dict[str, float]] = {}
-    for queue in listed[0].timing.spent:
+    for queue in Queue:
         causes = {
-            cause.value: sum(e.count * e.timing.spent[queue][cause] for e in listed) / total
+            cause.value: sum(count * timing.spent[queue][cause] for count, timing in listed) / total
             for cause in Cause
         }
         parts[queue.name] = {cause: part for cause, part in causes.items() if part > 0}

@@ -33,7 +33,7 @@ from costmodel.estimate.workload import bind_phase, read_workloads, weight_shape
 from costmodel.options import DEFAULT_PHASES
 from costmodel.search import explore
 from costmodel.search.explore import arrays, designs, dominates, search
-from costmodel.search.levels import beside, solve, within
+from costmodel.search.levels import solve, within
 from costmodel.search.page import page
 from costmodel.search.products import (
     NoRoomError,
@@ -219,7 +219,7 @@ def test_what_is_found_is_what_the_engine_says(flow: str) -> None:
         for best in search_together(problems):
             exact, energy = 0, 0.0
             for number, gemm in enumerate(gemms):
-                plan = Holding(beside(best.holdings[0].tile, number == 0), best.holdings[0].order)
+                plan = best.holdings[0].turned(number == 0)
                 found = cost(gemm, hardware, load_dataflow(flow), scheme, plan=(plan,))
                 exact += found.latency - lag
                 energy += sum(found.energy.values())

@@ -231,8 +231,7 @@ class Partition:
         bias = self.constants.get(node.input[2]) if len(node.input) > 2 else np.zeros(1)
         if node.op_type not in ("Gemm", "MatMul") or not plain or turned[0] or bias is None:
             return None
-        first = self.shapes.get(node.input[0], self._shape(node.input[0]))
-        second = self.shapes.get(node.input[1], self._shape(node.input[1]))
+        first, second = map(self._shape, node.input[:2])
         if min(len(first), len(second)) < 2 or 0 in (*first, *second):
             return None
         weights = self.constants.get(node.input[1])
@@ -246,7 +245,9 @@ class Partition:
         return DeviceProduct(node, first[-2], first[-1], second[-1], count, None, bias)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.constants[name].shape) if name in self.constants else ()
+        """Return the shape of a computed or constant tensor; () for an unknown one."""
+        tensor = self.tensors.get(name, self.constants.get(name))
+        return () if tensor is None else tensor.shape
 
     def _pooling(self, node: Any) -> DeviceLayer | None:
         kernel = next(list(a.ints) for a in node.attribute if a.name == "kernel_shape")
@@ -275,7 +276,7 @@ class Partition:
         if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
             return 0
         results = int(np.prod(self.shapes.get(node.output[0], (0,))))
-        given, weight = (self.shapes.get(name, self._shape(name)) for name in node.input[:2])
+        given, weight = map(self._shape, node.input[:2])
         if node.op_type == "ConvTranspose":
             return int(np.prod(given) * np.prod(weight[1:]))
         if node.op_type == "Conv":

@@ -14,12 +14,11 @@ import numpy as np
 
 from accelerator.device import Device
 from accelerator.layer import EXACT, Int8, Int32, Pooling, Requantisation
-from accelerator.model import lowered
+from accelerator.model import MOST, lowered
 from accelerator.pictures.partition import DeviceLayer, Floats
 from accelerator.pooling import pool
 from accelerator.program import Program
 
-MOST = 127
 MOST_SHIFT = 24  # of a channel's sums
 MOST_ADDEND = 29  # bits of a channel's addend
 

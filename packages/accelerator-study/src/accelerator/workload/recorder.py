@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from costmodel.estimate.trace import ATTENTION
 from groundwork.files import atomic_write_json
 
-ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
 BOOKKEEPING = ("vm.builtin.", "shape_func")
 
 Shape = tuple[int, ...] | None

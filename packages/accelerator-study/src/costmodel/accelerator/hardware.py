@@ -117,9 +117,7 @@ def hardware_from(table: TomlTable) -> Hardware:
     """
     table.only(["schema", "name", "description", "clock", "array", "energy", "level", "link"])
     array, energy = table.table("array"), table.table("energy")
-    clock = table.quantity("clock", settings.FREQUENCIES)
-    if clock <= 0:
-        raise table.error("clock", "'clock' must be positive")
+    clock = table.positive("clock", settings.FREQUENCIES)
     energy.only(["mac", "register"])
     return Hardware(
         name=table.get("name", str),
@@ -200,7 +198,7 @@ def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
     if split and (size is None or 8 * sum(split) > size):
         problem = f"the parts of 'split' do not fit a 'size' of {part.values['size']!r}"
         raise part.error("split", problem, "their sum must be at most 'size', in bytes")
-    rates = {**settings.PER_CYCLE, **{u: f / clock for u, f in settings.PER_SECOND.items()}}
+    rates = settings.rates(clock)
     read, write = (_pair(part, kind, "bandwidth", rates) for kind in ("read", "write"))
     if min(read, write) <= 0:
         raise part.error("bandwidth", "a bandwidth must be positive")

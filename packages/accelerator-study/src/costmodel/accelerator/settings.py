@@ -28,6 +28,11 @@ PER_CYCLE = {"bit/cycle": 1.0, "B/cycle": 8.0}
 PER_SECOND = {"GB/s": 8e9, "MB/s": 8e6, "Gbit/s": 1e9}
 
 
+def rates(clock: float) -> dict[str, float]:
+    """Return the units of bandwidths in bits a cycle, at a clock in Hz."""
+    return {**PER_CYCLE, **{unit: factor / clock for unit, factor in PER_SECOND.items()}}
+
+
 @dataclass(frozen=True)
 class TomlTable:
     """A TOML table with the name and the lines of its file."""
@@ -101,6 +106,13 @@ class TomlTable:
         if not isfinite(value * units[unit]):
             raise self.error(key, f"{key!r} is {raw!r}, which is too large")
         return value * units[unit]
+
+    def positive(self, key: str, units: Mapping[str, float]) -> float:
+        """Return a quantity above 0, or raise CostError."""
+        value = self.quantity(key, units)
+        if value <= 0:
+            raise self.error(key, f"{key!r} must be positive")
+        return value
 
     def bits(self, key: str, default: int, least: int, most: int) -> int:
         """Return a width, a whole number from ``least`` to ``most``, or raise CostError."""

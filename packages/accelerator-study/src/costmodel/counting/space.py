@@ -117,4 +117,3 @@ class OutsideArrayError(Exception):
 
     def __init__(self, axis: int, low: int, high: int, extent: int) -> None:
         super().__init__(f"PE coordinate {axis} runs from {low} to {high}, the array has {extent}")
-        self.axis = axis

@@ -17,7 +17,14 @@ from costmodel.counting.extrapolation import period
 from costmodel.errors import CostError
 from costmodel.estimate.array import OUTPUT, Region, TileCounts, on_array, widths_of
 from costmodel.estimate.pipeline import State, duration, steps
-from costmodel.estimate.product import Gemm, GemmCost, Role, Traffic, effective_scheme
+from costmodel.estimate.product import (
+    Gemm,
+    GemmCost,
+    Role,
+    Traffic,
+    effective_scheme,
+    pe_energies,
+)
 from costmodel.estimate.tiling import (
     LARGER,
     BufferTile,
@@ -138,12 +145,10 @@ class _Case:
             order = _tile_order(self.bound)
             holding = choose((m, n, k), order, self.scheme, levels, self._passes())
         else:
-            context, width = (n, k) if self.gemm.role is Role.SCORES else (k, n)
-            blocks = attention_holding(m, context, width, self.scheme, level)
             scores = self.gemm.role is Role.SCORES
-            holding = blocks and Holding(
-                BufferTile(blocks[0], *((blocks[1], width) if scores else (width, blocks[1])))
-            )
+            context, width = (n, k) if scores else (k, n)
+            blocks = attention_holding(m, context, width, self.scheme, level)
+            holding = blocks and Holding(BufferTile(*blocks, width)).turned(scores)
         if holding is None:
             name = f"{self.hardware.name}: no tile of {self.gemm.name}"
             raise CostError(f"{name} fits {level.name}", remedy=LARGER)
@@ -231,15 +236,10 @@ class _Case:
         return entering + scheme.scales_of_sums * gemm.batch * gemm.m * gemm.n
 
     def _energy(self, rescales: int, moved: Sequence[MovedBits]) -> dict[str, float]:
-        """Return pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
-        hardware, width = self.hardware, self.scheme.compute
-        energies = {
-            "mac": self.gemm.macs * hardware.mac(width),
-            "register": self.gemm.macs
-            * (2 * width + 2 * self.scheme.accumulator)
-            * hardware.register_energy,
-            "rescale": rescales * hardware.mac(FLOAT16.activation),
-        }
+        """Return pJ by part."""
+        hardware = self.hardware
+        energies = pe_energies(self.gemm, hardware, self.scheme)
+        energies["rescale"] = rescales * hardware.mac(FLOAT16.activation)
         for level, inside, outside in with_outside(hardware, moved):
             energies[level.name] = memory_energy(level, inside, outside)
         return energies

@@ -23,7 +23,7 @@ import numpy as np
 
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
-from costmodel.estimate.tiling import DIMENSIONS, Holding
+from costmodel.estimate.tiling import Holding
 from costmodel.estimate.transfer import MovedBits
 
 Count = Any  # a numpy array of int64, kinds x mappings
@@ -78,9 +78,7 @@ class Steps:
 
 def steps(region: State, holding: Holding, scheme: Scheme, on_chip: frozenset[str]) -> Steps:
     """Return the steps of a region, which is a product or a tile of an outer memory."""
-    sides = [np.array([getattr(holding.tile, d)]) for d in DIMENSIONS]
-    orders = np.array([[DIMENSIONS.index(d)] for d in holding.order])
-    return many_steps(region, sides, orders, scheme, on_chip)
+    return many_steps(region, *holding.arrays(), scheme, on_chip)
 
 
 def many_steps(

@@ -171,6 +171,15 @@ class GemmCost:
         return max(busy, key=lambda name: busy[name])
 
 
+def pe_energies(gemm: Gemm, hardware: Hardware, scheme: Scheme) -> dict[str, float]:
+    """Return the pJ in the PEs; a MAC reads A, B and a sum beside its PE and writes the sum."""
+    bits = 2 * scheme.compute + 2 * scheme.accumulator
+    return {
+        "mac": gemm.macs * hardware.mac(scheme.compute),
+        "register": gemm.macs * bits * hardware.register_energy,
+    }
+
+
 def effective_scheme(gemm: Gemm, scheme: Scheme) -> Scheme:
     """Return a product's scheme: the cache's for attention; without a weight, at least FLOAT16."""
     if gemm.role is not Role.PRODUCT:

@@ -42,6 +42,16 @@ class Holding:
         """Return tile and order as plain data."""
         return {"tile": list(self.tile), "order": list(self.order)}
 
+    def turned(self, lead: bool) -> Holding:
+        """Return the tile of attention's second product: N and K exchanged, unless ``lead``."""
+        m, n, k = self.tile
+        return self if lead else Holding(BufferTile(m, k, n), self.order)
+
+    def arrays(self) -> tuple[tuple[Count, Count, Count], Count]:
+        """Return the sides of the tile, and the dimensions of the loops, as arrays of a mapping."""
+        m, n, k = (np.array([side]) for side in self.tile)
+        return (m, n, k), np.array([[DIMENSIONS.index(d)] for d in self.order])
+
 
 def room(m: Count, n: Count, k: Count, scheme: Scheme, level: Level) -> tuple[Count, Count, Count]:
     """Return the bits of a tile's A, B and C; A and B count twice if the memory fetches ahead."""

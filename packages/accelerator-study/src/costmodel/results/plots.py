@@ -29,27 +29,21 @@ STYLE = {
 }
 
 
-Draw = Callable[[Sequence[PhaseCost]], Any]
-
-
 def draw_all(folder: Path, results: Sequence[PhaseCost]) -> None:
     """Write the figures that the results allow: the decode's needs several contexts."""
-    save(folder / "roofline.png", roofline, results)
-    save(folder / "latency.png", latency, results)
+    save(folder / "roofline.png", lambda: roofline(results))
+    save(folder / "latency.png", lambda: latency(results))
     if len({r.phase.name for r in results if "decode" in r.phase.name}) > 1:
-        save(folder / "decode_bandwidth.png", decode_bandwidth, results)
+        save(folder / "decode_bandwidth.png", lambda: decode_bandwidth(results))
 
 
-def save(path: Path, draw: Draw, results: Sequence[PhaseCost]) -> None:
-    """Write a figure as PNG; equal results give equal bytes.
+def save(path: Path, draw: Callable[[], Any]) -> None:
+    """Write the figure that ``draw`` returns as PNG, and make the file's folder.
 
-    Args:
-        path: of the file; the function makes its folder.
-        draw: returns the figure.
-        results: to draw.
+    Equal figures give equal bytes.
     """
     with plt.rc_context(STYLE), atomic_path(path) as scratch:
-        figure = draw(results)
+        figure = draw()
         figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None})
         plt.close(figure)
 

@@ -24,7 +24,7 @@ from costmodel.estimate.model import item_scheme, other_work, phase_cost, produc
 from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import LARGER, Holding
 from costmodel.estimate.workload import Item, Phase
-from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
+from costmodel.search.levels import BUFFER_AND_MEMORY, solve
 from costmodel.search.products import (
     NoRoomError,
     Problem,
@@ -294,7 +294,7 @@ def _problem(
 
 def _plans(items: Sequence[Item], best: Solution) -> Plans:
     return {
-        product_key(item): tuple(Holding(beside(h.tile, n == 0), h.order) for h in best.holdings)
+        product_key(item): tuple(held.turned(n == 0) for held in best.holdings)
         for n, item in enumerate(items)
     }
 

@@ -21,11 +21,6 @@ L2_GAP = 1e-2
 BUFFER_AND_MEMORY = 2  # levels without an L2
 
 
-def beside(tile: BufferTile, lead: bool) -> BufferTile:
-    """Return the tile of attention's second product, with N and K exchanged, unless ``lead``."""
-    return tile if lead else BufferTile(tile.m, tile.k, tile.n)
-
-
 def solve(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
     """Return the fastest and the most frugal mapping of products that share their tiles.
 
@@ -98,22 +93,19 @@ def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator
     close = replace(lead.hardware, levels=(buffer, level))
     parts = []
     for problem in problems:
-        tile = beside(held.tile, problem is lead)
+        tile = held.turned(problem is lead).tile
         gemm = replace(problem.gemm, **tile._asdict(), batch=1)
         parts.append(replace(problem, gemm=gemm, hardware=close, widest=0))
     for inner in solve(tuple(parts)):
         cycles, energy = 0.0, 0.0
         for problem, part in zip(problems, parts, strict=True):
             gemm, first = problem.gemm, part is parts[0]
-            outer = Holding(beside(held.tile, first), held.order)
-            tile_in_buffer = replace(inner.holdings[0], tile=beside(inner.holdings[0].tile, first))
-            sides = turned([np.array([s]) for s in tile_in_buffer.tile], True)
-            order = np.array([[DIMENSIONS.index(d)] for d in tile_in_buffer.order])
+            outer, tile_in_buffer = held.turned(first), inner.holdings[0].turned(first)
             whole = (gemm.m, gemm.n, gemm.k, True, True)
             listed = steps(whole, outer, problem.scheme, gemm.on_chip)
             work = np.zeros(listed.times.shape)
             for state, kinds in listed.states().items():
-                work[kinds] = part.simulate(sides, order, state)[0]
+                work[kinds] = part.simulate(*tile_in_buffer.arrays(), state)[0]
                 times = gemm.batch * int(listed.times[kinds].sum())
                 energy += times * part.moving_energy(tile_in_buffer, state)
             both = level.double_buffered

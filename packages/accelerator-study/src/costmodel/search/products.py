@@ -26,7 +26,7 @@ import numpy as np
 from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
 from costmodel.estimate.pipeline import Count, State, Steps, duration, many_steps, steps
-from costmodel.estimate.product import Gemm, Role
+from costmodel.estimate.product import Gemm, Role, pe_energies
 from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
@@ -264,10 +264,10 @@ class Problem:
 
     def fixed_energy(self) -> float:
         """Return the energy in pJ that is the same for all mappings."""
-        gemm, scheme, hardware = self.gemm, self.scheme, self.hardware
-        register = (2 * scheme.compute + 2 * scheme.accumulator) * hardware.register_energy
+        gemm, scheme = self.gemm, self.scheme
         scaled = scheme.scales_of_sums * gemm.batch * gemm.m * gemm.n
-        return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * self.rescale_energy
+        energies = pe_energies(gemm, self.hardware, scheme)
+        return sum(energies.values()) + scaled * self.rescale_energy
 
 
 def _along(array: Systolic, axis: int, size: Count) -> Count:

@@ -13,7 +13,14 @@ from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.transfer import Count
 
 Counts = tuple[Count, ...]
-FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
+# The dimension on the array's rows, on its columns, and the dimension that streams: M, N or K.
+_AXES = {
+    "output-stationary": (0, 1, 2),
+    "weight-stationary": (2, 1, 0),
+    "input-stationary": (0, 2, 1),
+}
+FLOWS = tuple(_AXES)
+_DEPTH = 2  # the place of K, along which a PE has its lanes
 
 
 @dataclass(frozen=True)
@@ -30,19 +37,23 @@ class Systolic:
     lanes: int = 1
     whole: bool = False
 
-    def passes(self, m: Count, n: Count, k: Count) -> tuple[Count, Count, Count]:
-        """Return the passes along M, N and K: 1 along the dimension that streams."""
-        deep = self.lanes * (self.rows if self.flow == FLOWS[1] else self.columns)
-        match self.flow:
-            case "output-stationary":
-                return -(-m // self.rows), -(-n // self.columns), 1
-            case "weight-stationary":
-                return 1, -(-n // self.columns), -(-k // deep)
-        return -(-m // self.rows), 1, -(-k // deep)
+    def grains(self) -> tuple[int, ...]:
+        """Return the extents of M, N and K of a pass; 1 for the dimension that streams."""
+        grains = [1, 1, 1]
+        for axis, size in zip(_AXES[self.flow], (self.rows, self.columns), strict=False):
+            grains[axis] = size * self.lanes if axis == _DEPTH else size
+        return tuple(grains)
 
-    def cycles(self, m: Count, n: Count, k: Count) -> Count:
-        """Return the cycles of a tile: every pass with its skew and its loads."""
-        return self.total_cycles((m, n, k), (1, 1, 1), self.passes(m, n, k), -(-k // self.lanes))
+    def passes(self, *extents: Count) -> Counts:
+        """Return the passes along M, N and K: 1 along the dimension that streams."""
+        *_, streaming = _AXES[self.flow]
+        pairs = enumerate(zip(extents, self.grains(), strict=True))
+        return tuple(1 if axis == streaming else -(-e // g) for axis, (e, g) in pairs)
+
+    def cycles(self, *extents: Count) -> Count:
+        """Return the cycles of a tile of M, N and K: every pass with its skew and its loads."""
+        depth = -(-extents[_DEPTH] // self.lanes)
+        return self.total_cycles(extents, (1, 1, 1), self.passes(*extents), depth)
 
     def total_cycles(self, extents: Counts, tiles: Counts, passes: Counts, depth: Count) -> Count:
         """Return the cycles of all tiles of a product, one after the other.
@@ -53,21 +64,17 @@ class Systolic:
             passes: along M, N and K, each a sum over the tiles of that dimension.
             depth: steps of ``lanes`` elements along K, a sum over the tiles of K.
         """
+        rows, columns, streaming = _AXES[self.flow]
         if self.whole:
             grains = zip(extents, passes, self.grains(), strict=True)
             extents = tuple(e if grain == 1 else p * grain for e, p, grain in grains)
-            depth = -(-extents[2] // self.lanes) if self.flow != FLOWS[0] else depth
-        (m, n, _), (down, across, deep) = extents, tiles
-        along_m, along_n, along_k = passes
-        match self.flow:
-            case "output-stationary":
-                skewed = along_m * along_n * (depth - 2 * deep)
-                return skewed + deep * (along_n * m + along_m * n)
-            case "weight-stationary":
-                skewed = along_n * along_k * (m + down * (self.rows - 2))
-                return skewed + down * (along_n * depth + along_k * n)
-        skewed = along_m * along_k * (n + across * (self.rows - 2))
-        return skewed + across * (along_k * m + along_m * depth)
+            depth = depth if streaming == _DEPTH else -(-extents[_DEPTH] // self.lanes)
+        steps = (*extents[:_DEPTH], depth)
+        # The sums stay in place where K streams; weights or values are loaded row by row.
+        beside = -2 if streaming == _DEPTH else self.rows - 2
+        skewed = passes[rows] * passes[columns] * (steps[streaming] + tiles[streaming] * beside)
+        skew = passes[columns] * steps[rows] + passes[rows] * steps[columns]
+        return skewed + tiles[streaming] * skew
 
     def port(self, m: Count, n: Count, k: Count, scheme: Scheme) -> tuple[Count, Count, Count]:
         """Return the bits of A and of B that enter for a tile, and visits of an element of C."""
@@ -77,12 +84,3 @@ class Systolic:
             scheme.weight_bits(k, n) * along_m,
             along_k,
         )
-
-    def grains(self) -> tuple[int, int, int]:
-        """Return the extents of M, N and K of a pass; 1 for the dimension that streams."""
-        match self.flow:
-            case "output-stationary":
-                return self.rows, self.columns, 1
-            case "weight-stationary":
-                return 1, self.columns, self.rows * self.lanes
-        return self.rows, 1, self.columns * self.lanes

@@ -131,7 +131,8 @@ def relative_error(output: NDArray[Any], wanted: NDArray[Any]) -> float:
         return float("inf")
     actual, reference = output.astype(np.float64), wanted.astype(np.float64)
     sizes = np.where(np.isfinite(reference), np.abs(reference), 0)
-    fills = sizes > NEAR_LIMIT * float(ml_dtypes.finfo(wanted.dtype).max)
+    limit = float(ml_dtypes.finfo(wanted.dtype).max)  # type: ignore[no-untyped-call]
+    fills = sizes > NEAR_LIMIT * limit
     far = max(LEAST_FILL, FAR_FROM_VALUES * sizes[~same & ~fills].max(initial=0))
     fills |= same & (sizes >= far)
     # An output of zeros has no scale: its error is absolute.

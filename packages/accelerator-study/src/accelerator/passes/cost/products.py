@@ -172,22 +172,16 @@ class FunctionWork:
         """Return the function's parameters from which an expression is computed."""
         roots = []
         for load in loads_in(self.inlined(expr)):
-            roots += [p for p in self.func.params if p.same_as(load.buffer) or same_buffer(p, load)]
+            roots += [p for p in self.func.params if same_buffer(p, load)]
         return roots
 
     def inlined(self, expr: Any, depth: int = 8) -> Any:
         """Return the expression with elementwise blocks inlined at loads of their results."""
         for load in loads_in(expr) if depth else []:
-            block = self.producers.get(load.buffer)
-            if block is None or any(int(v.iter_type) != SPATIAL for v in block[0].iter_vars):
-                continue
-            variables = block[1].indices
-            if all(isinstance(v, tirx.Var) for v in variables):
-                value = tirx.stmt_functor.substitute(
-                    tirx.Evaluate(block[1].value), dict(zip(variables, load.indices, strict=True))
-                ).value
-                expr = replaced(expr, load, value)
-                return self.inlined(expr, depth - 1)
+            producer = self.producers.get(load.buffer)
+            value = None if producer is None else _value_at(*producer, load.indices)
+            if value is not None:
+                return self.inlined(replaced(expr, load, value), depth - 1)
         return expr
 
     def traced(self, expr: Any, derived: Derived) -> Any:
@@ -202,17 +196,12 @@ class FunctionWork:
 
     def result_at(self, indices: Any) -> Any:
         """Return the function's result at an index; None if several, or not elementwise."""
-        results = [(b, s) for b, s in self.producers.values() if self._is_result(s)]
-        if len(results) != 1 or any(int(v.iter_type) != SPATIAL for v in results[0][0].iter_vars):
-            return None
-        store = results[0][1]
-        if not all(isinstance(v, tirx.Var) for v in store.indices):
-            return None
-        replaced = dict(zip(store.indices, indices, strict=True))
-        return tirx.stmt_functor.substitute(tirx.Evaluate(store.value), replaced).value
-
-    def _is_result(self, store: tirx.BufferStore) -> bool:
-        return any(same_buffer(p, store) for p in self.func.params)
+        results = [
+            (block, store)
+            for block, store in self.producers.values()
+            if any(same_buffer(p, store) for p in self.func.params)
+        ]
+        return _value_at(*results[0], indices) if len(results) == 1 else None
 
     def with_epilogue_scales(
         self, match: Match, a: Operand, b: Operand, m: list[Any], n: list[Any]
@@ -288,6 +277,16 @@ class FunctionWork:
             if any(gathers(x) for x in loads):
                 size = extent
         return size * bits_of(param.ty.dtype)
+
+
+def _value_at(block: tirx.SBlock, store: tirx.BufferStore, indices: Any) -> Any:
+    """Return the value that a block stores at an index; None if it is not elementwise."""
+    if any(int(v.iter_type) != SPATIAL for v in block.iter_vars):
+        return None
+    if not all(isinstance(v, tirx.Var) for v in store.indices):
+        return None
+    here = dict(zip(store.indices, indices, strict=True))
+    return tirx.stmt_functor.substitute(tirx.Evaluate(store.value), here).value
 
 
 def _summand(store: tirx.BufferStore) -> Any:
