@@ -60,7 +60,7 @@ def _tokens(calls: Sequence[Mapping[str, Any]]) -> int:
 def _sequences(call: Mapping[str, Any], section: str) -> int:
     """Return the sequences of an attention call: a decode has one token of each."""
     extents = _leading(call)
-    return extents[0] if len(extents) > 1 or "decode" in section else 1
+    return prod(extents[:1]) if len(extents) > 1 or "decode" in section else 1
 
 
 def _leading(call: Mapping[str, Any]) -> list[int]:
