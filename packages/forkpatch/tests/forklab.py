@@ -109,6 +109,10 @@ def git(folder: Path, *args: str, stdin: bytes = b"", **env: str) -> str:
     return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
+class Link(bytes):
+    """The target of a symbolic link."""
+
+
 @dataclass
 class Repo:
     """An upstream's git repository."""
@@ -132,10 +136,15 @@ class Repo:
     def _commit(self, files: Mapping[str, bytes | None], message: str) -> None:
         for name, data in files.items():
             target = self.path / name
-            if data is None:
+            if target.is_symlink() or data is None:
                 target.unlink()
+            if data is None:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(data, Link):
+                target.unlink(missing_ok=True)
+                target.symlink_to(os.fsdecode(data))
+                continue
             target.write_bytes(data)
             if name.endswith(".sh"):
                 target.chmod(0o755)

@@ -28,6 +28,8 @@ from enum import StrEnum
 from itertools import count
 from pathlib import Path
 
+from forklab import Link
+
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
@@ -38,10 +40,6 @@ from forkpatch.symbols.newbase import NewBase
 from forkpatch.tree.fork import PatchStep
 
 Files = Mapping[str, bytes]
-
-
-class Link(bytes):
-    """The target of a symbolic link."""
 
 
 @dataclass(frozen=True)

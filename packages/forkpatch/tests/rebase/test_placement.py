@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forklab import CORE, FILES, ForkLab, core, git
+from forklab import CORE, FILES, ForkLab, Link, core, git
 from misplaced import Placed, by_git, by_merge, by_verb, make_bench
 from misplacement import TONGUES, generated, named
 
@@ -109,6 +110,154 @@ def test_backport_that_upstream_edited_back_is_not(lab: ForkLab) -> None:
     backport(lab, {CORE_PATH: core(sub="a - b - 0")})
     (conflict,) = rebased(lab)["plan"]["conflicts"]
     assert conflict["kind"] == "conflict"
+
+
+LOOP = b"def f(xs):\n    log = print\n    for x in xs:\n        use(x)\n    return xs\n"
+WORK = b"    one(x)\n    two(x)\n    three(x)\n    four(x)\n    five(x)\n    six(x)\n"
+FIRST, SECOND = (b"int %s(int x)\n{\n%s}\n\n" % (name, WORK) for name in (b"first", b"second"))
+
+
+def more(function: bytes) -> bytes:
+    return function.replace(b"four(x)", b"four(x + 1)")
+
+
+def other(function: bytes) -> bytes:
+    return function.replace(b"four(x)", b"four(&x)")
+
+
+@pytest.mark.parametrize(
+    ("old", "patched", "steps"),
+    [
+        pytest.param(
+            LOOP,
+            LOOP.replace(b"use(x)\n", b"use(x)\n        log(xs)\n"),
+            [LOOP.replace(b"use(x)\n", b"use(x)\n    log(xs)\n")],
+            id="behind the loop",
+        ),
+        pytest.param(
+            b"a = 1\nnames = a b\nx = 1\n",
+            b"a = 1\nnames = ab c\nx = 1\n",
+            [b"a = 1\nnames = a bc\nx = 1\n"],
+            id="other words",
+        ),
+        pytest.param(
+            FIRST + SECOND,
+            more(FIRST) + SECOND,
+            [FIRST + more(SECOND), other(FIRST) + more(SECOND)],
+            id="in the twin",
+        ),
+        pytest.param(
+            FIRST + SECOND,
+            more(FIRST) + SECOND,
+            [SECOND + FIRST, more(SECOND) + FIRST, more(SECOND) + other(FIRST)],
+            id="in the twin, which has its place",
+        ),
+        pytest.param(None, b"a b\nc\nd\n", [b"ab\nc\nd\n"], id="in a file of other words"),
+    ],
+)
+def test_commit_with_the_patch_id_at_another_place_is_not_the_patch(
+    lab: ForkLab, old: bytes | None, patched: bytes, steps: list[bytes]
+) -> None:
+    path = "src/x.txt" if old is None else "src/x.c"
+    if old is not None:
+        grown(lab, {path: old})
+    lab.change("x.patch", {path: patched})
+    moves(lab, *({path: data} for data in steps))
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert (conflict["path"], conflict["kind"]) == (path, "conflict")
+
+
+@pytest.mark.parametrize("suffix", ["png", "js"])
+def test_added_file_with_lines_that_are_no_arguments_is_compared_with_added_files(
+    lab: ForkLab, suffix: str
+) -> None:
+    """A line with a NUL or of 200 KB cannot be given to git."""
+    first = b"\x89PNG one line \0\1" if suffix == "png" else b"x" * 200_000
+    data = first + b"\nanother line \0\nand a third line \0\n"
+    lab.change("icon.patch", {f"python/calc/icon.{suffix}": data})
+    moves(lab, {f"src/icon2.{suffix}": data})
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert conflict["detail"] == f"upstream adds src/icon2.{suffix}"
+
+
+OPS = "python/calc/ops.py"
+
+
+def test_added_file_that_git_takes_for_a_renamed_one_is_compared_with_the_patch(
+    lab: ForkLab,
+) -> None:
+    """Git merges the lines of the removed file into it: here, in another function."""
+    git(lab.repo.path, "config", "diff.renames", "false")
+    lab.change("move.patch", {CORE_PATH: None, OPS: core(sub="b - a")})
+    sub = CORE[CORE.index(b"def sub") : CORE.index(b"def mul")].rstrip() + b"\n"
+    moves(lab, {CORE_PATH: CORE.replace(b"def sub(", b"def neg(") + b"\n\n" + sub})
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert (conflict["path"], conflict["kind"]) == (OPS, "misplaced")
+    assert "other lines than the patch" in conflict["detail"]
+
+
+def test_renamed_file_is_compared_with_the_one_that_the_patch_renames(lab: ForkLab) -> None:
+    """Two files are equal, and git pairs the old and new names in another way than the patch."""
+    lines = b"".join(b"int v%d;\n" % number for number in range(9))
+    grown(lab, {"src/a.c": lines, "src/b.c": lines})
+    lab.change("move.patch", {"src/a.c": None, "src/b.c": None, "src/x.c": lines, "src/y.c": lines})
+    path = lab.patches / "move.patch"
+    pairs = re.findall(r"rename from (.*)\nrename to (.*)\n", path.read_text())
+    assert sorted(old for old, _ in pairs) == ["src/a.c", "src/b.c"]
+    swapped = str.maketrans({"x": "y", "y": "x"})
+    head, mark, diff = path.read_text().partition("diff --git")
+    path.write_text(head + mark + re.sub(r"src/[xy]", lambda at: at[0].translate(swapped), diff))
+    moves(lab, {"src/a.c": b"int more;\n" + lines})
+    assert {one["kind"] for one in rebased(lab)["plan"]["conflicts"]} == {"misplaced"}
+
+
+@pytest.mark.parametrize("side", ["patch", "upstream"])
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_link_to_a_folder_whose_files_are_gone_stops(
+    lab: ForkLab, side: str, *, is_renamed: bool
+) -> None:
+    files: dict[str, bytes | None] = {"src/v1/a.c": b"int a;\n" * 5, "src/v1/b.c": b"int b;\n" * 9}
+    grown(lab, {path: data for path, data in files.items() if data})
+    there = {path.replace("v1", "v2"): data for path, data in files.items()} if is_renamed else {}
+    gone, link = {**dict.fromkeys(files), **there}, {"src/latest": Link(b"v1")}
+    lab.change("x.patch", link if side == "patch" else gone)
+    moves(lab, gone if side == "patch" else link)
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert conflict["kind"] == "misplaced"
+    now = "renamed src/v1/a.c to src/v2/a.c" if is_renamed else "removed src/v1"
+    to = "upstream links src/latest to src/v1"
+    expected = f"upstream {now}, to which it links" if side == "patch" else to
+    assert conflict["detail"] == expected
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_link_to_a_folder_that_several_patches_empty_stops_at_the_last(
+    lab: ForkLab, *, is_text: bool
+) -> None:
+    """A binary file is merged by git alone."""
+    data = b"int a;\n" if is_text else b"\0"
+    grown(lab, {"src/v1/a": data, "src/v1/b": data + data})
+    lab.change("a.patch", {"src/v1/a": None})
+    lab.change("b.patch", {"src/v1/b": None})
+    moves(lab, {"src/latest": Link(b"v1")})
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert conflict["patch"] == "b.patch"
+    assert conflict["detail"] == "upstream links src/latest to src/v1"
+
+
+def test_link_that_never_had_a_target_does_not_stop(lab: ForkLab) -> None:
+    """A patch before it removes the target, on the old base, too."""
+    lab.change("gone.patch", {"src/run.c": None})
+    lab.change("link.patch", {"src/latest": Link(b"run.c")})
+    moves(lab, {"LICENSE": b"2\n"})
+    assert [one["outcome"] for one in rebased(lab)["patches"]] == ["clean", "clean"]
+
+
+def test_link_to_a_folder_with_a_file_that_is_left_does_not_stop(lab: ForkLab) -> None:
+    grown(lab, {"src/v1/a.c": b"int a;\n", "src/v1/b.c": b"int b;\n"})
+    lab.change("x.patch", {"src/latest": Link(b"v1"), "src/v1/b.c": None})
+    moves(lab, {"src/v1/a.c": None, "src/v1/c.c": b"int c;\n", "src/newest": Link(b"v1")})
+    assert [one["outcome"] for one in rebased(lab)["patches"]] == ["clean"]
 
 
 NEW = b"    return times(a, b)\n"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import write_commits
+from forkpatch.model.diffs import FileDiff
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import (
     classify,
@@ -28,8 +29,9 @@ from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete, merge_by_syntax
 from forkpatch.rebase.workspace import MERGED, Rebase
 from forkpatch.sources.history import UpstreamCommit
-from forkpatch.symbols.carrying import is_taken_back
-from forkpatch.symbols.placement import Misplacement
+from forkpatch.symbols.carrying import carry, is_taken_back
+from forkpatch.symbols.placement import Misplacement, rivalled
+from forkpatch.tree.fork import PatchStep
 
 
 def execute(rebase: Rebase) -> Rebase:
@@ -121,16 +123,30 @@ def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
         rebase.git.run(*show, *pair).stdout
         for pair in ((f"{step.original}^", step.original), (step.original, f"{step.original}^"))
     )
-    patch = rebase.patch(step.patch)
-    found = history.same_change(old.commit, new.commit, patch.paths, diff, reverse)
+    ours = next(one for one in rebase.old.steps() if one.patch.name == step.patch)
+    found = history.same_change(old.commit, new.commit, ours.patch.paths, diff, reverse)
     if found is None:
         return None
-    for item in patch.files:
+    for item in ours.patch.files:
         path = rebase.base.path_of(item.new or item.old or "")
         was = history.read(found.commit, item.new or "") or b""
-        if is_taken_back(item, was, rebase.base.read(path) or b""):
+        now = rebase.base.read(path) or b""
+        if not _is_done(ours, item, was) or is_taken_back(item, was, now):
             return None
     return found
+
+
+def _is_done(step: PatchStep, diff: FileDiff, was: bytes) -> bool:
+    """Return True if a file after an upstream commit has a patch's change, at its place.
+
+    The commit has the patch's patch-id, which ignores blanks and the lines' numbers.
+    """
+    if diff.new is None:
+        return True
+    if diff.new != diff.old or diff.binary:
+        return was == step.after[diff.new]
+    edits = carry(diff, step.before[diff.new], was, diff.new)
+    return edits.merged() == was and not rivalled(edits, step.after[diff.new], None)
 
 
 def _stop(rebase: Rebase, conflicts: tuple[Conflict, ...]) -> Rebase:

@@ -13,7 +13,7 @@ is not as forecast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -97,15 +97,24 @@ class Move:
                 old = self.step.before[diff.old], self.step.after[diff.new]
                 yield FileMove(diff, path, old, (self.here[path], self.after.get(now, b"")))
 
-    def file_errors(self, base: NewBase) -> Iterator[tuple[str, Misplacement]]:
+    def file_errors(
+        self, base: NewBase, paths: Collection[str]
+    ) -> Iterator[tuple[str, Misplacement]]:
         """Yield path and message for each change beyond edits that may be at a wrong place.
 
         Upstream may have moved a file, link to it, or add the same file or lines elsewhere.
+        ``paths`` are the files of the tree before the merge.
         """
         expected = set()
         for diff in self.step.patch.files:
             path = _path_in(self.here, diff.old, base) if diff.old else diff.new or ""
             expected |= {path, diff.new or path}
+            given = self._given(diff, path)
+            now = path if diff.new == diff.old else diff.new or path
+            if given is not None and self.after.get(now, given) != given:
+                what = "the merge gives it other lines than the patch: git takes it for renamed"
+                yield now, Misplacement(MODULE, what)
+                continue
             if diff.old is None:
                 data = self.step.after[path]
                 is_same = self.here.get(path) == data
@@ -127,26 +136,45 @@ class Move:
             for other, row in islice((at for run in runs for at in base.standing(run, path)), 1):
                 what = f"upstream adds the same lines to {other}, at line {row + 1}"
                 yield path, Misplacement(MODULE, what)
-        yield from self._broken_links(base)
+        yield from self._broken_links(base, paths)
         for path in self._changed():
             if path not in expected and not self._is_followed(path):
                 yield path, Misplacement(MODULE, "the merge changes it, and the patch does not")
 
-    def _broken_links(self, base: NewBase) -> Iterator[tuple[str, Misplacement]]:
-        """Yield path and message for each new link of one side to a file that the other removes."""
+    def _given(self, diff: FileDiff, path: str) -> bytes | None:
+        """Return the content that a patch gives a file as a whole; None for edits of lines.
+
+        Git may merge another file's change into it, as if one of both were the other, renamed.
+        """
+        if diff.new is None:
+            return None
+        if diff.old is None or diff.copied or diff.binary:
+            return self.step.after[diff.new]
+        return None if diff.hunks else self.here.get(path)
+
+    def _broken_links(
+        self, base: NewBase, paths: Collection[str]
+    ) -> Iterator[tuple[str, Misplacement]]:
+        """Yield path and message for each new link of one side to what the other side removes.
+
+        The target may be a file, or a folder of which no file is left.
+        """
         files = self.step.patch.files
         links = [file.new for file in files if SYMLINK_MODE in (file.new_mode, file.mode)]
-        ours = {path: self.step.after[path] for path in links if path}
-        gone = base.old.keys() - base.new.keys() - self.after.keys() if ours else set[str]()
-        for path, data in ours.items():
-            if (target := target_of(path, data)) in gone:
-                now = base.renames.get(target)
-                what = f"renamed {target} to {now}" if now else f"removed {target}"
-                yield path, Misplacement(MODULE, f"upstream {what}, to which it links")
         removed = {file.old for file in files if file.old and file.old not in self.after}
-        for path, target in base.links.items() if removed else ():
-            if target in removed:
-                yield target, Misplacement(MODULE, f"upstream links {path} to it")
+        theirs = base.links.items() if removed else ()
+        left = {*paths} - removed | self.after.keys() if links or theirs else set[str]()
+        for path in filter(None, links):
+            target = target_of(path, self.step.after[path])
+            was = _first_at(target, base.old)
+            if was and not _first_at(target, base.new) and not _first_at(target, left):
+                now = base.renames.get(was)
+                what = f"renamed {was} to {now}" if now else f"removed {target}"
+                yield path, Misplacement(MODULE, f"upstream {what}, to which it links")
+        for path, target in theirs:
+            was = _first_at(target, sorted(removed))
+            if was and not _first_at(target, left):
+                yield was, Misplacement(MODULE, f"upstream links {path} to {target}")
 
     def _changed(self) -> list[str]:
         paths = sorted({*self.here, *self.after})
@@ -165,9 +193,16 @@ def _path_in(here: Mapping[str, bytes], path: str, base: NewBase) -> str:
     return path if path in here else base.renames.get(path, path)
 
 
-def _misplacements(move: Move, base: NewBase) -> list[tuple[str, Misplacement]]:
+def _first_at(target: str, paths: Iterable[str]) -> str:
+    """Return the first path that is ``target`` or is below it; empty without such a path."""
+    return next((path for path in paths if path == target or path.startswith(f"{target}/")), "")
+
+
+def _misplacements(
+    move: Move, base: NewBase, paths: Collection[str]
+) -> list[tuple[str, Misplacement]]:
     """Return path and message for each change of a merge that may be at a wrong place."""
-    errors = list(move.file_errors(base))
+    errors = list(move.file_errors(base, paths))
     for item in move.files(base):
         args = item.diff, item.old, item.new, item.path
         errors += [(item.path, error) for error in misplaced(*args, elsewhere=base)]
@@ -205,7 +240,7 @@ def merge_patches(
             move = _merged(git, tree, *batch[len(merged)], base)
             if move is None:
                 return Merges(moves, [])
-            if errors := _misplacements(move, base):
+            if errors := _misplacements(move, base, list_tree(git, tree)):
                 return Merges(moves, errors)
             moves.append(move)
             tree = move.tree
@@ -222,7 +257,8 @@ def _forecasts(
         forecast = onto.forecast(step)
         if forecast is None:
             break
-        errors = list(Move(step, "", "", forecast.here, forecast.after).file_errors(base))
+        move = Move(step, "", "", forecast.here, forecast.after)
+        errors = list(move.file_errors(base, onto.paths))
         for path, edits in forecast.edits.items():
             wrong = rivalled(edits, step.after[path], base)
             errors += [(path, error) for error in wrong]
@@ -344,6 +380,11 @@ class Onto:
             for path in edited
             if path in diffs
         }
+
+    @property
+    def paths(self) -> Collection[str]:
+        """The files of the tree."""
+        return self._modes.keys()
 
     def forecast(self, step: PatchStep) -> Forecast | None:
         """Return the merge of a patch; None when only git can merge it."""

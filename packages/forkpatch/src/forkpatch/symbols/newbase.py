@@ -18,6 +18,7 @@ from forkpatch.symbols.outline import MODULE, Symbol, bare_name, outline
 from forkpatch.symbols.text import plain, said, says_something, text
 
 _SHORT = 3  # lines of a text that many files have, such as an empty ``__init__.py``
+_LONGEST = 100_000  # bytes of a line that is searched; Linux takes arguments of 128 KB
 _LIKE = 2 / 3  # share of a file's lines in a file that is like it
 # Suffixes of files that share the names of functions, and the head of such a function.
 _SHARING = (".c", ".go")
@@ -96,8 +97,15 @@ class NewBase:
         return [other for other in found if other not in self._old_paths]
 
     def _known(self, suffix: str, *lines: bytes) -> list[str]:
-        """Return the text files of the old tree with a suffix that have one of some lines."""
-        words = (word for line in lines for word in ("-e", line.decode("utf-8", "surrogateescape")))
+        """Return the text files of the old tree with a suffix that have one of some lines.
+
+        Lines that cannot be an argument of a command are left out.
+        """
+        usable = [line for line in lines if b"\0" not in line and len(line) < _LONGEST]
+        if not usable:
+            return []
+        texts = (line.decode("utf-8", "surrogateescape") for line in usable)
+        words = (word for line in texts for word in ("-e", line))
         place = self.trees[0], "--", f"*{escape(suffix)}"
         done = self._git.run("grep", "-lzIF", *words, *place, ok=(0, 1))
         found = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
