@@ -45,8 +45,8 @@ def _conflict(rebase: Rebase, name: str, path: str, stages: Container[str]) -> C
 def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
     """Yield first and last line of each of git's conflicts in a file."""
     file = rebase.tree / path
-    first = 0
-    for number, line in enumerate(split_lines(file.read_bytes()) if file.is_file() else [], 1):
+    first, is_text = 0, file.is_file() and not file.is_symlink()
+    for number, line in enumerate(split_lines(file.read_bytes()) if is_text else [], 1):
         if line.startswith(b"<<<<<<< "):
             first = number
         elif line.startswith(b">>>>>>> ") and first:
