@@ -444,6 +444,41 @@ def test_an_abandoned_rebase_takes_its_version_out_of_the_lock(one: ForkLab) -> 
     assert (one.root / "VERSIONS.lock").read_bytes() == pinned + b"# later\n"
 
 
+def test_lock_is_as_before_if_the_rebase_cannot_start(one: ForkLab) -> None:
+    git(one.repo.path, "checkout", "-q", "--detach", "v1.0")
+    commit = one.repo.commit({"LICENSE": b"2\n"}, "2.0")
+    before = (one.root / "VERSIONS.lock").read_bytes()
+    refused = one.run("rebase", "calc", "main", "--commit", commit, "--existing", "keep")
+    assert refused.code == 2 and "calc main has no series yet" in refused.err
+    assert "added" not in refused.out
+    assert (one.root / "VERSIONS.lock").read_bytes() == before
+    one.ok("rebase", "calc", "main", "--commit", commit)
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_abort_takes_back_the_release_of_a_rebase_that_cannot_finish(
+    one: ForkLab, *, is_pinned: bool
+) -> None:
+    git(one.repo.path, "checkout", "-q", "--detach", "v1.0")
+    one.repo.commit({CORE_PATH: core(sub="a - b - 0")}, "2.0")
+    git(one.repo.path, "tag", "v2.0")
+    if is_pinned:
+        one.ok("lock", "--add", "calc=2.0")
+    (one.overlays / "src").mkdir(parents=True)
+    (one.overlays / "src/new.c").write_text("int x;\n")
+    before = (one.root / "VERSIONS.lock").read_bytes()
+    assert one.run("rebase", "calc", "2.0").code == 1
+    tree = one.root / ".work/rebase/calc/tree"
+    (tree / CORE_PATH).write_bytes(core(sub="b - a - 0"))
+    (tree / "src/new.c").write_text("int y;\n")
+    for _ in range(2):  # the second one finds the release
+        refused = one.run("rebase", "calc", "--continue")
+        assert refused.code == 2 and "new.c collides with the patch turn.patch" in refused.err
+    assert (one.root / "VERSIONS.lock").read_bytes() != before
+    assert "everything is as before" in one.ok("rebase", "calc", "--abort").out
+    assert (one.root / "VERSIONS.lock").read_bytes() == before
+
+
 def test_first_line_of_a_rebase_says_from_where_to_where(one: ForkLab) -> None:
     upstream_moves(one, {"LICENSE": b"2\n"})
     first = one.ok("rebase", "calc", "2.0").out.splitlines()[0]

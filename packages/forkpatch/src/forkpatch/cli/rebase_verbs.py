@@ -45,31 +45,45 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
                 else resolution.resolve(current, options.accept)
             )
     else:
-        if not options.version:
-            raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
-        if options.from_:
-            old = fork.lock.upstream(name, options.from_)
-        else:
-            old = _newest_series(fork, name, options.version) or upstream_of(fork, None, name)[1]
-        _check_exported(fork, old)
-        lock_before = fork.settings.lock.read_bytes()
-        fork = _pinned(fork, old, options, chosen)
-        new = fork.lock.upstream(name, options.version)
-        existing = Existing(options.existing) if options.existing else None
-        current = workspace.start(fork, old, new, chosen, existing)
-        workspace.keep_lock(current, lock_before)
-        say(_route(fork, old, new, chosen=bool(options.from_)))
+        current = _started(fork, options, chosen)
     with workspace.at_work(current):
         current = execute.execute(current)
     if current.plan.conflicts:
         _say_stopped(current)
         return {"plan": current.plan, "tree": current.tree}, 1
-    release = _released(fork, current.new)  # before the plan's removal, for a killed run
+    release = _released(current)  # before the plan's removal, for a killed run
     report = result.finish(current)
     kept = fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"
     write_report(str(kept), report)
     _say_rebased(report, release)
     return report, 0
+
+
+def _started(fork: Fork, options: argparse.Namespace, chosen: SourceOptions) -> workspace.Rebase:
+    """Start a rebase; if it cannot start, take the version that it pinned out of the lock."""
+    name = options.upstream
+    if not options.version:
+        raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
+    if options.from_:
+        old = fork.lock.upstream(name, options.from_)
+    else:
+        old = _newest_series(fork, name, options.version) or upstream_of(fork, None, name)[1]
+    _check_exported(fork, old)
+    lock, existing = fork.settings.lock, options.existing and Existing(options.existing)
+    before = lock.read_bytes()
+    try:
+        pinned = _pinned(fork, old, options, chosen)
+        new = pinned.lock.upstream(name, options.version)
+        current = workspace.start(pinned, old, new, chosen, existing)
+        workspace.keep_lock(current, before)
+    except BaseException:
+        if lock.read_bytes() != before:
+            atomic_write(lock, before)
+        raise
+    if pinned is not fork:
+        say(f"{lock.name}: {new} added, commit {new.commit[:12]}")
+    say(_route(pinned, old, new, chosen=bool(options.from_)))
+    return current
 
 
 def _check_exported(fork: Fork, old: Upstream) -> None:
@@ -117,21 +131,19 @@ def _pinned(fork: Fork, old: Upstream, options: argparse.Namespace, chosen: Sour
     from forkpatch.pins.refresh import pin_version  # noqa: PLC0415
 
     wanted = NewVersion(options.version, options.tag or "", options.commit or "")
-    fork = pin_version(fork, old, wanted, chosen)
-    new = fork.lock.upstream(old.name, options.version)
-    say(f"{fork.settings.lock.name}: {new} added, commit {new.commit[:12]}")
-    return fork
+    return pin_version(fork, old, wanted, chosen)
 
 
-def _released(fork: Fork, new: Upstream) -> str:
-    """Return the release that has a version; if there is none, add one to the lock."""
+def _released(current: workspace.Rebase) -> str:
+    """Return the release that has the new version; if there is none, add one to the lock."""
     from forkpatch.pins.lockfile import with_release  # noqa: PLC0415 - for this verb only
 
-    path = fork.settings.lock
-    before = path.read_text("utf-8")
-    text, release = with_release(before, fork.lock, new)
-    if text != before:
+    path = current.fork.settings.lock
+    before = path.read_bytes()
+    text, release = with_release(before.decode("utf-8"), current.fork.lock, current.new)
+    if text.encode("utf-8") != before:
         atomic_write(path, text)
+        workspace.keep_lock(current, before)
     return release
 
 
@@ -208,7 +220,7 @@ VERBS = (
         """
         UPSTREAM
         [VERSION]  the version to move to
-        --from VERSION  version to move from (default: the release's)
+        --from VERSION  version to move from (default: the newest older version with a series)
         --existing keep|replace  if VERSION has a series: keep it and add the missing patches, or
           replace it
         --tag TAG  tag of a VERSION to add

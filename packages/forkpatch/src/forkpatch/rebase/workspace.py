@@ -261,15 +261,20 @@ def at_work(rebase: Rebase) -> Iterator[None]:
 
 
 def keep_lock(rebase: Rebase, before: bytes) -> None:
-    """Keep the lock as it was before the rebase pinned its new version, for :func:`abort`."""
-    pinned = rebase.fork.settings.lock.read_bytes()
-    if pinned != before:
+    """Keep the lock as it was before the rebase wrote it, for :func:`abort`.
+
+    ``before`` is the lock before the last writing, which another one of the rebase may precede.
+    """
+    last, now = rebase.folder / _LOCK_PINNED, rebase.fork.settings.lock.read_bytes()
+    if now == before or (last.exists() and last.read_bytes() != before):
+        return  # nothing was written, or another program changed the lock in between
+    if not last.exists():
         atomic_write(rebase.folder / _LOCK_BEFORE, before)
-        atomic_write(rebase.folder / _LOCK_PINNED, pinned)
+    atomic_write(last, now)
 
 
 def abort(fork: Fork, name: str) -> str:
-    """Abandon a rebase, if any, and the version that it pinned; return what was done, or ""."""
+    """Abandon a rebase, if any, and what it wrote into the lock; return what was done, or ""."""
     folder, lock = rebase_folder(fork, name), fork.settings.lock
     if not folder.exists():
         return ""
