@@ -149,6 +149,84 @@ def test_overlays_of_both_sides(pair: ForkLab) -> None:
     assert code == 1 and "calc 1.0: overlays: " in said and "python/calc/made.py" in said
 
 
+def series(lab: ForkLab, branch: str, text: str) -> None:
+    """Write the series of a branch."""
+    git(lab.root, "checkout", "-q", branch)
+    (lab.patches / "series").write_text(text)
+    save(lab, "Series")
+    git(lab.root, "checkout", "-q", "mine")
+
+
+def test_overlay_that_one_side_makes_a_patch_is_no_collision(pair: ForkLab) -> None:
+    place = pair.overlays / "python/calc/new.py"
+    for branch in ("theirs", "mine"):
+        git(pair.root, "checkout", "-q", branch)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("A = 1\n")
+        if branch == "theirs":
+            save(pair, "Overlay")
+            git(pair.root, "branch", "-f", "mine")
+    place.unlink()
+    save(pair, "No overlay")
+    change(pair, "mine", "new.patch", {"python/calc/new.py": b"A = 1\n"})
+    change(pair, "theirs", "free.patch", {"LICENSE": b"ours\n"})
+    order = "turn.patch, new.patch, free.patch"
+    assert together(pair)[1].endswith(f"apply together\n  calc 1.0: {order}\n")
+    git(pair.root, "checkout", "-q", "theirs")
+    assert pair.run("check", "--together", "mine").code == 0
+
+
+def test_condition_of_one_side_is_merged_with_the_text_of_the_other(pair: ForkLab) -> None:
+    series(pair, "mine", "turn.patch [linux]\n")
+    change(pair, "theirs", "turn.patch", {CORE_PATH: core(sub="b - 1")})
+    assert together(pair)[0] == 0
+    series(pair, "theirs", "turn.patch [bsd]\n")
+    said = "calc 1.0: turn.patch: theirs has another condition of it\n"
+    assert together(pair) == (1, said)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_patch_that_needs_one_with_a_condition_of_the_other_side_is_a_conflict(
+    pair: ForkLab, *, named: bool
+) -> None:
+    series(pair, "mine", "turn.patch [linux]\n")
+    change(pair, "theirs", "again.patch", {CORE_PATH: core(sub="b - a - 1")})
+    if named:  # only what is built is checked
+        (pair.root / "pyproject.toml").write_text('[tool.forkpatch]\nwith = ["linux"]\n')
+        assert together(pair)[0] == 0
+        return
+    needs = "again.patch needs turn.patch [linux], which is left out with no option"
+    assert together(pair) == (1, f"calc 1.0: series: {needs}\n")
+
+
+def test_shared_patch_whose_lines_both_sides_move_is_placed_by_both(pair: ForkLab) -> None:
+    """The series of 2.0 has turn.patch of 1.0, behind a patch of its own on each side."""
+    git(pair.repo.path, "tag", "v2.0", "v1.0")
+    pair.ok("lock", "--add", "calc=2.0")
+    folder = pair.patches.parent / "2.0"
+    folder.mkdir()
+    (folder / "series").write_text("../1.0/turn.patch\n")
+    pair.ok("record")
+    save(pair, "2.0")
+    git(pair.root, "branch", "-f", "theirs")
+    inside = CORE.replace(b"    return a + b", b"    # the sum\n    return a + b")
+    for branch, data in {"mine": HEAD + CORE, "theirs": inside}.items():
+        git(pair.root, "checkout", "-q", branch)
+        git(pair.repo.path, "checkout", "-q", "--detach", "v1.0")
+        (folder / f"{branch}.patch").write_bytes(
+            pair.repo.patch({CORE_PATH: data}, message(branch))
+        )
+        (folder / "series").write_text(f"{branch}.patch\n../1.0/turn.patch\n")
+        pair.ok("record")
+        save(pair, branch)
+    git(pair.root, "checkout", "-q", "mine")
+    order = ["theirs.patch", "mine.patch", "turn.patch"]
+    assert together(pair)[1].endswith(f"calc 2.0: {', '.join(order)}\n")
+    git(pair.root, "merge", "-q", "-X", "ours", "theirs")
+    (folder / "series").write_text("theirs.patch\nmine.patch\n../1.0/turn.patch\n")
+    pair.ok("record")
+
+
 def test_what_cannot_be_compared_is_named(pair: ForkLab) -> None:
     done = pair.run("check", "--together", "nowhere")
     assert done.code == 2 and "is not in a git repository that has nowhere" in done.err

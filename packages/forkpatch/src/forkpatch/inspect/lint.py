@@ -41,7 +41,7 @@ from forkpatch.model.settings import Settings
 from forkpatch.safety import alike
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.shared import cached_tree, record_version, says_same
-from forkpatch.tree.apply import chosen_plan
+from forkpatch.tree.apply import chosen_patches, combinations
 from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, TreePlan
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
@@ -378,16 +378,16 @@ def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
 def _check_combinations(fork: Fork, plan: TreePlan, notes: list[str]) -> Iterator[LintFinding]:
     """Find combinations of options whose patches do not apply; note untested combinations."""
     series = fork.patch_folder(plan.upstream) / SERIES
-    named = [item.split() for item in fork.settings.combinations]
+    named = fork.settings.combinations
     options = sorted({item for patch in plan.patches for item in patch.condition.options})
     if len(options) > 1 and not named:
         notes.append(
             f"{plan.upstream}: each of {', '.join(options)} was tried by itself, and no"
             ' combination; name those that you build: with = ["ONE OTHER"] of [tool.forkpatch]'
         )
-    for chosen in named or [[], *([item] for item in options)]:
+    for chosen in combinations(plan.patches, named):
         try:
-            chosen_plan(plan, chosen)
+            chosen_patches(plan.weave, plan.patches, chosen)
         except PatchError as error:
             yield _unreadable(series, fork.settings.root, error, error.remedy)
 

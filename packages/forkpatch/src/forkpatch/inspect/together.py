@@ -10,20 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError
+from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
-from forkpatch.model.patchfile import SERIES, Patch
+from forkpatch.model.patchfile import SERIES, Condition, Patch
 from forkpatch.model.weave import Weave
 from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.obtain import SourceOptions
+from forkpatch.tree.apply import chosen_patches, combinations
 from forkpatch.tree.fork import Fork, PatchStep, TreePlan, fork_at, merge_base
 
 Order = tuple[str, ...]
+_State = TypeVar("_State", Condition, TreeFile)
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,20 @@ class _Side:
     steps: Mapping[str, PatchStep]
 
     def content(self, name: str) -> object:
-        """Return a patch's sha256, and lines if shared, to compare; None without that patch."""
+        """Return a patch's home and sha256, to compare; None without that patch."""
         patch = self.steps[name].patch if name in self.steps else None
-        return patch and (patch.sha256, patch.positions if patch.home else {})
+        return patch and (patch.home, patch.sha256)
+
+    @property
+    def conditions(self) -> dict[str, Condition]:
+        """The condition of each patch."""
+        return {name: step.patch.condition for name, step in self.steps.items()}
 
     @property
     def state(self) -> object:
-        """The :meth:`content` of each patch, in order, and the overlays, to compare with ``==``."""
-        return [(name, self.content(name)) for name in self.steps], self.plan.overlays
+        """The patches, in order, their conditions, and the overlays, to compare with ``==``."""
+        patches = [(name, self.content(name)) for name in self.steps]
+        return patches, self.conditions, self.plan.overlays
 
 
 def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
@@ -118,14 +128,16 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
             local = _side(fork, "the branch here", upstream, options)
             remote = _side(other_fork, branch, upstream, options)
             if local.state != old.state != remote.state != local.state:
-                orders[str(upstream)], new_clashes = _compare(old, local, remote)
+                named = fork.settings.combinations
+                orders[str(upstream)], new_clashes = _compare(old, local, remote, named)
                 clashes += new_clashes
     return Together(branch, base, orders, tuple(clashes), tuple(notes), tuple(missing))
 
 
 def _files(fork: Fork, upstream: Upstream) -> object:
     """Return a series' patches and overlays as they are stored, to compare with ``==``."""
-    patches = [(patch.name, patch.home, patch.sha256) for patch in fork.series(upstream)]
+    series = fork.series(upstream)
+    patches = [(patch.name, patch.home, patch.sha256, patch.condition) for patch in series]
     return patches, fork.overlays(upstream)
 
 
@@ -135,13 +147,19 @@ def _side(fork: Fork, whose: str, upstream: Upstream, options: SourceOptions) ->
     return _Side(whose, plan, {step.patch.name: step for step in plan.steps()})
 
 
-def _compare(old: _Side, local: _Side, remote: _Side) -> tuple[Order, list[Clash]]:
+def _compare(
+    old: _Side, local: _Side, remote: _Side, named: Sequence[str]
+) -> tuple[Order, list[Clash]]:
     """Return an order in which the patches of both sides apply; or the reasons against it.
 
-    A merge must give the same files whichever side comes first.
+    A merge must give the same files whichever side comes first. ``named`` are the combinations of
+    options to check.
     """
-    upstream = str(local.plan.upstream)
-    reasons = dict.fromkeys(_overlay_clashes(old, local, remote), f"{remote.whose} has another")
+    upstream, sides = str(local.plan.upstream), (old, local, remote)
+    overlays, other = _merged(*(side.plan.overlays for side in sides))
+    reasons = dict.fromkeys(other, f"{remote.whose} has another")
+    conditions, other = _merged(*(side.conditions for side in sides))
+    reasons |= dict.fromkeys(other, f"{remote.whose} has another condition of it")
     chosen: dict[str, _Side] = {}
     for name in {**local.steps, **remote.steps}:
         side, reason = _choose(name, old, local, remote)
@@ -164,8 +182,13 @@ def _compare(old: _Side, local: _Side, remote: _Side) -> tuple[Order, list[Clash
         reasons[SERIES] = "the files depend on the order"
     if reasons:
         return (), [Clash(upstream, what, why, conflict=True) for what, why in reasons.items()]
+    patches = {
+        name: (side.whose, replace(_placed(name, side, sides), condition=conditions[name]))
+        for name, side in chosen.items()
+    }
     clashes = [
-        _not_exact(local, remote, [(name, chosen[name]) for name in item]) for item in orders
+        _not_exact(local, remote, overlays, [patches[name] for name in order], named)
+        for order in orders
     ]
     fits = [order for order, clash in zip(orders, clashes, strict=True) if clash is None]
     return (fits[0], []) if fits else ((), [clash for clash in clashes[:1] if clash])
@@ -235,30 +258,72 @@ def _rivals(patch: Patch, old: _Side, other: _Side) -> str:
     return f", which {' and '.join(names)} changes too" if names else ""
 
 
-def _overlay_clashes(old: _Side, local: _Side, remote: _Side) -> Iterator[str]:
-    """Yield the overlays that both sides changed differently."""
-    was, current, new = (side.plan.overlays for side in (old, local, remote))
-    for path in sorted({*was, *current, *new}):
-        states = [overlays.get(path) for overlays in (was, current, new)]
-        if all(states.count(state) == 1 for state in states):
-            yield path
+def _merged(
+    was: Mapping[str, _State], local: Mapping[str, _State], remote: Mapping[str, _State]
+) -> tuple[dict[str, _State], list[str]]:
+    """Return what a merge of both sides has, by name; and the names that both changed differently.
+
+    A name that both changed differently has its local state.
+    """
+    merged, clashes = dict[str, _State](), list[str]()
+    for name in sorted({*was, *local, *remote}):
+        before, ours, theirs = (side.get(name) for side in (was, local, remote))
+        clashes += [name] if before != ours != theirs != before else []
+        state = theirs if ours == before else ours
+        if state is not None:
+            merged[name] = state
+    return merged, clashes
 
 
-def _not_exact(local: _Side, remote: _Side, patches: Sequence[tuple[str, _Side]]) -> Clash | None:
-    """Return the clash of overlays, or of the first patch file that does not apply; or None."""
+def _placed(name: str, side: _Side, sides: Sequence[_Side]) -> Patch:
+    """Return the patch that a merge takes from a side; a shared one at its lines after the merge.
+
+    ``sides``: old, local and remote. The patches before a shared patch move its lines on both.
+    """
+    patch = side.steps[name].patch
+    if not patch.home or len({one.content(name) for one in sides}) > 1:
+        return patch
+    starts = [one.steps[name].patch.positions for one in sides]
+    return patch.at(
+        {
+            path: tuple(
+                ours + theirs - before
+                for before, ours, theirs in zip(*(one[path] for one in starts), strict=True)
+            )
+            for path in patch.positions
+        }
+    )
+
+
+def _not_exact(
+    local: _Side,
+    remote: _Side,
+    overlays: Mapping[str, TreeFile],
+    patches: Sequence[tuple[str, Patch]],
+    named: Sequence[str],
+) -> Clash | None:
+    """Return the clash of overlays, or of the first patch file that does not apply; or None.
+
+    ``patches`` have the name of the side that each is from. At last, each combination of options is
+    checked: ``named``, or each option by itself.
+    """
     upstream, pristine = str(local.plan.upstream), local.plan.pristine
     base, modes = {**local.plan.base, **remote.plan.base}, pristine.modes
     weave = Weave(modes, base.__getitem__)
-    all_patches = [side.steps[name].patch for name, side in patches]
-    overlays = {**local.plan.overlays, **remote.plan.overlays}
+    series = [patch for _, patch in patches]
     try:
-        check_collisions(overlays, modes, all_patches, Path("overlays"), upstream)
+        check_collisions(overlays, modes, series, Path("overlays"), upstream)
     except ForkError as error:
         return Clash(upstream, "overlays", error.what, conflict=True)
-    for name, side in patches:
+    for whose, patch in patches:
         try:
-            weave.apply(side.steps[name].patch)
+            weave.apply(patch)
         except ForkError as error:
-            reason = f"the file of {side.whose} has other lines than it needs: {error.what}"
-            return Clash(upstream, name, reason, conflict=False)
+            reason = f"the file of {whose} has other lines than it needs: {error.what}"
+            return Clash(upstream, patch.name, reason, conflict=False)
+    try:
+        for chosen in combinations(series, named):
+            chosen_patches(weave, series, chosen)
+    except PatchError as error:
+        return Clash(upstream, SERIES, error.what, conflict=True)
     return None

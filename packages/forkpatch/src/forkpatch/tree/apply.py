@@ -15,7 +15,8 @@ from forkpatch.errors import ForkError, PatchError, UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import EVERY, read_entries
+from forkpatch.model.patchfile import EVERY, Patch, read_entries
+from forkpatch.model.weave import Weave
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
     SourceKind,
@@ -180,21 +181,22 @@ def _apply_upstream(
     check_placement(fork, plan)
     origin = "/".join(pristine.origins)
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
-    plan = chosen_plan(plan, chosen)
+    kept = chosen_patches(plan.weave, plan.patches, chosen)
+    plan = plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
     return replace(tree_of(upstream, folder, built, TreeState.APPLIED), left_out=left_out)
 
 
-def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
-    """Return the plan with only the patches whose conditions hold.
+def chosen_patches(weave: Weave, patches: Sequence[Patch], chosen: Sequence[str]) -> set[str]:
+    """Return the names of a weave's patches whose conditions hold with some options.
 
     Raises:
         PatchError: a patch needs a patch whose condition does not hold.
     """
-    kept = {patch.name: patch for patch in plan.patches if patch.condition.holds(chosen)}
+    kept = {patch.name: patch for patch in patches if patch.condition.holds(chosen)}
     for name, patch in kept.items():
-        if lacking := sorted(plan.weave.needs(name) - set(kept)):
-            needed = next(item for item in plan.patches if item.name == lacking[0])
+        if lacking := sorted(weave.needs(name) - set(kept)):
+            needed = next(item for item in patches if item.name == lacking[0])
             label = f"{name} {patch.condition}".rstrip()
             raise PatchError(
                 f"{label} needs {needed.name} {needed.condition}, which is left out with"
@@ -202,7 +204,13 @@ def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
                 remedy=f"in the series, give {name} a condition that holds only if that of"
                 f" {needed.name} does",
             )
-    return plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
+    return {*kept}
+
+
+def combinations(patches: Sequence[Patch], named: Sequence[str]) -> list[list[str]]:
+    """Return the combinations of options to check: ``named``, else none and each one by itself."""
+    options = sorted({item for patch in patches for item in patch.condition.options})
+    return [item.split() for item in named] or [[], *([item] for item in options)]
 
 
 def write_tree(
