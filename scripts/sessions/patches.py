@@ -30,10 +30,14 @@ def run_engine(session: nox.Session, *words: str) -> None:
 
 
 def refresh_locks(session: nox.Session) -> None:
-    """Rewrite VERSIONS.lock, uv.lock and bootstrap.txt; with ``--check``, compare them.
+    """Rewrite VERSIONS.lock, uv.lock and bootstrap.txt; packages get their newest versions.
+
+    With ``--check``, write nothing, and fail at a pin that differs, or if uv.lock does not fit
+    pyproject.toml, or bootstrap.txt does not fit uv.lock: nox's own error ends the session then.
 
     Raises:
-        nox.command.CommandFailed: ``--check`` finds a difference.
+        nox.command.CommandFailed: a pin in VERSIONS.lock differs, or a command fails.
+        SystemExit: with 2, for a user's mistake.
     """
     check = "--check" in session.posargs
     install(session, "forkpatch", "crosslab")

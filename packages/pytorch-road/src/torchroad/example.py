@@ -257,7 +257,10 @@ def make_example(factory: Any, file: Path) -> Example:
 
 
 def _in_training(model: Any) -> list[str]:
-    """Return the paths of modules that are in training mode and compute something else in it."""
+    """Return the paths of modules that are in training mode and compute something else in it.
+
+    The path of the model itself is "".
+    """
 
     def has_mode(module: Any) -> bool:
         kind = type(module)

@@ -77,7 +77,14 @@ def _ours(core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
 
 
 def _program(cache: Path) -> Path:
-    """Return the path of the cached program that runs each of llama.cpp's kernels."""
+    """Build the program that runs each of llama.cpp's kernels, unless cached; return its path.
+
+    The first call builds llama.cpp, too, which takes minutes.
+
+    Raises:
+        UserError: a tool is missing.
+        LabError: llama.cpp or the program does not compile.
+    """
     toolchain = find_cross(CompilerKind.CLANG)
     libraries = build_libraries(read_archive(PROJECT), cache, toolchain, "llama")
 

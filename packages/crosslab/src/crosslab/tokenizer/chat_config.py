@@ -45,7 +45,13 @@ def chat_config(model: Path, cache: Path) -> Path:
 
 
 def _numbers(path: Path) -> dict[str, float]:
-    """Return the sampling parameters in a file."""
+    """Return the sampling parameters in a JSON file, by the names in DEFAULTS.
+
+    Parameters that are missing or null are left out; a missing file has none.
+
+    Raises:
+        UserError: the file is not a JSON object, or a value is not a finite number.
+    """
     table = read_json_table(path, optional=True)
     numbers = {name: table[name] for name in DEFAULTS if table.get(name) is not None}
     for name, value in numbers.items():

@@ -135,7 +135,7 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
     def prefill_to_last_hidden_states(
         self, input_embed: Tensor, paged_kv_cache: PagedKVCache, rnn_state: Any
     ) -> Any:
-        """Read tokens [1, tokens, hidden]; return them after the last norm, cache and states."""
+        """Read tokens [1, tokens, hidden]; return all after the last norm, cache and states."""
         op_ext.configure()
         hidden, after = self.model.forward(input_embed, paged_kv_cache, States(*rnn_state))
         return hidden, paged_kv_cache, after.states

@@ -214,6 +214,14 @@ def import_model(
 def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
     """Check a Hugging Face folder and import it without copying weights.
 
+    The import refers to the weights in ``folder``, which must stay there. It is reused while path
+    and contents are the same, whatever the name.
+
+    Args:
+        folder: with config.json and safetensors.
+        name: name of the model in its origin; the place in the cache does not depend on it.
+        cache: folder of finished builds.
+
     Raises:
         UserError: config.json, the weights or a shard are missing or incomplete.
     """
