@@ -15,7 +15,8 @@ from crosslab.bench.options import parse_bench
 from crosslab.bench.predict import (
     SMALL,
     Speed,
-    bytes_of_token,
+    bytes_of_weights,
+    counted_weights,
     predict,
     predict_unit,
     programs_with_units,
@@ -59,20 +60,25 @@ def test_costs_in_a_straight_line_are_scaled_exactly() -> None:
     assert whole({size: cost(small(CONFIG, size)) for size in SMALL}, CONFIG) == cost(CONFIG)
 
 
-def test_bytes_of_a_token_are_those_of_the_weights_and_the_cache() -> None:
+def test_bytes_of_the_weights_are_those_of_the_counted_file() -> None:
     layer = 256 * 256 * 2 + 2 * 128 * 256 + 3 * 512 * 256
     weights = 16 * layer + 9000 * 256
-    cache = 2 * 16 * 128 * 100 * 2
-    assert bytes_of_token(CONFIG, "Q8_0", 100, 2) == weights * 34 / 32 + cache
+    assert bytes_of_weights(counted_weights(CONFIG, "Q8_0")) == weights * 34 / 32
+    # The counted file has lm_head in Q4_0, too; llama-quantize without --pure writes Q6_K.
+    assert bytes_of_weights(counted_weights(CONFIG, "Q4_0")) == weights * 18 / 32
     # Half of the layers have values and down projections in 6.5625 bits, lm_head too.
     better = 8 * (128 * 256 + 512 * 256) + 9000 * 256
     mixed = (weights - better) * 4.5 / 8 + better * 6.5625 / 8
-    assert bytes_of_token(CONFIG, "Q4_K_M", 100, 2) == mixed + cache
+    assert bytes_of_weights(counted_weights(CONFIG, "Q4_K_M")) == mixed
+    # The counted file pads the feed-forward width to whole blocks.
+    narrow = replace(CONFIG, intermediate=500)
+    assert counted_weights(narrow, "Q4_K_M") == counted_weights(CONFIG, "Q4_K_M")
 
 
 @pytest.mark.parametrize("threads", [1, 4, 8])
 def test_a_token_takes_the_longer_of_computing_and_waiting(threads: int) -> None:
-    read = bytes_of_token(CONFIG, "Q8_0", 101, 2)
+    cache = 2 * 16 * 128 * 101 * 4
+    read = bytes_of_weights(counted_weights(CONFIG, "Q8_0")) + cache
     phase = Phase(1, 100)
     # The memory serves 1 GB/s, whatever the number of threads; four cores compute.
     for cycles, seconds in ((0.0, read / 1e9), (8e9, 8 / min(threads, 4))):
@@ -82,10 +88,39 @@ def test_a_token_takes_the_longer_of_computing_and_waiting(threads: int) -> None
         assert speed.error is None
 
 
+@pytest.mark.parametrize("format_", ["Q4_0", "Q8_0", "Q4_K_M"])
+def test_ours_and_the_peer_read_the_same_weights_and_a_cache_of_their_own(format_: str) -> None:
+    def lines(before: int, *, peer: bool, kv_cache: str = "float32") -> float:
+        speed = predict(
+            BOARD,
+            CONFIG,
+            format_,
+            Phase(1, before),
+            cycles=0.0,
+            threads=1,
+            peer=peer,
+            kv_cache=kv_cache,
+        )
+        return 1 / speed.tokens_per_second / 64e-9
+
+    # A vector, a scale of lm_head or a table beside the weights is not counted.
+    assert lines(0, peer=True) == pytest.approx(lines(0, peer=False), rel=1e-2)
+    numbers = 2 * 16 * 128 * 10000 / 64
+    for peer, kv_cache, item in (
+        (False, "float32", 4),
+        (False, "int8", 68 / 64),
+        (True, "float32", 2),
+    ):
+        first, second = (lines(before, peer=peer, kv_cache=kv_cache) for before in (0, 10000))
+        assert second - first == pytest.approx(numbers * item)
+
+
 def test_a_peer_reads_the_weights_of_a_prompt_again() -> None:
     phase, slow = Phase(64), replace(BOARD, memory=Memory(1e-6, 0.0, 0.0, 0.0))
+    # Each thread's share of a matrix is larger than its caches.
+    wide = replace(CONFIG, hidden=1024, intermediate=4096)
     ours, peer = (
-        predict(slow, CONFIG, "Q4_0", phase, cycles=0.0, threads=4, peer=peer)
+        predict(slow, wide, "Q4_0", phase, cycles=0.0, threads=4, peer=peer)
         for peer in (False, True)
     )
     assert peer.tokens_per_second < ours.tokens_per_second

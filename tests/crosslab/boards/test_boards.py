@@ -89,6 +89,9 @@ def test_work_takes_the_longer_of_computing_and_waiting() -> None:
     assert BOARD.seconds(waiting, 4) == pytest.approx(lines / 1e9 + 3 * 4e-7)
     huge = lines - 1000 * 20
     assert BOARD.seconds(waiting, 4, huge_pages=True) == pytest.approx(huge / 1e9 + 3 * 4e-7)
+    # The KV cache has pages of 4 KiB, also where the weights lie in huge pages.
+    cached = replace(waiting, memory_lines=0, cache_lines=1000)
+    assert BOARD.seconds(cached, 4, huge_pages=True) == BOARD.seconds(waiting, 4)
 
 
 def test_a_cache_that_holds_a_block_misses_nothing() -> None:
@@ -144,6 +147,20 @@ def test_more_threads_are_faster_and_longer_prompts_take_longer() -> None:
     assert taken == sorted(taken, reverse=True)
     longer = [seconds(k1, "rvv-repack", config, weights, Phase(n), 4) for n in (16, 64, 256)]
     assert longer == sorted(longer)
+
+
+@pytest.mark.parametrize(
+    ("name", "item"), [("ours", None), ("ours", 1 + 4 / 128), ("rvv-repack", None), ("ime1", None)]
+)
+def test_a_token_after_many_reads_the_whole_cache(name: str, item: float | None) -> None:
+    config, k1 = shapes()["qwen3-0.6b"], BOARDS["k1"]
+    weights, before = matrices(config, "Q4_0"), 16384
+    bytes_of_number = item or programs()[name].cache
+    read = 2 * config.layers * config.kv_heads * config.head_dim * before * bytes_of_number
+    limit = k1.layout.line / k1.memory.queue  # bytes a second, of any number of threads
+    for threads in (4, 8):
+        taken = seconds(k1, name, config, weights, Phase(1, before), threads, item=item)
+        assert taken > read / limit
 
 
 def test_parameters_are_found_again() -> None:
@@ -247,6 +264,9 @@ def test_predictions_of_a_model_are_those_of_the_published_rows_model() -> None:
     taken = seconds(BOARDS["k1"], "ours", config, matrices(config, "Q4_0"), Phase(1, 64), 8)
     assert rows[8, "tg128"]["tokens_per_second"] == pytest.approx(1 / taken, rel=1e-3)
     assert 0 < rows[8, "tg128"]["error"] < 0.3
+    rounded = {t["board"]: t for t in predictions(config, matrices(config, "Q4_0"), [256], "int8")}
+    of_int8 = {(row["threads"], row["test"]): row for row in rounded["k1"]["rows"]}
+    assert of_int8[8, "tg128"]["tokens_per_second"] > rows[8, "tg128"]["tokens_per_second"]
     # Products with this type are not counted: nothing is predicted.
     assert predictions(config, matrices(config, "Q2_K"), [256]) == []
     assert predictions(config, matrices(config, "Q4_0"), [512]) == []

@@ -8,14 +8,23 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-from gguf.constants import GGML_QUANT_SIZES
 
 from crosslab.boards.board import Board, Work
 from crosslab.boards.fit import error_of
-from crosslab.boards.matrices import Phase, matrices, phase_work, programs, seconds, waits
+from crosslab.boards.matrices import (
+    Matrices,
+    Phase,
+    cache_item,
+    cache_lines,
+    kind_named,
+    matrices,
+    phase_work,
+    programs,
+    seconds,
+    waits,
+)
 from crosslab.boards.published import DECODE, PROMPT
 from crosslab.cores.core import core_option
 from crosslab.models.config import LlamaConfig
@@ -27,7 +36,6 @@ PEERS = ("rvv-repack", "rvv-dot")
 # 2 or 4 layers the better format.
 SMALL = ((2, 2048), (4, 2048), (2, 4096))
 Size = tuple[int, int]
-CACHE_ITEM = 2  # bytes of a number in the cache of keys and values: halves
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def predict(
     cycles: float,
     threads: int,
     peer: bool,
+    kv_cache: str = "float32",
 ) -> Speed:
     """Predict the speed of a phase whose cycles threads share evenly.
 
@@ -68,24 +77,29 @@ def predict(
         phase: tokens of the phase, and before it.
         cycles: cycles of one core for all tokens of the phase.
         threads: number of threads; more threads than cores are no faster.
-        peer: llama.cpp, which reads the weights of a prompt several times; ours reads them once,
-            in huge pages.
+        peer: llama.cpp, which reads the weights of a prompt several times, and has halves in its
+            KV cache; ours reads the weights once, in huge pages.
+        kv_cache: type of the numbers in our KV cache, "float32" or "int8".
     """
     threads = min(threads, board.cpus)
-    seen = round(phase.before) + phase.tokens
-    read = bytes_of_token(config, format_, seen, CACHE_ITEM)
-    memory, l2 = read / threads / board.layout.line, 0.0
-    huge_pages = bytes_of_token(config, format_, 0, CACHE_ITEM) / read
+    weights = counted_weights(config, format_)
     if peer:
         vlen = core_option(board.core).vlen
         program = next(programs()[name] for name in PEERS if programs()[name].vlen in (0, vlen))
-        weights = matrices(config, format_)
         works = [*phase_work(board.layout, program, config, weights, phase, threads)]
-        memory = sum(work.memory_lines for work in works)
-        l2 = sum(work.l2_lines for work in works)
-        huge_pages = 0.0
-    work = Work(products=cycles / threads, memory_lines=memory, l2_lines=l2, barriers=waits(config))
-    speed = phase.tokens / board.seconds(work, threads, huge_pages=huge_pages)
+        work = Work(
+            memory_lines=sum(work.memory_lines for work in works),
+            cache_lines=sum(work.cache_lines for work in works),
+            l2_lines=sum(work.l2_lines for work in works),
+        )
+    else:
+        item = cache_item(kv_cache, config.head_dim)
+        work = Work(
+            memory_lines=bytes_of_weights(weights) / threads / board.layout.line,
+            cache_lines=cache_lines(board.layout, config, phase, item, threads),
+        )
+    work = replace(work, products=cycles / threads, barriers=waits(config))
+    speed = phase.tokens / board.seconds(work, threads, huge_pages=not peer)
     return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
 
 
@@ -112,7 +126,7 @@ def predict_unit(
         phase: tokens of the phase, and before it.
     """
     threads = board.layout.clusters[0].cpus
-    weights = matrices(config, format_)
+    weights = counted_weights(config, format_)
     speed = phase.tokens / seconds(board, program, config, weights, phase, threads)
     return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
 
@@ -132,33 +146,24 @@ def whole(costs: Mapping[Size, float], config: LlamaConfig) -> float:
     return first + (config.layers - layers) * a_layer + (config.vocab - rows) * a_row
 
 
-def bytes_of_token(config: LlamaConfig, format_: str, context: int, item: int) -> float:
-    """Return the bytes read for a decoded token: each weight once, with lm_head, and the cache.
+def counted_weights(config: LlamaConfig, format_: str) -> Matrices:
+    """Return the matrices of the counted files, both ours and the peer's.
+
+    They have the types and padded widths of :mod:`crosslab.peers.gguf_export`: Q4_0 is also that of
+    lm_head, as with ``--pure`` of llama-quantize.
 
     Args:
         config: the model's sizes.
         format_: format of the weights.
-        context: tokens in the cache.
-        item: bytes of a number in the cache.
     """
-    wide = padded(config.intermediate, FORMATS[format_].block)
-    qkv, out, gate_up, down = replace(config, intermediate=wide).linear_layers
-    value_rows = config.kv_heads * config.head_dim
-    read = 0.0
-    for layer in range(config.layers):
-        matrices: Sequence[tuple[str, int, int]] = (
-            ("attn_q", qkv[0] - value_rows, qkv[1]),
-            ("attn_v", value_rows, qkv[1]),
-            ("attn_output", *out),
-            ("ffn_gate", *gate_up),
-            ("ffn_down", *down),
-        )
-        for name, rows, columns in matrices:
-            read += _size(f"blk.{layer}.{name}.weight", rows, columns, config.layers, format_)
-    read += _size("output.weight", config.vocab, config.hidden, config.layers, format_)
-    return read + 2 * config.layers * value_rows * context * item
+    chosen = FORMATS[format_]
+    wide = replace(config, intermediate=padded(config.intermediate, chosen.block))
+    layers, head = matrices(wide, format_)
+    kind = chosen.kind_of("output.weight", config.hidden, config.layers, tied=False).name
+    return layers, replace(head, kind=kind_named(kind))
 
 
-def _size(name: str, rows: int, columns: int, layers: int, format_: str) -> float:
-    block, size = GGML_QUANT_SIZES[FORMATS[format_].kind_of(name, columns, layers, tied=False)]
-    return float(rows * columns / block * size)
+def bytes_of_weights(weights: Matrices) -> float:
+    """Return the bytes of all matrices, each once, with lm_head."""
+    layers, head = weights
+    return sum(matrix.size * matrix.count for matrix in (*layers, head))

@@ -173,6 +173,7 @@ def predictions(
                         cycles=cycles * phase.tokens,
                         threads=threads,
                         peer=program.startswith("llama.cpp"),
+                        kv_cache=bench.recipe.mode.kv_cache,
                     )
                     for phase, cycles in zip(phases, (cost.prefill, cost.decode), strict=True)
                 )

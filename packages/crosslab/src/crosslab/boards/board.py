@@ -111,17 +111,17 @@ class Board:
         """Number of cores."""
         return sum(cluster.cpus for cluster in self.layout.clusters)
 
-    def line_seconds(self, threads: int, *, huge_pages: float) -> float:
+    def line_seconds(self, threads: int, *, huge_pages: bool = False) -> float:
         """Return the seconds in which each of the threads gets a line from memory.
 
         Args:
             threads: number of threads.
-            huge_pages: share of the lines that lie in huge pages.
+            huge_pages: the line lies in a huge page.
         """
         memory = self.memory
-        return memory.latency + threads * memory.queue + memory.page * (1 - huge_pages)
+        return memory.latency + threads * memory.queue + memory.page * (not huge_pages)
 
-    def seconds(self, work: Work, threads: int, *, huge_pages: float = 0.0) -> float:
+    def seconds(self, work: Work, threads: int, *, huge_pages: bool = False) -> float:
         """Return the seconds of work that threads share.
 
         Loads from memory and L2 run beside computation: the longer of both counts.
@@ -129,13 +129,14 @@ class Board:
         Args:
             work: work of the busiest thread.
             threads: number of threads.
-            huge_pages: share of the lines from memory that lie in huge pages.
+            huge_pages: weights lie in huge pages.
         """
         cycles = work.cycles + work.products * self.scale
         if work.unit:
             cycles += work.unit_adds * dict(self.units)[work.unit]
         computing = cycles / self.clock
         waiting = work.memory_lines * self.line_seconds(threads, huge_pages=huge_pages)
+        waiting += work.cache_lines * self.line_seconds(threads)
         waiting += work.l2_lines * self.memory.l2
         return max(computing, waiting) + work.barriers * self.barrier * threads
 
@@ -167,7 +168,8 @@ class Work:
         products: cycles of products by the core's model.
         unit: name of a matrix unit; empty: none is used.
         unit_adds: multiply-adds on the unit.
-        memory_lines: cache lines from memory.
+        memory_lines: cache lines from memory, without those of the KV cache.
+        cache_lines: cache lines of the KV cache from memory; they lie in pages of 4 KiB.
         l2_lines: cache lines that miss L1 and hit L2.
         barriers: number of times that all threads wait for each other.
     """
@@ -177,6 +179,7 @@ class Work:
     unit: str = ""
     unit_adds: float = 0.0
     memory_lines: float = 0.0
+    cache_lines: float = 0.0
     l2_lines: float = 0.0
     barriers: float = 0.0
 

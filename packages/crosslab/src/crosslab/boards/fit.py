@@ -14,6 +14,8 @@ from crosslab.boards.published import Row, read_rows
 
 # Factors by which a search changes a parameter; each is tried until none is better.
 STEPS = (1.3, 1.1, 1.02, 1.005)
+# A parameter whose first step changes an error by less has no effect on it.
+LEAST_EFFECT = 1e-3
 
 
 def loss(board: Board, rows: Sequence[Row]) -> float:
@@ -59,11 +61,11 @@ def left_out(board: Board, rows: tuple[Row, ...]) -> Mapping[Row, float]:
 
 
 def _determine(board: Board, others: Sequence[Row], row: Row) -> bool:
-    """True if every parameter that a row depends on changes the loss of other rows."""
+    """True if every parameter that a row depends on also has an effect on other rows' loss."""
     for name in board.fitted:
         tried = board.with_parameter(name, board.parameter(name) * STEPS[0])
-        alone = math.isclose(loss(tried, others), loss(board, others), rel_tol=1e-6)
-        if alone and not math.isclose(row.error(tried), row.error(board), abs_tol=1e-6):
+        of_others = abs(loss(tried, others) - loss(board, others))
+        if of_others < LEAST_EFFECT <= abs(row.error(tried) - row.error(board)):
             return False
     return True
 

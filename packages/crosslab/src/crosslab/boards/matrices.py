@@ -86,6 +86,7 @@ class Program:
         huge_pages: weights lie in huge pages.
         flash: attention is flash attention; else products of halves and a softmax.
         attention: cycles of its multiply-add in prompts; 0: counted.
+        cache: bytes of a number in the KV cache.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Program:
     huge_pages: bool = False
     flash: bool = False
     attention: float = 0.0
+    cache: float = 2.0
 
 
 @cache
@@ -120,6 +122,7 @@ def programs() -> Mapping[str, Program]:
             p.get("huge_pages", False),
             p.get("flash", False),
             p.get("attention", 0.0),
+            p.get("cache", 2.0),
         )
         for name, p in _table()["program"].items()
     }
@@ -134,6 +137,12 @@ def bytes_of_weight(kind: str) -> float:
     """Return the bytes of a block, scales included, divided by its weights."""
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
     return float(size / block)
+
+
+def kind_named(type_: str) -> str:
+    """Return the type of blocks as in names of ggml's functions, by ggml's name of the type."""
+    name = type_.lower()
+    return f"{name[:-1]}K" if name.endswith("_k") else name
 
 
 # Matrices of all layers, and lm_head.
@@ -278,7 +287,54 @@ def phase_work(
     for matrix in layers:
         yield product(layout, program, matrix, phase.tokens, threads)
     yield product(layout, program, head, 1, threads)
+    yield _attention(layout, program, config, phase, threads)
     yield _operations(layout, program, config, layers, phase, threads)
+
+
+def cache_item(kv_cache: str, head_dim: int) -> float:
+    """Return the bytes of a number in our KV cache, by its type; int8 has a factor for each head.
+
+    Args:
+        kv_cache: "float32" or "int8".
+        head_dim: elements of a head.
+    """
+    return 1 + FLOAT / head_dim if kv_cache == "int8" else FLOAT
+
+
+def cache_lines(
+    layout: Layout, config: LlamaConfig, phase: Phase, item: float, threads: int
+) -> float:
+    """Return the lines of the KV cache that each thread reads: once each, also in a prompt.
+
+    Args:
+        layout: layout of the board.
+        config: the model's sizes.
+        phase: tokens of the phase, and before it.
+        item: bytes of a number in the cache.
+        threads: number of threads.
+    """
+    numbers = 2 * config.layers * config.kv_heads * config.head_dim
+    return numbers * (phase.before + phase.tokens) * item / threads / layout.line
+
+
+def _attention(
+    layout: Layout, program: Program, config: LlamaConfig, phase: Phase, threads: int
+) -> Work:
+    """Return the work of the attention of all layers, without the cache that it writes."""
+    kernels, tokens = kernel_cycles(layout.core, layout.measure), phase.tokens
+    seen, times = phase.before + (tokens + 1) / 2, config.layers * tokens / threads
+    cycles, l2 = 0.0, 0.0
+    if program.flash:
+        kernel = kernels["attention_tile" if tokens >= TILED else "attention"]
+        kernel = program.attention or kernel if tokens > 1 else kernel
+    else:
+        kernel = kernels["dot f16"]
+        # Scores are written, read and written by the softmax, and read.
+        l2 = 4 * config.heads * seen * FLOAT / layout.line * times
+        cycles = kernels["swiglu"] * config.heads * seen * times
+    cycles += kernel * 2 * config.heads * config.head_dim * seen * times
+    lines = cache_lines(layout, config, phase, program.cache, threads)
+    return Work(cycles, cache_lines=lines, l2_lines=l2)
 
 
 def _operations(
@@ -289,7 +345,7 @@ def _operations(
     phase: Phase,
     threads: int,
 ) -> Work:
-    """Return the work beside the products: activations, attention, and waits."""
+    """Return the work beside the products and the attention: activations, and waits."""
     cycles, kernels = 0.0, kernel_cycles(layout.core, layout.measure)
     tokens, heads = phase.tokens, config.heads * config.head_dim
     kv, times = config.kv_heads * config.head_dim, config.layers * phase.tokens
@@ -307,19 +363,8 @@ def _operations(
         tiles = math.ceil(tokens / tile)
         busy = tiles / math.ceil(tiles / threads) if tokens > 1 else threads
         cycles += kernels.get(name, 0.0) * matrix.columns * matrix.count * tokens / busy
-    seen = phase.before + (tokens + 1) / 2
-    if program.flash:
-        kernel = kernels["attention_tile" if tokens >= TILED else "attention"]
-        kernel = program.attention or kernel if tokens > 1 else kernel
-        numbers = 0.0
-    else:
-        kernel = kernels["dot f16"]
-        # Scores are written, read and written by the softmax, and read.
-        numbers = 4.0 * config.heads * seen
-        cycles += kernels["swiglu"] * config.heads * seen * times / threads
-    cycles += kernel * 2 * heads * seen * times / threads
     # Each operation reads its inputs and writes its output.
-    numbers += 17 * config.hidden + 6 * config.intermediate + 4 * (heads + kv)
+    numbers = 17 * config.hidden + 6 * config.intermediate + 4 * (heads + kv)
     lines = numbers * FLOAT / layout.line * times / threads
     in_memory = tokens * config.hidden * FLOAT > layout.clusters[0].l2
     return Work(
@@ -352,19 +397,43 @@ def _quantization(program: Program, kind: str, tokens: int) -> tuple[str, int]:
 
 @cache
 def _parts(
-    layout: Layout, name: str, config: LlamaConfig, weights: Matrices, phase: Phase, threads: int
+    layout: Layout,
+    name: str,
+    config: LlamaConfig,
+    weights: Matrices,
+    phase: Phase,
+    threads: int,
+    item: float | None,
 ) -> tuple[Work, ...]:
-    return tuple(phase_work(layout, programs()[name], config, weights, phase, threads))
+    program = programs()[name]
+    program = replace(program, cache=program.cache if item is None else item)
+    return tuple(phase_work(layout, program, config, weights, phase, threads))
 
 
 def seconds(
-    board: Board, name: str, config: LlamaConfig, weights: Matrices, phase: Phase, threads: int
+    board: Board,
+    name: str,
+    config: LlamaConfig,
+    weights: Matrices,
+    phase: Phase,
+    threads: int,
+    *,
+    item: float | None = None,
 ) -> float:
     """Return the seconds of a phase of a program on a number of threads.
+
+    Args:
+        board: the board.
+        name: name of the program.
+        config: the model's sizes.
+        weights: its matrices.
+        phase: tokens of the phase, and before it.
+        threads: number of threads.
+        item: bytes of a number in the KV cache; None: those of the program's default.
 
     Raises:
         UserError: the program has no product with a matrix's type, or a kernel was not counted.
     """
-    parts = _parts(board.layout, name, config, weights, phase, threads)
+    parts = _parts(board.layout, name, config, weights, phase, threads, item)
     huge = programs()[name].huge_pages
     return sum(board.seconds(work, threads, huge_pages=huge) for work in parts)

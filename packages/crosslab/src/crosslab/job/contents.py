@@ -28,7 +28,7 @@ from crosslab.assemble.kernels import IME_FLAGS
 from crosslab.assemble.libraries import licences
 from crosslab.assemble.link import SERVER, LinkRequest, flags_of
 from crosslab.assemble.runner import Runner
-from crosslab.boards.matrices import Matrix
+from crosslab.boards.matrices import Matrix, kind_named
 from crosslab.boards.predictions import predictions
 from crosslab.compile.driver import LIBRARY
 from crosslab.compile.overlaypass import PASSES
@@ -189,7 +189,7 @@ def _predictions(job: Job, model: Path) -> list[dict[str, Any]]:
     counted: Counter[tuple[int, int, str]] = Counter()
     head = ""
     for name, rows, inputs, type_ in matrix_types(model):
-        kind = type_[0].lower() + type_[1:]
+        kind = kind_named(type_)
         if name in (EMBEDDING, LM_HEAD):
             # The embedding is no product, unless it is lm_head, too.
             head = kind if name == LM_HEAD or not head else head
@@ -197,7 +197,7 @@ def _predictions(job: Job, model: Path) -> list[dict[str, Any]]:
             counted[rows, inputs, kind] += 1
     layers = tuple(Matrix(*key, count) for key, count in sorted(counted.items()))
     weights = layers, Matrix(config.vocab, config.hidden, head)
-    return predictions(config, weights, job.recipe.vlens)
+    return predictions(config, weights, job.recipe.vlens, job.recipe.mode.kv_cache)
 
 
 def _held(files: Mapping[str, Path], holds: Mapping[str, str]) -> dict[str, str]:
