@@ -20,7 +20,7 @@ from crosslab.address import Address
 from crosslab.bench.options import bench_of, parser
 from crosslab.bench.remote import cells_of, check_remote, label
 from crosslab.errors import LabError, UserError
-from crosslab.remote import ATTEMPTS, Cell, CodeLabel, compute, label_of
+from crosslab.remote import ATTEMPTS, Cell, CodeLabel, compute, label_of, scheduler_of
 from crosslab.zoo.cli import main as zoo
 
 LABEL = CodeLabel("made_up", "0")
@@ -162,18 +162,35 @@ def test_schedulers_that_cannot_be_are_refused(options: list[str], message: str)
 def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> None:
     trees = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "ours=O,kernels"]
     asked = ["--prefill", "9", "20", "--vlen", "128,256", "--profile", "--decode", "4"]
-    asked += ["--quantization", "gguf", "--gguf", "Q4_K_M"]
+    asked += ["--quantization", "q0f32", "gguf", "--gguf", "Q4_K_M"]
     one = parser().parse_args([*trees, *asked])
     worker = parser().parse_args([*trees, "--worker", "127.0.0.1:1"])
     cells = cells_of("m", one, bench_of(one))
-    assert len(cells) == 4
+    assert len(cells) == 8
     for cell in cells:
         made = bench_of(Namespace(**{**vars(worker), **cell.values}))
         assert (made.profile, made.decode, made.model) == (True, 4, "S")
-        assert made.gguf == "Q4_K_M"
+        if made.quantizations == ("gguf",):
+            assert made.gguf == "Q4_K_M"
         assert [variant.name for variant in made.variants] == ["upstream", "ours"]
     assert label("m", one) == label("m", worker)
     with pytest.raises(UserError, match="--together 4"):
         check_remote(parser().parse_args([*trees, "--together", "4"]))
     with pytest.raises(UserError, match="--predict"):
         check_remote(parser().parse_args([*trees, "--predict"]))
+    # A worker would read its own file of this path.
+    with pytest.raises(UserError, match=r"--model config\.json: workers do not support it"):
+        check_remote(parser().parse_args([*trees, "--model", "config.json"]))
+    for model in ("S", "smollm2", "qwen3-0.6b"):
+        check_remote(parser().parse_args([*trees, "--model", model]))
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [(["--worker-port", "5"], "add --worker"), (["--force"], "add --scheduler")],
+)
+def test_an_option_of_workers_alone_is_refused(options: list[str], remedy: str) -> None:
+    args = parser().parse_args(["--tvm-tree", "T", "--variant", "ours=T", *options])
+    with pytest.raises(UserError) as refused:
+        scheduler_of(args, print)
+    assert remedy in refused.value.remedy

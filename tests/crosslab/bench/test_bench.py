@@ -122,6 +122,7 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--caches", "--core", "spacemit-x60", "--threads", "2"], "one core"),
         (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 256: xuantie-c908 has 128"),
         (["--quantization", "gguf", "--activations", "float32"], "leave out --activations"),
+        (["--gguf", "Q4_K_M"], "add --quantization gguf"),
         (["--quantization", "q0f32", "gguf", "--weights", "stored"], "leave out --weights stored"),
     ],
 )

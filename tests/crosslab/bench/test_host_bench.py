@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.shared_builds import tvm_tree
@@ -11,7 +13,7 @@ from support.tiny_runner import GQA, tensorizing
 
 from crosslab.bench import host_bench
 from crosslab.cached_build import default_cache
-from crosslab.compile.driver import compile_llama
+from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.models.llama_params import random_params
@@ -67,7 +69,29 @@ def test_every_variant_is_timed_with_every_number_of_threads(result: dict[str, o
         assert row.seconds > 0
 
 
-@pytest.mark.parametrize("options", [["--prefill", "1"], ["--threads", "0"], ["--threads", "9999"]])
+def test_a_long_prompt_is_one_call_of_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = []
+
+    def compiled(request: CompileRequest, _: Path) -> SimpleNamespace:
+        chunks.append(request.prefill_chunk)
+        return SimpleNamespace(library=Path("model.so"))
+
+    monkeypatch.setattr(host_bench, "compile_llama", compiled)
+    trees = ["--tvm-tree", str(tvm_tree()), "--upstream-tree", str(tvm_tree())]
+    args = host_bench.parser().parse_args([*trees, "--prefill", "64", "--prefill", "3000"])
+    host_bench.build(args, GQA)
+    assert chunks == [3000, 3000]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--prefill", "1"],
+        ["--threads", "0"],
+        ["--threads", "9999"],
+        ["--prefill", "128", "--prefill", "32760"],
+    ],
+)
 def test_a_mistake_is_said(options: list[str]) -> None:
     trees = ["--tvm-tree", str(tvm_tree()), "--upstream-tree", str(tvm_tree())]
     with pytest.raises(UserError):

@@ -7,7 +7,9 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support import tiny_model
 from support.shared_builds import PROJECT
 
 from crosslab.bench import lookup
@@ -15,6 +17,7 @@ from crosslab.bench.lookup import calls, cost_on, guess_next
 from crosslab.boards.board import Board, read_boards
 from crosslab.boards.matrices import Phase, matrices, seconds
 from crosslab.errors import UserError
+from crosslab.models.reference import Answer
 from crosslab.models.shapes import shapes
 
 K1 = next(board for board in read_boards() if board.key == "k1")
@@ -75,9 +78,35 @@ def test_a_call_of_one_token_costs_what_a_decode_call_does() -> None:
     assert cost(1, 100) < cost(4, 100) < cost(16, 100) < 16 * cost(1, 100)
 
 
+def test_an_answer_of_its_stop_token_alone_has_no_speeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / folder / "prompt.txt" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("Say nothing.", encoding="utf-8")
+    model = tmp_path / "tiny.gguf"
+    tiny_model.write_gguf(model)
+    stopped = Answer(tokens=(2,), logits=np.zeros((1, 4), np.float32))
+    monkeypatch.setattr(lookup, "answer", lambda *_, **__: stopped)
+    options = ["--prompt", *map(str, files), "--cache", str(tmp_path / "cache")]
+    assert lookup.main([str(model), *options]) == 0
+    rows = ["".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    # Prompts of the same name are two rows: one token, no calls, no guesses.
+    assert sum(row.endswith("100") for row in rows) == 2
+
+
 @pytest.mark.parametrize(
     "options",
-    [["--answer", "1"], ["--board", "k9"], ["--prompt", "/no/such/file"], ["/no/such.gguf"]],
+    [
+        ["--answer", "1"],
+        ["--board", "k9"],
+        ["--prompt", "/no/such/file"],
+        ["/no/such.gguf"],
+        # The page has the table of the defaults.
+        ["--docs", "page.md", "--board", "k3"],
+        ["--docs", "page.md", "--prompt", str(PROJECT / "LICENSE")],
+    ],
 )
 def test_a_mistake_is_said(options: list[str], tmp_path: Path) -> None:
     with pytest.raises((UserError, SystemExit)):

@@ -184,8 +184,21 @@ def test_each_board_has_a_core_and_each_row_a_source() -> None:
     assert all(row.source for row in read_rows())
 
 
+K1_TEXT = (CORES / "boards" / "k1.toml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
-    "text", ['name = "X"\nspeed = 1\n', (CORES / "boards" / "k1.toml").read_text() + "[x]\n"]
+    "text",
+    [
+        'name = "X"\nspeed = 1\n',
+        K1_TEXT + "[x]\n",
+        K1_TEXT.replace('["spacemit,k1"]', '"spacemit,k1"'),
+        K1_TEXT.replace("clock = 1.6e9", "clock = 0"),
+        K1_TEXT.replace("clock = 1.6e9", 'clock = "1.6e9"'),
+        K1_TEXT.replace("l1 = 32768", "l1 = 0", 1),
+        K1_TEXT.replace("queue = 8.9e-9", "queue = -1"),
+        K1_TEXT.replace("queue = 8.9e-9", "queue = nan"),
+    ],
 )
 def test_a_malformed_board_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.toml").write_text(text)
@@ -198,6 +211,18 @@ def test_a_row_of_an_unknown_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(f"{header}\n{first.replace('rvv-repack', 'rvv-x')}\n")
     with pytest.raises(UserError, match=r"p\.csv, line 2: k1, rvv-x"):
         read_rows(tmp_path / "p.csv")
+    for old, new, wrong in (
+        ("prompt", "prefill", "the phase 'prefill' is not one of prompt, decode"),
+        ("Q4_0", "Q9_0", "the format 'Q9_0'"),
+        (",20.09,", ",0,", "speed is 0.0, not a positive number"),
+        (",20.09,", ",nan,", "speed is nan"),
+        (",8,20.09,", ",0,20.09,", "tokens is 0"),
+        ("Q4_0,4,", "Q4_0,0,", "threads is 0"),
+    ):
+        assert old in first
+        (tmp_path / "p.csv").write_text(f"{header}\n{first.replace(old, new)}\n")
+        with pytest.raises(UserError, match=rf"p\.csv, line 2: {wrong}"):
+            read_rows(tmp_path / "p.csv")
     (tmp_path / "p.csv").write_text(f"{header}\nk1,a\n")
     with pytest.raises(UserError, match=r"p\.csv"):
         read_rows(tmp_path / "p.csv")
@@ -232,6 +257,21 @@ def test_the_command_predicts_a_model_with_the_programs_of_a_board(
     assert "rvv-repack" not in capsys.readouterr().out
     with pytest.raises(UserError, match="--prompt 0"):
         main(["--model", "qwen3-0.6b", "--prompt", "0"])
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["--model", "qwen3-0.6b", "--docs", "x.md"], "leave out --docs, or --model"),
+        (["--model", "qwen3-0.6b", "--fit"], "leave out --fit, or --model"),
+        (["--format", "Q4_0"], "add --model NAME"),
+        (["--prompt", "128"], "add --model NAME"),
+    ],
+)
+def test_an_option_without_effect_is_refused(options: list[str], remedy: str) -> None:
+    with pytest.raises(UserError) as refused:
+        main(options)
+    assert refused.value.remedy == remedy
 
 
 def test_a_kernel_that_nobody_counted_is_refused() -> None:

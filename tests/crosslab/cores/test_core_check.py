@@ -11,6 +11,7 @@ from support.shared_builds import CACHE, PROJECT, cross
 
 from crosslab.cores.check import (
     errors_of,
+    main,
     markdown_of,
     predict,
     read_loops,
@@ -36,6 +37,23 @@ def test_a_loop_costs_what_its_instructions_cost() -> None:
     assert one.cycles.serial - one.cycles.vec_serial == pytest.approx(rounds * 3.5, abs=12)
     assert -0.2 < one.error(one.cycles.serial) < 0.1
     assert summary_of([one]).startswith("error, pipeline: ")
+
+
+def test_docs_are_not_written_with_the_table_of_one_core(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- core-check: begin -->\n<!-- core-check: end -->\n")
+    before = page.read_bytes()
+    with pytest.raises(UserError, match="all cores") as refused:
+        main(["--core", "spacemit-x60", "--docs", str(page)])
+    assert refused.value.remedy == "leave out --core"
+    assert page.read_bytes() == before
+
+
+def test_a_published_loop_without_a_rate_is_refused(tmp_path: Path) -> None:
+    text = "core,loop,published,elements,rate\nspacemit-x60,count_m8,count,100,0\n"
+    (tmp_path / "published_loops.csv").write_text(text)
+    with pytest.raises(UserError, match=r"line 2: 100 elements, 0\.0 a cycle"):
+        read_loops(tmp_path)
 
 
 # Most errors, in the median and of one loop: of the first 16 loops, then of all.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -188,6 +189,18 @@ def test_an_object_without_loops_is_refused(tmp_path: Path) -> None:
     assert list(loops_of(target)) == []
     with pytest.raises(UserError, match="not an ELF"):
         list(loops_of(Path(__file__)))
+
+
+def test_a_program_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not for riscv64"):
+        main([sys.executable])
+    # The class of the file, in its fifth byte: 1 is for 32 bits.
+    whole = bytearray(assembled("ret", tmp_path).read_bytes())
+    whole[4] = 1
+    narrow = tmp_path / "narrow.o"
+    narrow.write_bytes(whole)
+    with pytest.raises(UserError, match="RISC-V, 32 bits"):
+        list(loops_of(narrow))
 
 
 def test_a_loop_may_end_a_function(tmp_path: Path) -> None:

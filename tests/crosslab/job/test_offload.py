@@ -31,6 +31,12 @@ def test_without_a_companion_the_message_says_what_to_type(
     assert "-- --with accelerator-study --accelerator vta-1x16x16" in refused.value.remedy
 
 
+def test_attention_without_an_accelerator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--attention device") as refused:
+        parse_job(["--tvm-tree", str(tmp_path), "--attention", "device"])
+    assert refused.value.remedy == "add --accelerator DEVICE"
+
+
 def test_an_entry_point_names_what_gives_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

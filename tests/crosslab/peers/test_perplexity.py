@@ -16,12 +16,15 @@ import gguf
 import numpy as np
 import pytest
 from support import tiny_model
+from support.models.gguf_rewrite import Encoded, rewrite
 from support.shared_builds import PROJECT
 
 from crosslab.assemble.pinned_archive import read_archive
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, find_native
-from crosslab.models.sources.gguf_import import open_gguf
+from crosslab.models.sources.gguf_families import rope_scaling
+from crosslab.models.sources.gguf_import import import_gguf, open_gguf
+from crosslab.models.weights_file import F32
 from crosslab.peers import llama_cpp_programs, perplexity
 from crosslab.peers.gguf_export import FORMATS
 from crosslab.peers.gguf_rewrite import rewrite_gguf
@@ -171,6 +174,60 @@ def test_a_rewritten_file_has_the_same_tokenizer_and_near_numbers(file: Path) ->
     for old, new in zip(before.tensors, after.tensors, strict=True):
         want, got = (gguf.dequantize(one.data, one.tensor_type) for one in (old, new))
         assert np.abs(got - want).max() <= 0.15 * np.abs(want).max()
+
+
+def test_experts_are_rewritten_and_routers_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "experts.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(8)
+    values = np.random.default_rng(1).normal(0, 0.05, (3, 64, 256)).astype(np.float32)
+    for name in ("ffn_down_exps.weight", "ffn_gate_exps.weight"):
+        writer.add_tensor(f"blk.0.{name}", values)
+    for name in ("ffn_gate_inp.weight", "ffn_gate_exps.bias"):
+        writer.add_tensor(f"blk.0.{name}", values[0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    after, _ = open_gguf(rewrite_gguf(path, "Q4_K_M", tmp_path / "cache"))
+    tensors = {str(tensor.name): tensor for tensor in after.tensors}
+    assert {name: tensor.tensor_type.name for name, tensor in tensors.items()} == {
+        # The first layer of eight has better down projections, of experts, too.
+        "blk.0.ffn_down_exps.weight": "Q6_K",
+        "blk.0.ffn_gate_exps.weight": "Q4_K",
+        "blk.0.ffn_gate_inp.weight": "F32",
+        "blk.0.ffn_gate_exps.bias": "F32",
+    }
+    down = tensors["blk.0.ffn_down_exps.weight"]
+    got = gguf.dequantize(down.data, down.tensor_type)
+    assert got.shape == values.shape
+    assert np.abs(got - values).max() <= 0.03 * np.abs(values).max()
+
+
+@pytest.mark.parametrize("kind", ["I8", "I16", "I32", "F64"])
+def test_a_type_that_the_package_cannot_convert_is_refused_by_name(
+    kind: str, tmp_path: Path
+) -> None:
+    tiny, other = tmp_path / "tiny.gguf", tmp_path / "other.gguf"
+    tiny_model.write_gguf(tiny)
+    dtype = {"I8": np.int8, "I16": np.int16, "I32": np.int32, "F64": np.float64}[kind]
+
+    def encode(name: str, values: F32) -> Encoded | None:
+        return (kind, values.astype(dtype)) if name == "blk.0.attn_q.weight" else None
+
+    rewrite(tiny, other, encode=encode)
+    with pytest.raises(UserError, match=rf"other\.gguf: the type {kind} of blk\.0\.attn_q"):
+        rewrite_gguf(other, "Q8_0", tmp_path / "cache")
+    with pytest.raises(UserError, match=rf"other\.gguf: the type {kind} of blk\.0\.attn_q"):
+        import_gguf(other, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("config", [{}, {"head_dim": None, "rope_theta": 1e4}])
+def test_rotary_factors_of_a_model_without_rotary_positions_are_refused(
+    config: dict[str, Any],
+) -> None:
+    with pytest.raises(UserError, match=r"rope_freqs\.weight does not belong to a gpt2 model"):
+        rope_scaling({"model_type": "gpt2", **config}, np.ones(32, np.float32))
 
 
 @pytest.mark.parametrize(

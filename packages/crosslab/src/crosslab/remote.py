@@ -84,11 +84,18 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
     """Return the address of the scheduler from the options; None for this machine.
 
     Raises:
-        UserError: both options are given, the address is not valid, other machines can reach it
-            and ``--force`` is not given, no scheduler answers, or Dask is not installed.
+        UserError: both options are given, or neither with an option of theirs, the address is not
+            valid, other machines can reach it and ``--force`` is not given, no scheduler answers,
+            or Dask is not installed.
     """
     if args.scheduler and args.worker:
         raise UserError("give --scheduler or --worker, not both")
+    if args.worker_port and not args.worker:
+        raise UserError("--worker-port is the port of a worker", remedy="add --worker HOST:PORT")
+    if args.force and not (args.scheduler or args.worker):
+        raise UserError(
+            "--force accepts a scheduler", remedy="add --scheduler HOST:PORT or --worker HOST:PORT"
+        )
     text = args.scheduler or args.worker
     if not text:
         return None

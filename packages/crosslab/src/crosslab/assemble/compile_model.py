@@ -14,6 +14,7 @@ from rich.console import Console
 from crosslab.assemble.recipe_options import DEFAULT_VLEN, ONE_VLEN, recipe_options
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, LabTarget
+from crosslab.errors import UserError
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
 from groundwork.command_line import Parser
@@ -26,7 +27,7 @@ def parser() -> Parser:
     shared = recipe_options(
         *("tvm-tree", "vlen", "cache"),
         tvm_tree={"help": "TVM tree to compile with"},
-        vlen={**ONE_VLEN, "default": DEFAULT_VLEN},
+        vlen=ONE_VLEN,
     )
     options = Parser(
         prog="crosslab compile-model",
@@ -77,15 +78,20 @@ def main(argv: Sequence[str]) -> None:
     With ``--random-weights``, copy random parameters to the folder ``params`` in it, too.
 
     Raises:
-        UserError: an option does not fit, or a file is missing.
+        UserError: an option does not fit another one, or a file is missing.
         LabError: the compilation fails.
     """
     args = parser().parse_args(argv)
+    if args.vlen and args.target != "riscv64":
+        raise UserError(f"--vlen {args.vlen} is for --target riscv64", remedy="leave out --vlen")
+    if args.linker and args.form != "shared":
+        raise UserError("--linker links model.so", remedy="add --form shared")
     config = read_config(args.config)
+    vlen = (args.vlen or DEFAULT_VLEN) if args.target == "riscv64" else 0
     request = CompileRequest(
         tvm_tree=args.tvm_tree,
         config=config,
-        target=LabTarget(args.target, args.vlen if args.target == "riscv64" else 0),
+        target=LabTarget(args.target, vlen),
         form=args.form,
         prefill_chunk=args.prefill_chunk,
         steps=_steps(args),

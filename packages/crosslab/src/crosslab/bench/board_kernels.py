@@ -17,7 +17,7 @@ from crosslab.cached_build import CACHE_OPTION, cached_build
 from crosslab.cores.core import Core, core_list
 from crosslab.cores.cycles import Cycles
 from crosslab.cores.pipeline import all_cycles
-from crosslab.errors import LabError
+from crosslab.errors import LabError, UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.peers.llama_cpp_build import LIBRARY_NAMES, NAME, build_libraries
@@ -41,7 +41,7 @@ OURS = ("q4_0", "q8_0", "q4_K", "q6_K")
 
 
 def count_kernels(cores: Sequence[Core], cache: Path, file: Path = FILE) -> None:
-    """Count all kernels on cores, and write the table.
+    """Count all kernels on cores, and write the table; rows of other cores stay.
 
     Args:
         cores: the cores.
@@ -49,19 +49,42 @@ def count_kernels(cores: Sequence[Core], cache: Path, file: Path = FILE) -> None
         file: the table to write.
 
     Raises:
-        UserError: a tool is missing.
+        UserError: a tool is missing, or the file is not such a table.
         LabError: a program does not compile or run.
     """
+    tables = _earlier(file)
     program = _program(cache)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
     for core in cores:
+        tables[core.key] = []
         for name, cycles, work in (*_count(program, core, cache), *_ours(core, cache)):
             figures = (cycles.pipeline or cycles.serial, cycles.serial, cycles.vec_serial)
             cells = (f"{figure / work:.{DIGITS}g}" for figure in figures)
-            writer.writerow((core.key, name, *cells))
+            tables[core.key].append([core.key, name, *cells])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADER)
+    writer.writerows(row for rows in tables.values() for row in rows)
     atomic_write(file, text.getvalue())
+
+
+def _earlier(file: Path) -> dict[str, list[list[str]]]:
+    """Return the rows of a table by core; none without the file.
+
+    Raises:
+        UserError: the file is not such a table.
+    """
+    if not file.exists():
+        return {}
+    try:
+        header, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: {error}", remedy="give another --out") from error
+    if tuple(header) != HEADER or any(len(row) != len(HEADER) for row in rows):
+        raise UserError(f"{file} is not a table of kernels", remedy="give another --out")
+    tables: dict[str, list[list[str]]] = {}
+    for row in rows:
+        tables.setdefault(row[0], []).append(row)
+    return tables
 
 
 def _ours(core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:

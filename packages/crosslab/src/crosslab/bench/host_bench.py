@@ -24,7 +24,7 @@ from rich.table import Table
 from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.assemble.recipe_options import recipe_options
 from crosslab.bench.options import MODEL_S
-from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
+from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama, tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
@@ -96,6 +96,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser().read(argv, _checked)
     prompts, threads = args.prefill, args.threads
     config = MODEL_S if args.model == "S" else read_config(Path(args.model))
+    if max(prompts) + args.decode > config.context:
+        raise UserError(
+            f"a prompt of {max(prompts)} tokens and {args.decode} generated ones do not fit a "
+            f"context of {config.context}",
+            remedy="give less to --prefill or --decode",
+        )
     libraries = build(args, config)
     params = random_params(config, SEED, args.cache)
     rows: list[TimingRow] = []
@@ -137,12 +143,15 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
 
 def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
     """Compile both variants for this machine; return the shared libraries by variant."""
+    # A prompt is timed as one call.
+    chunk = max(DEFAULT_CHUNK, *args.prefill)
     upstream = CompileRequest(
         tvm_tree=args.upstream_tree,
         config=config,
         target=LabTarget("host"),
         form="shared",
         steps=(),
+        prefill_chunk=chunk,
     )
     ours = CompileRequest(
         tvm_tree=args.tvm_tree,
@@ -151,6 +160,7 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
         form="shared",
         kernels=cached_kernels(KernelTarget.HOST, args.cache),
         require_tensorize=True,
+        prefill_chunk=chunk,
     )
     libraries = {}
     for name, request in ((UPSTREAM, upstream), (OURS, ours)):

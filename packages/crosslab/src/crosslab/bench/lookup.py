@@ -31,6 +31,8 @@ from groundwork.command_line import Parser, choice
 NAME = "lookup"
 PROMPTS = Path(__file__).with_name("lookup_prompts.toml")
 HEADINGS = ("answer", "tokens", "calls", "guesses", "right", "without", "with", "gain")
+# Options that decide the table.
+TABLE = ("writer", "prompt", "answer", "board", "model", "format")
 # The constants of runner/engine/prompt_lookup.cc.
 MATCHES = (3, 2)
 MOST_GUESSED = 15
@@ -132,7 +134,10 @@ def _row(
     guessed, right = sum(c.guessed for c in made), sum(c.right for c in made)
     tokens, taken = len(reply) - 1, sum(c.seconds for c in made)
     share = f"{right / guessed:.0%}" if guessed else ""
-    speeds = [f"{tokens / plain:.3g}", f"{tokens / taken:.3g}", f"{plain / taken:.2f}"]
+    # The prompt's call gives the first token; an answer of one token has no further calls.
+    speeds = ["", "", ""]
+    if made:
+        speeds = [f"{tokens / plain:.3g}", f"{tokens / taken:.3g}", f"{plain / taken:.2f}"]
     return [name, str(len(reply)), str(len(made)), str(guessed), share, *speeds]
 
 
@@ -164,7 +169,7 @@ def _prompts(files: Sequence[Path] | None) -> dict[str, str]:
     if not files:
         return dict(tomllib.loads(PROMPTS.read_text(encoding="utf-8")))
     try:
-        return {file.name: file.read_text(encoding="utf-8") for file in files}
+        return {str(file): file.read_text(encoding="utf-8") for file in files}
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read a prompt: {error}", remedy="give files of UTF-8") from error
 
@@ -175,7 +180,12 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: an option, the model or a prompt cannot be used.
     """
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    others = [name for name in TABLE if getattr(args, name) != parser.get_default(name)]
+    if args.docs and others:
+        names = ", ".join("MODEL" if name == "writer" else f"--{name}" for name in others)
+        raise UserError("--docs writes the table of the defaults", remedy=f"leave out {names}")
     if args.answer < 2:
         raise UserError(f"--answer {args.answer}", remedy="give 2 tokens or more")
     prompts = _prompts(args.prompt)

@@ -281,6 +281,11 @@ def bench_of(args: argparse.Namespace) -> Bench:
         )
     asset = PINNED.get(args.model, "")
     quantizations = _unique(args.quantization or [DEFAULT_FORMAT])
+    if args.gguf and GGUF not in quantizations:
+        raise UserError(
+            f"--gguf {args.gguf} is the format of --quantization {GGUF}",
+            remedy=f"add --quantization {GGUF}",
+        )
     for quantization in quantizations:
         activations_of(args.activations, quantization)
     recipe = read_recipe(args, DEFAULT_FORMAT)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,21 @@ class Work:
     barriers: float = 0.0
 
 
+def _check_numbers(board: Board) -> None:
+    """Raise ValueError if a value of a board's file is not a number in its range."""
+    layout, memory = board.layout, board.memory
+    if not layout.clusters:
+        raise ValueError("there is no [[cluster]]")
+    sizes = [("clock", board.clock), ("line", layout.line), ("scale", board.scale), *board.units]
+    for cluster in layout.clusters:
+        sizes += asdict(cluster).items()
+    for name, value in (*sizes, ("barrier", board.barrier), *asdict(memory).items()):
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value!r}, not a number of 0 or more")
+    if zeros := [name for name, value in sizes if value == 0]:
+        raise ValueError(f"{zeros[0]} is 0")
+
+
 @cache
 def read_boards(folder: Path = BOARDS) -> tuple[Board, ...]:
     """Read all boards, sorted by file name.
@@ -202,8 +218,11 @@ def _read(file: Path) -> Board:
         table["memory"] = Memory(**table["memory"])
         table["units"] = tuple(table.get("units", {}).items())
         for name in ("fitted", "compatible"):
-            table[name] = tuple(table.get(name, ()))
+            if not isinstance(names := table.get(name, []), list):
+                raise TypeError(f"{name} is {names!r}, not a list of names")
+            table[name] = tuple(names)
         board = Board(**table, key=file.stem)
+        _check_numbers(board)
         for name in board.fitted:
             board.parameter(name)
         return board

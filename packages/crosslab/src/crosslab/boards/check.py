@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ NAME = "board-check"
 HEADINGS = ("board", "program", "model, format", "threads", "phase", "measured")
 FIGURES = ("predicted", "error", "without its source")
 SPEEDS = ("board", "program", "threads ", "prompt", "decode")
+FORMAT, TOKENS = "Q4_0", 128  # of a predicted model
 WIDE = 160  # characters of a line in a file
 MARK = "*"  # of rows with an assumption
 
@@ -173,6 +175,24 @@ def predictions_of(
                 yield board.key, name, str(threads), *(f"{speed:.3g}" for speed in speeds)
 
 
+def _check_model(args: argparse.Namespace) -> None:
+    """Check that the options belong to ``--model``, or to the published rows without it.
+
+    Raises:
+        UserError: an option does not, or is out of range.
+    """
+    of_model = [("--format", args.format), ("--prompt", args.prompt)]
+    of_rows = [("--fit", args.fit or None), ("--docs", args.docs)]
+    for name, value in of_rows if args.model else of_model:
+        if value is not None:
+            raise UserError(
+                f"{name} is an option of the {'published rows' if args.model else 'model'}",
+                remedy=f"leave out {name}, or --model" if args.model else "add --model NAME",
+            )
+    if args.prompt is not None and args.prompt < 1:
+        raise UserError(f"--prompt {args.prompt}", remedy="give 1 token or more")
+
+
 def main(argv: Sequence[str]) -> int:
     """Print the published rows with predictions and errors; with ``--model``, predictions of it.
 
@@ -204,14 +224,11 @@ def main(argv: Sequence[str]) -> int:
         type=lambda text: choice(text, list(shapes()), "a known model"),
         help="predict this model on the boards, in place of the published rows",
     )
-    options.add_argument("--format", choices=formats(), default="Q4_0", help="its format (Q4_0)")
-    options.add_argument(
-        "--prompt", type=int, default=128, metavar="N", help="tokens of its prompt (128)"
-    )
+    options.add_argument("--format", choices=formats(), help=f"its format ({FORMAT})")
+    options.add_argument("--prompt", type=int, metavar="N", help=f"tokens of its prompt ({TOKENS})")
     options.add_argument("--docs", type=Path, metavar="PAGE", help="also write the table to a page")
     args = options.parse_args(argv)
-    if args.prompt < 1:
-        raise UserError(f"--prompt {args.prompt}", remedy="give 1 token or more")
+    _check_model(args)
     if args.docs and (args.board or args.measure != MEASURES[0]):
         raise UserError(
             "--docs writes the rows of all boards", remedy="leave out --board and --measure"
@@ -222,7 +239,8 @@ def main(argv: Sequence[str]) -> int:
         console.width = WIDE
     if args.model:
         table = _table(SPEEDS)
-        for cells in predictions_of(chosen, args.model, args.format, args.prompt):
+        format_, prompt = args.format or FORMAT, args.prompt or TOKENS
+        for cells in predictions_of(chosen, args.model, format_, prompt):
             table.add_row(*cells)
         console.print(table)
         return 0

@@ -320,7 +320,7 @@ def cache_lines(
 def _attention(
     layout: Layout, program: Program, config: LlamaConfig, phase: Phase, threads: int
 ) -> Work:
-    """Return the work of the attention of all layers, without the cache that it writes."""
+    """Return the work of the attention of all layers; what it writes to the cache is left out."""
     kernels, tokens = kernel_cycles(layout.core, layout.measure), phase.tokens
     seen, times = phase.before + (tokens + 1) / 2, config.layers * tokens / threads
     cycles, l2 = 0.0, 0.0
@@ -429,7 +429,7 @@ def seconds(
         weights: its matrices.
         phase: tokens of the phase, and before it.
         threads: number of threads.
-        item: bytes of a number in the KV cache; None: those of the program's default.
+        item: bytes of a number in the KV cache; None: as the program's own.
 
     Raises:
         UserError: the program has no product with a matrix's type, or a kernel was not counted.

@@ -36,9 +36,7 @@ def predictions(
     return [table for table in tables if table["rows"]]
 
 
-def _table(
-    board: Board, config: LlamaConfig, weights: Matrices, item: float
-) -> dict[str, Any]:
+def _table(board: Board, config: LlamaConfig, weights: Matrices, item: float) -> dict[str, Any]:
     return {
         "board": board.key,
         "name": board.name,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.boards.board import BOARDS, Board, read_boards
-from crosslab.boards.matrices import Phase, matrices, programs, seconds
+from crosslab.boards.matrices import Phase, formats, matrices, programs, seconds
 from crosslab.errors import UserError
 from crosslab.models.shapes import shapes
 
@@ -47,6 +48,17 @@ class Row:
     assumed: str
     source: str
 
+    @property
+    def wrong(self) -> str:
+        """The first value out of range, with its range; empty: there is none."""
+        for name, allowed in (("phase", (PROMPT, DECODE)), ("format", formats())):
+            if (value := getattr(self, name)) not in allowed:
+                return f"the {name} {value!r} is not one of {', '.join(allowed)}"
+        for name in ("threads", "tokens", "speed"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                return f"{name} is {value}, not a positive number"
+        return ""
+
     def predicted(self, board: Board) -> float:
         """Return the tokens a second that the model predicts on the board."""
         phase = Phase(self.tokens) if self.phase == PROMPT else Phase(1, self.tokens / 2)
@@ -74,6 +86,10 @@ def read_rows(file: Path = FILE) -> tuple[Row, ...]:
         raise UserError(f"{file}: {error!r}") from error
     known = {board.key for board in read_boards()}
     for number, row in enumerate(rows, start=2):
+        if wrong := row.wrong:
+            raise UserError(
+                f"{file}, line {number}: {wrong}", remedy="cores/README.md describes the file"
+            )
         if row.board not in known or row.program not in programs() or row.model not in shapes():
             raise UserError(
                 f"{file}, line {number}: {row.board}, {row.program} or {row.model} is unknown",

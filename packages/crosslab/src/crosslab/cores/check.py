@@ -9,6 +9,7 @@ the two sums. The errors are printed; they do not change the exit code.
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -90,11 +91,18 @@ def read_loops(folder: Path) -> list[PublishedLoop]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             _, *rows = csv.reader(file)
-        return [
+        loops = [
             PublishedLoop(c, ours, name, int(n), float(rate)) for c, ours, name, n, rate in rows
         ]
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}") from error
+    for number, loop in enumerate(loops, start=2):
+        if loop.elements < 1 or not 0 < loop.rate < math.inf:
+            raise UserError(
+                f"{path}, line {number}: {loop.elements} elements, {loop.rate} a cycle",
+                remedy="both are positive numbers",
+            )
+    return loops
 
 
 def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
@@ -243,7 +251,8 @@ def main(argv: Sequence[str]) -> int:
     """Print the predicted and measured cycles for each core with published loops.
 
     Raises:
-        UserError: a core of ``--core`` has no published loops, or a tool is missing.
+        UserError: a core of ``--core`` has no published loops, ``--docs`` is given with it, or a
+            tool is missing.
         LabError: the loops do not compile or run.
     """
     options = Parser(
@@ -266,6 +275,8 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
+    if args.docs and args.core:
+        raise UserError("--docs writes the table of all cores", remedy="leave out --core")
     loops = read_loops(CORES)
     console = Console(highlight=False)
     known = sorted({loop.core for loop in loops})

@@ -29,6 +29,7 @@ from groundwork.command_line import Parser
 
 # R_RISCV_BRANCH and R_RISCV_RVC_BRANCH of the RISC-V ELF psABI.
 BRANCHES = (16, 44)
+RV64 = 64  # bits of an address
 # Rounds before the measurement, and measured rounds.
 WARM, ROUNDS = 20, 10
 
@@ -46,8 +47,8 @@ def loops_of(path: Path) -> Iterator[Loop]:
     """Yield the innermost loops of an object file or program, in order.
 
     Raises:
-        UserError: the file is missing, is not an ELF file, has no branch targets, or is an object
-            with several sections of code.
+        UserError: the file is missing, is not an ELF file for riscv64, has no branch targets, or
+            is an object with several sections of code.
         LabError: the file has no symbols.
     """
     for start, words in code_of(path):
@@ -58,12 +59,18 @@ def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
     """Return the address of each code section, and its instructions by address.
 
     Raises:
-        UserError: the file is missing, is not an ELF file, has no branch targets, or is an object
-            with several sections of code.
+        UserError: the file is missing, is not an ELF file for riscv64, has no branch targets, or
+            is an object with several sections of code.
     """
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
+            if elf.get_machine_arch() != "RISC-V" or elf.elfclass != RV64:
+                raise UserError(
+                    f"{path} is for {elf.get_machine_arch()}, {elf.elfclass} bits, not for riscv64",
+                    remedy="compile it with --target riscv64-linux-gnu (crosslab kernels --target "
+                    "riscv64)",
+                )
             if any(map(_has_branches, elf.iter_sections())):
                 raise UserError(
                     f"{path} has no targets of branches: the linker fills them in",

@@ -190,7 +190,7 @@ def parser(verb: str = BUILD_AND_TEST) -> Parser:
     if verb == BUILD_AND_TEST:
         add("--accelerator", metavar="DEVICE", help="let a companion's device do linear layers")
         where = "with --accelerator: what computes the products of attention (cpu)"
-        add("--attention", choices=("cpu", "device"), default="cpu", help=where)
+        add("--attention", choices=("cpu", "device"), help=where)
     add("--threads", type=int, default=1, help="threads of the model (1)")
     most = 8 if verb == MODEL else 32
     add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
@@ -247,6 +247,11 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         offload = find_offload(device, args.attention == "device")
         recipe = replace(recipe, mode=mode_of(offload, recipe))
         stem += f"-{offload.name}"
+    elif getattr(args, "attention", None):
+        raise UserError(
+            f"--attention {args.attention} is an option of an accelerator",
+            remedy="add --accelerator DEVICE",
+        )
     job = Job(
         recipe=recipe,
         offload=offload,

@@ -64,7 +64,7 @@ class Format:
             layers: number of layers of the model.
             tied: True if the token embedding is also lm_head, and has its type.
         """
-        layer = re.match(r"blk\.(\d+)\.(attn_v|ffn_down)\.", name)
+        layer = re.match(r"blk\.(\d+)\.(attn_v|ffn_down(?:_exps)?)\.", name)
         head = name == ("token_embd.weight" if tied else "output.weight")
         gets_more_bits = head or (layer and _gets_more_bits(int(layer[1]), layers))
         kind = self.better if self.better and gets_more_bits else self.kind

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, ReaderField, dequantize
+from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, ReaderField
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.models.sources.gguf_import import open_gguf
+from crosslab.models.sources.gguf_import import floats_of, open_gguf
 from crosslab.peers import gguf_export
 from crosslab.peers import quantize as quantize_module
 from crosslab.peers.gguf_export import FORMATS, SMALL_BLOCK
@@ -20,6 +19,10 @@ from groundwork.hashing import digest
 _KIND = GGMLQuantizationType
 # Fields that GGUFWriter adds.
 OWN_FIELDS = ("general.architecture", "general.file_type", "general.quantization_version")
+# Matrices that llama-quantize does not round: of routers, convolutions, positions and types.
+STAYS = tuple(
+    f"{name}.weight" for name in ("ffn_gate_inp", "ssm_conv1d", "position_embd", "token_types")
+)
 
 
 def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
@@ -31,7 +34,8 @@ def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
         cache: folder of finished builds.
 
     Raises:
-        UserError: the file is not a GGUF file, or a row does not consist of whole blocks.
+        UserError: the file is not a GGUF file, a tensor's type is not supported, or a row does not
+            consist of whole blocks.
     """
     modules = (gguf_export, quantize_module)
     key = digest(source, format_, Path(__file__), *(Path(str(m.__file__)) for m in modules))
@@ -51,18 +55,20 @@ def _rewrite(source: Path, format_: str, target: Path) -> None:
         if name not in OWN_FIELDS and not name.startswith("GGUF."):
             _copy_field(writer, field)
     for tensor in reader.tensors:
-        values = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        values, name = floats_of(tensor, source.name), str(tensor.name)
         kind = _KIND.F32
-        if values.ndim == 2:
-            width = values.shape[1]
-            kind = chosen.kind_of(str(tensor.name), width, layers, tied=tied)
+        # A mixture's experts are one tensor [experts, rows, width].
+        if values.ndim >= 2 and name.endswith(".weight") and not name.endswith(STAYS):
+            width = values.shape[-1]
+            kind = chosen.kind_of(name, width, layers, tied=tied)
             if kind not in (_KIND.F32, _KIND.F16) and width % SMALL_BLOCK:
                 raise UserError(
-                    f"{source.name}: {tensor.name} has rows of {width} weights, which are no whole "
+                    f"{source.name}: {name} has rows of {width} weights, which are no whole "
                     f"blocks of {SMALL_BLOCK}",
                     remedy="use F32 or F16, or a model with other widths",
                 )
-        writer.add_tensor(str(tensor.name), quantize(values, kind), raw_dtype=kind)
+        rows = quantize(values.reshape(-1, values.shape[-1]), kind)
+        writer.add_tensor(name, rows.reshape(*values.shape[:-1], -1), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

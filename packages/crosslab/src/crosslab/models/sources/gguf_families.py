@@ -253,8 +253,12 @@ def rope_scaling(config: Mapping[str, Any], factors: F32) -> dict[str, Any]:
     """Return Llama 3's ``rope_scaling`` that divides the rotary frequencies by given factors.
 
     Raises:
-        UserError: the factors belong to no known release.
+        UserError: the factors belong to no known release, or the model has no rotary positions.
     """
+    if not (config.get("head_dim") and config.get("rope_theta")):
+        raise UserError(
+            f"{ROPE_FACTORS} does not belong to a {config['model_type']} model", remedy=FOLDER
+        )
     half = config["head_dim"] // 2
     plain = config["rope_theta"] ** (-np.arange(half) / half)
     for rope in LLAMA3_ROPES:

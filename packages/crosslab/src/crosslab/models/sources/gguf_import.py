@@ -111,10 +111,10 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     config = family.config(file)
     factors = tensors.pop(ROPE_FACTORS, None)
     if factors is not None:
-        config["rope_scaling"] = rope_scaling(config, _floats(factors))
+        config["rope_scaling"] = rope_scaling(config, floats_of(factors, source.name))
     named = _published(file, tensors, family)
     stay = {name for name, t in named.items() if blocks and _stays(t) and family.keeps_rows(name)}
-    weights = ((name, _values(t, blocks=name in stay)) for name, t in named.items())
+    weights = ((name, _values(t, source.name, blocks=name in stay)) for name, t in named.items())
     save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
     found = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos", "eot", "eom")}
     ids = {name: index for name, index in found.items() if index is not None}
@@ -192,10 +192,22 @@ def _stays(tensor: ReaderTensor) -> bool:
     return len(tensor.shape) in (2, 3) and stays_in_blocks(tensor.tensor_type.name, tensor.data)
 
 
-def _values(tensor: ReaderTensor, *, blocks: bool) -> NDArray[Any]:
+def _values(tensor: ReaderTensor, file: str, *, blocks: bool) -> NDArray[Any]:
     """Return a tensor: with ``blocks``, its bytes [..., rows, bytes]; else float32."""
-    return np.ascontiguousarray(tensor.data) if blocks else _floats(tensor)
+    return np.ascontiguousarray(tensor.data) if blocks else floats_of(tensor, file)
 
 
-def _floats(tensor: ReaderTensor) -> F32:
-    return np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+def floats_of(tensor: ReaderTensor, file: str) -> F32:
+    """Return a tensor as float32.
+
+    Raises:
+        UserError: the tensor has a type that the package gguf cannot convert.
+    """
+    try:
+        values = dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{file}: the type {tensor.tensor_type.name} of {tensor.name} is not supported",
+            remedy=FOLDER,
+        ) from error
+    return np.ascontiguousarray(values, np.float32)
