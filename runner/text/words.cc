@@ -91,8 +91,8 @@ class Cutter {
 
   // [^\r\n\p{L}\p{N}]?U*L+C?|[^\r\n\p{L}\p{N}]?U+L*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
   // \s*[\r\n]+|\s+(?!\S)|\s+ with U: marks and letters except small ones; L: marks and
-  // letters except capitals; C: a contraction in any case.
-  size_t GptOss(size_t i) const {
+  // letters except capitals; C: a contraction in any case. Tekken has neither C nor {1,3}.
+  size_t GptOss(size_t i, bool contractions, size_t most_numbers) const {
     const uint32_t code = At(i);
     const size_t next = Next(i);
     const bool joins = !IsBreak(code) && !IsLetter(code) && !IsNumber(code) && next < size();
@@ -101,10 +101,10 @@ class Cutter {
     if (end == 0 && joins) end = EndsLarge(next);
     if (end == 0) end = EndsLarge(i);
     if (end != 0) {
-      const size_t after = end < size() ? Contraction(end, true) : 0;
+      const size_t after = contractions && end < size() ? Contraction(end, true) : 0;
       return after != 0 ? after : end;
     }
-    if (IsNumber(code)) return Run(i, IsNumber, 3);
+    if (IsNumber(code)) return Run(i, IsNumber, most_numbers);
     const size_t sign = BehindBlank(i);
     if (IsSign(At(sign))) return Run(Run(sign, IsSign), IsBreakOrSlash);
     return LineEnd(i);
@@ -263,7 +263,7 @@ void CutDeepSeek(std::string_view text, const Take& take) {
 
 }  // namespace
 
-bool IsWordRule(uint32_t number) { return number >= 1 && number <= 8; }
+bool IsWordRule(uint32_t number) { return number >= 1 && number <= 9; }
 
 void SplitWords(WordRule rule, std::string_view text, const Take& take) {
   switch (rule) {
@@ -275,7 +275,11 @@ void SplitWords(WordRule rule, std::string_view text, const Take& take) {
       return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 1); });
     case WordRule::kDeepSeekV3: return CutDeepSeek(text, take);
     case WordRule::kGptOss:
-      return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.GptOss(i); });
+      return Cut(text, take,
+                 [](const Cutter& cutter, size_t i) { return cutter.GptOss(i, true, 3); });
+    case WordRule::kTekken:
+      return Cut(text, take,
+                 [](const Cutter& cutter, size_t i) { return cutter.GptOss(i, false, 1); });
     case WordRule::kQwen35:
       return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Qwen35(i); });
     case WordRule::kWhole:

@@ -22,6 +22,7 @@ enum class WordRule : uint32_t {
   kGptOss = 6,  // words end where capitals begin, marks belong to letters; see words.cc
   kWhole = 7,   // the text is one word
   kQwen35 = 8,  // as Qwen 2, marks belong to letters
+  kTekken = 9,  // as gpt-oss, without contractions, each number alone
 };
 
 bool IsWordRule(uint32_t number);

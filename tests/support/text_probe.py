@@ -114,6 +114,7 @@ GPT_OSS = (
     f"{BEFORE}{LARGE}*{SMALL}+{BEHIND}|{BEFORE}{LARGE}+{SMALL}*{BEHIND}|"
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+TEKKEN = GPT_OSS.replace(BEHIND, "").replace("{1,3}", "")
 
 
 QWEN35 = (
@@ -143,6 +144,7 @@ RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "qwen35": lambda: _split(QWEN35),
     "deepseekv3": lambda: _split(*DEEPSEEK),
     "gptoss": lambda: _split(GPT_OSS),
+    "tekken": lambda: _split(TEKKEN),
     "whole": lambda: pre_tokenizers.Split(" ", "merged_with_previous"),
 }
 # Byte-level tokenizers cut by them; "whole" is of those that merge characters.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -37,8 +37,22 @@ BLANK = "\u2581"
 _GOES_ON = "##"  # before a piece that continues a word
 # llama.cpp's defaults for values of tokenizer.ggml.pre: texts begin with BOS; words that are tokens
 # are not merged.
-_BEGINS_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3")
-_IGNORES_MERGES = (*_BEGINS_WITH_BOS, "glm4")
+_BEGINS_WITH_BOS = (
+    *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+    "tekken",
+)
+_IGNORES_MERGES = (*_BEGINS_WITH_BOS, "glm4", "glm5")
+# Phi-3's other special tokens take the blanks behind them; a GGUF file does not say so.
+_KEEPS_BLANKS = ("<unk>", "<s>", "<|endoftext|>")
+# Tokens that end a turn in the chats of published models. Files seldom name all of them, so
+# llama.cpp finds them by their text, too.
+_ENDS_TURN = frozenset(
+    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> <|call|> <|endoftext|> <|end_of_text|> "
+    "<end_of_turn> <turn|> <end_of_utterance> <eos> <EOT> \u2581<EOT> [EOT] [EOS] "
+    "<\uff5cend\u2581of\u2581sentence\uff5c>".split()
+)
+# A model with these tokens also ends other messages than its last one with <|end|> (gpt-oss).
+_HARMONY = ("<|return|>", "<|call|>")
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
@@ -51,22 +65,65 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         UserError: the file's tokenizer is of an unsupported kind, or malformed.
     """
     kind = fields.get("tokenizer.ggml.model")
+    named = _named_tokens(fields)
+    if kind == "bert":
+        tokenizer, special = _in_pieces(fields, named), {CONTROL_TOKEN}
+    else:
+        tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
+        special = {CONTROL_TOKEN, UNKNOWN_TOKEN}
+        tokenizer.add_tokens(_added(fields, named, {USER_TOKEN}))
+    tokenizer.add_special_tokens(_added(fields, named, special))
+    return tokenizer
+
+
+def stop_tokens(fields: Mapping[str, Any]) -> list[int]:
+    """Return the ids of the tokens that end an answer.
+
+    They are the ends of a text, of a turn and of a message to a tool that the file names, and
+    tokens that end a turn by their text, as in llama.cpp. Text of the vocabulary is not one.
+
+    Args:
+        fields: GGUF metadata: plain values by name.
+
+    Raises:
+        UserError: the file's tokens are malformed.
+    """
+    said = (fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    ends = _ENDS_TURN
+    named = _named_tokens(fields)
+    if {*_HARMONY} <= {token for token, _ in named}:
+        ends -= {"<|end|>"}
+    known = [i for i, (t, kind) in enumerate(named) if t in ends and kind != NORMAL_TOKEN]
+    return list(dict.fromkeys([*(index for index in said if index is not None), *known]))
+
+
+def _named_tokens(fields: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return (text, kind) of each token; none if the file has no kinds."""
     tokens = _texts(fields, "tokenizer.ggml.tokens")
     if len(set(tokens)) != len(tokens):
         raise UserError("the model's tokenizer lists a token twice")
     types = fields.get("tokenizer.ggml.token_type", [])
     if not isinstance(types, list):
         raise UserError("the model's file has tokenizer.ggml.token_type as something else")
-    named = list(zip(tokens, types, strict=False))
-    if kind == "bert":
-        tokenizer = _in_pieces(fields, named)
-    else:
-        tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
-        whole = [token for token, kind in named if kind == USER_TOKEN]
-        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
-    control = [token for token, kind in named if kind == CONTROL_TOKEN]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
-    return tokenizer
+    return list(zip(tokens, types, strict=False))
+
+
+def _added(
+    fields: Mapping[str, Any], named: Sequence[tuple[str, int]], kinds: Set[int]
+) -> list[AddedToken]:
+    """Return the tokens of given kinds, which are found in a text before it is cut into words."""
+    phi3 = fields.get("general.architecture") == "phi3"
+    strips = phi3 and fields.get("tokenizer.ggml.model") == "llama"
+    return [
+        AddedToken(
+            token,
+            special=kind != USER_TOKEN,
+            normalized=False,
+            rstrip=strips and token not in _KEEPS_BLANKS,
+        )
+        for token, kind in named
+        if kind in kinds
+    ]
 
 
 def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
@@ -136,9 +193,10 @@ def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -
     """
     vocabulary = {token: index for index, (token, _) in enumerate(named)}
     scores = fields.get("tokenizer.ggml.scores")
-    unknown = [token for token, kind in named if kind == UNKNOWN_TOKEN]
-    if not isinstance(scores, list) or len(scores) != len(named) or len(unknown) != 1:
-        raise UserError("the model's tokenizer lacks a score for each token, or an unknown token")
+    if not isinstance(scores, list) or len(scores) != len(named):
+        raise UserError("the model's tokenizer lacks a score for each token")
+    # The token of characters that are neither in the vocabulary nor spelled by bytes.
+    unknown = _special({"tokenizer.ggml.unknown_token_id": 0, **fields}, named, "unknown")
     pairs = [
         (-score, vocabulary[token[:cut]], vocabulary[token[cut:]])
         for (token, kind), score in zip(named, scores, strict=True)
@@ -148,7 +206,7 @@ def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -
     ]
     merges = [(named[left][0], named[right][0]) for _, left, right in sorted(pairs)]
     model = models.BPE(
-        vocab=vocabulary, merges=merges, unk_token=unknown[0], fuse_unk=True, byte_fallback=True
+        vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True
     )
     tokenizer = Tokenizer(model)
     prefix = fields.get("tokenizer.ggml.add_space_prefix", True)

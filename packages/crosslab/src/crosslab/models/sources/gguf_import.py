@@ -35,7 +35,7 @@ from crosslab.models.sources.gguf_families import (
 from crosslab.models.sources.gguf_metadata import EMBEDDING, Metadata
 from crosslab.models.weights_file import F32, save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
-from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
+from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer, stop_tokens
 from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
 
@@ -116,11 +116,11 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
     stay = {name for name, t in named.items() if blocks and _stays(t) and family.keeps_rows(name)}
     weights = ((name, _values(t, source.name, blocks=name in stay)) for name, t in named.items())
     save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
-    found = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos", "eot", "eom")}
-    ids = {name: index for name, index in found.items() if index is not None}
-    special = {f"{name}_token_id": ids[name] for name in ("bos", "eos") if name in ids}
-    # Ends of a text, of a turn, and of a message to a tool.
-    ends = [ids[name] for name in ("eos", "eot", "eom") if name in ids]
+    special = {
+        name: fields[field]
+        for name in ("bos_token_id", "eos_token_id")
+        if fields.get(field := f"tokenizer.ggml.{name}") is not None
+    }
     about = {**config, **special}
     if family.within:
         about = {"model_type": family.within, "text_config": about}
@@ -133,7 +133,7 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
         }
     for name, table in (
         ("config", about),
-        ("generation_config", {**special, "eos_token_id": ends}),
+        ("generation_config", {**special, "eos_token_id": stop_tokens(fields)}),
     ):
         text = json.dumps(table, indent=2) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
