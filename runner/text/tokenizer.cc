@@ -2,6 +2,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -77,6 +78,22 @@ size_t BlanksBehind(std::string_view text, size_t at) {
   return at;
 }
 
+// Bytes in the alphabet of byte-level tokenizers: printable ones of Latin-1 are their character, the
+// others are U+0100 and on, in order.
+std::string Spelled(std::string_view bytes) {
+  static const auto kAlphabet = [] {
+    std::array<uint32_t, 256> alphabet{};
+    for (uint32_t byte = 0, others = 0x100; byte < alphabet.size(); ++byte) {
+      const bool printed = byte > ' ' && byte != 0xAD && (byte < 0x7F || byte > 0xA0);
+      alphabet[byte] = printed ? byte : others++;
+    }
+    return alphabet;
+  }();
+  std::string text;
+  for (const char c : bytes) AppendUtf8(kAlphabet[static_cast<unsigned char>(c)], &text);
+  return text;
+}
+
 // The text of a token of a character vocabulary in an answer.
 std::string Shown(const std::string& token) {
   if (const auto byte = ByteOf(token)) return std::string(1, static_cast<char>(*byte));
@@ -110,12 +127,14 @@ Tokenizer::Markers Tokenizer::MarkersOf(uint8_t kind) const {
   Markers markers(256);
   for (size_t i = 0; i < file_.tokens.size(); ++i) {
     if ((file_.kinds[i] & kind) == 0) continue;
-    markers[static_cast<unsigned char>(file_.tokens[i][0])].push_back(static_cast<uint32_t>(i));
+    const std::string& token = file_.tokens[i];
+    std::string text = file_.kinds[i] & kSpelled ? Spelled(token) : token;
+    const auto first = static_cast<unsigned char>(text[0]);
+    markers[first].push_back({static_cast<uint32_t>(i), std::move(text)});
   }
   for (auto& group : markers) {
-    std::sort(group.begin(), group.end(), [&](uint32_t a, uint32_t b) {
-      const size_t of_a = file_.tokens[a].size(), of_b = file_.tokens[b].size();
-      return of_a != of_b ? of_a > of_b : a < b;
+    std::stable_sort(group.begin(), group.end(), [](const Marker& a, const Marker& b) {
+      return a.text.size() > b.text.size();
     });
   }
   return markers;
@@ -129,21 +148,21 @@ void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Enco
   size_t start = 0;
   for (size_t at = 0; at < text.size();) {
     const auto& group = markers[static_cast<unsigned char>(text[at])];
-    const auto found = std::find_if(group.begin(), group.end(), [&](uint32_t id) {
-      return text.substr(at).starts_with(file_.tokens[id]);
+    const auto found = std::find_if(group.begin(), group.end(), [&](const Marker& marker) {
+      return text.substr(at).starts_with(marker.text);
     });
     if (found == group.end()) {
       ++at;
       continue;
     }
-    const size_t after = at + file_.tokens[*found].size();
-    const uint8_t kind = file_.kinds[*found];
+    const size_t after = at + found->text.size();
+    const uint8_t kind = file_.kinds[found->token];
     size_t first = at;
     if (kind & kTakesLeft) first = std::max(start, BlanksBefore(text, at));
     if (first > start) rest(text.substr(start, first - start), start == 0);
     const size_t end = kind & kTakesRight ? BlanksBehind(text, after) : after;
     // Skip a marker of blanks that belong to the marker before it.
-    if (first < end) out->ids.push_back(static_cast<int32_t>(*found));
+    if (first < end) out->ids.push_back(static_cast<int32_t>(found->token));
     start = end;
     at = after;
   }

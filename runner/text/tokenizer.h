@@ -58,8 +58,12 @@ class Tokenizer {
   const std::optional<ToolFormat>& calls() const { return file_.calls; }
 
  private:
-  // Markers by their first byte, the longest first.
-  using Markers = std::vector<std::vector<uint32_t>>;
+  struct Marker {
+    uint32_t token;
+    std::string text;
+  };
+  // Markers by the first byte of their text, the longest first.
+  using Markers = std::vector<std::vector<Marker>>;
 
   Markers MarkersOf(uint8_t kind) const;
   template <typename Rest>

@@ -22,7 +22,8 @@ constexpr uint32_t kDropsBlank = 256;
 constexpr uint32_t kPrefixShift = 9;  // two bits
 constexpr uint32_t kFlags = 0x78B;
 constexpr size_t kTexts = 4;
-constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight;
+constexpr uint8_t kKinds =
+    kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight | kSpelled;
 
 struct Counts {
   uint32_t tokens, merges, token_bytes, stop, first;

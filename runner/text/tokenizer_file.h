@@ -34,6 +34,7 @@ enum TokenKind : uint8_t {
   kWord = 8,         // merges of a word may give it
   kTakesLeft = 16,   // the marker takes the blanks before it
   kTakesRight = 32,  // and those behind it
+  kSpelled = 64,     // the marker's text is its bytes in the alphabet of byte-level tokenizers
 };
 
 // Rules for putting a blank before a text.

@@ -172,6 +172,18 @@ def test_a_blank_before_a_text_and_around_markers_is_the_librarys(
     check(sanitized_probe, tokenizer, tmp_path, [*TRICKY, *around])
 
 
+def test_markers_of_characters_that_stand_for_bytes_are_the_librarys(
+    sanitized_probe: list[str], tmp_path: Path
+) -> None:
+    """DeepSeek's way: such a marker is found as it is written, and shown as its bytes."""
+    tokenizer = text_probe.trained("gpt2", whole_words=True)
+    markers = ["\u00f8", "\u0120foo", "\u00c3\u00a9", "\u00e9\u2014", "\u00ad"]
+    added = [AddedToken(marker, normalized=False) for marker in markers]
+    tokenizer.tokenizer.add_tokens([*added, AddedToken("\u00fe", normalized=True)])
+    texts = ["a\u00f8b \u00f8", "\u0120foo foo\u0120", "caf\u00e9 \u00c3\u00a9 \u00e9\u2014"]
+    check(sanitized_probe, tokenizer, tmp_path, [*texts, "\u00ad\u00fe \u00fe\u00c3", *TRICKY])
+
+
 def test_normalized_text_is_the_librarys(sanitized_probe: list[str], tmp_path: Path) -> None:
     """Qwen's way: NFC, but for markers; a text that is composed over a marker is not."""
     over = ["e<|start|>\u0301 e<tool>\u0301 <tool>\u0338", "\u1112\u1161\u11ab \uac00\u11a7\u11a8"]
@@ -570,7 +582,7 @@ DEEP = "the model's chat template is malformed: it has more than 100 parts insid
         (lambda d: with_checksum(d[:-1]), "its counts do not match its size"),
         (lambda d: with_checksum(number(d, 24, 0xFFFFFFFF)), "its counts do not match its size"),
         (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not match its size"),
-        (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
+        (lambda d: with_checksum(number(d, 16, 99)), "unknown rule for words: 99"),
         (lambda d: with_checksum(number(d, 20, 1 << 30)), "unknown flags"),
         (lambda d: with_checksum(number(d, 60, 0xFFFF)), "its tokens are not in order"),
         (lambda d: with_checksum(d[:-1] + b"\xff"), "one of its texts is not UTF-8"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,27 @@ from support import text_probe
 from tokenizers import Tokenizer
 
 from crosslab.errors import UserError
-from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
+from crosslab.tokenizer.chat_tokenizer import (
+    ChatTokenizer,
+    build_tokenizer,
+    save_tokenizer,
+    stop_tokens,
+)
+
+
+def of_characters(theirs: Tokenizer, added: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The fields of a file with a tokenizer's characters, and more tokens with their kinds."""
+    about = json.loads(theirs.to_str())["model"]
+    kinds = {"<unk>": 2, **{f"<0x{byte:02X}>": 6 for byte in range(256)}, **(added or {})}
+    tokens = [*sorted(about["vocab"], key=about["vocab"].get), *(added or {})]
+    tokens = list(dict.fromkeys(tokens))
+    ranks = {"".join(pair): -float(i) for i, pair in enumerate(about["merges"])}
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [ranks.get(token, -1e9) for token in tokens],
+        "tokenizer.ggml.token_type": [kinds.get(token, 1) for token in tokens],
+    }
 
 
 @pytest.mark.parametrize("prefix", [True, False])
@@ -21,16 +42,9 @@ def test_a_tokenizer_of_characters_gives_the_tokens_of_the_one_that_it_is_of(
 ) -> None:
     blanks = "prepend" if prefix else "replace"
     theirs = text_probe.by_character(blanks, strips=prefix).tokenizer
-    about = json.loads(theirs.to_str())["model"]
-    tokens = sorted(about["vocab"], key=about["vocab"].get)
-    ranks = {"".join(pair): -float(i) for i, pair in enumerate(about["merges"])}
     added = {token.content for token in theirs.get_added_tokens_decoder().values()}
-    kinds = {"<unk>": 2, **{f"<0x{byte:02X}>": 6 for byte in range(256)}}
     fields = {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.scores": [ranks.get(token, -1e9) for token in tokens],
-        "tokenizer.ggml.token_type": [kinds.get(token, 1) for token in tokens],
+        **of_characters(theirs),
         "tokenizer.ggml.add_space_prefix": prefix,
         "tokenizer.ggml.bos_token_id": 5,
     }
@@ -53,6 +67,66 @@ def test_a_tokenizer_without_scores_is_rejected() -> None:
     fields = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a", "b"]}
     with pytest.raises(UserError, match="lacks a score for each token"):
         build_tokenizer(fields)
+
+
+def test_the_unknown_token_is_the_first_unless_the_file_names_another() -> None:
+    """Phi-3's vocabulary has several of that kind, and its <unk> is of another."""
+    theirs = text_probe.by_character("prepend", strips=True).tokenizer
+    fields = of_characters(theirs, {"<unk>": 3, "[PAD1]": 2, "[PAD2]": 2})
+    assert build_tokenizer(fields).model.unk_token == "<unk>"
+    tokens = fields["tokenizer.ggml.tokens"]
+    named = {"tokenizer.ggml.unknown_token_id": tokens.index("[PAD2]")}
+    assert build_tokenizer({**fields, **named}).model.unk_token == "[PAD2]"
+    with pytest.raises(UserError, match="unknown_token_id"):
+        build_tokenizer({**fields, "tokenizer.ggml.unknown_token_id": len(tokens)})
+
+
+def test_tokens_of_the_kind_unknown_are_not_split() -> None:
+    theirs = text_probe.by_character("prepend", strips=True).tokenizer
+    ours = build_tokenizer(of_characters(theirs))
+    ids = ours.encode("the<unk>the").ids
+    assert ids.count(ours.token_to_id("<unk>")) == 1
+    assert ours.decode(ids) == "the the"
+
+
+def test_special_tokens_of_phi3_take_the_blanks_behind_them() -> None:
+    theirs = text_probe.by_character("prepend", strips=True).tokenizer
+    fields = of_characters(theirs, {"<unk>": 3, "<s>": 3, "</s>": 4, "<|user|>": 3})
+    text = "<s> a<|user|>\n a</s> \n<|user|> <s>"
+    found = {}
+    for kind in ("phi3", "llama"):
+        ours = build_tokenizer({**fields, "general.architecture": kind})
+        found[kind] = [ours.id_to_token(index) for index in ours.encode(text).ids]
+    blank = "\u2581"
+    begun = ["<s>", blank, blank, "a", "<|user|>"]
+    assert found["phi3"] == [*begun, blank, "a", "</s>", "<|user|>", "<s>"]
+    assert found["llama"][:7] == [*begun, blank, "\n"]
+
+
+ENDS = {"<|im_end|>": 3, "<end_of_turn>": 4, "<|endoftext|>": 1, "<|tool|>": 3}
+HARMONY = {"<|end|>": 3, "<|return|>": 3, "<|call|>": 3}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said", "wanted"),
+    [
+        (ENDS, {}, ["<|im_end|>", "<end_of_turn>"]),
+        (ENDS, {"eos": 0, "eot": 4}, ["a", "<|tool|>", "<|im_end|>", "<end_of_turn>"]),
+        (HARMONY, {"eos": 2}, ["<|return|>", "<|call|>"]),
+        ({"<|end|>": 3, "<|call|>": 3}, {}, ["<|end|>", "<|call|>"]),
+    ],
+)
+def test_a_turn_ends_with_a_token_of_a_known_text(
+    kinds: dict[str, int], said: dict[str, int], wanted: list[str]
+) -> None:
+    """Also if no field names it; a token of the vocabulary's text does not end a turn."""
+    tokens = ["a", *kinds]
+    fields = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1, *kinds.values()],
+        **{f"tokenizer.ggml.{name}_token_id": index for name, index in said.items()},
+    }
+    assert {tokens[index] for index in stop_tokens(fields)} == set(wanted)
 
 
 def byte_level(pre: str) -> dict[str, Any]:
@@ -79,6 +153,7 @@ def test_tokens_of_a_user_are_not_split() -> None:
     [
         ("llama-bpe", ["abcd"], True),
         ("falcon3", ["abcd"], True),
+        ("tekken", ["abcd"], True),
         ("glm4", ["abcd"], False),
         ("qwen2", ["ab", "c", "d"], False),
     ],

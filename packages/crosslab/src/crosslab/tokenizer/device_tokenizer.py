@@ -40,6 +40,7 @@ class TokenKind(enum.IntFlag):
     WORD = 8
     TAKES_LEFT = 16
     TAKES_RIGHT = 32
+    SPELLED = 64
 
 
 def device_tokenizer(model: Path, cache: Path, usable: ChatTokenizer | None = None) -> Path:
@@ -164,10 +165,13 @@ def _tokens(
     count = max(texts, default=-1) + 1
     kinds = [TokenKind(0)] * count
     for token, index in vocabulary.items():
-        if not alphabet or all(c in alphabet for c in token):
+        if not alphabet or _in_alphabet(token, alphabet):
             kinds[index] |= TokenKind.WORD
     for entry in added:
         kinds[entry["id"]] |= TokenKind.LATE_MARKER if entry["normalized"] else TokenKind.MARKER
+        # The library finds the characters in a text, and shows the bytes that they stand for.
+        if _in_alphabet(entry["content"], alphabet) and not entry["content"].isascii():
+            kinds[entry["id"]] |= TokenKind.SPELLED
         for option, kind in _OPTIONS.items():
             if entry[option]:
                 kinds[entry["id"]] |= kind
@@ -183,9 +187,11 @@ _OPTIONS = {
 
 def _bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
     """Convert a token to bytes; a token with characters outside the alphabet is plain text."""
-    if alphabet and all(c in alphabet for c in token):
-        return bytes(alphabet[c] for c in token)
-    return token.encode()
+    return bytes(alphabet[c] for c in token) if _in_alphabet(token, alphabet) else token.encode()
+
+
+def _in_alphabet(token: str, alphabet: Mapping[str, int]) -> bool:
+    return bool(alphabet) and all(c in alphabet for c in token)
 
 
 def _merges(
