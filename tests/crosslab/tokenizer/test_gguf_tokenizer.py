@@ -170,6 +170,16 @@ def test_defaults_are_those_of_llama_cpp(
         assert first == ([258] if begins == (not said) else [])
 
 
+def test_a_file_without_a_rule_for_words_is_refused() -> None:
+    """Unless its family is known to cut words as GPT-2 does: a guess would give wrong tokens."""
+    fields = byte_level("gpt-2")
+    wanted = build_tokenizer(fields).to_str()
+    del fields["tokenizer.ggml.pre"]
+    with pytest.raises(UserError, match=r"lacks tokenizer\.ggml\.pre"):
+        build_tokenizer({**fields, "general.architecture": "llama"})
+    assert build_tokenizer({**fields, "general.architecture": "gptneox"}).to_str() == wanted
+
+
 def pieces_of(theirs: Tokenizer) -> dict[str, Any]:
     """The fields of a file, as llama.cpp's converter writes them."""
     special = {token.content for token in theirs.get_added_tokens_decoder().values()}

@@ -42,6 +42,8 @@ _BEGINS_WITH_BOS = (
     "tekken",
 )
 _IGNORES_MERGES = (*_BEGINS_WITH_BOS, "glm4", "glm5")
+# Families whose words are cut by GPT-2's rule; older files do not name it.
+_OLDER_GPT2 = ("gpt2", "gptneox", "phi2")
 # Phi-3's other special tokens take the blanks behind them; a GGUF file does not say so.
 _KEEPS_BLANKS = ("<unk>", "<s>", "<|endoftext|>")
 # Tokens that end a turn in the chats of published models. Files seldom name all of them, so
@@ -128,7 +130,13 @@ def _added(
 
 def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
     """Build a tokenizer that merges the bytes of words."""
-    pre = fields.get("tokenizer.ggml.pre", "gpt-2")
+    older = "gpt-2" if fields.get("general.architecture") in _OLDER_GPT2 else None
+    pre = fields.get("tokenizer.ggml.pre", older)
+    if kind == "gpt2" and pre is None:
+        raise UserError(
+            "the model's file lacks tokenizer.ggml.pre, the rule that cuts text into words",
+            remedy="convert the model again with a newer llama.cpp",
+        )
     rules = {name: rule for rule in word_rules() for name in rule.gguf}
     if kind != "gpt2" or pre not in rules:
         known = ", ".join(sorted(rules))
