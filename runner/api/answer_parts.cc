@@ -21,9 +21,10 @@ size_t Beginning(std::string_view text, std::string_view marker) {
 
 AnswerParts::AnswerParts(const ToolFormat* format, Thoughts thoughts)
     : format_(format),
-      state_(thoughts == Thoughts::kBegun ? State::kThought
-             : thoughts == Thoughts::kMay ? State::kStart
-                                          : State::kBehindThought) {}
+      state_(thoughts == Thoughts::kBegun      ? State::kThought
+             : thoughts == Thoughts::kMay      ? State::kStart
+             : thoughts == Thoughts::kChannels ? State::kHeader
+                                               : State::kBehindThought) {}
 
 std::vector<AnswerPart> AnswerParts::Next(std::string_view text) {
   held_ += text;
@@ -52,6 +53,8 @@ bool AnswerParts::Step() {
     case State::kOpen: return Open();
     case State::kName: return Name();
     case State::kArguments: return Arguments();
+    case State::kHeader: return Header();
+    case State::kMessage: return UpTo(of_message_, kMessageEnd, State::kHeader);
     default: return Close();
   }
 }
@@ -159,6 +162,23 @@ bool AnswerParts::Close() {
   }
   held_.erase(0, end + between.size());
   state_ = State::kOpen;
+  return true;
+}
+
+bool AnswerParts::Header() {
+  if (!Begins(held_, kChannel) && !Begins(held_, kStart)) {
+    const bool open = Begins(kChannel, held_) || Begins(kStart, held_);
+    if (open && !finished_) return false;
+    // Text without a message is the answer.
+    state_ = State::kBehindThought;
+    return true;
+  }
+  const size_t found = held_.find(kMessage);
+  if (found == std::string::npos) return false;
+  const bool thought = std::string_view(held_).substr(0, found).ends_with(kThoughtChannel);
+  of_message_ = thought ? AnswerPart::Kind::kThought : AnswerPart::Kind::kText;
+  held_.erase(0, found + kMessage.size());
+  state_ = State::kMessage;
   return true;
 }
 

@@ -15,7 +15,7 @@ namespace rvv_runner {
 struct AnswerPart {
   enum class Kind {
     kText,
-    kThought,    // what a model writes between <think> and </think> before its answer
+    kThought,    // what a model writes before its answer: behind <think>, or in a channel
     kCall,       // the name of a tool that is called
     kArguments,  // a piece of the arguments of the last call
   };
@@ -37,7 +37,18 @@ class AnswerParts {
   int64_t calls() const { return calls_; }
 
  private:
-  enum class State { kStart, kThought, kBehindThought, kText, kOpen, kName, kArguments, kClose };
+  enum class State {
+    kStart,
+    kThought,
+    kBehindThought,
+    kText,
+    kOpen,
+    kName,
+    kArguments,
+    kClose,
+    kHeader,
+    kMessage,
+  };
 
   // Makes one step with the text that is held. Returns false if more text is needed.
   bool Step();
@@ -48,12 +59,14 @@ class AnswerParts {
   bool Name();
   bool Arguments();
   bool Close();
+  bool Header();
   // Tells `kind` up to `marker`, and goes on with `next` behind it.
   bool UpTo(AnswerPart::Kind kind, std::string_view marker, State next);
   void Tell(AnswerPart::Kind kind, size_t bytes);
 
   const ToolFormat* format_;
   State state_;
+  AnswerPart::Kind of_message_ = AnswerPart::Kind::kText;
   bool finished_ = false;
   bool breaks_ = false;  // a thought has ended
   std::string held_;

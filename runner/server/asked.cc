@@ -32,6 +32,7 @@ std::shared_ptr<const PreparedPicture> TakePicture(const Served& served, Ordered
 }
 
 Thoughts ThoughtsOf(const ChatTemplate& chat, const ChatInput& input) {
+  if (chat.has_channels()) return Thoughts::kChannels;
   if (!chat.thinks()) return Thoughts::kNone;
   const bool begun = Stripped(chat.Text(input)).ends_with(kThink);
   return begun ? Thoughts::kBegun : Thoughts::kMay;

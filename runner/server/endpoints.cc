@@ -337,7 +337,8 @@ void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
   });
   json capabilities = {served_.encodes ? "embedding" : "completion"};
   if (served_.tokenizer->calls()) capabilities.push_back("tools");
-  if (served_.tokenizer->chat().thinks()) capabilities.push_back("thinking");
+  const ChatTemplate& chat = served_.tokenizer->chat();
+  if (chat.thinks() || chat.has_channels()) capabilities.push_back("thinking");
   if (served_.pictures != nullptr) capabilities.push_back("vision");
   Send(response,
        {{"modified_at", Rfc3339(started_)},

@@ -191,6 +191,10 @@ bool ChatTemplate::thinks() const {
   return known() && program_->source.find(kThinkEnd) != std::string::npos;
 }
 
+bool ChatTemplate::has_channels() const {
+  return known() && program_->source.find(kChannel) != std::string::npos;
+}
+
 std::string ChatTemplate::Rendered(const OrderedJson& messages, const OrderedJson& tools,
                                    bool prompts) const {
   jinja::context context(program_->source);

@@ -33,12 +33,20 @@ ChatInput ChatInputOf(std::span<const Message> messages);
 // The marks of what a model writes before its answer.
 inline constexpr std::string_view kThink = "<think>";
 inline constexpr std::string_view kThinkEnd = "</think>";
+// Those of an answer in messages: <|channel|>NAME<|message|>TEXT<|end|>, and the next one begins with
+// <|start|>assistant. The thoughts are in the channel `analysis` (gpt-oss).
+inline constexpr std::string_view kStart = "<|start|>";
+inline constexpr std::string_view kChannel = "<|channel|>";
+inline constexpr std::string_view kMessage = "<|message|>";
+inline constexpr std::string_view kMessageEnd = "<|end|>";
+inline constexpr std::string_view kThoughtChannel = "<|channel|>analysis";
 
 // The thoughts of an answer.
 enum class Thoughts {
-  kNone,   // the model has none
-  kMay,    // the answer may begin with <think>
-  kBegun,  // the prompt ends with <think>
+  kNone,      // the model has none
+  kMay,       // the answer may begin with <think>
+  kBegun,     // the prompt ends with <think>
+  kChannels,  // the answer is messages in channels
 };
 
 // A model's chat template, in the language Jinja. Copies share it; threads may use it.
@@ -55,6 +63,8 @@ class ChatTemplate {
   bool reads_parts() const;
   // True if it knows answers that begin with <think>thoughts</think>.
   bool thinks() const;
+  // True if it knows answers that are messages in channels.
+  bool has_channels() const;
   // The text of a conversation, up to the answer. If the last message is the assistant's, the
   // answer continues it. Throws InputError when the model has no template, or when the template
   // refuses the conversation.

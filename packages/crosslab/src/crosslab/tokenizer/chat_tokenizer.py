@@ -49,9 +49,12 @@ _KEEPS_BLANKS = ("<unk>", "<s>", "<|endoftext|>")
 # Tokens that end a turn in the chats of published models. Files seldom name all of them, so
 # llama.cpp finds them by their text, too.
 _ENDS_TURN = frozenset(
-    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> <|call|> <|endoftext|> <|end_of_text|> "
-    "<end_of_turn> <turn|> <end_of_utterance> <eos> <EOT> \u2581<EOT> [EOT] [EOS] "
-    "<\uff5cend\u2581of\u2581sentence\uff5c>".split()
+    [
+        *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>"),
+        *("<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>"),
+        *("<eos>", "<EOT>", "\u2581<EOT>", "[EOT]", "[EOS]"),
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    ]
 )
 # A model with these tokens also ends other messages than its last one with <|end|> (gpt-oss).
 _HARMONY = ("<|return|>", "<|call|>")
