@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from served import CHAT, RESPONSES, Served
 from support import text_probe
 from tokenizers import AddedToken
 
-from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tokenizer.chat_tokenizer import SETTINGS_FILE, TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
 MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>")
@@ -35,11 +36,17 @@ ANSWERS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
     # Without merges: a text that is read backwards has the same tokens.
     made = text_probe.tiny(69).tokenizer
     made.add_special_tokens([AddedToken(m, special=True, normalized=False) for m in MARKERS])
-    return ChatTokenizer(made, {"chat_template": TEMPLATE, "eos_token": "<|return|>"})
+    folder = tmp_path_factory.mktemp("model")
+    made.save(str(folder / TOKENIZER_FILE))
+    settings = {"chat_template": TEMPLATE, "eos_token": "<|return|>"}
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings))
+    loaded = ChatTokenizer.load(folder)
+    assert loaded.decode(made.encode("<|channel|>a<|return|>").ids) == "<|channel|>a"
+    return loaded
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,9 @@ _ENDS_TURN = frozenset(
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     ]
 )
+# Markers of an answer that is messages in channels (gpt-oss), as in runner/text/chat.h.
+_CHANNEL = "<|channel|>"
+_CHANNEL_MARKERS = ("<|start|>", _CHANNEL, "<|message|>", "<|end|>")
 # A model with these tokens also ends other messages than its last one with <|end|> (gpt-oss).
 _HARMONY = ("<|return|>", "<|call|>")
 
@@ -85,7 +88,7 @@ def stop_tokens(fields: Mapping[str, Any]) -> list[int]:
     """Return the ids of the tokens that end an answer.
 
     They are the ends of a text, of a turn and of a message to a tool that the file names, and
-    tokens that end a turn by their text, as in llama.cpp. Text of the vocabulary is not one.
+    tokens that end a turn by their text, as in llama.cpp. A token of the normal kind does not.
 
     Args:
         fields: GGUF metadata: plain values by name.
@@ -285,6 +288,14 @@ def _stops(folder: Path, size: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in stops if type(n) is int and 0 <= n < size))
 
 
+def _with_channels(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that shows the markers of channels in the text of an answer."""
+    about = json.loads(tokenizer.to_str())
+    for token in about["added_tokens"]:
+        token["special"] = token["special"] and token["content"] not in _CHANNEL_MARKERS
+    return Tokenizer.from_str(json.dumps(about))
+
+
 def _raise(message: str) -> None:
     """Raise an error of the chat template, as the template's function ``raise_exception``."""
     raise TemplateError(message)
@@ -349,6 +360,8 @@ class ChatTokenizer:
             raise UserError(
                 f"{folder}: its chat template cannot be read: {error!r}", remedy=PUBLISHED
             ) from error
+        if _CHANNEL in str(settings.get("chat_template")):
+            tokenizer = _with_channels(tokenizer)
         return cls(tokenizer, settings, _stops(folder, tokenizer.get_vocab_size()))
 
     @property

@@ -18,7 +18,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.text_form import Flag, text_form
-from crosslab.tokenizer.tool_format import tool_format
+from crosslab.tokenizer.tool_format import ToolFormat, tool_format
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 from crosslab.tokenizer.word_pieces import word_pieces
 from crosslab.tokenizer.word_rules import TABLE
@@ -29,9 +29,6 @@ MAGIC = b"RVVTOKEN"
 VERSION = 4
 SOURCES = sorted(Path(__file__).parent.glob("*.py"))
 NO_TOKEN = 0xFFFFFFFF
-# Markers of an answer that is messages in channels (gpt-oss), as in runner/text/chat.h.
-_CHANNEL = "<|channel|>"
-_CHANNELS = f"<|start|>{_CHANNEL}<|message|><|end|>"
 
 
 class TokenKind(enum.IntFlag):
@@ -95,7 +92,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     texts = [*_chat_texts(tokenizer), word_pieces(tokenizer.tokenizer, last) if in_pieces else b""]
     if tokenizer.has_chat:
         flags |= Flag.CHAT
-        _show(_shown(tokenizer), tokens, kinds)
+        _show(tool_format(tokenizer), tokens, kinds)
     stop = tokenizer.stop_ids
     blob = b"".join(tokens)
     sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
@@ -120,17 +117,13 @@ def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
     ]
 
 
-def _shown(tokenizer: ChatTokenizer) -> str:
-    """Return the markers that the runner reads in an answer: of tool calls and of channels."""
-    calls = tool_format(tokenizer)
-    markers = calls.begin + calls.between + calls.end if calls else ""
-    return markers + (_CHANNELS if _CHANNEL in tokenizer.settings["chat_template"] else "")
-
-
-def _show(markers: str, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
-    """Make markers part of an answer's text, by removing the flag SPECIAL."""
+def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
+    """Make the markers of tool calls part of an answer's text, by removing the flag SPECIAL."""
+    if calls is None:
+        return
+    written = (calls.begin + calls.between + calls.end).encode()
     for index, token in enumerate(tokens):
-        if kinds[index] & TokenKind.SPECIAL and token and token in markers.encode():
+        if kinds[index] & TokenKind.SPECIAL and token and token in written:
             kinds[index] &= ~TokenKind.SPECIAL
 
 
