@@ -133,8 +133,9 @@ Tokenizer::Markers Tokenizer::MarkersOf(uint8_t kind) const {
     markers[first].push_back({static_cast<uint32_t>(i), std::move(text)});
   }
   for (auto& group : markers) {
-    std::stable_sort(group.begin(), group.end(), [](const Marker& a, const Marker& b) {
-      return a.text.size() > b.text.size();
+    std::sort(group.begin(), group.end(), [](const Marker& a, const Marker& b) {
+      const size_t of_a = a.text.size(), of_b = b.text.size();
+      return of_a != of_b ? of_a > of_b : a.token < b.token;
     });
   }
   return markers;
