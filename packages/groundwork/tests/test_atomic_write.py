@@ -59,3 +59,36 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path, there: bool) -> None:
+    target, link = tmp_path / "folder" / "file", tmp_path / "link"
+    if there:
+        target.parent.mkdir()
+        target.write_text("old")
+    (tmp_path / "middle").symlink_to(Path("folder") / "file")
+    link.symlink_to("middle")
+    atomic_write(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_circle_of_links_is_an_error_of_the_system(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("link")
+    atomic_write(link, "new")
+    assert link.read_text() == "new"
+
+
+@pytest.mark.parametrize("through_a_link", [True, False])
+def test_an_open_file_gets_the_content_after_its_own(tmp_path: Path, through_a_link: bool) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    with path.open("w") as file:
+        file.write("before\n")
+        file.flush()
+        opened = Path(f"/dev/fd/{file.fileno()}")
+        link.symlink_to(opened)
+        atomic_write(link if through_a_link else opened, "new\n")
+    assert path.read_text() == "before\nnew\n" and link.readlink() == opened
+    assert sorted(tmp_path.iterdir()) == [path, link]

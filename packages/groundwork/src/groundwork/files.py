@@ -17,6 +17,7 @@ from pathlib import Path
 NEW_MODE = 0o644
 _SCRATCH = ".new-"
 _FULL = 32 << 20
+_MOST_LINKS = 40  # as in Linux
 
 
 @contextmanager
@@ -34,13 +35,15 @@ def naming(path: Path) -> Iterator[None]:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a scratch path beside ``path`` to write to; rename it to ``path`` at the end.
 
-    An existing file keeps its mode; missing parent folders are made. If the block raises, the
-    scratch file is removed and ``path`` is unchanged. At the end the content is on the disk: after
-    a power failure the machine has the complete old or new file.
+    An existing file keeps its mode, a symbolic link stays, and its target is written; missing
+    parent folders are made. If the block raises, the scratch file is removed and ``path`` is
+    unchanged. At the end the content is on the disk: after a power failure the machine has the
+    complete old or new file.
 
     Raises:
         OSError: the folder or the file cannot be written.
     """
+    path = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a circle of links
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = path.stat().st_mode if path.exists() else NEW_MODE
     handle, name = tempfile.mkstemp(prefix=f".{path.name}{_SCRATCH}", dir=path.parent)
@@ -61,18 +64,35 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a whole file, text as UTF-8; see :func:`atomic_path`.
 
-    The function writes to a terminal, a pipe or a device directly, as these cannot be replaced.
+    The function writes to a terminal, a pipe or a device directly, as these cannot be replaced. It
+    appends to an open file that ``path`` names by its number, such as ``/dev/stdout``.
 
     Raises:
         OSError: the file cannot be written; the old content remains.
         UnicodeEncodeError: the text cannot be encoded as UTF-8; the old content remains.
     """
     data = content.encode() if isinstance(content, str) else content
+    if _is_open_file(path):
+        with path.open("ab") as file:
+            file.write(data)
+        return
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
     with atomic_path(path) as scratch:
         scratch.write_bytes(data)
+
+
+def _is_open_file(path: Path) -> bool:
+    """Return True if ``path``, or a link that it leads through, is in ``/proc/PID/fd``."""
+    for _ in range(_MOST_LINKS):
+        path = Path(os.path.realpath(path.parent)) / path.name
+        if path.is_relative_to("/proc"):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / path.readlink()
+    return False
 
 
 def full_folder(*folders: Path) -> Path | None:
