@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 BOT = "41898282+github-actions[bot]@users.noreply.github.com"  # commits of the action
-_FINAL = re.compile(r"\D*\d+([._-]?\d+)*([._-]?post\d+)?")  # no release candidate, no dev
 _LONGEST = 60_000  # characters; GitHub takes 65,536
 
 
@@ -88,12 +86,18 @@ def gh(*words: str, body: str = "") -> str:
 
 def newest(news: dict[str, Any]) -> tuple[str, list[str]] | None:
     """The version to move to, and the options of ``lock --add`` that pin it; None without one."""
-    tags = [tag for tag in news["tags"] if _FINAL.fullmatch(tag)]
-    if tags:
-        return re.sub(r"^\D*", "", tags[-1]).replace("_", "."), ["--tag", tags[-1]]
+    if news["releases"]:  # the oldest first
+        tag, version = list(news["releases"].items())[-1]
+        return version, ["--tag", tag]
     if news["head"]:  # an upstream without tags is pinned by a commit
         return news["head"][:8], ["--commit", news["head"]]
     return None
+
+
+def is_pinned(versions: dict[str, Any], version: str, options: Sequence[str]) -> bool:
+    """True if a lock's versions of the upstream have this one, perhaps under another name."""
+    pins = [entry.get(options[0].removeprefix("--")) for entry in versions.values()]
+    return version in versions or options[1] in pins
 
 
 def move(update: Update, pinned: str, version: str, options: Sequence[str]) -> None:
@@ -117,7 +121,8 @@ def move(update: Update, pinned: str, version: str, options: Sequence[str]) -> N
     body.write_text(f"```\n{text[:_LONGEST]}\n```\n\n{update.link}\n", encoding="utf-8")
     title = f"{update.name} {version}: {'the series conflicts' if stopped else 'move the series'}"
     outputs = {"branch": branch, "title": title, "body": body, "draft": str(stopped).lower()}
-    with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8") as file:
+    place = os.environ.get("GITHUB_OUTPUT") or update.reports / "outputs.txt"
+    with Path(place).open("a", encoding="utf-8") as file:
         file.writelines(f"{name}={value}\n" for name, value in outputs.items())
 
 
@@ -145,9 +150,10 @@ def report(update: Update, probed: dict[str, Any]) -> None:
         if turn["broke"] and not turn["again"]
     ]
     title = f"{update.name}: patches that do not apply on upstream's main"
-    search = ("--state", "open", "--search", f'in:title "{title}"')
-    known = json.loads(gh("issue", "list", *search, "--json", "number"))
-    number = str(known[0]["number"]) if known else ""
+    # GitHub searches for the words of the title, in any order.
+    search = ("--state", "open", "--search", f'in:title "{title}"', "--limit", "1000")
+    found = json.loads(gh("issue", "list", *search, "--json", "number,title"))
+    number = next((str(issue["number"]) for issue in found if issue["title"] == title), "")
     body = "\n".join([*lines, "", update.link])
     if lines and number:
         gh("issue", "edit", number, body=body)
@@ -179,7 +185,7 @@ def main() -> int:
         news = next(one for one in watched if one["upstream"] == update.name)
         lock = tomllib.loads(options.lock.read_text("utf-8"))
         found = newest(news)
-        if found and found[0] not in lock["upstreams"][update.name]["versions"]:
+        if found and not is_pinned(lock["upstreams"][update.name]["versions"], *found):
             move(update, news["version"], *found)
     return 0
 

@@ -15,6 +15,9 @@ from forklab import CORE, PACKAGE, ForkLab, core, git
 
 ACTION = PACKAGE / "action"
 CORE_PATH = "python/calc/core.py"
+TITLE = "calc: patches that do not apply on upstream's main"
+#: An issue that GitHub finds by the words of TITLE.
+OTHER = {"number": 6, "state": "OPEN", "title": f"About {TITLE}"}
 #: Keeps what it is asked to open in a file, and lists that.
 GH = """\
 #!{python}
@@ -27,7 +30,8 @@ if verb == "list":
 else:
     body = words[words.index("--body-file") + 1] if "--body-file" in words else ""
     known["calls"].append([words, pathlib.Path(body).read_text() if body else ""])
-    known[kind] = [] if verb == "close" else [{{"number": 7, "state": "OPEN"}}]
+    title = words[words.index("--title") + 1] if "--title" in words else ""
+    known[kind] = [] if verb == "close" else [{{"number": 7, "state": "OPEN", "title": title}}]
     state.write_text(json.dumps(known))
 """
 
@@ -50,14 +54,14 @@ class Hub:
         git(lab.root, "add", "-A", "--", "VERSIONS.lock", "patches")
         git(lab.root, "commit", "-q", "-m", "Begin")
 
-    def update(self) -> str:
+    def update(self, *, on_github: bool = True) -> str:
         """Do the job; returns what it prints."""
         command = [sys.executable, str(ACTION / "update.py"), "calc", "--link", "the run"]
         forkpatch = f"{sys.executable} -m forkpatch"
         done = subprocess.run(
             [*command, "--url", str(self.lab.repo.path), "--command", forkpatch],
             cwd=self.lab.root,
-            env={**os.environ, "GITHUB_OUTPUT": str(self.output)},
+            env={**os.environ, **({"GITHUB_OUTPUT": str(self.output)} if on_github else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -138,7 +142,9 @@ def test_a_conflict_becomes_a_draft_and_an_issue_that_is_closed_again(hub: Hub) 
     assert "no rebase" in hub.lab.ok("rebase", "calc", "--status").out
     git(hub.lab.root, "checkout", "-q", ".")
     release(hub, CORE, "v1.2")
-    hub.state.write_text(json.dumps({"calls": [], "issue": [{"number": 7, "state": "OPEN"}]}))
+    hub.state.write_text(
+        json.dumps({"calls": [], "issue": [OTHER, {"number": 7, "state": "OPEN", "title": TITLE}]})
+    )
     hub.update()
     ((issue, _),) = hub.calls()
     assert issue[:3] == ["issue", "close", "7"]
@@ -159,3 +165,20 @@ def test_the_action_gives_the_script_what_it_takes() -> None:
         assert option in text and f'"{option}"' in known
     for output in ("branch", "title", "body", "draft"):
         assert f"outputs.{output}" in text and f'"{output}":' in known
+
+
+def test_a_version_that_the_lock_has_under_another_name_is_not_proposed(hub: Hub) -> None:
+    release(hub, CORE + b"\n", "v1.1")
+    mirror = ("--mirror", f"calc={hub.lab.repo.path}")
+    hub.lab.ok("lock", "--add", "calc=next", "--tag", "v1.1", *mirror)
+    hub.update()
+    assert hub.outputs() == {}
+
+
+def test_without_github_the_outputs_are_with_the_reports(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
+    release(hub, CORE + b"\n", "v1.1")
+    hub.update(on_github=False)
+    assert "branch=forkpatch/calc-1.1\n" in (hub.lab.root / "out/outputs.txt").read_text()

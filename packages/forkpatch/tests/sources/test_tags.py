@@ -98,6 +98,34 @@ def test_whole_tag_names_the_same_version_in_every_verb(lab: ForkLab, tmp_path: 
     assert done.code == 2 and "has calc 8_17_0 already" in done.err
 
 
+@pytest.mark.parametrize(
+    ("pinned", "newer", "version"),
+    [
+        ("jdk-21+34", "jdk-21+35", "21+35"),
+        ("log4j-2.17.0", "log4j-2.17.1", "2.17.1"),
+        ("OpenSSL_1_1_1a", "OpenSSL_1_1_1b", "1_1_1b"),
+        ("2024a", "2024b", "2024b"),
+        ("3.0.0.Final", "3.1.0.Final", "3.1.0.Final"),
+        ("v1.1-final", "v1.2-final", "1.2-final"),
+        ("lib2-1.3", "lib2-1.4", "1.4"),
+    ],
+)
+def test_watch_gives_the_name_of_each_newer_release(
+    lab: ForkLab, tmp_path: Path, pinned: str, newer: str, version: str
+) -> None:
+    upstream(lab, pinned, newer)
+    fork = begun(lab, tmp_path / "new", "--tag", pinned)
+    (news,) = fork.ok("watch", "--json", "-").json
+    assert news["releases"] == {newer: version}
+
+
+def test_a_pre_release_is_no_newer_release(lab: ForkLab, tmp_path: Path) -> None:
+    upstream(lab, "v5.0", "v5.1", "v5.2rc1")
+    fork = begun(lab, tmp_path / "new", "--tag", "v5.0")
+    (news,) = fork.ok("watch", "--json", "-").json
+    assert (news["tags"], news["releases"]) == (["v5.1", "v5.2rc1"], {"v5.1": "5.1"})
+
+
 def test_tags_that_name_no_version_are_said(lab: ForkLab, tmp_path: Path) -> None:
     upstream(lab, "spring", "summer")
     fork = begun(lab, tmp_path / "new", "--tag", "spring")

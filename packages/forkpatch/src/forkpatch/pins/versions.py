@@ -31,7 +31,7 @@ _WORDS = {
     "dev": ".dev",
 }
 _VERSION = re.compile(
-    r"(?P<numbers>\d+(?:[._-]\d+)*)"
+    r"(?P<numbers>\d+(?:[._]\d+)*(?:-\d+)*)"  # no 2-1.4: lib2-1.4 is version 1.4
     rf"(?:[._-]?(?P<word>{'|'.join(_WORDS)})[._-]?(?P<count>\d*))?"
     r"(?P<letter>[a-z])?"
     r"(?:[._-](?:final|ga|release))?"
@@ -67,7 +67,8 @@ class News:
     """Versions newer than the pinned version.
 
     Attributes:
-        tags: newer tags of the pinned tag's series.
+        tags: newer tags of the pinned tag's series, the oldest first.
+        releases: of the tags that are no pre-releases, the name of the version in a lock, by tag.
         wheels: newer versions in the package index.
         head: newest commit, if it differs from the pinned commit and no tag is followed.
         notes: repositories and indexes that did not answer, with reasons.
@@ -77,6 +78,7 @@ class News:
     upstream: str
     version: str
     tags: tuple[str, ...]
+    releases: Mapping[str, str]
     wheels: tuple[str, ...]
     head: str
     notes: tuple[str, ...]
@@ -90,7 +92,7 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
     pinned = version_of(upstream.wheel.version if upstream.wheel else tag)
     tags: dict[str, Version] = {}
     head = ""
-    for _, refs in asked(places, notes):
+    for place, refs in asked(places, notes):
         known, newest = tags_of(refs), refs.get("HEAD", "")
         series = series_of(tag) if tag else usual_series(known)
         tags |= {
@@ -98,8 +100,8 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
             for item in known
             if item.version and pinned and item.version > pinned and item.series == series
         }
-        if upstream.commit and not upstream.tag and newest != upstream.commit:
-            head = newest
+        if place == upstream.url or not head:  # a mirror may be old
+            head = newest or head
     wheels: tuple[str, ...] = ()
     if upstream.wheel and index:
         try:
@@ -107,9 +109,15 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
             wheels = tuple(str(version) for version in versions if pinned and version > pinned)
         except SourceError as error:
             notes.append(error.what)
+    if upstream.tag or head == upstream.commit or not upstream.commit:
+        head = ""
     names = tuple(sorted(tags, key=lambda name: tags[name]))
+    releases = {name: name_of_version(name) for name in names if not tags[name].is_prerelease}
     is_known = pinned is not None or not upstream.tag
-    return News(upstream.name, upstream.version, names, wheels, head, tuple(notes), is_known)
+    return News(
+        *(upstream.name, upstream.version, names, releases, wheels, head, tuple(notes)),
+        tags_understood=is_known,
+    )
 
 
 @dataclass(frozen=True)
