@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
-from forklab import FILES, FORMAT, ForkLab, git, message
+from forklab import FILES, FORMAT, ForkLab, git, make_wheel, message
 
 from forkpatch.errors import UnsafePathError
 from forkpatch.safety import check_path
+from forkpatch.sources.cache import Cache
+from groundwork.hashing import sha256_of
 
 NEW_FILE = """From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
 From: Ada <ada@example.org>
@@ -271,3 +274,82 @@ def test_upstream_with_names_that_differ_in_case_only_is_said(lab: ForkLab, tmp_
     fork.root.mkdir()
     done = fork.ok("init", str(lab.repo.path), "--name", "calc")
     assert "calc 2.0: README.md and readme.md differ in case only" in done.err
+
+
+@pytest.mark.parametrize("outside", ["/", "../../"])
+def test_lock_cannot_name_a_folder_to_remove(lab: ForkLab, tmp_path: Path, outside: str) -> None:
+    wheel = make_wheel(tmp_path / "wheels", FILES)
+    lab.locked(wheel=wheel)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "kept-1.0-py3-none-any.whl").write_text("mine\n")
+    name = str(victim) if outside == "/" else os.path.relpath(victim, lab.cache / "wheels")
+    lab.edit_lock(sha256_of(wheel), name)
+    lab.forget()
+    for verb in (["apply", "--source", "calc=wheel"], ["lock"]):
+        done = lab.run(*verb)
+        assert done.code == 2 and "it must be 64 hexadecimal digits" in done.err
+    assert (victim / "kept-1.0-py3-none-any.whl").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"calc" = "python/calc"', '"calc" = "../calc"', "refused path '../calc'"),
+        ('package = "calc"', 'package = "--pre"', "package = '--pre' is not a plain name"),
+        ('version = "1.0"\n', 'version = "1 --pre"\n', "version = '1 --pre' is not a plain name"),
+    ],
+)
+def test_lock_cannot_name_other_places_and_options_of_pip(
+    lab: ForkLab, tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    lab.edit_lock(old, new)
+    done = lab.run("apply")
+    assert done.code == 2 and said in done.err
+
+
+def test_note_of_the_cache_cannot_name_a_folder_to_remove(lab: ForkLab, tmp_path: Path) -> None:
+    cache = Cache(lab.cache)
+    cache.note("calc==1.0", "../../../victim")
+    assert cache.seen("calc==1.0") == ""
+
+
+@pytest.mark.parametrize("key", ["file", "list"])
+def test_origin_cannot_name_a_file_outside_of_the_output(
+    lab: ForkLab, tmp_path: Path, key: str
+) -> None:
+    lab.change("turn.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    entry = {"file": "turn.patch", "name": "turn.patch", "diff": "", "head": ""}
+    origin = {"format": "quilt", "list": "series", "patches": [entry]}
+    (entry if key == "file" else origin)[key] = "../evil"
+    files = lab.patches / "origin/files"
+    files.mkdir(parents=True)
+    for name in ("series", "../evil"):
+        (files / name).write_text("turn.patch\n")
+    (lab.patches / "origin/origin.json").write_text(json.dumps(origin))
+    output = str(tmp_path / "out/new")
+    done = lab.run("export", "calc", "--format", "quilt", "--output", output)
+    assert done.code == 2 and "refused path '../evil'" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [
+        ("patches/calc/1.0/derived.json", "record"),
+        ("patches/calc/1.0/series", "record"),
+        (".work/checks.json", "check"),
+    ],
+)
+def test_links_of_a_fork_change_no_file_elsewhere(
+    lab: ForkLab, tmp_path: Path, name: str, verb: str
+) -> None:
+    lab.change("turn.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    mine = tmp_path / "mine"
+    mine.write_text("turn.patch\n")
+    (lab.root / name).unlink(missing_ok=True)
+    (lab.root / name).symlink_to(mine)
+    done = lab.run(verb)
+    assert done.code == 2 and f"{name} is a symbolic link" in done.err
+    assert mine.read_text() == "turn.patch\n"

@@ -100,4 +100,6 @@ def _plain(value: Any) -> object:
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
     raise TypeError(f"{value!r} is not JSON")

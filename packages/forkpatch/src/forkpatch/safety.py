@@ -46,9 +46,24 @@ def check_regular(path: Path) -> Path:
     return path
 
 
+def check_own(path: Path) -> Path:
+    """Return ``path`` if it is a regular file and not a link, or does not exist, else raise.
+
+    A link's target is not in the fork's history, and may be any file of the user.
+    """
+    if path.is_symlink():
+        raise UserError(f"{path} is a symbolic link, not a file", remedy="put a file in its place")
+    return check_regular(path)
+
+
+def is_object_id(value: str) -> bool:
+    """Return True for a full hexadecimal object id."""
+    return _COMMIT.fullmatch(value) is not None
+
+
 def check_object_id(value: str, what: str) -> str:
     """Return ``value`` if it is a full object id, else raise UserError, beginning with ``what``."""
-    if not _COMMIT.fullmatch(value):
+    if not is_object_id(value):
         raise UserError(
             f"{what}: {value!r} is not a full object id (40 hexadecimal digits)",
             remedy="git rev-parse NAME in a clone of the repository prints it",

@@ -193,3 +193,27 @@ def test_author_and_date_that_git_cannot_write_are_named_by_file(
     assert done.code == 2
     assert f"{tmp_path}/q/a.patch: " in done.err and word in done.err
     assert not lab.patches.exists()
+
+
+def test_numbered_files_are_in_the_order_of_their_numbers(lab: ForkLab, tmp_path: Path) -> None:
+    folder = tmp_path / "numbered"
+    folder.mkdir()
+    body = CORE
+    for number in range(1, 12):
+        old, body = body, b"# %d\n" % number + body
+        (folder / f"{number}-c.patch").write_text(quilt(CORE_PATH, old, body))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lab.ok("import-series", "calc", str(folder))
+    lab.ok("apply")
+    assert (lab.tree / CORE_PATH).read_bytes() == body
+    lab.ok("export", "calc", "--format", "format-patch", "--output", str(tmp_path / "out"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_repository_of_a_series_stays_behind(lab: ForkLab, foreign: Path) -> None:
+    git(foreign, "init", "-q")
+    (foreign / "sub/.hg").mkdir()
+    (foreign / "sub/.hg/store").write_text("x\n")
+    lab.ok("import-series", "calc", str(foreign))
+    names = {path.name for path in (lab.patches / "origin/files").rglob("*")}
+    assert "01-turn.patch" in names and not names & {".git", ".hg"}

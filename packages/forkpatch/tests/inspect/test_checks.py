@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import tomlkit
 from forklab import CORE, ForkLab, core, git, message
@@ -288,3 +291,37 @@ def test_findings_are_kept_until_something_changes(clean: ForkLab) -> None:
     assert findings(clean) == []
     (clean.patches / "derived.json").write_text("{}\n")
     assert "derived.json is out of date" in findings(clean)[0]
+
+
+def test_a_test_without_an_end_is_stopped_with_what_it_started(
+    lab: ForkLab, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "held"
+    os.mkfifo(fifo)
+    (lab.root / "pyproject.toml").write_text(
+        f"[tool.forkpatch]\ntest = ['sh', '-c', 'sleep 600 > {fifo} & wait']\n"
+    )
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn")
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        done = lab.run("necessity", "--timeout", "0.5")
+        assert done.code == 1 and "no end within" in done.out
+        assert os.read(reader, 1) == b""  # else BlockingIOError: the process holds it open
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf", "1e12", "soon"])
+def test_a_time_that_is_none_is_refused(
+    lab: ForkLab, capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        lab.run("necessity", f"--timeout={seconds}")
+    assert stop.value.code == 2 and "seconds above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["null", "[]", '{"a": 1}', '{"a": {"findings": 1, "notes": []}}'])
+def test_damaged_findings_are_found_again(clean: ForkLab, text: str) -> None:
+    assert findings(clean) == []
+    (clean.root / ".work/checks.json").write_text(text)
+    assert findings(clean) == []

@@ -163,3 +163,33 @@ def test_many_versions_are_shown_as_ranges(upstream: tuple[ForkLab, list[str]]) 
     assert "conflict: v1.2 to v1.3" in text and "applies: v1.4 " in text
     watched = lab.ok("watch").out
     assert "v1.2, v1.3, v1.4, v2.0, v3.0 and 3 more (--json lists them)" in watched
+
+
+def test_a_commit_that_the_history_lacks_is_refused(
+    upstream: tuple[ForkLab, list[str]], tmp_path: Path
+) -> None:
+    lab, commits = upstream
+    done = lab.run("probe", "calc", "--to", "nowhere")
+    assert done.code == 2 and "has no commit 'nowhere'" in done.err and "--to REF" in done.err
+    assert lab.ok("probe", "calc", "--to", commits[0]).code == 0
+    done = lab.run("probe", "--to", commits[0])
+    assert done.code == 2 and "--to is about one upstream" in done.err
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    lab.edit_lock('tag = "v1.0"\n', "")
+    lab.edit_lock(f'commit = "{git(lab.repo.path, "rev-parse", "v1.0^{commit}")}"\n', "")
+    done = lab.run("probe", "calc", "--versions", "1.0", "--to", "main")
+    assert done.code == 2 and "--to main: no commits of calc 1.0 can be scanned" in done.err
+
+
+def test_newest_commit_is_that_of_the_url(upstream: tuple[ForkLab, list[str]]) -> None:
+    lab, commits = upstream
+    lab.edit_lock('tag = "v1.0"\n', "")
+    mirror = lab.root.parent / "mirror"
+    git(lab.root, "clone", "-q", str(lab.repo.path), str(mirror))
+    lab.edit_lock(git(lab.repo.path, "rev-parse", "v1.0^{commit}"), lab.repo.head)
+    git(mirror, "reset", "-q", "--hard", commits[0])
+    (one,) = lab.ok("watch", "--mirror", f"calc={mirror}", "--json", "-").json
+    assert one["head"] == ""
+    git(lab.repo.path, "reset", "-q", "--hard", commits[1])
+    (one,) = lab.ok("watch", "--json", "-").json
+    assert one["head"] == commits[1]

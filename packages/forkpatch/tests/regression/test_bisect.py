@@ -75,3 +75,13 @@ def test_other_upstreams_are_there_too_and_a_program_that_is_not(lab: ForkLab) -
     done = lab.ok("bisect", "calc", "--", "cmp", CORE_PATH, f"../more/{CORE_PATH}")
     assert "it fails since turn.patch" in done.out
     assert not list((lab.root / ".work").glob(".forkpatch-new-*"))
+
+
+@pytest.mark.parametrize("options", [(), ("--release", "r1")])
+def test_the_command_keeps_its_own_two_dashes(
+    series: ForkLab, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    log = tmp_path / "log"
+    script = f'printf "%s " "$@" >>{log}'
+    series.run("bisect", "calc", *options, "--", "sh", "-c", script, "sh", "a", "--", "b")
+    assert log.read_text() == "a -- b "

@@ -411,3 +411,31 @@ def test_a_version_that_no_upstream_has_is_not_recorded(two: ForkLab) -> None:
     done = two.run("record", "--version", "3")
     assert done.code == 2 and "no upstream has a version '3'" in done.err
     assert "calc 1.0" in two.ok("record", "--version", "1.0").out
+
+
+def test_what_a_user_keeps_beside_the_commits_outlives_an_export(
+    two: ForkLab, tmp_path: Path
+) -> None:
+    for text in ("one\n", "two\n"):
+        (two.tree / "LICENSE").write_text(text)
+        git(two.tree, "stash", "push", "-q", "-m", text)
+    git(two.tree, "tag", "-a", "-m", "kept", "kept")
+    git(two.tree, "notes", "add", "-m", "noted", "HEAD")
+    git(two.tree, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
+    (two.tree / ".git/hooks").mkdir(exist_ok=True)
+    (two.tree / ".git/hooks/pre-commit").write_text("#!/bin/sh\n")
+    show = (["stash", "list"], ["cat-file", "tag", "kept"], ["notes", "list"])
+    before = [git(two.tree, *words) for words in show]
+    inode = two.tree.stat().st_ino
+    git(two.tree, "commit", "-q", "--allow-empty", "--amend", "-m", "Other words")
+    two.ok("export")
+    assert two.tree.stat().st_ino != inode
+    assert [git(two.tree, *words) for words in show] == before and len(before[0].splitlines()) == 2
+    assert git(tmp_path / "side", "status", "--porcelain", "--branch") == "## side"
+    assert (two.tree / ".git/hooks/pre-commit").is_file()
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_an_export_without_a_tree_is_refused(lab: ForkLab, words: tuple[str, ...]) -> None:
+    done = lab.run("export", *words)
+    assert done.code == 2 and "no upstream of release r1 has a patched tree" in done.err

@@ -91,3 +91,21 @@ def test_a_new_file_in_the_place_of_one_that_is_left_out_is_refused(
     done = lab.run("push", "calc", str(remote), "ours")
     assert done.code == 2 and "src/gpu.cu is a new file of the fork" in done.err
     assert "ours" not in git(remote, "branch", "--list")
+
+
+def test_push_has_the_users_variables_but_those_of_a_repository(
+    lab: ForkLab, remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\nenv >{tmp_path}/seen\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(program))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "url.ssh://host/calc.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "short:calc")
+    for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
+    done = lab.run("push", "calc", "short:calc", "ours")
+    assert done.code == 1 and "git push failed" in done.err
+    seen = (tmp_path / "seen").read_text()
+    assert f"GIT_SSH_COMMAND={program}\n" in seen and "elsewhere" not in seen

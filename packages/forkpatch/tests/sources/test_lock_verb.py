@@ -6,8 +6,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from forklab import FILES, ForkLab, core, git, make_wheel
 
+from forkpatch.errors import UserError
+from forkpatch.model.lock import write_lock
 from groundwork.hashing import sha256_of
 
 
@@ -53,9 +56,10 @@ def test_check_without_any_source_says_what_it_could_not_check(
     lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
     lab.forget()
     done = lab.run("lock", "--check", "--offline")
-    assert done.code == 0
+    assert done.code == 1
     assert "not checked: calc 1.0: the tag v1.0 was not looked up" in done.out
     assert "not checked: calc 1.0: its git tree was not looked up" in done.out
+    assert "no difference in what was looked up; not looked up: 2\n" in done.out
 
 
 def test_overlay_that_upstream_has_outside_the_included_paths_is_named(lab: ForkLab) -> None:
@@ -161,3 +165,47 @@ def test_version_that_is_in_git_only_says_so(lab: ForkLab, tmp_path: Path) -> No
     assert done.code == 2
     assert "wheel: the lock pins none: this version is available from git only" in done.err
     assert f"supply it with --mirror calc=PATH_OR_URL, a clone of {tmp_path}/nowhere" in done.err
+
+
+def test_hash_of_a_damaged_wheel_is_not_pinned(lab: ForkLab, tmp_path: Path) -> None:
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    before = (lab.root / "VERSIONS.lock").read_bytes()
+    (kept,) = lab.cache.glob("wheels/*/*.whl")
+    kept.write_bytes(kept.read_bytes() + b"\0")
+    assert f"{kept.name} is damaged in the cache" in lab.ok("lock").err
+    assert (lab.root / "VERSIONS.lock").read_bytes() == before
+
+
+def test_name_that_no_wheel_has_is_refused(lab: ForkLab, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheels", FILES)
+    lab.locked(wheel=wheel)
+    lab.edit_lock(wheel.name, "calc.whl")
+    done = lab.run("lock")
+    assert done.code == 2 and "'calc.whl' is not the name of a wheel file" in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [("--tag", "v1.0"), ("--commit", "1" * 40), ("--wheel-only",), ("--no-wheel",)]
+)
+def test_options_of_add_are_refused_without_it(lab: ForkLab, words: tuple[str, ...]) -> None:
+    done = lab.run("lock", *words)
+    assert done.code == 2 and f"{words[0]} is for --add" in done.err
+
+
+def test_a_lock_with_releases_on_one_line_gets_a_release(lab: ForkLab) -> None:
+    lab.change("a.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    lab.repo.commit({"LICENSE": b"free\nstill\n"}, "2.0")
+    git(lab.repo.path, "tag", "v2.0")
+    lab.edit_lock('[releases.r1]\ncalc = "1.0"\n', "")
+    lab.edit_lock('"r1"\n', '"r1"\nreleases = { r1 = { calc = "1.0" } }\n')
+    lab.ok("rebase", "calc", "2.0")
+    assert lab.ok("apply", "--release", "2.0").code == 0
+
+
+def test_a_text_that_is_not_a_lock_is_not_written(lab: ForkLab) -> None:
+    path = lab.root / "VERSIONS.lock"
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"VERSIONS\.lock"):
+        write_lock(path, "releases = {")
+    assert path.read_bytes() == before

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from forklab import CORE, FILES, ForkLab, Repo, core, git, make_wheel, start
 from forkpatch.git.calls import GitError, init_repository
 from forkpatch.git.objects import read_blobs
 from forkpatch.model.lock import read_lock
+from forkpatch.sources.cache import Cache
 from forkpatch.sources.repository import fetch
 
 
@@ -232,6 +234,17 @@ def test_instead_of_is_the_only_setting_heeded(lab: ForkLab, tmp_path: Path) -> 
     assert not marker.exists()
 
 
+def test_instead_of_is_heeded_in_variables_of_git(
+    lab: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.edit_lock(f'url = "{lab.repo.path}"', 'url = "https://upstream.invalid/calc"')
+    lab.forget()
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{lab.repo.path}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://upstream.invalid/calc")
+    assert source_of(lab) == "mirror"
+
+
 def test_hooks_filters_and_monitors_of_the_upstream_do_not_run(
     lab: ForkLab, tmp_path: Path
 ) -> None:
@@ -409,3 +422,35 @@ def test_a_cut_object_is_an_error_and_a_missing_one_is_none(tmp_path: Path) -> N
     place.write_bytes(place.read_bytes()[: 1 << 16])
     with pytest.raises(GitError, match="is cut off"):
         read_blobs(repository, [oid])
+
+
+@pytest.mark.parametrize("text", ["null", "1", '{"calc": 1}', '{"calc": "x"}'])
+def test_damaged_notes_of_the_cache_are_none(lab: ForkLab, text: str) -> None:
+    for name in ("mirrors.json", "seen.json"):
+        (lab.cache / name).write_text(text)
+    lab.ok("lock", "--mirror", f"calc={lab.repo.path}")
+    assert Cache(lab.cache).mirrors() == {"calc": (str(lab.repo.path),)}
+
+
+def test_mirrors_that_two_processes_remember_are_both_kept(lab: ForkLab, tmp_path: Path) -> None:
+    cache = Cache(lab.cache)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(lambda n: cache.remember({f"m{n}": str(tmp_path)}), range(40)))
+        list(pool.map(lambda n: cache.note(f"n{n}", f"{n:040}"), range(40)))
+    assert {f"m{n}" for n in range(40)} <= set(cache.mirrors())
+    assert [cache.seen(f"n{n}") for n in range(40)] == [f"{n:040}" for n in range(40)]
+
+
+def test_a_linked_worktree_is_a_mirror(lab: ForkLab, tmp_path: Path) -> None:
+    lab.change("turn.patch", {"python/calc/core.py": core(sub="b - a")}, subject="Turn")
+    lab.repo.commit({"python/calc/core.py": CORE}, "Back")
+    git(lab.repo.path, "worktree", "add", "-q", "--detach", str(tmp_path / "linked"), "v1.0")
+    lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
+    (lab.cache / "mirrors.json").unlink()
+    mirror = ("--mirror", f"calc={tmp_path / 'linked'}")
+    output = tmp_path / "out"
+    lab.ok("submit", "calc", "--onto", "HEAD", "--output", str(output), *mirror)
+    assert [path.name for path in output.iterdir()] == ["0001-turn.patch"]
+    lab.ok("record")
+    git(tmp_path, "init", "-q", "--bare", "remote.git")
+    lab.ok("push", "calc", str(tmp_path / "remote.git"), "ours")

@@ -315,3 +315,20 @@ def test_table_in_a_file_has_no_broken_path(lab: ForkLab, monkeypatch: pytest.Mo
     lab.edit_lock("releases.r1", f"releases.{name}")
     monkeypatch.delenv("COLUMNS")
     assert f".work/{name}/calc" in lab.ok("apply").out
+
+
+@pytest.mark.parametrize("harm", ["stamp", "objects"])
+def test_work_in_a_damaged_tree_is_not_thrown_away_unasked(lab: ForkLab, harm: str) -> None:
+    lab.ok("apply")
+    (lab.tree / "mine.py").write_text("A = 1\n")
+    if harm == "stamp":
+        (lab.tree / ".git/forkpatch.json").unlink()
+    else:
+        shutil.rmtree(lab.tree / ".git/objects")
+    for verb in (["apply"], ["edit", "calc"]):
+        done = lab.run(*verb)
+        assert done.code == 2 and "apply --discard" in done.err
+        assert (lab.tree / "mine.py").read_text() == "A = 1\n"
+    shutil.rmtree(lab.tree)
+    lab.tree.mkdir()
+    lab.ok("apply")

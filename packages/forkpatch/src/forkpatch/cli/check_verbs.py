@@ -39,7 +39,7 @@ def run_check(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Lint patches, series and overlays; print each finding with its place and fix."""
     from forkpatch.inspect.lint import check_fork  # noqa: PLC0415 - for this verb only
 
-    if options.together:
+    if options.together is not None:
         return _check_together(fork, options.together)
     report = check_fork(fork)
     say(*(str(finding) for finding in report.findings))
@@ -151,13 +151,13 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     from forkpatch.inspect.probe import map_fork, map_upstream  # noqa: PLC0415
 
     if options.upstream is None:
-        if wrong := [name for name in ("version", "versions") if getattr(options, name)]:
+        if wrong := [name for name in ("version", "versions", "to") if getattr(options, name)]:
             raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
         result = map_fork(fork, known_sources(fork, options))
     else:
         chosen = known_sources(fork, options)
         upstream = version_of(fork, options)
-        result = map_upstream(fork, upstream, chosen, options.versions, options.to or "HEAD")
+        result = map_upstream(fork, upstream, chosen, options.versions, options.to or "")
     for series in result.sets if options.json != "-" else ():
         if options.upstream is None:
             say(f"{series.upstream} {series.set}:")

@@ -33,7 +33,40 @@ SOURCES = """
 --require* NAME  fail when the optional upstream is missing
 --offline  contact no package index and no upstream server
 """
-_TYPES = {"DIR": Path, "FOLDER": Path, "SECONDS": float}
+_LONGEST = 1e7  # seconds; poll(2), which waits for outputs, has a limit
+
+
+def _text(word: str) -> str:
+    """Return an option's value, which is not empty: verbs take an empty one as a missing one."""
+    if not word:
+        raise argparse.ArgumentTypeError("the value is empty")
+    return word
+
+
+def _folder(word: str) -> Path:
+    return Path(_text(word))
+
+
+def _seconds(word: str) -> float:
+    """Return a time above 0."""
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST:  # nan is refused, too
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not a number of seconds above 0 and at most {_LONGEST:.0f}"
+        )
+    return seconds
+
+
+#: Type of a value, by its name in the help; the words of a user's command may be empty.
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "DIR": _folder,
+    "FOLDER": _folder,
+    "SECONDS": _seconds,
+    "COMMAND": str,
+}
 
 
 class Verb:
@@ -105,7 +138,7 @@ def _add(parser: Any, row: str, *, must: bool) -> None:
     elif re.fullmatch(r"[a-z-]+(\|[a-z-]+)+", value):
         settings["choices"] = value.split("|")
     else:
-        settings |= {"metavar": metavar, "type": _TYPES.get(metavar)}
+        settings |= {"metavar": metavar, "type": _TYPES.get(metavar, _text)}
     if name.endswith("*"):
         settings |= {"action": "append", "default": []}
     elif word.endswith(("...", "...]")):

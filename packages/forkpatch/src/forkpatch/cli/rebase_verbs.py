@@ -8,7 +8,7 @@ import argparse
 from forkpatch.cli.options import SOURCES, Verb, known_sources, upstream_of
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.model.lock import Upstream
+from forkpatch.model.lock import Upstream, write_lock
 from forkpatch.model.patchfile import SERIES
 from forkpatch.output import counted, say, write_report
 from forkpatch.rebase import execute, resolution, result, workspace
@@ -20,6 +20,8 @@ from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import has_other_commits, read_stamp
 from groundwork.files import atomic_write
 
+#: Options for a rebase that is under way.
+_LATER = ("continue_", "mergetool", "accept", "skip", "abort", "status")
 _MOST_LINES = 40  # changed lines of patches that a rebase's report shows
 
 
@@ -27,6 +29,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Move a series to another version of its upstream, patch by patch."""
     name = options.upstream
     fork.lock.versions(name)
+    _check_begins(options)
     chosen = known_sources(fork, options)
     if options.abort:
         say(f"{name}: {workspace.abort(fork, name) or 'no rebase to abort'}")
@@ -86,6 +89,19 @@ def _started(fork: Fork, options: argparse.Namespace, chosen: SourceOptions) -> 
     return current
 
 
+def _check_begins(options: argparse.Namespace) -> None:
+    """Raise if words that begin a rebase are typed with an option for one that is under way."""
+    later = [name for name in _LATER if vars(options)[name] not in (None, False)]
+    words = [name for name in ("from_", "existing", "tag", "commit") if vars(options)[name]]
+    given = ["VERSION"] if options.version else [f"--{name.strip('_')}" for name in words]
+    if later and given:
+        option = f"--{later[0].strip('_')}"
+        raise UserError(
+            f"{given[0]} begins a rebase, and {option} is for the rebase that is under way",
+            remedy=f"leave out {given[0]}, or {option}",
+        )
+
+
 def _check_exported(fork: Fork, old: Upstream) -> None:
     """Raise UserError if a tree of a version has commits that are not in its series."""
     for release, versions in fork.lock.releases.items():
@@ -142,7 +158,7 @@ def _released(current: workspace.Rebase) -> str:
     before = path.read_bytes()
     text, release = with_release(before.decode("utf-8"), current.fork.lock, current.new)
     if text.encode("utf-8") != before:
-        atomic_write(path, text)
+        write_lock(path, text)
         workspace.keep_lock(current, before)
     return release
 

@@ -70,6 +70,11 @@ def run_export(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
         upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
     else:
         upstreams = tuple(item for item in upstreams if fork.tree_folder(release, item).exists())
+        if not upstreams:
+            raise UserError(
+                f"no upstream of release {release} has a patched tree",
+                remedy=f"type: {typed(f'apply --release {release}')}",
+            )
     reports = [
         export_upstream(
             fork,
@@ -134,13 +139,13 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Write the patches that are meant for upstream, rebased onto one of its commits."""
     from forkpatch.series.submit import NewBranch, submit  # noqa: PLC0415 - for this verb only
 
-    if options.repository and not options.branch:
+    if options.repository and options.branch is None:
         raise UserError("--repository is for --branch", remedy="name the branch, or leave it out")
     chosen = known_sources(fork, options)
     upstream = version_of(fork, options)
     output = (
         NewBranch(options.branch, options.repository)
-        if options.branch
+        if options.branch is not None
         else options.output.absolute()
     )
     report = submit(fork, upstream, options.onto, output, chosen)

@@ -19,7 +19,7 @@ from forkpatch.cli.options import (
 )
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
-from forkpatch.model.lock import parse_lock
+from forkpatch.model.lock import parse_lock, write_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import counted, print_table, say, warn
 from forkpatch.rebase.plan import under_way
@@ -29,6 +29,7 @@ from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.variants import choose_patches, write_variant
 from forkpatch.tree.worktree import OTHER_COMMITS
+from groundwork.errors import printable
 from groundwork.files import atomic_write
 
 _MOST_NAMES = 3  # patches of a variant that are named
@@ -62,7 +63,7 @@ def run_init(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
             remedy="correct --commit or --include; or name a clone that has the commit:"
             f" --mirror {next(iter(fork.lock.upstreams))}=PATH_OR_URL",
         ) from error
-    atomic_write(path, with_pins(text, result.upstreams))
+    write_lock(path, with_pins(text, result.upstreams))
     upstream = result.upstreams[0]
     say(
         f"{path.name}: {upstream}, commit {upstream.commit[:12]}, tree {upstream.tree[:12]}",
@@ -125,7 +126,7 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     for tree in trees:
         if tree.state is TreeState.MISSING:
             why = fork.settings.work / f"{tree.name}-{tree.version}.missing"
-            atomic_write(why, f"{tree.reason}\n{tree.remedy}\n")
+            atomic_write(why, printable(f"{tree.reason}\n{tree.remedy}\n"))
             left = f"{tree.name} {tree.version} was left out"
             say(f"{left} ({_short(why, fork)} says why): {tree.remedy}")
     _print_trees(fork, release, trees)
@@ -174,6 +175,12 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     chosen = known_sources(fork, options)
     path = fork.settings.lock
     text = path.read_text("utf-8")
+    for option in ("tag", "commit", "wheel_only", "no_wheel"):
+        if getattr(options, option) and not options.add:
+            raise UserError(
+                f"--{option.replace('_', '-')} is for --add",
+                remedy=f"type: {typed('lock --add NAME=VERSION')}",
+            )
     if options.add:
         name, _, version = options.add.partition("=")
         if not version:
@@ -187,13 +194,15 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
         )
     result = relock(fork, chosen)
     if not options.check and result.differences:
-        atomic_write(path, with_pins(text, result.upstreams))
+        write_lock(path, with_pins(text, result.upstreams))
     say(*(f"not checked: {note}" for note in result.notes))
     say(*result.differences)
     done = "differs" if options.check else "rewritten"
-    say(f"{path.name}: {done if result.differences else 'up to date'}")
+    same = "no difference in what was looked up" if result.notes else "up to date"
+    left = f"; not looked up: {len(result.notes)}" if result.notes else ""
+    say(f"{path.name}: {done if result.differences else same}{left}")
     report = {"differences": result.differences, "notes": result.notes}
-    return report, 1 if options.check and result.differences else 0
+    return report, 1 if options.check and (result.differences or result.notes) else 0
 
 
 def run_tree(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
@@ -270,7 +279,8 @@ VERBS = (
         run_lock,
         SOURCES,
         """
-        --check  change nothing; print each difference
+        --check  change nothing; print each difference; exit with 1 if a pin differs, or cannot be
+          looked up
         | --add NAME=VERSION  pin one more version of an upstream
         --tag TAG  with --add: its tag
         | --commit ID  with --add: its commit

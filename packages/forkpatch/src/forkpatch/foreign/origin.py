@@ -21,6 +21,8 @@ from forkpatch.errors import UserError
 from forkpatch.foreign.sources import ForeignFormat
 from forkpatch.model.mailhead import parse_head
 from forkpatch.model.patchfile import split_patch
+from forkpatch.model.stored import typed_value
+from forkpatch.safety import check_path
 
 ORIGIN = "origin"
 _INDEX = "origin.json"
@@ -83,13 +85,16 @@ def read_origin(folder: Path) -> Origin | None:
         return None
     try:
         raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        list_name = raw["list"]
+        list_name = str(raw["list"])
+        entries = typed_value(tuple[OriginEntry, ...], raw["patches"])
+        for name in filter(None, (list_name, *(entry.file for entry in entries))):
+            check_path(name, str(path))  # an export writes a file of that name
         files = store / _FILES
         return Origin(
             format=ForeignFormat(raw["format"]),
             list_name=list_name,
             list_data=(files / list_name).read_bytes() if list_name else b"",
-            entries=tuple(OriginEntry(**entry) for entry in raw["patches"]),
+            entries=entries,
             data={
                 kept.relative_to(files).as_posix(): kept.read_bytes()
                 for kept in sorted(files.rglob("*"))

@@ -18,7 +18,13 @@ from forkpatch.errors import IntegrityError, UserError
 from forkpatch.foreign.heads import dep3_head
 from forkpatch.foreign.intake import weave_foreign
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, read_origin
-from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, parse_list
+from forkpatch.foreign.sources import (
+    ForeignFormat,
+    ForeignPatch,
+    ForeignSeries,
+    in_order,
+    parse_list,
+)
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
@@ -193,7 +199,7 @@ def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin | 
     listed = origin is not None and bool(origin.list_name)
     if format_ is ExportFormat.FORMAT_PATCH and not listed:
         names = [item.entry.file if item.entry else "" for item in items]
-        return names if "" not in names and names == sorted(set(names)) else numbered
+        return names if "" not in names and names == in_order(set(names)) else numbered
     taken = {item.entry.file for item in items if item.entry}
     taken |= origin.beside.keys() if origin else set()
     names = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,9 @@ from forkpatch.safety import check_path, check_regular
 
 _PLAIN_LIST = ".patches"
 _SUFFIXES = (".patch", ".diff")
-_NUMBERED = re.compile(r"\d+[-_.]")
+_NUMBERED = re.compile(r"(\d+)[-_.]")
+#: Folders and files in which version control systems keep their own data.
+_METADATA = {".git", ".hg", ".svn", ".bzr", "CVS"}
 _GUARD = re.compile(r"[+-]!?[A-Za-z0-9_.]+")
 _QUEUE_GUARDS = re.compile(r"(?:^|\s)#([+-][^\s#]+)")
 
@@ -93,7 +95,7 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
     for list_name, layout in ((SERIES, ForeignFormat.QUILT), (_PLAIN_LIST, ForeignFormat.LISTED)):
         if (folder / list_name).is_file():
             return _listed(folder / list_name, layout, guards)
-    names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
+    names = in_order(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not names:
         raise UserError(
             f"{folder / SERIES}: the folder has neither a series nor patches",
@@ -102,6 +104,16 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
     numbered = all(_NUMBERED.match(name) for name in names)
     patches = tuple(ForeignPatch(name, _read(folder / name)) for name in names)
     return ForeignSeries(ForeignFormat.NUMBERED if numbered else ForeignFormat.LOOSE, patches)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of patch files in their order: by number if each has one, else by name."""
+    by_name = sorted(names)
+    matches = [_NUMBERED.match(name) for name in by_name]
+    numbers = [int(match[1]) for match in matches if match]
+    if len(numbers) < len(by_name):
+        return by_name
+    return [name for _, name in sorted(zip(numbers, by_name, strict=True))]
 
 
 def _listed(path: Path, layout: ForeignFormat, guards: Collection[str] | None) -> ForeignSeries:
@@ -132,7 +144,8 @@ def _listed(path: Path, layout: ForeignFormat, guards: Collection[str] | None) -
             skipped = "" if line.chosen(guards or ()) else "its guards leave it out"
             content = _read(folder / line.file)
             patches[line.file] = ForeignPatch(line.file, content, line.strip, line.reverse, skipped)
-    others = {one.relative_to(folder).as_posix(): one for one in sorted(folder.rglob("*"))}
+    below = (one.relative_to(folder) for one in sorted(folder.rglob("*")))
+    others = {one.as_posix(): folder / one for one in below if _METADATA.isdisjoint(one.parts)}
     unlisted = {
         name: None if other.is_symlink() else _read(other)
         for name, other in others.items()
@@ -158,7 +171,7 @@ def _split_mailbox(path: Path) -> tuple[ForeignPatch, ...]:
         )
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
         Git().run("mailsplit", "--keep-cr", f"-o{name}", "--", str(path.resolve()))
-        files = sorted(Path(name).iterdir())
+        files = sorted(Path(name).iterdir(), key=lambda file: int(file.name))
         return tuple(ForeignPatch(f"{file.name}{_SUFFIXES[0]}", _read(file)) for file in files)
 
 

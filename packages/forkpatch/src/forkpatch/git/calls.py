@@ -13,7 +13,6 @@ import errno
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from forkpatch.errors import ForkError, UserError
+from forkpatch.processes import outputs
 from groundwork.errors import USER_MISTAKE, remedy_for
 from groundwork.files import naming
 
@@ -67,6 +67,24 @@ _ENVIRONMENT = {
 }
 # The caller's GIT_* variables that are kept: those about reaching a server.
 _KEPT = {"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_EXEC_PATH"}
+
+# Variables that name a repository, or a part of it: those of git rev-parse --local-env-vars that
+# are not configuration, and GIT_NAMESPACE.
+_OF_A_REPOSITORY = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+}
 
 #: Attributes of a repository of ours: a file is what its bytes are, whatever the tree says.
 NEUTRAL_ATTRIBUTES = "* -text !eol -filter -ident !working-tree-encoding !diff !merge !whitespace\n"
@@ -132,8 +150,12 @@ class Git:
 
     @property
     def objects(self) -> Path:
-        """Folder of the repository's objects."""
-        return (self.git_dir or Path()) / "objects"
+        """Folder of the repository's objects; a linked worktree has those of its repository."""
+        folder = self.git_dir or Path()
+        common = folder / "commondir"
+        if common.is_file():
+            folder = (folder / os.fsdecode(common.read_bytes()).rstrip("\n")).resolve()
+        return folder / "objects"
 
     def command(self, *args: str) -> list[str]:
         """The full argument vector of ``git ARGS``."""
@@ -177,19 +199,12 @@ class Git:
         """
         pipe = subprocess.PIPE if isinstance(stdin, bytes) else stdin
         process = self.start(*args, stdin=pipe, env=env, new_session=timeout is not None)
+        data = stdin if isinstance(stdin, bytes) else None
         try:
-            out, err = process.communicate(
-                stdin if isinstance(stdin, bytes) else None, timeout=timeout
-            )
+            # In a session, so that a transport helper of git's does not live on without its parent.
+            out, err = outputs(process, data, timeout=timeout, session=timeout is not None)
         except subprocess.TimeoutExpired:
-            # A transport helper of git's would live on without its parent.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             raise GitError(args, -1, f"no answer within {timeout:.0f} s") from None
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
         if process.returncode not in tuple(ok):
             # Looked at now: what the call has written may be cleared away before it is told.
             remedy = full(place for place in (self.git_dir, self.work_tree) if place)
@@ -204,11 +219,20 @@ class Git:
         return self.run(*args, stdin=stdin).stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
+def user_environment() -> dict[str, str]:
+    """Return the caller's environment for commands of the user, such as ``git push``.
+
+    It has the caller's ``GIT_*``, except those that name a repository or a part of it.
+    """
+    variables = {**os.environ, **_dropped}
+    return {name: value for name, value in variables.items() if name not in _OF_A_REPOSITORY}
+
+
 def knows_author(repository: Path) -> bool:
     """Return True if the user's git has a name and an address for commits in ``repository``."""
     words = ["git", "-C", str(repository), "var", "GIT_AUTHOR_IDENT"]
-    environment = {**os.environ, **_dropped}
-    return subprocess.run(words, capture_output=True, check=False, env=environment).returncode == 0
+    done = subprocess.run(words, capture_output=True, check=False, env=user_environment())
+    return done.returncode == 0
 
 
 def git_repo(git: Git) -> Repo:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -38,6 +37,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD
 from forkpatch.model.settings import Settings
+from forkpatch.model.stored import plain, read_stored
 from forkpatch.safety import alike
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.shared import cached_tree, record_version, says_same
@@ -108,9 +108,9 @@ def check_fork(fork: Fork) -> LintReport:
                     found = list(_check_tree(fork, upstream, faulty, said, missing))
                     unchecked += missing
                     if not missing:
-                        kept.put(key, ((one.where, one.what, one.fix) for one in found), said)
+                        kept.put(key, KeptCheck(tuple(found), tuple(said)))
                 else:
-                    found, said = [LintFinding(*texts) for texts in known[0]], known[1]
+                    found, said = list(known.findings), list(known.notes)
                 findings += found
                 notes += said
     kept.write()
@@ -413,16 +413,25 @@ def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintF
             yield LintFinding(f"{where}:{line}", "an export would change this line", _export())
 
 
+@dataclass(frozen=True)
+class KeptCheck:
+    """Findings and notes about the tree of an upstream version."""
+
+    findings: tuple[LintFinding, ...]
+    notes: tuple[str, ...]
+
+
 class KeptChecks:
     """Findings and notes about the trees of a fork's upstream versions, by a hash of all input."""
 
     def __init__(self, fork: Fork) -> None:
         self._fork = fork
         self._path = fork.settings.work / _FILE
-        self._new: dict[str, Any] = {}
-        self._old: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            self._old = dict(json.loads(self._path.read_text("utf-8")))
+        self._new: dict[str, KeptCheck] = {}
+        self._old: dict[str, KeptCheck] = {}
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            kind: Any = Mapping[str, KeptCheck]
+            self._old = dict(read_stored(kind, self._path))
         grammars = find_spec("tree_sitter")  # its folder changes when a package is installed
         installed = Path(grammars.origin or "").parents[1] if grammars else Path()
         changed = str(installed.stat().st_mtime_ns)
@@ -441,20 +450,20 @@ class KeptChecks:
         words = self._program, *map(repr, facts)
         return digest(*words, *(folder for folder in folders if folder.is_dir()))
 
-    def get(self, key: str) -> tuple[list[list[str]], list[str]] | None:
-        """Return the findings, each as its texts, and the notes of an earlier check, or None."""
+    def get(self, key: str) -> KeptCheck | None:
+        """Return the result of an earlier check, or None."""
         if key not in self._old:
             return None
         self._new[key] = self._old[key]
-        return self._old[key]["findings"], self._old[key]["notes"]
+        return self._old[key]
 
-    def put(self, key: str, findings: Iterable[Iterable[str]], notes: Iterable[str]) -> None:
-        """Keep the findings and the notes of a check."""
-        self._new[key] = {"findings": [list(one) for one in findings], "notes": list(notes)}
+    def put(self, key: str, check: KeptCheck) -> None:
+        """Keep the result of a check."""
+        self._new[key] = check
 
     def write(self) -> None:
         """Write what this run found or used; a fork that cannot be written is checked each time."""
         if self._new != self._old:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write_json(self._path, self._new)
+                atomic_write_json(self._path, plain(self._new))

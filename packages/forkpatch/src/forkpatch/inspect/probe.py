@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.calls import Git
@@ -18,6 +17,7 @@ from forkpatch.git.objects import Changes, TreeFile, list_tree, read_available
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
+from forkpatch.model.settings import checked_table
 from forkpatch.output import warn
 from forkpatch.pins.versions import series_of, tags_of, version_of
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_object_id
@@ -32,6 +32,8 @@ from forkpatch.tree.fork import Fork, PatchStep
 
 SHADOW = "overlay"
 _SHORT = 12
+#: Type of each key's value in an upstream's table of the settings.
+_KEYS = {"from": str, "until": str, "wheels": list}
 
 #: Contents of a version's files: None for a missing file, no entry for one that a mirror lacks.
 Contents = Mapping[str, bytes | None]
@@ -139,17 +141,18 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
         UserError: the settings name no upstream, or are wrong; or the history of an upstream, or a
             wheel, is not available.
     """
-    tables: dict[str, dict[str, Any]] = fork.settings.map.get("upstreams", {})
+    settings = checked_table(fork.settings.map, {"upstreams": dict}, "[tool.forkpatch.map]")
+    tables = settings.get("upstreams", {})
     if not tables:
         raise UserError(
             "pyproject.toml configures no upstream for the map",
             remedy="name a patch series to probe, or add [tool.forkpatch.map.upstreams.NAME]",
         )
     every: list[ApplicabilityMap] = []
-    for name, table in tables.items():
-        where, until = f"[tool.forkpatch.map.upstreams.{name}]", table.get("until", "")
-        if unknown := sorted(set(table) - {"from", "until", "wheels"}):
-            raise UserError(f"{where}: unknown: {', '.join(unknown)}")
+    for name, entries in tables.items():
+        where = f"[tool.forkpatch.map.upstreams.{name}]"
+        table = checked_table(entries, _KEYS, where)
+        until = table.get("until", "")
         if until:
             check_object_id(until, f"{where}: until")
         versions = fork.lock.versions(name).values()
@@ -160,8 +163,13 @@ def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
                 f"no mirror of {name} with its history up to {newest} is known",
                 remedy=f"name a full clone of {url}: --mirror {name}=PATH",
             )
-        until = until or commit_of(history.git, "HEAD")
-        first = f"{table.get('from', '0')}.dev0"  # its pre-releases, too
+        until = until or _tip(history, name, "HEAD")
+        since = table.get("from", "0")
+        if version_of(since) is None:
+            raise UserError(
+                f"{where}: from = {since!r} is not a version", remedy="write it as in 1.2"
+            )
+        first = f"{since}.dev0"  # its pre-releases, too
         probed = (*_tags(history, first, until), (until[:_SHORT], until))
         series = [ProbedSeries(fork, one, options) for one in versions if fork.series(one)]
         for one in series:  # a symbol may have moved to a file of another version's series
@@ -183,10 +191,10 @@ def map_upstream(
     """Probe the series of an upstream version on newer versions.
 
     ``wanted`` has tags, commits or versions of the wheel; if empty, the tags from the version's own
-    on are probed. The scan ends at the commit ``tip``.
+    on are probed. The scan ends at the commit ``tip``; empty: the history's HEAD.
 
     Raises:
-        UserError: no mirror has the history, or a version is not available.
+        UserError: no mirror has the history, or it lacks ``tip``; or a version is not available.
     """
     series = ProbedSeries(fork, upstream, options)
     history = _history(fork, upstream, options, upstream.commit)
@@ -198,7 +206,13 @@ def map_upstream(
         )
     versions = _versions(upstream, history, wanted) if history else ()
     wheels = [name for name in wanted if name not in dict(versions)]
-    until = commit_of(history.git, tip) if history and upstream.commit else ""
+    scanned = history if upstream.commit else None
+    if tip and scanned is None:
+        what = "its base is a wheel" if history else "no mirror with its history is known"
+        raise UserError(
+            f"--to {tip}: no commits of {upstream} can be scanned: {what}", remedy="leave --to out"
+        )
+    until = _tip(scanned, upstream.name, tip or "HEAD") if scanned else ""
     return _mapped(fork, series, options, history, versions, wheels, until)
 
 
@@ -206,6 +220,20 @@ def _history(fork: Fork, upstream: Upstream, options: SourceOptions, commit: str
     """Return an upstream's history, which has a commit; None if no mirror on this machine does."""
     places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
     return History.find(places, *([commit] if commit else []))
+
+
+def _tip(history: History, name: str, ref: str) -> str:
+    """Return the commit that ``ref`` names in the history of the upstream ``name``.
+
+    Raises:
+        UserError: the history lacks it.
+    """
+    if commit := commit_of(history.git, ref):
+        return commit
+    raise UserError(
+        f"the history of {name} in {history.git.git_dir} has no commit {ref!r}",
+        remedy="name a branch, tag or commit of the mirror: --to REF",
+    )
 
 
 def _versions(

@@ -33,6 +33,7 @@ Other tables of the file do not belong to the engine, and stay unchanged.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -43,10 +44,14 @@ from typing import Any
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.safety import check_name, check_object_id, check_path
+from groundwork.files import atomic_write
 
 #: The value of ``include`` for the whole tree.
 WHOLE = "."
 _RESTORE = "restore it from git, or correct it"
+_SHA256 = re.compile("[0-9a-f]{64}")
+#: A word of a requirement for pip, which is not an option.
+_PIP_WORD = re.compile("[A-Za-z0-9][A-Za-z0-9._+!-]*")
 #: Type of the value of each key in the lock's tables.
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("default-release", "url", "tag", "commit", "tree", "package", "version"), str),
@@ -182,6 +187,24 @@ def read_lock(path: Path) -> Lock:
         raise UserError(f"{path}: {error}", remedy=_RESTORE) from error
 
 
+def write_lock(path: Path, text: str) -> Lock:
+    """Write the lock's new text, after a check that it can be read; return the lock.
+
+    Raises:
+        UserError: ``text`` is not a valid lock; the file is unchanged.
+    """
+    lock = parse_lock(text, path)
+    try:
+        atomic_write(path, text)
+    except UnicodeEncodeError as error:
+        part = text[max(0, error.start - 40) : error.end]
+        raise UserError(
+            f"{path}: TOML cannot hold {part!r}: it is not UTF-8",
+            remedy="rename the folder or the file",
+        ) from error
+    return lock
+
+
 def parse_lock(text: str, path: Path) -> Lock:
     """Return the lock that ``text`` describes; ``path`` is its present or future file.
 
@@ -290,11 +313,20 @@ def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
         if not isinstance(item, dict):
             raise UserError(f"{where}: files: {item!r} must be a table", remedy=_RESTORE)
         _texts(item, f"{where}: files")
+        if not _SHA256.fullmatch(item["sha256"]):  # it names a folder of the cache
+            raise UserError(
+                f"{where}: files: sha256 = {item['sha256']!r}: it must be 64 hexadecimal digits",
+                remedy=_RESTORE,
+            )
+    for key in ("package", "version"):
+        if not _PIP_WORD.fullmatch(entry[key]):
+            raise UserError(f"{where}: {key} = {entry[key]!r} is not a plain name", remedy=_RESTORE)
+    prefixes = _texts(entry["map"], f"{where}: map")
     return Wheel(
         package=entry["package"],
         version=entry["version"],
         files={item["name"]: item["sha256"] for item in entry["files"]},
-        prefixes=_texts(entry["map"], f"{where}: map"),
+        prefixes={prefix: check_path(to, f"{where}: map") for prefix, to in prefixes.items()},
         exclude=tuple(entry.get("exclude", ())),
     )
 

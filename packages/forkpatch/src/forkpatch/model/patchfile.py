@@ -17,7 +17,7 @@ from pathlib import Path
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.diffs import FileDiff, parse_diff
 from forkpatch.model.mailhead import parse_head, parse_trailers
-from forkpatch.safety import check_name, check_regular
+from forkpatch.safety import check_name, check_own
 
 SERIES = "series"
 #: Names in a series' folder that are not patches.
@@ -200,7 +200,7 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
             the series is not UTF-8.
         UserError: the series is not a regular file, or a name is unsafe.
     """
-    path = check_regular(folder / SERIES)
+    path = check_own(folder / SERIES)
     if not path.exists():
         return ()
     entries: dict[str, SeriesEntry] = {}
@@ -294,10 +294,8 @@ def patch_bytes(path: Path) -> bytes:
         PatchError: the file is missing or cannot be read.
         UserError: the path is not a regular file.
     """
-    if path.is_symlink():  # its target is not in the fork's history
-        raise UserError(f"{path} is a symbolic link, not a file", remedy="put a file in its place")
     try:
-        return check_regular(path).read_bytes()
+        return check_own(path).read_bytes()
     except OSError as error:
         raise PatchError(
             f"{path}: {error.strerror}", remedy=f"restore it, or take it out of {SERIES}"

@@ -21,7 +21,7 @@ from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.patchfile import Patch, Positions
 from forkpatch.model.stored import plain, read_stored
-from forkpatch.safety import check_regular
+from forkpatch.safety import check_own
 
 RECORD = "derived.json"
 
@@ -89,7 +89,7 @@ def read_record(folder: Path) -> Record | None:
     Raises:
         UserError: the record cannot be read.
     """
-    path = check_regular(folder / RECORD)
+    path = check_own(folder / RECORD)
     if not path.exists():
         return None
     try:

@@ -26,7 +26,7 @@ _KEYS = {
     **dict.fromkeys(("test", "builds", "with", "require"), list),
     "map": dict,
 }
-_TYPES = {str: "a string", list: "a list of strings", dict: "a table"}
+_TYPES: Mapping[type, str] = {str: "a string", list: "a list of strings", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,26 @@ def _table(pyproject: Path) -> dict[str, Any]:
         raise UserError(f"{pyproject}: {error}", remedy="correct the TOML syntax") from error
     tool = document.get("tool", {})
     table = tool.get("forkpatch", {}) if isinstance(tool, dict) else {}
-    where = f"{pyproject}: [tool.forkpatch]"
+    return checked_table(table, _KEYS, f"{pyproject}: [tool.forkpatch]")
+
+
+def checked_table(table: object, kinds: Mapping[str, type], where: str) -> dict[str, Any]:
+    """Return a table of TOML after a check of its keys, and of the type of each key's value.
+
+    Raises:
+        UserError: it is not a table, has an unknown key, or a value of another type.
+    """
     if not isinstance(table, dict):
         raise UserError(f"{where} is not a table", remedy="correct or remove it")
-    if unknown := sorted(set(table) - set(_KEYS)):
+    if unknown := sorted(set(table) - set(kinds)):
         raise UserError(
             f"{where} has unknown keys: {', '.join(unknown)}",
-            remedy=f"the keys are: {', '.join(sorted(_KEYS))}",
+            remedy=f"the keys are: {', '.join(sorted(kinds))}",
         )
     for key, value in table.items():
         items = value if isinstance(value, list) else ()
-        if not isinstance(value, _KEYS[key]) or not all(isinstance(item, str) for item in items):
+        if not isinstance(value, kinds[key]) or not all(isinstance(item, str) for item in items):
             raise UserError(
-                f"{where} {key} = {value!r} is not {_TYPES[_KEYS[key]]}", remedy="correct it"
+                f"{where} {key} = {value!r} is not {_TYPES[kinds[key]]}", remedy="correct it"
             )
     return table

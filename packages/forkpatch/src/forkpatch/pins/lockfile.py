@@ -167,7 +167,8 @@ def with_release(text: str, lock: Lock, upstream: Upstream) -> tuple[str, str]:
     entries = {**lock.releases.get(lock.default_release, {}), upstream.name: upstream.version}
     table: Any = document["releases"]
     table[name] = entries
-    table[name].add(tomlkit.nl())
+    if isinstance(table[name], tomlkit.items.Table):  # an inline table has one line
+        table[name].add(tomlkit.nl())
     return tomlkit.dumps(document), name
 
 

@@ -9,21 +9,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import list_tree
-from forkpatch.model.lock import Upstream, Wheel, parse_lock
+from forkpatch.model.lock import Upstream, Wheel, parse_lock, write_lock
 from forkpatch.output import warn
 from forkpatch.pins.lockfile import NewVersion, add_version, with_pins
 from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
 from forkpatch.sources.repository import asked, find_tree, local_clones
-from forkpatch.sources.wheels import download_wheel, wheel_files
+from forkpatch.sources.wheels import download_wheel, kept_wheel, wheel_files
 from forkpatch.tree.fork import Fork
-from groundwork.files import atomic_write
 from groundwork.hashing import digest, sha256_of
 
 
@@ -63,8 +62,7 @@ def pin_version(fork: Fork, like: Upstream, new: NewVersion, options: SourceOpti
     fork, text = with_version(fork, like, new, options)
     path, added = fork.settings.lock, fork.lock.upstream(like.name, new.name)
     text = with_pins(text, relock(fork, options, (added,)).upstreams)
-    atomic_write(path, text)
-    return replace(fork, lock=parse_lock(text, path))
+    return replace(fork, lock=write_lock(path, text))
 
 
 def relock(fork: Fork, options: SourceOptions, only: Sequence[Upstream] = ()) -> Relocked:
@@ -218,7 +216,12 @@ def _wanted(fork: Fork, upstream: Upstream, wheel: Wheel) -> list[tuple[str, tup
 
 def _platforms(file: str) -> tuple[str, ...]:
     """Return the platforms in the name of a wheel's file."""
-    tags = parse_wheel_filename(file)[3]
+    try:
+        tags = parse_wheel_filename(file)[3]
+    except InvalidWheelFilename as error:
+        raise UserError(
+            f"{file!r} is not the name of a wheel file", remedy="correct files of the lock's wheel"
+        ) from error
     return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
 
 
@@ -231,8 +234,7 @@ def _wheel_file(
     scratch: Path,
 ) -> Path:
     """Return the path of a wheel's file, from the cache or downloaded."""
-    cached = fork.cache.wheel(sha256) if sha256 else None
-    if cached:
+    if sha256 and (cached := kept_wheel(fork.cache, sha256)):
         return cached
     if options.offline:
         raise SourceError("it is not in the cache, and this run is offline")

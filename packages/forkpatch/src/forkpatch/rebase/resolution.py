@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, UserError
-from forkpatch.git.calls import GitError
+from forkpatch.git.calls import GitError, user_environment
 from forkpatch.git.merge import changed_lines
 from forkpatch.git.objects import (
     blob_id,
@@ -255,7 +255,7 @@ def run_merge_tool(rebase: Rebase) -> None:
         )
     # No backup: forkpatch would add the copy to the patch as a new file.
     command = ("git", "-C", str(rebase.tree), "-c", "mergetool.keepBackup=false", "mergetool")
-    subprocess.run(command, check=False)
+    subprocess.run(command, check=False, env=user_environment())
     if left := sorted(unmerged(read_index(rebase.git))):
         raise ForkError(
             f"{', '.join(left)}: the merge tool left conflicts",

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from forkpatch.errors import UserError
-from forkpatch.git.calls import Git
+from forkpatch.git.calls import Git, user_environment
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import write_variant
@@ -115,7 +115,7 @@ def _trees(
 
 def _run(command: Sequence[str], tree: Path) -> Outcome:
     """Run the command in a tree, with its output on standard error; return the outcome."""
-    environment = {**os.environ, "FORKPATCH_TREES": str(tree.parent)}
+    environment = {**user_environment(), "FORKPATCH_TREES": str(tree.parent)}
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=2, check=False

@@ -21,8 +21,10 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import forkpatch
+from forkpatch.git.calls import user_environment
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
+from forkpatch.processes import run_session
 from forkpatch.runtest import NOT_RUN, PASSED
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.tree.drift import record_of
@@ -90,17 +92,14 @@ class NecessityTrees:
         """Run a test on ``trees``; return its outcome and the end of its output."""
         package_root = str(Path(forkpatch.__file__).parent.parent)
         path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
-        environment = {**os.environ, "FORKPATCH_TREES": str(trees), "PYTHONPATH": path}
+        environment = {**user_environment(), "FORKPATCH_TREES": str(trees), "PYTHONPATH": path}
         try:
-            done = subprocess.run(
+            done = run_session(
                 [*self.fork.settings.test, test],
                 cwd=self.fork.settings.root,
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 timeout=self.timeout,
-                check=False,
             )
         except subprocess.TimeoutExpired:
             return RunOutcome.NOT_RUN, f"no end within {self.timeout:.0f} s"

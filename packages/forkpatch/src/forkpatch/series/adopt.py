@@ -172,8 +172,7 @@ def _repository(place: str, branch: str) -> Iterator[Git]:
                 source = open_repository(path)
                 spec = ("--verify", "--end-of-options", f"{branch}^{{commit}}")
                 command = ["update-ref", _TIP, source.text("rev-parse", *spec)]
-                where = ("--path-format=absolute", "--git-path", "objects")
-                objects = Path(source.text("rev-parse", *where))
+                objects = source.objects
             git = stack.enter_context(neutral_repository(objects))
             git.run(*command, env=NETWORK, timeout=FETCH_TIMEOUT)
         except (GitError, SourceError) as error:

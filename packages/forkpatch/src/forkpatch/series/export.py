@@ -52,6 +52,7 @@ from forkpatch.tree.worktree import (
     make_inputs,
     patch_commit,
     read_stamp,
+    work_in,
 )
 
 #: Files and folders in ``.git`` during an operation of git.
@@ -266,7 +267,7 @@ def open_for_edit(
     """
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
-    if stamp and local_changes(folder, stamp):
+    if stamp and work_in(folder, stamp)[0]:
         return tree_of(upstream, folder, stamp, TreeState.CURRENT)
     return apply_release(fork, release, options, only=upstream.name, chosen=(EVERY,))[1][0]
 

@@ -8,6 +8,7 @@ runs in an empty repository that only borrows the objects.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import tempfile
@@ -87,7 +88,7 @@ def neutral_repository(*objects: Path) -> Iterator[Git]:
         alternates = Path(folder) / "neutral.git/objects/info"
         alternates.mkdir(exist_ok=True)
         text = "".join(f"{path.resolve()}\n" for path in objects)
-        (alternates / "alternates").write_text(text, encoding="utf-8")
+        (alternates / "alternates").write_bytes(os.fsencode(text))
         yield git
 
 

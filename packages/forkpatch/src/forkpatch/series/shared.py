@@ -33,7 +33,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD, Record, format_record, is_recorded, read_record
 from forkpatch.model.weave import Weave
-from forkpatch.safety import FILE_MODES, check_regular
+from forkpatch.safety import FILE_MODES, check_own
 from forkpatch.series.mailbox import Exported, export_new
 from forkpatch.series.merge import merged_file
 from forkpatch.sources.cache import Pristine
@@ -298,7 +298,7 @@ def record_version(
     patches = locate_series(fork, upstream, pristine, tree_of)
     plan = plan_tree(fork, upstream, pristine, patches)
     folder = fork.patch_folder(upstream)
-    path = check_regular(folder / RECORD)
+    path = check_own(folder / RECORD)
     try:
         old = read_record(folder)
     except UserError:  # a damaged record is written again

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import ForkError, PatchError, UserError
-from forkpatch.git.calls import Git
+from forkpatch.git.calls import Git, user_environment
 from forkpatch.git.objects import Changes, Commit, list_tree, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
@@ -262,7 +262,8 @@ def _check_new_files(mirror: Git, base: str, plan: TreePlan) -> None:
 
 def _push(git: Git, words: Sequence[str]) -> None:
     """Run ``git push`` with the user's git configuration; raise ForkError if it fails."""
-    done = subprocess.run(["git", f"--git-dir={git.git_dir}", "push", *words], check=False)
+    command = ["git", f"--git-dir={git.git_dir}", "push", *words]
+    done = subprocess.run(command, check=False, env=user_environment())
     if done.returncode:
         raise ForkError(
             "git push failed; its own message is above",

@@ -8,7 +8,6 @@ complete, checked repository there, so that a repository of that name is always 
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import sys
 import tempfile
@@ -23,12 +22,16 @@ from typing import Any
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.model.stored import read_stored
+from forkpatch.safety import is_object_id
 from groundwork.files import atomic_write, atomic_write_json, remove_scratch, sync_tree
 from groundwork.hashing import digest
+from groundwork.locks import locked
 
 PRISTINE = "refs/forkpatch/pristine"
 _ORIGINS = "forkpatch-origins.json"
 _VERIFIED = "forkpatch-verified"
+_LOCK = ".lock"
 _ABANDONED = 24 * 3600.0  # seconds after which a scratch folder is removed
 
 
@@ -144,34 +147,48 @@ class Cache:
                 (scratch / "tree.git" / _VERIFIED).write_text(_state(scratch / "tree.git"))
                 sync_tree(scratch / "tree.git")
                 (scratch / "tree.git").rename(self._folder(tree))
-        origins = tuple(sorted({*self._origins(tree), origin}))
-        atomic_write_json(self._folder(tree) / _ORIGINS, list(origins))
+        with self._locked():
+            origins = tuple(sorted({*self._origins(tree), origin}))
+            atomic_write_json(self._folder(tree) / _ORIGINS, list(origins))
         return Pristine(Git(self._folder(tree)), tree, origins)
 
-    def mirrors(self) -> dict[str, list[str]]:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the small files of the cache meanwhile."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with locked(self.root / _LOCK, str(self.root)):
+            yield
+
+    def mirrors(self) -> dict[str, tuple[str, ...]]:
         """Return the remembered mirrors, by upstream, newest first."""
-        return dict(_json(self.mirrors_file))
+        return dict(_stored(Mapping[str, tuple[str, ...]], self.mirrors_file) or {})
 
     def remember(self, mirrors: Mapping[str, str]) -> None:
         """Remember mirrors for later runs, the newest first."""
         if not mirrors:
             return
-        known = self.mirrors()
-        for name, place in mirrors.items():
-            known[name] = [place, *(other for other in known.get(name, []) if other != place)]
-        atomic_write_json(self.mirrors_file, known)
+        with self._locked():
+            known = self.mirrors()
+            for name, place in mirrors.items():
+                known[name] = tuple(dict.fromkeys((place, *known.get(name, ()))))
+            atomic_write_json(self.mirrors_file, known)
 
     def seen(self, name: str) -> str:
         """Return the tree id noted for ``name``; empty without a note."""
-        return str(dict(_json(self._notes_file)).get(name, ""))
+        tree = self._notes().get(name, "")
+        return tree if is_object_id(tree) else ""  # it names a folder of the cache
 
     def note(self, name: str, tree: str) -> None:
         """Note that ``name``, a version that no lock pins, has this tree."""
-        atomic_write_json(self._notes_file, {**dict(_json(self._notes_file)), name: tree})
+        with self._locked():
+            atomic_write_json(self._notes_file, {**self._notes(), name: tree})
 
     @property
     def _notes_file(self) -> Path:
         return self.root / "seen.json"
+
+    def _notes(self) -> dict[str, str]:
+        return dict(_stored(Mapping[str, str], self._notes_file) or {})
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -213,15 +230,15 @@ class Cache:
 
     def _origins(self, tree: str) -> tuple[str, ...]:
         """Return the sources that gave a tree."""
-        return tuple(_json(self._folder(tree) / _ORIGINS))
+        return tuple(_stored(tuple[str, ...], self._folder(tree) / _ORIGINS) or ())
 
 
-def _json(path: Path) -> Any:
-    """Return what a file of the cache holds; empty for a missing or damaged file."""
+def _stored(kind: Any, path: Path) -> Any:
+    """Return the value of type ``kind`` in a file of the cache; None if missing or damaged."""
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return ()
+        return read_stored(kind, path)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def _packs(folder: Path) -> list[Path]:

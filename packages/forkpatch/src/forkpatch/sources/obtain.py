@@ -19,6 +19,7 @@ from pathlib import Path
 
 from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
+from forkpatch.git.calls import user_environment
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Lock, Upstream
 from forkpatch.sources.cache import Cache, Pristine
@@ -147,7 +148,7 @@ def mirrors_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tupl
     named = [options.mirrors[upstream.name]] if upstream.name in options.mirrors else []
     rewritten = rewritten_url(upstream.url)
     instead = [rewritten] if rewritten != upstream.url else []
-    return tuple(dict.fromkeys([*named, *cache.mirrors().get(upstream.name, []), *instead]))
+    return tuple(dict.fromkeys([*named, *cache.mirrors().get(upstream.name, ()), *instead]))
 
 
 def places_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[str, ...]:
@@ -161,11 +162,7 @@ def rewritten_url(url: str) -> str:
 
     Other settings of the user have no effect: the configuration is only read.
     """
-    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
-    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"):
-        if name in os.environ:
-            environment[name] = os.environ[name]
-    command = ["git", "ls-remote", "--get-url", "--", url]
+    command, environment = ["git", "ls-remote", "--get-url", "--", url], user_environment()
     out = subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False).stdout
     return os.fsdecode(out).rstrip("\n") or url
 

@@ -16,6 +16,7 @@ from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.output import warn
+from forkpatch.processes import run_session
 from forkpatch.safety import FILE_MODES, check_path
 from forkpatch.sources.cache import Cache
 from groundwork.hashing import sha256_of
@@ -64,18 +65,13 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
 def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
     """Return the path of a wheel file with a pinned hash: from the cache, else from pip.
 
-    A damaged file in the cache is removed with a warning and fetched again.
-
     Raises:
         SourceError: the wheel is not available.
         IntegrityError: a file has another hash than pinned.
     """
     for sha256 in wheel.files.values():
-        if cached := cache.wheel(sha256):
-            if sha256_of(cached) == sha256:
-                return cached
-            cache.drop_wheel(sha256)
-            warn(f"{cached.name} is damaged in the cache: it is removed, and fetched again")
+        if cached := kept_wheel(cache, sha256):
+            return cached
     if offline:
         raise SourceError("the wheel is not in the cache, and this run is offline")
     if not any(map(_runs_here, wheel.files)):
@@ -91,6 +87,16 @@ def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
                 f"{path} has the sha256 {actual}, but {pinned} is pinned", remedy=_suspect()
             )
         return cache.keep_wheel(path, pinned)
+
+
+def kept_wheel(cache: Cache, sha256: str) -> Path | None:
+    """Return the file of the cache with this hash; remove a damaged file, with a warning."""
+    cached = cache.wheel(sha256)
+    if cached is None or sha256_of(cached) == sha256:
+        return cached
+    cache.drop_wheel(sha256)
+    warn(f"{cached.name} is damaged in the cache: it is removed, and fetched again")
+    return None
 
 
 def download_wheel(
@@ -134,13 +140,7 @@ def run_pip(*words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
         SourceError: pip is not installed, or does not end within ``timeout`` seconds.
     """
     try:
-        return subprocess.run(
-            [*pip_command(), *words, "--disable-pip-version-check"],
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return run_session([*pip_command(), *words, "--disable-pip-version-check"], timeout=timeout)
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
 

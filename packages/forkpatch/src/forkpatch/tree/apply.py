@@ -37,9 +37,9 @@ from forkpatch.tree.worktree import (
     build_repository,
     carry_over,
     keep_builds,
-    local_changes,
     make_inputs,
     read_stamp,
+    work_in,
     write_excludes,
     write_stamp,
 )
@@ -145,12 +145,14 @@ def _apply_upstream(
     """Bring a patched tree up to date; return the outcome; raise UserError if it has changes."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
-    try:
-        if stamp and (folder / ".git/info").is_dir():
-            write_excludes(folder, fork.settings.builds)
-        changes = local_changes(folder, stamp, fork.overlays(upstream)) if stamp else ()
-    except GitError as error:
-        changes = (f"its repository cannot be read: {error.what}",)
+    if stamp and (folder / ".git/info").is_dir():
+        write_excludes(folder, fork.settings.builds)
+    changes, problem = work_in(folder, stamp, fork.overlays(upstream))
+    if problem and not discard and (folder.is_file() or _has_files(folder)):
+        raise UserError(
+            f"{folder} may hold work: {problem}",
+            remedy=f"move it elsewhere; or throw it away: {typed('apply --discard')}",
+        )
     if changes and not discard:
         raise UserError(
             f"{folder} was worked in: {'; '.join(changes[:5])}{' …' if len(changes) > 5 else ''}",
@@ -165,7 +167,7 @@ def _apply_upstream(
     )
     inputs = fork.inputs(upstream, chosen)
     is_current = stamp is not None and (stamp.format, stamp.inputs) == (FORMAT, inputs)
-    if stamp and is_current and not changes and not forced:
+    if stamp and is_current and not (changes or problem or forced):
         return replace(tree_of(upstream, folder, stamp, TreeState.CURRENT), left_out=left_out)
     try:
         pristine, source = obtain(upstream, fork.cache, options)
@@ -185,6 +187,11 @@ def _apply_upstream(
     plan = plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
     return replace(tree_of(upstream, folder, built, TreeState.APPLIED), left_out=left_out)
+
+
+def _has_files(folder: Path) -> bool:
+    """Return True for a folder that is not empty."""
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def chosen_patches(weave: Weave, patches: Sequence[Patch], chosen: Sequence[str]) -> set[str]:
@@ -301,12 +308,9 @@ def _judge(
     """
     if not folder.exists():
         return TreeState.MISSING, ("it was never applied", *problems)
-    if stamp is None:
-        return TreeState.BROKEN, ("it carries no stamp that can be read",)
-    try:
-        changes = local_changes(folder, stamp, overlays)
-    except GitError as error:
-        return TreeState.BROKEN, (f"its repository cannot be read: {error.what}",)
+    changes, problem = work_in(folder, stamp, overlays)
+    if stamp is None or problem:
+        return TreeState.BROKEN, (problem,)
     if changes:
         return TreeState.EDITED, changes
     reasons = problems if inputs is None else inputs.differences(stamp.inputs)

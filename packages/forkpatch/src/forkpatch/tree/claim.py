@@ -48,8 +48,9 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
     Raises:
         OSError: a verb that writes cannot lock the fork.
-        UserError: the work folder is a file.
+        UserError: the work folder is a file, or has a link to a file.
     """
+    _check_links(settings)
     with ExitStack() as stack:
         try:
             if claim is Claim.WRITE:
@@ -69,6 +70,16 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
             if claim is Claim.WRITE or error.errno not in _READ_ONLY:
                 raise
         yield
+
+
+def _check_links(settings: Settings) -> None:
+    """Raise for a link to a file in the work folder: a write would change a file elsewhere."""
+    for path in (*settings.work.glob("*"), *settings.work.glob("rebase/*/*")):
+        if path.is_symlink() and not path.is_dir():
+            raise UserError(
+                f"{path} is a symbolic link: a verb would write to its target",
+                remedy="remove the link",
+            )
 
 
 @contextmanager

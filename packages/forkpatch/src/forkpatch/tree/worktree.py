@@ -22,13 +22,16 @@ from forkpatch.sources.cache import Pristine
 from groundwork.files import atomic_write_json
 
 FORMAT = 1  # part of every stamp: after a change of the tree format, old trees are stale
-BASE_REF = "refs/forkpatch/base"
-OVERLAYS_REF = "refs/forkpatch/overlays"
+OWN_REFS = "refs/forkpatch/"
+BASE_REF = f"{OWN_REFS}base"
+OVERLAYS_REF = f"{OWN_REFS}overlays"
 OTHER_COMMITS = "it has other commits than the series"
-APPLIED_REF = "refs/forkpatch/applied"
-PREVIOUS_REF = "refs/forkpatch/previous"
+APPLIED_REF = f"{OWN_REFS}applied"
+PREVIOUS_REF = f"{OWN_REFS}previous"
 NAME_TRAILER = "Forkpatch-Name"
 _STAMP = "forkpatch.json"
+# Folders of a tree's repository that only the user fills: hooks, resolutions, linked worktrees.
+_KEPT = ("hooks", "rr-cache", "worktrees")
 # Caches of Python, which writes them again when needed.
 _TRACE = re.compile(r"(?:^|/)(?:__pycache__|\.(?:pytest|mypy|ruff)_cache)/|\.pyc$")
 _EXCLUDES = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n"
@@ -147,9 +150,10 @@ def add_objects(git: Git, pristine: Pristine) -> None:
 
 
 def carry_over(old: Path, new: Path) -> None:
-    """Copy a user's work from a tree to its replacement: objects, branches, settings.
+    """Copy a user's work from a tree to its replacement: objects, references, settings.
 
-    The tree's last commit stays under PREVIOUS_REF, so that dropped work can be found.
+    References are branches, tags, the stash and all others of the user, with their logs. The tree's
+    last commit stays under PREVIOUS_REF, so that dropped work can be found.
     """
     source, target = old / ".git", new / ".git"
     if not (source / "objects").is_dir():
@@ -159,16 +163,30 @@ def carry_over(old: Path, new: Path) -> None:
         if path.is_file() and not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
             os.link(path, link)  # objects never change
+    for name in _KEPT:
+        if (source / name).is_dir():
+            shutil.copytree(
+                *(source / name, target / name),
+                symlinks=True,
+                ignore=shutil.ignore_patterns("*.lock", "*.ipc"),  # of a git at work
+                dirs_exist_ok=True,
+            )
     shutil.copyfile(source / "config", target / "config")
     before, after = Git(source), Git(target, new)
-    listed = before.text("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/")
-    heads = {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.splitlines())}
-    heads.pop(f"refs/heads/{BRANCH}", None)
+    listed = before.text("for-each-ref", "--format=%(objectname) %(refname)")
+    pairs = (line.split(" ", 1) for line in listed.splitlines())
+    refs = {ref: oid for oid, ref in pairs if not ref.startswith(OWN_REFS)}
+    refs.pop(f"refs/heads/{BRANCH}", None)
     last = before.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}", ok=(0, 1)).stdout
     if last:
-        heads[PREVIOUS_REF] = last.decode("ascii").strip()
-    commands = "".join(f"update {ref} {oid}\n" for ref, oid in heads.items())
-    after.run("update-ref", "--stdin", stdin=commands.encode())
+        refs[PREVIOUS_REF] = last.decode("ascii").strip()
+    commands = "".join(f"update {ref} {oid}\n" for ref, oid in refs.items())
+    after.run("update-ref", "--stdin", stdin=os.fsencode(commands))
+    for ref in refs:  # all entries of the stash but the last are in its log alone
+        log = source / "logs" / ref
+        if log.is_file():
+            (target / "logs" / ref).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, target / "logs" / ref)
 
 
 def keep_builds(old: Path, new: Path) -> None:
@@ -259,6 +277,18 @@ def local_changes(
         word = "new file" if kind == b"??" else "deleted" if b"D" in kind else "changed"
         changes.append(f"{word}: {path}")
     return tuple(changes)
+
+
+def work_in(
+    folder: Path, stamp: Stamp | None, overlays: Mapping[str, TreeFile] | None = None
+) -> tuple[tuple[str, ...], str]:
+    """Return the changes to a tree in words, and why they are not known; empty if they are."""
+    if stamp is None:
+        return (), "it carries no stamp that can be read"
+    try:
+        return local_changes(folder, stamp, overlays), ""
+    except GitError as error:
+        return (), f"its repository cannot be read: {error.what}"
 
 
 def differences(what: str, new: Mapping[str, object], old: Mapping[str, object]) -> list[str]:
