@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from forklab import FILES, FORMAT, ForkLab, git, make_wheel, message
 
-from forkpatch.errors import UnsafePathError
+from forkpatch.errors import UnsafePathError, UserError
+from forkpatch.model.settings import find_root
 from forkpatch.safety import check_path
 from forkpatch.sources.cache import Cache
 from groundwork.hashing import sha256_of
@@ -226,6 +227,16 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(
         done = lab.run(verb)
         assert done.code in ((1, 2) if verb == "check" else (2,))
         assert f"{place} is {kind}, not a file" in (done.err + done.out).replace("\n", "")
+
+
+def test_a_malformed_file_below_a_fork_does_not_hide_it(lab: ForkLab, tmp_path: Path) -> None:
+    folder = lab.root / "tests" / "fixture"
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text("[tool")
+    assert find_root(folder) == lab.root.resolve()
+    (tmp_path / "pyproject.toml").write_text("[tool")
+    with pytest.raises(UserError, match=r"pyproject\.toml"):
+        find_root(tmp_path)
 
 
 def test_patch_files_that_no_series_lists_are_named_by_apply(lab: ForkLab) -> None:

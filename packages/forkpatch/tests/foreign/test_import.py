@@ -179,6 +179,7 @@ def test_files_that_the_series_does_not_list_travel_with_it(lab: ForkLab, foreig
     [
         ("From: A\0da <ada@example.org>\nDate: Fri, 2 Jan 2026", "holds a NUL"),
         ("From: Ada <ada@example.org>\nDate: Fri, 2 Jan 1959", "git has no dates before 1970"),
+        ("From: Ada <ada@example.org>\nDate: Fri, 2 Jan " + "9" * 20, "the date 'Fri, 2 Jan 999"),
     ],
 )
 def test_author_and_date_that_git_cannot_write_are_named_by_file(

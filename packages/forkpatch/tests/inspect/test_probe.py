@@ -150,8 +150,12 @@ def test_watch_names_newer_tags_wheels_and_commits(
 def test_watch_that_can_ask_nobody_says_so(lab: ForkLab, tmp_path: Path) -> None:
     lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
     lab.forget()
-    done = lab.ok("watch")
-    assert f"calc: not asked: {tmp_path}/nowhere is not a git repository" in done.out
+    for marker in (None, b"gitdir: \xff\n", b"gitdir: \0\n"):
+        if marker:
+            (tmp_path / "nowhere").mkdir(exist_ok=True)
+            (tmp_path / "nowhere/.git").write_bytes(marker)
+        done = lab.ok("watch")
+        assert f"calc: not asked: {tmp_path}/nowhere is not a git repository" in done.out
 
 
 def test_many_versions_are_shown_as_ranges(upstream: tuple[ForkLab, list[str]]) -> None:

@@ -202,18 +202,18 @@ def _date(fields: Sequence[tuple[str, str]]) -> str:
         try:
             moment = next(filter(None, map(_mail_date, mail)), None) or _day(found["date"])
             return git_date(moment, found["date"])
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise PatchError(f"the date {found['date'][:60]!r}: {error}") from error
     try:
         return git_date(_day(found.get("last-update", "")), "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return NO_DATE
 
 
 def _mail_date(text: str) -> datetime | None:
     try:
         return email.utils.parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -68,11 +68,21 @@ def find_root(start: Path) -> Path:
     """Return the fork's root: ``start`` or the nearest parent folder with a lock.
 
     Without a lock, the result is ``start``, which :func:`load_settings` then refuses.
+
+    Raises:
+        UserError: there is no lock, and a pyproject.toml on the way is wrong.
     """
-    start = start.resolve()
+    start, wrong = start.resolve(), None
     for folder in (start, *start.parents):
-        if (folder / _table(folder / "pyproject.toml").get("lock", _LOCK)).is_file():
+        lock = _LOCK
+        try:
+            lock = _table(folder / "pyproject.toml").get("lock", lock)
+        except UserError as error:  # maybe a folder within a fork, such as a fixture of a test
+            wrong = wrong or error
+        if (folder / lock).is_file():
             return folder
+    if wrong:
+        raise wrong
     return start
 
 

@@ -162,7 +162,7 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
         return read_stored(RebasePlan, path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForkError(
             f"{path}: {error}", remedy=f"abandon it: {typed(f'rebase {name} --abort')}"
         ) from error

@@ -149,7 +149,7 @@ def replay(git: Git, kept: Path, original: str, head: str) -> tuple[str, list[st
     for path in sorted(kept.iterdir()) if kept.is_dir() else ():
         try:
             resolutions.append(_read(path))
-        except (OSError, ValueError, KeyError, TypeError, ForkError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, ForkError) as error:
             reasons.append(f"{path} is not used: {error or 'it cannot be read'}; remove it")
     change = change_of(git, f"{original}^", original) if resolutions else ""
     trees = set()

@@ -9,6 +9,7 @@ does not test that place, and proves nothing about the patch.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -26,13 +27,15 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
 from forkpatch.processes import run_session
 from forkpatch.runtest import NOT_RUN, PASSED
-from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.symbols.grammars import grammar_of
+from forkpatch.symbols.outline import MODULE, Symbol, outline
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import write_variant
 
 TIMEOUT = 1800.0  # seconds for one run of a test
+_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TAIL = 4000  # characters of a test's output kept as the reason
 
 
@@ -175,38 +178,54 @@ def spoil(tree: Path, places: Sequence[SymbolPlace]) -> tuple[str, ...]:
         path = tree / place.path
         if not path.is_file():
             continue
-        data = path.read_bytes()
-        spoiled = _spoiled_python(place, data) if path.suffix == ".py" else None
-        path.write_bytes(spoiled or _spoiled_text(place, data))
+        path.write_bytes(_spoiled(place, path.read_bytes()))
         done.append(f"{place.path}: {place.symbol}")
     return tuple(done)
 
 
-def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
-    """Return the file with a ``raise`` as the symbol's first statement; None without the symbol."""
-    bomb = b"raise RuntimeError('forkpatch: this place was reached')\n"
+def _spoiled(place: SymbolPlace, data: bytes) -> bytes:
+    """Return a file that fails where a symbol is used: a ``raise``, ``#error``, or without it."""
+    symbol = outline(place.path, data).symbols.get(place.symbol)
+    if place.path.endswith(".py") and (spoiled := _spoiled_python(place, symbol, data)):
+        return spoiled
+    lines, grammar = data.splitlines(True), grammar_of(place.path)
+    if grammar and grammar.preprocessed:
+        lines.insert(symbol.last if symbol else 0, b"#error forkpatch: this place was reached\n")
+    elif symbol:
+        del lines[symbol.first - 1 : symbol.last]
+    else:
+        lines.clear()
+    return b"".join(lines)
+
+
+def _spoiled_python(place: SymbolPlace, symbol: Symbol | None, data: bytes) -> bytes | None:
+    """Return the file with a ``raise`` as the symbol's first statement; None if it is not found."""
+    bomb = b"raise RuntimeError('forkpatch: this place was reached')"
     if place.symbol == MODULE:
-        futures = [line for line in data.splitlines(True) if line.startswith(b"from __future__")]
-        return b"".join(futures) + bomb + data
-    symbol = outline(place.path, data).symbols.get(place.symbol)
-    if symbol is None or symbol.node is None:
+        return bomb + b"\n" + data
+    try:
+        nodes = ast.walk(ast.parse(data))
+    except (SyntaxError, ValueError, RecursionError):
         return None
-    body = symbol.node.child_by_field_name("body")
-    inside = body.named_children[0].start_point if body else None
+    if symbol is None:
+        return None
     lines = data.splitlines(True)
-    row = inside[0] if inside else symbol.first - 1  # a table fails at its definition
-    column = inside[1] if inside else len(lines[row]) - len(lines[row].lstrip())
-    lines.insert(row, b" " * column + bomb)
+    row, column = symbol.first - 1, None  # a table fails at its definition
+    for node in nodes:
+        if isinstance(node, _Definition) and _first(node) == symbol.first:
+            row, column = _first(node.body[0]) - 1, node.body[0].col_offset
+    line = lines[row]
+    column = len(line) - len(line.lstrip()) if column is None else column
+    before, after = line[:column], line[column:]
+    # A body behind its head has no statements that begin a block.
+    lines[row] = before + bomb + (b"; " if before.strip() else b"\n" + before) + after
     return b"".join(lines)
 
 
-def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:
-    """Return the file with a line ``#error``, which C's preprocessor refuses, after the symbol."""
-    symbol = outline(place.path, data).symbols.get(place.symbol)
-    row = symbol.last if symbol else 0
-    lines = data.splitlines(True)
-    lines.insert(row, b"#error forkpatch: this place was reached\n")
-    return b"".join(lines)
+def _first(node: ast.stmt) -> int:
+    """Return the first line of a statement, from 1, decorators included."""
+    decorated = node.decorator_list if isinstance(node, _Definition) else []
+    return min([node.lineno, *(one.lineno for one in decorated)])
 
 
 def _last(output: str) -> str:

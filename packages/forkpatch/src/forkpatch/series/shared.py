@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -374,7 +375,12 @@ def share_new(
         try:
             record_version(fork, other, fork.pristine)
         except BaseException:
-            series.unlink() if before is None else atomic_write(series, before)
+            if before is not None:
+                atomic_write(series, before)
+            else:
+                series.unlink()
+                with suppress(OSError):  # it has other files
+                    series.parent.rmdir()
             raise
         changes += [f"../{other.version}/{file}: changed" for file in (SERIES, RECORD)]
     return tuple(changes)

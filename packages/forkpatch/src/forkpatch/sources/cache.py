@@ -116,7 +116,7 @@ class Cache:
         """Verify a tree's packs unless a run did before; raise GitError if one is damaged."""
         folder = self._folder(tree)
         packs, state = _packs(folder), _state(folder)
-        if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_text("utf-8") == state:
+        if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_bytes() == state.encode():
             return
         git.run("cat-file", "-e", f"{tree}^{{tree}}")
         git.run("verify-pack", "--", *(str(path) for path in packs if path.suffix == ".idx"))

@@ -11,6 +11,7 @@ the upstream's own commit pins. Its repository is treated as an upstream.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -50,9 +51,9 @@ def open_repository(path: Path) -> Git:
             return Git(folder.resolve())
     marker = path / ".git"
     if marker.is_file():  # the .git file of a worktree or submodule names the folder
-        target = (path / marker.read_text("utf-8").removeprefix("gitdir:").strip()).resolve()
+        target = path / os.fsdecode(marker.read_bytes()).removeprefix("gitdir:").strip()
         if target.is_dir():
-            return Git(target)
+            return Git(target.resolve())
     raise SourceError(f"{path} is not a git repository")
 
 
