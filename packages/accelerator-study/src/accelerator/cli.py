@@ -102,8 +102,9 @@ def parser() -> Parser:
     work.add_argument("--model", type=Path, help=KINDS)
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
     work.add_argument("--network", choices=sorted(NETWORKS), help="a network for pictures")
-    add("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    add("--phase", metavar="NAME:TOKENS,...", help=f"with --model ({DEFAULT_PHASES})")
     _add_attention(add)
+    layers.set_defaults(attention=None)
     add(
         "--requantise",
         default="4:0",
@@ -177,6 +178,10 @@ def _run(args: argparse.Namespace) -> int:
     target = load_target(args.device)
     if args.verb == "answer":
         return _answer(args, target)
+    for option in ("phase", "attention"):
+        if args.model is None and getattr(args, option) is not None:
+            raise AcceleratorError(f"--{option} is for --model", remedy=f"leave out --{option}")
+    args.phase, args.attention = args.phase or DEFAULT_PHASES, args.attention or DEVICE
     if isinstance(target, MatrixUnit):
         _unit_layers(args, target)
     else:

@@ -176,6 +176,11 @@ def test_describe_says_what_a_description_makes(capsys: pytest.CaptureFixture[st
     [
         (["layers", "tpu", "--gemm", "1,1,1"], "there is no device 'tpu'"),
         (["layers", "vta-1x16x16", "--gemm", "1,1"], "three positive numbers"),
+        (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--phase", "decode:1"], "is for --model"),
+        (
+            ["layers", "vta-1x16x16", "--network", "resnet18", "--attention", "cpu"],
+            "is for --model",
+        ),
         (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "x"], "BYTES:SHIFT"),
         (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "3:0"], "to 3 bytes"),
         (["layers", "vta-1x16x16", "--gemm", "1,1,200000"], "passes 32 bits"),

@@ -176,6 +176,8 @@ def _tree(args: argparse.Namespace) -> Path:
 
 
 def _up(args: argparse.Namespace, file: Path) -> int:
+    if args.join and args.port:
+        raise UserError(f"--port {args.port} is for a new tracker", remedy="leave out --port")
     wanted = _boards(args)
     core, vlen = _core(args)
     key, meter = _key(args, vlen), Meter(core)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from boardfarm.cli import same_farm
+from boardfarm.cli import main, same_farm
 from boardfarm.processes import FarmProcess, FarmState, start_of
 from crosslab.address import Address
 from crosslab.errors import UserError
@@ -69,3 +69,8 @@ def test_a_state_of_an_older_version_is_read(tmp_path: Path) -> None:
     del table["vlen"]
     file.write_text(json.dumps(table))
     assert FarmState.read(file) == known
+
+
+def test_a_port_is_for_a_new_tracker() -> None:
+    with pytest.raises(UserError, match="--port 9 is for a new tracker"):
+        main(["up", "--join", "127.0.0.1:1", "--port", "9"])

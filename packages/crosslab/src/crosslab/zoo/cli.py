@@ -74,7 +74,7 @@ def parser() -> Parser:
         help="in the sizes of the published models, with so many layers (each kind of layer once);"
         " notes memory and time of the conversion and the compilation",
     )
-    add("--jobs", type=int, default=1, help="families at a time (1)")
+    add("--jobs", type=int, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for each family ({TIMEOUT:g})")
     add("--rerun", action="store_true", help="run families again that were right")
     add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]]:
     """Check the options' values; return the options and the families that they name."""
-    if args.jobs < 1:
+    if args.jobs is not None and args.jobs < 1:
         raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
     if args.real is not None and args.real < 0:
         raise UserError(f"--real {args.real}", remedy="give the number of layers, or none")
@@ -153,7 +153,12 @@ def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]
 
 
 def _check_matrix(args: argparse.Namespace) -> None:
+    if args.rerun and args.report_only:
+        raise UserError("--rerun: --report-only runs nothing", remedy="leave out one of them")
     if args.scheduler or args.worker:
+        if args.jobs:
+            why = "--jobs: workers compute a family at a time"
+            raise UserError(why, remedy="leave out --jobs, and start more workers")
         if args.work:
             why = "--work: workers do not send their files"
             raise UserError(why, remedy="leave out --work")
@@ -237,7 +242,7 @@ def _run_all(args: argparse.Namespace, keys: Sequence[MatrixKey], save: Any) -> 
 
 def _outcomes(args: argparse.Namespace, keys: Sequence[MatrixKey]) -> Iterator[FamilyOutcome]:
     if args.scheduler is None:
-        yield from outcomes_here(_specs(args, keys), args.jobs, args.timeout)
+        yield from outcomes_here(_specs(args, keys), args.jobs or 1, args.timeout)
         return
     labels = {release: _label(args, release) for release in {key.release for key in keys}}
     cells = [
