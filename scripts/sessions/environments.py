@@ -38,6 +38,8 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 ANSWER_SECONDS = 10
 ANY = "any"
 GROUNDWORK = "groundwork"
+#: Options of pytest that name a file or folder to write.
+OUTPUTS = ("--junitxml", "--junit-xml", "--log-file", "--basetemp")
 NATIVE = {".c", ".cc", ".cpp", ".h"}
 #: Names of all packages of the workspace.
 PACKAGES = tuple(members())
@@ -47,7 +49,8 @@ _looked = set[str]()
 
 def lock_checkout() -> None:
     """Let runs in one checkout wait for each other; a list of the sessions does not wait."""
-    if {"-l", "--list", "--list-sessions"} & set(sys.argv):
+    own = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    if {"-l", "--list", "--list-sessions"} & set(own):
         return
     offline.heed(sys.argv)
     try:
@@ -106,7 +109,10 @@ def native_sources() -> list[str]:
 
 def _install_editable(session: nox.Session, packages: Sequence[Member]) -> None:
     """Install packages of this checkout, in place; uv builds them without the network."""
-    stamps = {f"editable {one.name} {sha256_of(one.folder / PROJECT)}": one for one in packages}
+    stamps = {
+        f"editable {one.name} {one.folder} {sha256_of(one.folder / PROJECT)}": one
+        for one in packages
+    }
     done = _stamp_lines(session)
     missing = {line: one for line, one in stamps.items() if f"{line} {ANY}" not in done}
     if not missing:
@@ -156,6 +162,8 @@ def _install_pinned(session: nox.Session, wanted: str, mark: str, index: str = "
     listed.write_text(wanted, encoding="utf-8")
     done = _stamp_lines(session)
     kept = [line for line in done if mark == ANY or line.endswith((f" {ANY}", f" {mark}"))]
+    # Of another lock, such as that of a newer commit, versions may have replaced those of a line.
+    kept = [line for line in kept if line.startswith("editable ") or f" {_lock_id()} " in line]
     # Before uv begins: a run that is killed may have replaced the packages of the other lines.
     _write_stamp(session, kept)
     python = Path(session.virtualenv.location) / "bin" / "python"
@@ -193,7 +201,13 @@ def _stamp_lines(session: nox.Session) -> list[str]:
 
 
 def _stamp_line(wanted: str, mark: str) -> str:
-    return f"{hashlib.sha256(wanted.encode()).hexdigest()} {mark}"
+    return f"{hashlib.sha256(wanted.encode()).hexdigest()} {_lock_id()} {mark}"
+
+
+def _lock_id() -> str:
+    """Return a hash of all pins."""
+    files = (ROOT / "uv.lock", ROOT / "VERSIONS.lock", TORCH)
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def _silence_of(index: str) -> str | None:
@@ -226,12 +240,25 @@ def run_pytest(session: nox.Session, *words: str, **environment: Any) -> None:
     """Run pytest at the project's root; paths in words are relative to nox's starting folder."""
     folder, named = Path(session.invoked_from), list(words)
     if folder != ROOT:
-        for at, word in enumerate(words):
-            path, _, test = word.partition("::")
-            value = at > 0 and words[at - 1] in ("-k", "-m")
-            if not value and path and (folder / path).exists():
-                named[at] = str(folder / path) + (f"::{test}" if test else "")
+        before = ("", *words)
+        named = [_from(folder, word, of) for word, of in zip(words, before, strict=False)]
     run_module(session, "pytest", *named, folder=ROOT, **environment)
+
+
+def _from(folder: Path, word: str, before: str) -> str:
+    """Return a word of pytest's with its path, if it has one, in a folder.
+
+    Args:
+        folder: where the word was typed.
+        word: a path, a test, or an option with or without a value.
+        before: the word before it, whose value it may be.
+    """
+    option, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+    path, colons, test = value.partition("::")
+    is_path = (option or before) in OUTPUTS or (path and (folder / path).exists())
+    if before in ("-k", "-m") or value.startswith("-") or not is_path:
+        return word
+    return f"{option}{equals}{folder / path}{colons}{test}"
 
 
 def run_module(

@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # In front of the installed packages of this checkout.
 SOURCES = ("scripts", *(f"packages/{name}/src" for name in ("crosslab", "groundwork", "forkpatch")))
 REPORT = ROOT / "out" / "reproduce.json"
+# Options that this command chooses: the same trees, and caches of their own.
+OWN = ("--release", "--applied", "--tvm-tree", "--mlc-tree", "--project", "--cache")
 # Inputs with known hashes are fetched once. All outputs are built twice.
 FETCHED = ("forkpatch/trees", "forkpatch/wheels", "forkpatch/mirrors.json", "crosslab/asset-*")
 MEMORY = Path("/dev/shm")
@@ -198,6 +200,9 @@ def main(arguments: list[str]) -> int:
     about += "Options other than --help go to build_and_test: nox -s build_and_test -- --help."
     parser = Parser(prog="nox -s reproduce --", description=about)
     _, options = parser.parse_known_args(arguments)
+    for name in (word.partition("=")[0] for word in options):
+        if name in OWN:
+            parser.error(f"{name} is the same in both places, and is chosen here: leave it out")
     if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):
         print("note: uncommitted changes are not built")
     start = time.monotonic()

@@ -100,7 +100,8 @@ def _environment() -> Path:
     """Return nox of a virtual environment with the pinned packages; make it when they change."""
     requirements, stamp = PINNED.read_text(encoding="utf-8"), HOME / "requirements"
     bin_dir = HOME / ("Scripts" if sys.platform == "win32" else "bin")
-    wanted = f"{requirements}on {sys.version}"
+    # An environment that was moved or copied has the paths of its first place.
+    wanted = f"{requirements}on {sys.version}\nin {HOME}"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return bin_dir / "nox"
     nox = next(line.split()[0] for line in requirements.splitlines() if line.startswith("nox=="))

@@ -35,6 +35,7 @@ from sessions.upstream_suite import (
 # Packages that upstream's tests import, beside TVM and the needs of MLC-LLM's compiler.
 GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
 OUT = ROOT / "out" / "upstream-tests"
+LONGEST = 1e7  # seconds
 
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -62,6 +63,10 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
             parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
     parser.add_argument("--offline", action="store_true", help="contact no server")
     options: argparse.Namespace = parser.parse_args(words)
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: give 1 or more")
+    if not 0 < options.test_timeout < LONGEST:
+        parser.error(f"--test-timeout {options.test_timeout}: give seconds, more than 0")
     return options
 
 

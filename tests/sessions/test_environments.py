@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,10 +56,13 @@ def test_a_path_is_the_callers(tmp_path: Path) -> None:
     (tmp_path / "pytest.py").write_text("import os, sys; print(os.getcwd(), *sys.argv[1:])")
     said = here / "said"
     with said.open("w") as session.stdout:
-        words = ("-k", "told", "test_it.py::test_one", "-x")
+        words = ("-k", "told", "test_it.py::test_one", "-x", "--junitxml", "a.xml")
+        words += ("--ignore=test_it.py", "--junit-xml=b.xml", "--color=yes")
         environments.run_pytest(session, *words, PYTHONPATH=str(tmp_path))
     assert said.read_text().split() == [
-        *(str(environments.ROOT), "-k", "told", f"{here}/test_it.py::test_one", "-x")
+        *(str(environments.ROOT), "-k", "told", f"{here}/test_it.py::test_one", "-x"),
+        *("--junitxml", f"{here}/a.xml", f"--ignore={here}/test_it.py"),
+        *(f"--junit-xml={here}/b.xml", "--color=yes"),
     ]
 
 
@@ -73,3 +77,65 @@ def test_who_did_not_ask_keeps_pythons_own_way(
     session: Any = DirectSession()
     environments.run_module(session, "first", PYTHONPATH=str(tmp_path))
     assert list((tmp_path / "__pycache__").glob("second.*.pyc"))
+
+
+class Installing:
+    """A session whose environment is a folder; it counts installations."""
+
+    def __init__(self, folder: Path) -> None:
+        self.virtualenv = SimpleNamespace(location=str(folder))
+        self.commands: list[tuple[str, ...]] = []
+
+    def create_tmp(self) -> str:
+        return str(self.virtualenv.location)
+
+    def run(self, *command: str, **_: Any) -> None:
+        self.commands.append(command)
+
+
+def test_packages_of_another_lock_are_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as after the checkout of an older commit."""
+    monkeypatch.setattr(environments, "ROOT", tmp_path)
+    monkeypatch.setattr(environments, "pip_settings", lambda _: {})
+    monkeypatch.setattr(environments, "uv_sources", lambda _: ((), {}))
+    (tmp_path / "VERSIONS.lock").touch()
+    session: Any = Installing(tmp_path)
+
+    def installed(lock: str, wanted: str) -> bool:
+        (tmp_path / "uv.lock").write_text(lock)
+        return environments._is_installed(session, wanted, environments.ANY)
+
+    for lock in ("old", "new"):
+        assert not installed(lock, f"numpy=={lock}")
+        environments._install_pinned(session, f"numpy=={lock}", environments.ANY)
+        environments._install_pinned(session, "torch==1", environments.ANY)
+        assert installed(lock, f"numpy=={lock}")
+        assert installed(lock, "torch==1")
+    assert not installed("old", "numpy==old")
+
+
+def test_a_copied_checkout_installs_its_own_packages(tmp_path: Path) -> None:
+    session: Any = Installing(tmp_path)
+    for place in ("first", "second", "second"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "pyproject.toml").touch()
+        package: Any = SimpleNamespace(name="crosslab", folder=tmp_path / place)
+        environments._install_editable(session, [package])
+    assert [command[-1] for command in session.commands] == [
+        *(str(tmp_path / "first"), str(tmp_path / "second"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "locks"), [("-l", False), ("-s tests -- -l", True), ("-s tests", True)]
+)
+def test_a_list_of_the_sessions_takes_no_lock(
+    words: str, locks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+    monkeypatch.setattr(sys, "argv", ["nox", *words.split()])
+    monkeypatch.setattr(environments.checkout_lock, "acquire", taken.append)
+    environments.lock_checkout()
+    assert bool(taken) == locks

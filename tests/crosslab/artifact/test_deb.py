@@ -94,6 +94,14 @@ def test_names_are_those_of_debian(model: str, name: str) -> None:
     assert deb.package_name(model) == name
 
 
+def test_a_model_without_a_program_for_the_service_is_not_packed(tmp_path: Path) -> None:
+    dist = make_dist(tmp_path)
+    texts = {name: text for name, text in dist.texts.items() if name != "run.sh"}
+    write_dist(replace(dist, texts=texts))
+    with pytest.raises(UserError, match=r"no run\.sh for a service"):
+        debs([dist.folder], tmp_path / "out")
+
+
 def test_a_changed_folder_is_not_packed(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "M")
     (copy / "runner").write_bytes(b"other")

@@ -173,10 +173,18 @@ def test_a_damaged_download_is_deleted(board: Path, site: Site, content: bytes) 
 
 
 def test_a_kill_after_the_download_is_survived(board: Path, site: Site) -> None:
-    (board / f"{NAME}.tar").write_bytes(WHOLE)
+    (board / f".{NAME}.tar.whole").write_bytes(WHOLE)
     (board / f".{NAME}.new").mkdir()
     assert pull(board, site.url).returncode == 0
     assert (site.asked, held(board)) == (0, ["first", NAME])
+
+
+def test_an_older_tarball_beside_it_is_not_the_download(board: Path, site: Site) -> None:
+    older = tarball({"runner": b"older"}, NAME)
+    (board / f"{NAME}.tar").write_bytes(older)
+    assert pull(board, site.url, hashlib.sha256(WHOLE).hexdigest()).returncode == 0
+    assert (board / NAME / "runner").read_bytes() == bytes(range(256)) * 4000
+    assert (board / f"{NAME}.tar").read_bytes() == older
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,11 @@ def debs(folders: Iterable[Path], output: Path) -> list[Path]:
     for folder in folders:
         if not folder.name.endswith(OBJECTS):
             abouts[folder] = _checked(folder, output)[0]
+            if not (folder / "run.sh").is_file():
+                raise UserError(
+                    f"{folder} has no run.sh for a service: the board has no tokenizer for it",
+                    remedy="leave out --deb, or name other models",
+                )
     return [write_deb(folder, about, output) for folder, about in abouts.items()]
 
 

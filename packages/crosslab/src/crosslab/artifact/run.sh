@@ -104,27 +104,29 @@ pull() {
     fail 2 "'$sha256' is not a SHA-256: give 64 hexadecimal digits"
   cd -- "$here/.."
   [ ! -e "$name" ] || fail 2 "$PWD/$name is there already; to download it again, remove it"
-  if [ ! -e "$tarball" ]; then
+  # A tarball that lies there may be an older one.
+  whole=.$tarball.whole
+  if [ ! -e "$whole" ]; then
     [ ! -e "$tarball.part" ] || echo "going on at $(($(wc -c <"$tarball.part"))) bytes"
     fetch "$1" "$tarball.part" ||
       fail 1 "the download did not end; type the command again, and it goes on"
-    mv -- "$tarball.part" "$tarball"
+    mv -- "$tarball.part" "$whole"
   fi
-  [ -z "$sha256" ] || echo "$sha256  $tarball" | sha256sum -c - >/dev/null 2>&1 || {
-    rm -- "$tarball"
+  [ -z "$sha256" ] || echo "$sha256  $whole" | sha256sum -c - >/dev/null 2>&1 || {
+    rm -- "$whole"
     fail 1 "the download has another SHA-256 than $sha256; it was deleted, type the command again"
   }
   scratch=.$name.new
   rm -rf -- "$scratch"
   mkdir -- "$scratch"
   # Only one folder, with the name of the tarball, and all its files as SHA256SUMS says.
-  if ! { tar -xf "$tarball" -C "$scratch" && [ "$(ls -A "$scratch")" = "$name" ] &&
+  if ! { tar -xf "$whole" -C "$scratch" && [ "$(ls -A "$scratch")" = "$name" ] &&
     (cd -- "$scratch/$name" && sha256sum -c SHA256SUMS >/dev/null); }; then
-    rm -rf -- "$scratch" "$tarball"
+    rm -rf -- "$scratch" "$whole"
     fail 1 "the download is damaged, or the disk is full; it was deleted, type the command again"
   fi
   mv -- "$scratch/$name" "$name"
-  rm -r -- "$scratch" "$tarball"
+  rm -r -- "$scratch" "$whole"
   echo "all files are as they were made; type $PWD/$name/run.sh chat"
 }
 

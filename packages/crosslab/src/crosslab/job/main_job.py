@@ -10,6 +10,7 @@ kernels. The server's sources are compiled after the comparison, which does not 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -373,7 +374,9 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, step:
         logits, record = (Path(scratch) / name for name in ("logits.bin", "record.bin"))
         zvfh, threads = job.recipe.zvfh, job.threads
-        machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh)
+        # A chat template may have the date.
+        zone = {"TZ": os.environ["TZ"]} if "TZ" in os.environ else {}
+        machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh, environment=zone)
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--json"]
         if not question.encodes:
