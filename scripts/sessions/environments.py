@@ -207,7 +207,8 @@ def _stamp_line(wanted: str, mark: str) -> str:
 def _lock_id() -> str:
     """Return a hash of all pins."""
     files = (ROOT / "uv.lock", ROOT / "VERSIONS.lock", TORCH)
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    pins = b"\0".join(path.read_bytes() for path in files if path.is_file())
+    return hashlib.sha256(pins).hexdigest()[:16]
 
 
 def _silence_of(index: str) -> str | None:

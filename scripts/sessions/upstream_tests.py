@@ -43,9 +43,9 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = Parser("nox -s upstream_tests --", description=__doc__, allow_abbrev=False)
     parser.add_argument("files", nargs="*", metavar="FILE", help="part of a path (default: all)")
     parser.add_argument("--release", metavar="R", help="the only release (default: every one)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="files at a time (1)")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="files at a time (1)")
     parser.add_argument(
-        "--test-timeout", type=float, default=600, metavar="S", help="seconds for one test (600)"
+        "--test-timeout", type=_seconds, default=600, metavar="S", help="seconds for one test (600)"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="choose tests as pytest's -k")
     parser.add_argument(
@@ -63,11 +63,19 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
             parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
     parser.add_argument("--offline", action="store_true", help="contact no server")
     options: argparse.Namespace = parser.parse_args(words)
-    if options.jobs < 1:
-        parser.error(f"--jobs {options.jobs}: give 1 or more")
-    if not 0 < options.test_timeout < LONGEST:
-        parser.error(f"--test-timeout {options.test_timeout}: give seconds, more than 0")
     return options
+
+
+def _count(word: str) -> int:
+    if (count := int(word)) < 1:
+        raise argparse.ArgumentTypeError(f"{word} is too small; give 1 or more")
+    return count
+
+
+def _seconds(word: str) -> float:
+    if not 0 < (seconds := float(word)) < LONGEST:
+        raise argparse.ArgumentTypeError(f"{word} is out of range; give seconds, more than 0")
+    return seconds
 
 
 #: For the first look at the options.

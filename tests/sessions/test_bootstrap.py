@@ -46,7 +46,7 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(SCRIPTS / "sessions", scripts / "sessions")
     (tmp_path / "packages").symlink_to(SCRIPTS.parent / "packages")
     pinned = (scripts / "bootstrap.txt").read_text(encoding="utf-8")
-    (home / "requirements").write_text(f"{pinned}on {sys.version}", encoding="utf-8")
+    (home / "requirements").write_text(f"{pinned}on {sys.version}\nin {home}", encoding="utf-8")
     (tmp_path / "noxfile.py").write_text(NOXFILE, encoding="utf-8")
     (home / "bin" / "nox").write_text(FAKE_NOX, encoding="utf-8")
     (home / "bin" / "nox").chmod(0o755)

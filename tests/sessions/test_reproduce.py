@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sessions.reproduce import compare, places
+import pytest
+
+from sessions.reproduce import compare, main, places
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -41,3 +43,13 @@ def test_the_two_places_differ_in_everything(tmp_path: Path) -> None:
     assert "SOURCE_DATE_EPOCH" in second and "SOURCE_DATE_EPOCH" not in first
     assert one.umask != other.umask
     assert not str(other.project).isascii() and " " in str(other.project)
+
+
+@pytest.mark.parametrize("words", ["--release 2026.10", "--cache=/tmp/x", "--vlen 128 --project ."])
+def test_what_both_places_need_is_not_chosen(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert "is the same in both places" in capsys.readouterr().err

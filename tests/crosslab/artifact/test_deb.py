@@ -96,8 +96,8 @@ def test_names_are_those_of_debian(model: str, name: str) -> None:
 
 def test_a_model_without_a_program_for_the_service_is_not_packed(tmp_path: Path) -> None:
     dist = make_dist(tmp_path)
-    texts = {name: text for name, text in dist.texts.items() if name != "run.sh"}
-    write_dist(replace(dist, texts=texts))
+    files = {name: path for name, path in dist.files.items() if name != "run.sh"}
+    write_dist(replace(dist, files=files))
     with pytest.raises(UserError, match=r"no run\.sh for a service"):
         debs([dist.folder], tmp_path / "out")
 

@@ -227,7 +227,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     contents = json.dumps({file.name: file.sha256 for file in files})
     # Vectors are compared with those of other programs, so that no weight is rounded.
     exact = kind_of(model) in ENCODERS
-    inputs = [_CONVERTER, *about, contents, *(["exact"] if exact else [])]
+    inputs: list[str | Path] = [_CONVERTER, *about, contents, *(["exact"] if exact else [])]
     key = digest(quantization, tools.key(), *inputs)
 
     def make(folder: Path) -> None:
