@@ -75,7 +75,8 @@ def test_chat_prompt_has_the_known_ids(tokenizer: ChatTokenizer) -> None:
     assert len(ids) == 37
     assert ids[:4] == [1, 9690, 198, 2683]
     assert ids[-4:] == [1, 520, 9531, 198]
-    assert tokenizer.stop_ids == (2,)
+    # The file names <|im_end|>; <|endoftext|> ends an answer by its text.
+    assert tokenizer.stop_ids == (2, 0)
     text = tokenizer.tokenizer.decode(ids, skip_special_tokens=False)
     assert text == tokenizer.chat_text([{"role": "user", "content": QUESTION}])
 
