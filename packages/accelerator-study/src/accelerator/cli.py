@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -377,7 +378,8 @@ def _requantisation(text: str) -> Requantisation:
 
 
 def _file_stem(*names: str) -> str:
-    return "-".join(names).replace(":", "-").replace(" ", "-")
+    """Return names as a file's name without ending: ``-`` replaces what may lead elsewhere."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))
 
 
 def _write(args: argparse.Namespace, work: str, layer_study: StudiedLayer) -> None:

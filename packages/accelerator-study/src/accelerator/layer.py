@@ -7,9 +7,10 @@ of one column under a kernel of one position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import gcd, lcm
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -445,6 +446,21 @@ class Pooling:
 
 
 Layer = LinearLayer | Convolution | Pooling
+AnyLayer = TypeVar("AnyLayer", bound=Layer)
+
+
+def named_apart(counts: Mapping[AnyLayer, int]) -> list[tuple[AnyLayer, int]]:
+    """Return layers with their counts; the second layer of a name is ``NAME 2``."""
+    names: set[str] = set()
+    named = []
+    for layer, count in counts.items():
+        name, number = layer.name, 1
+        while name in names:
+            number += 1
+            name = f"{layer.name} {number}"
+        names.add(name)
+        named.append((replace(layer, name=name), count))
+    return named
 
 
 def _check_sums(layer: Layer) -> None:

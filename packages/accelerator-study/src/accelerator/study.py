@@ -13,7 +13,15 @@ from accelerator.errors import AcceleratorError
 from accelerator.extension.lowering import ExtensionProgram
 from accelerator.functional import Counts
 from accelerator.isa.instructions import Queue
-from accelerator.layer import EXACT, Int32, Layer, LinearLayer, Pooling, Requantisation
+from accelerator.layer import (
+    EXACT,
+    Int32,
+    Layer,
+    LinearLayer,
+    Pooling,
+    Requantisation,
+    named_apart,
+)
 from accelerator.lowering import lower
 from accelerator.mapping import best
 from accelerator.pooling import pool
@@ -56,6 +64,8 @@ def products(
 ) -> list[tuple[LinearLayer, int]]:
     """Return the distinct products of a phase, and the count of each.
 
+    The second product of a kind is named ``KIND 2``.
+
     Attention has a product of queries by keys and a product of probabilities by values for each
     head of keys and values, whose ``rows`` are the queries that share the head. Their results are
     exact sums, as the softmax between them is in floats.
@@ -80,7 +90,7 @@ def products(
         raise AcceleratorError(
             f"{phase.name}: the phase has no matrix product that a device can do"
         )
-    return list(counts.items())
+    return named_apart(counts)
 
 
 def study(layer: Layer, count: int, device: Device) -> StudiedLayer:

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
-from accelerator.layer import Convolution, Layer, LinearLayer, Pooling, Requantisation
+from accelerator.layer import (
+    Convolution,
+    Layer,
+    LinearLayer,
+    Pooling,
+    Requantisation,
+    named_apart,
+)
 from costmodel.estimate.window import Axis
 
 Network = list[tuple[Layer, int]]
@@ -44,7 +50,7 @@ def resnet18() -> Network:
             size //= stride
             layers.append(_convolution(f"{name} second", outputs, outputs, size, 3, 1, ADD_RELU))
             channels = outputs
-    return _counted([*layers, LinearLayer("fc", 1, CLASSES, channels)])
+    return named_apart(Counter([*layers, LinearLayer("fc", 1, CLASSES, channels)]))
 
 
 def mobilenet_v2() -> Network:
@@ -68,7 +74,7 @@ def mobilenet_v2() -> Network:
             layers.append(_convolution("project", inner, outputs, size, 1, 1, form))
             channels = outputs
     layers.append(_convolution("last", channels, 1280, size, 1, 1, RELU6))
-    return _counted([*layers, LinearLayer("classifier", 1, CLASSES, 1280)])
+    return named_apart(Counter([*layers, LinearLayer("classifier", 1, CLASSES, 1280)]))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {"resnet18": resnet18, "mobilenet-v2": mobilenet_v2}
@@ -86,14 +92,3 @@ def _convolution(
 ) -> Convolution:
     axis = Axis(size, kernel, stride, kernel // 2)
     return Convolution(name, inputs, outputs, axis, axis, groups, form)
-
-
-def _counted(layers: list[Layer]) -> Network:
-    """Return distinct layers with their counts; the second layer of a name is ``NAME 2``."""
-    seen: Counter[str] = Counter()
-    named = []
-    for layer, count in Counter(layers).items():
-        seen[layer.name] += 1
-        name = f"{layer.name} {seen[layer.name]}" if seen[layer.name] > 1 else layer.name
-        named.append((replace(layer, name=name), count))
-    return named
