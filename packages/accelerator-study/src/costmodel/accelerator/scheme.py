@@ -264,7 +264,15 @@ def _from_file(table: TomlTable) -> Scheme:
         problem = "weight_grain = \"group\" and a positive 'group' go together"
         raise table.error(key, problem, "group = 64 is the weights along K that share a scale")
     values: dict[str, Any] = {**widths, **grains}
-    return Scheme(name=table.get("name", str), group=group, **values)
+    made = Scheme(name=table.get("name", str), group=group, **values)
+    # Measurements of accuracy are found by the scheme's name.
+    if scheme_named(made.name) not in (None, made):
+        raise table.error(
+            "name",
+            f"{made.name!r} is the name of a shipped scheme with other values",
+            "give the scheme another name",
+        )
+    return made
 
 
 def _grain(table: TomlTable, key: str) -> Grain:

@@ -251,6 +251,8 @@ group = 64
         (load_scheme, '"4 bit"', '"4.5 bit"', "weight =", "not a whole number"),
         (load_scheme, "group = 64", "", "weight_grain", "go together"),
         (load_scheme, "schema = 1", "schema = 2", "schema", "only schema 1 is known"),
+        (load_scheme, '"mine"', '"int8-token"', "name", "is the name of a shipped scheme"),
+        (load_scheme, '"mine"', '"int4-g64-kv8"', "name", "is the name of a shipped scheme"),
         (load_dataflow, '"k", "i"]', '"k"]', "tiles", "not an order of the three loops"),
     ],
 )
@@ -270,6 +272,12 @@ def test_a_wrong_line_of_a_file_is_reported(
     lines = path.read_text().splitlines()
     number = next(n for n, text in enumerate(lines, 1) if text.startswith(line))
     assert str(caught.value).startswith(f"{path}:{number}: ")
+
+
+def test_a_file_may_repeat_a_shipped_scheme(tmp_path: Path) -> None:
+    path = tmp_path / "same.toml"
+    path.write_text(SCHEME.replace("mine", "int4-g64"))
+    assert schemes([str(path)]) == schemes(["int4-g64"])
 
 
 def test_a_last_smaller_group_has_a_scale_of_its_own() -> None:
