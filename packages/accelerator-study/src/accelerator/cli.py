@@ -21,7 +21,7 @@ from accelerator.errors import AcceleratorError
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.isa.listing import disassemble
-from accelerator.layer import EXACT, Layer, Requantisation
+from accelerator.layer import EXACT, Layer, LinearLayer, Requantisation
 from accelerator.study import StudiedLayer
 from accelerator.timing import timeline
 from accelerator.workload.extraction import NAMED, model_workloads
@@ -232,7 +232,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             raise AcceleratorError(
                 f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
             )
-    form, records = _requantisation(args.requantise), []
+    form, records, left = _requantisation(args.requantise), [], list[str]()
     counted = ("times", "instructions", "products", "MACs each", "loads")
     table = report.titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
     if args.network:
@@ -240,7 +240,9 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             f"--network: {unit.name} multiplies matrices", remedy="give --gemm or --model"
         )
     for phase in _phases(args):
-        for layer, count in study.products(phase, form, args.attention == DEVICE):
+        products, unlowered = _divided(phase, form, args)
+        left += (f"{phase.name}, {line}" for line in unlowered)
+        for layer, count in products:
             program = lower_extension(layer, unit)
             counts = study.prove(program)
             if args.streams:
@@ -261,9 +263,11 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             }
             records.append({**where, **sizes, **done})
     report.console().print(table)
+    _show_left(report.console(), left)
     print("Every layer ran on random operands: equal to numpy's bit for bit.")
     if args.json:
-        atomic_write_json(args.json, {"schema": 1, "device": unit.name, "layers": records})
+        record = {"schema": 1, "device": unit.name, "layers": records, "not_lowered": left}
+        atomic_write_json(args.json, record)
 
 
 def _layers(args: argparse.Namespace, device: Device) -> None:
@@ -308,6 +312,7 @@ class _Work:
         size: tokens of a phase; pictures of a network.
         unit: of the size.
         linear: the layers that are not attention's.
+        left: lines about work that is not lowered.
     """
 
     name: str
@@ -315,6 +320,7 @@ class _Work:
     unit: str
     layers: list[tuple[Layer, int]]
     linear: frozenset[Layer]
+    left: Sequence[str] = ()
 
 
 def _works(args: argparse.Namespace) -> Iterator[_Work]:
@@ -325,9 +331,27 @@ def _works(args: argparse.Namespace) -> Iterator[_Work]:
         yield _Work(args.network, 1, "picture", layers, weighted)
         return
     for phase in _phases(args):
+        products, left = _divided(phase, form, args)
         linear = frozenset(layer for layer, _ in study.products(phase, form, attention=False))
-        products: list[tuple[Layer, int]] = [*study.products(phase, form, args.attention == DEVICE)]
-        yield _Work(phase.name, phase.tokens, "tokens", products, linear)
+        yield _Work(phase.name, phase.tokens, "tokens", [*products], linear, left)
+
+
+def _divided(
+    phase: Phase, form: Requantisation, args: argparse.Namespace
+) -> tuple[list[tuple[LinearLayer, int]], list[str]]:
+    """Return the device's products of a phase, and lines about work that is not lowered.
+
+    Raises:
+        AcceleratorError: the phase has no product for the device.
+    """
+    attention = args.attention == DEVICE
+    products = study.products(phase, form, attention)
+    if not products:
+        raise AcceleratorError(
+            f"{phase.name}: the phase has no matrix product that a device can do",
+            remedy="give another phase, or leave out --attention cpu",
+        )
+    return products, study.not_lowered(phase, attention)
 
 
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
@@ -423,6 +447,7 @@ def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
         "phase": work.name,
         work.unit: work.size,
         "layers": rows,
+        "not_lowered": list(work.left),
         "cycles": cycles,
         "milliseconds": 1e3 * cycles / studied[0].program.device.clock,
         "utilisation": study.utilisation(studied),
@@ -430,6 +455,11 @@ def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
         "useful": sum(entry.count * entry.layer.macs for entry in studied) / (cycles * peak),
         "spent": study.spent((entry.count, entry.timing) for entry in studied),
     }
+
+
+def _show_left(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(f"not lowered: {line}", markup=False, soft_wrap=True)
 
 
 def _show(
@@ -440,6 +470,7 @@ def _show(
     for row in record["layers"]:
         table.add_row(row["layer"], *(form(row[key]) for _, key, form in COLUMNS))
     console.print(table)
+    _show_left(console, work.left)
     console.print(
         f"all layers: {record['milliseconds']:,.2f} ms, GEMM core busy "
         f"{record['utilisation']:.1%} (in one half of each buffer "

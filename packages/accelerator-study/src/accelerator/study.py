@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +29,7 @@ from accelerator.pooling import pool
 from accelerator.program import MappingCost, Program
 from accelerator.timing import Cause, Timing, simulate
 from costmodel.estimate.product import Role
-from costmodel.estimate.workload import Phase
+from costmodel.estimate.workload import Item, Phase
 
 
 @dataclass(frozen=True)
@@ -68,29 +69,38 @@ def products(
 
     Attention has a product of queries by keys and a product of probabilities by values for each
     head of keys and values, whose ``rows`` are the queries that share the head. Their results are
-    exact sums, as the softmax between them is in floats.
+    exact sums, as the softmax between them is in floats; so are those of other products without
+    weights, such as attention's without a cache.
 
     Args:
         phase: of a model.
         requantisation: form of the results of linear layers.
-        attention: include attention's products.
-
-    Raises:
-        AcceleratorError: the phase has no product for a device.
+        attention: include products without weights.
     """
     counts: dict[LinearLayer, int] = {}
     for item in phase.items:
-        gemm = item.gemm
-        linear = gemm.weight and gemm.role is Role.PRODUCT
-        if linear or (attention and gemm.role is not Role.PRODUCT):
+        gemm, linear = item.gemm, _is_linear(item)
+        if linear or attention:
             form = requantisation if linear else EXACT
             layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, form)
             counts[layer] = counts.get(layer, 0) + item.count * gemm.batch
-    if not counts:
-        raise AcceleratorError(
-            f"{phase.name}: the phase has no matrix product that a device can do"
-        )
     return named_apart(counts)
+
+
+def not_lowered(phase: Phase, attention: bool) -> list[str]:
+    """Return a line for each kind of product of a phase that :func:`products` leaves out.
+
+    Calls of unknown work follow. A line has the count and, for a call, the reason.
+    """
+    left = Counter[str]()
+    for item in phase.items:
+        if not attention and not _is_linear(item):
+            left[item.kind] += item.count * item.gemm.batch
+    return [*(f"{kind} x{count}" for kind, count in left.items()), *phase.unclassified]
+
+
+def _is_linear(item: Item) -> bool:
+    return item.gemm.weight and item.gemm.role is Role.PRODUCT
 
 
 def study(layer: Layer, count: int, device: Device) -> StudiedLayer:

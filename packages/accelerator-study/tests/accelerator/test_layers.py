@@ -53,3 +53,39 @@ def test_layers_of_a_kind_and_other_sizes_have_files_of_their_own(tmp_path: Path
     (phase,) = json.loads(out.read_text())["phases"]
     named = [(row["layer"], row["extents"], row["count"]) for row in phase["layers"]]
     assert named == [("q", [16, 16, 16], 2), ("q 2", [16, 32, 16], 1)]
+
+
+@pytest.mark.parametrize("device", [DEVICE, "spacemit-ime"])
+def test_attention_without_a_cache_is_lowered_and_unknown_work_is_named(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = [{"callee": "my[kernel]", "count": 3, "reason": "a packed function"}]
+    products = [product("q_weight", 16, 16, 16), {**product("key", 8, 24, 16, False), "batch": 2}]
+    model = work(tmp_path / "m.work.json", *products, unclassified=unknown)
+    out = tmp_path / "out.json"
+    words = ["layers", device, "--model", str(model), "--phase", "decode:8", "--json", str(out)]
+    for attention, found, cpu in (
+        ("device", [("q", 1), ("matmul", 2)], []),
+        ("cpu", [("q", 1)], ["matmul x2"]),
+    ):
+        assert main([*words, "--attention", attention]) == 0
+        said = capsys.readouterr().out
+        record = json.loads(out.read_text())
+        part = record["phases"][0] if "phases" in record else record
+        assert [(row["layer"], row["count"]) for row in part["layers"]] == found
+        left = [*cpu, "my[kernel] x3: a packed function"]
+        where = "" if "phases" in record else "decode:8, "
+        assert part["not_lowered"] == [where + line for line in left]
+        assert [f"not lowered: {line}" for line in part["not_lowered"]] == [
+            line for line in said.splitlines() if line.startswith("not lowered")
+        ]
+
+
+def test_a_phase_without_products_for_the_device_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = work(tmp_path / "m.work.json", product("key", 8, 24, 16, weighted=False))
+    words = ["layers", DEVICE, "--model", str(model), "--phase", "decode:8"]
+    assert main(words) == 0
+    assert main([*words, "--attention", "cpu"]) == 2
+    assert "has no matrix product that a device can do" in capsys.readouterr().err
