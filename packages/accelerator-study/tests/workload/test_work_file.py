@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("tvm", reason="the models are built with apache-tvm")
-from accelerator.cli import main
+from accelerator.cli import main, read_model
 from accelerator.workload.gpt2 import export
 from costmodel.cli import main as estimate
+from costmodel.estimate.workload import bind_phase
 from crosslab.errors import UserError
 
 SMALL = {
@@ -75,3 +77,37 @@ def test_another_file_than_a_model_is_refused(
 def test_a_configuration_that_lacks_a_size_is_refused() -> None:
     with pytest.raises(UserError, match="lacks n_layer"):
         export({name: size for name, size in SMALL.items() if name != "n_layer"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_head": 0}, "n_head is 0"),
+        ({"n_head": 5}, "n_embd, 64, is not a multiple of n_head, 5"),
+        ({"n_embd": True}, "n_embd is True"),
+        ({"n_embd": 0}, "n_embd is 0"),
+        ({"vocab_size": -5}, "vocab_size is -5"),
+        ({"n_layer": -1}, "n_layer is -1"),
+        ({"n_positions": None}, "n_positions is None"),
+        ({"n_inner": "128"}, "n_inner is '128'"),
+        ({"n_inner": 0}, "n_inner is 0"),
+    ],
+)
+def test_a_configuration_with_a_wrong_size_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**SMALL, **changes}), encoding="utf-8")
+    assert main(["workload", str(config), "--output", str(tmp_path / "x.work.json")]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("inner", "columns"), [(96, 96), (None, 4 * 64)])
+def test_the_feed_forward_has_the_width_of_the_configuration(
+    inner: int | None, columns: int, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**SMALL, "n_inner": inner}), encoding="utf-8")
+    phase = bind_phase(read_model(config), "decode", 8, {})
+    sizes = {item.kind: (item.gemm.n, item.gemm.k) for item in phase.items}
+    assert (sizes["c_fc"], sizes["c_proj"]) == ((columns, 64), (64, columns))

@@ -14,18 +14,19 @@ from crosslab.errors import UserError
 
 DTYPE = "float16"
 WIDENING = 4
+SIZES = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
 
 
 class Gpt2Layer(nn.Module):  # type: ignore[misc]
     """A decoder layer: attention over the paged cache and a feed-forward, each after a norm."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, inner: int) -> None:
         self.heads, self.dim = heads, width // heads
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attn_c_attn = Linear(width, 3 * width, bias=True)
         self.attn_c_proj = Linear(width, width, bias=True)
-        self.c_fc = Linear(width, WIDENING * width, bias=True)
-        self.c_proj = Linear(WIDENING * width, width, bias=True)
+        self.c_fc = Linear(width, inner, bias=True)
+        self.c_proj = Linear(inner, width, bias=True)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
         """Map x [1, rows, width] to the same shape."""
@@ -41,10 +42,11 @@ class Gpt2(nn.Module):  # type: ignore[misc]
 
     def __init__(self, config: dict[str, Any]) -> None:
         width = config["n_embd"]
+        inner = config.get("n_inner") or WIDENING * width
         self.wte = Embedding(config["vocab_size"], width, dtype=DTYPE)
         self.wpe = nn.Embedding(config["n_positions"], width, dtype=DTYPE)
         self.h = nn.ModuleList(
-            [Gpt2Layer(width, config["n_head"]) for _ in range(config["n_layer"])]
+            [Gpt2Layer(width, config["n_head"], inner) for _ in range(config["n_layer"])]
         )
         self.ln_f = nn.LayerNorm(width)
 
@@ -70,16 +72,35 @@ class Gpt2(nn.Module):  # type: ignore[misc]
         return self._logits(self._layers(input_embed, paged_kv_cache)), paged_kv_cache
 
 
+def _check(config: dict[str, Any]) -> None:
+    """Refuse a configuration that lacks a size or has a wrong one; only ``n_inner`` may be null."""
+    missing = [name for name in SIZES if name not in config]
+    if missing:
+        raise UserError(f"the GPT-2 configuration lacks {', '.join(missing)}")
+    sizes = {name: config[name] for name in SIZES}
+    if config.get("n_inner") is not None:
+        sizes["n_inner"] = config["n_inner"]
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise UserError(
+                f"the GPT-2 configuration: {name} is {size!r}",
+                remedy="give a whole number from 1 on",
+            )
+    if sizes["n_embd"] % sizes["n_head"]:
+        raise UserError(
+            f"the GPT-2 configuration: n_embd, {sizes['n_embd']}, is not a multiple of n_head, "
+            f"{sizes['n_head']}",
+            remedy="correct config.json: every head has n_embd / n_head channels",
+        )
+
+
 def export(config: dict[str, Any]) -> Any:
     """Return the IRModule of a GPT-2 with the sizes of a Hugging Face ``config.json``.
 
     Raises:
-        UserError: a size is missing.
+        UserError: a size is missing or wrong.
     """
-    names = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
-    missing = [n for n in names if not isinstance(config.get(n), int)]
-    if missing:
-        raise UserError(f"the GPT-2 configuration lacks {', '.join(missing)}")
+    _check(config)
     packed = {"param_mode": "packed", "effect_mode": "none"}
     cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
     width = config["n_embd"]
