@@ -209,14 +209,35 @@ def test_mistakes_end_with_a_message_and_two(
         ("m", "seq_len//0", "damaged: ZeroDivisionError"),
         ("m", None, "damaged"),
         ("m", -3, "has an extent below 1"),
+        ("m", "-" * 5000 + "1", "damaged"),
+        ("m", "-" * 100000 + "1", "damaged"),
         ("b", [], "damaged: TypeError"),
+        ("count", -30, "count is -30, not a whole number from 1"),
+        ("count", "2", "count is '2'"),
+        ("count", True, "count is True"),
+        ("c_dtype", "float999", "c_dtype is 999, not a whole number from 1 to 64"),
+        ("a.bits", None, "bits is None, not a whole number from 1 to 64"),
+        ("b.bits", 65, "bits is 65"),
+        ("b.quantization.group", -1, "group is -1"),
+        ("b.quantization", {**NONE, "grain": "group"}, "group is 0, not a whole number from 1"),
+        ("b.quantization.zero_bits", -8, "zero_bits is -8"),
+        ("a.quantization.scale_bits", "16", "scale_bits is '16'"),
+        ("elements", "0-seq_len", "elements is -8, not a whole number from 0"),
+        ("bits_read", -(10**12), "bits_read is -1000000000000"),
+        ("bits_written", True, "bits_written is True"),
+        ("bits_weights", -1, "bits_weights is -1"),
     ],
 )
 def test_a_damaged_work_file_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, message: str
 ) -> None:
     found = report()
-    found["entries"]["prefill"]["products"][0][field] = value
+    *parents, last = field.split(".")
+    part = "others" if field.startswith(("elements", "bits")) else "products"
+    changed = found["entries"]["prefill"][part][0]
+    for parent in parents:
+        changed = changed[parent]
+    changed[last] = value
     path = tmp_path / "model.json"
     path.write_text(json.dumps(found))
     assert main(["--model", str(path), "--phase", "prefill:8"]) == 2

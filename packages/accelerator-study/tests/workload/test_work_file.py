@@ -60,6 +60,7 @@ def test_an_estimate_of_a_config_is_that_of_its_work_file(tmp_path: Path) -> Non
     [
         (None, "cannot be read as a model"),
         ("{", "cannot be read as a model"),
+        ("[" * 100000, "cannot be read as a model"),
         ("{}", "is neither a config.json, a work file nor an IRModule"),
         ('{"model_type": "mamba"}', "model_type 'mamba' is not supported"),
     ],

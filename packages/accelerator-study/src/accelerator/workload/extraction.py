@@ -60,7 +60,7 @@ def from_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read as a model: {error}",
             remedy=f"give one of {', '.join(NAMED)}, a config.json, an IRModule saved by "

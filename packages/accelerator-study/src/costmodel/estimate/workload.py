@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from costmodel.accelerator.scheme import Grain, Scheme
+from costmodel.accelerator.scheme import WIDEST, Grain, Scheme
 from costmodel.counting.relations import is_number
 from costmodel.errors import WORK_ANEW, CostError, read_json
 from costmodel.estimate.extents import evaluate, names
@@ -20,9 +20,13 @@ CONTEXT, BATCH = "context", "batch_size"
 DEFAULT_PHASES = "prefill:512,decode:1024"
 _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
+_WIDTH = re.compile(r"(?:int|float)(\d+)")  # of a type's name
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
-# Wrong fields, wrong types, text that is not an expression, a division by nothing.
-_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
+# Wrong fields, wrong types, text that is not an expression, a division by nothing, deep nesting.
+_DAMAGE = (
+    *(KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError),
+    *(RecursionError, MemoryError),
+)
 
 
 @dataclass(frozen=True)
@@ -203,10 +207,14 @@ def bind_entry(
 
     Raises:
         CostError: a dimension stays unbound.
+        ValueError: a count, a width or a number of bits is impossible.
     """
 
     def value(extent: int | str) -> int:
         return evaluate(extent, sizes, f"{entry_name}")
+
+    def amount(other: Mapping[str, Any], key: str) -> int:
+        return _whole(key, value(other[key]), 0)
 
     return Phase(
         name=label,
@@ -216,12 +224,12 @@ def bind_entry(
         others=tuple(
             OtherWork(
                 name=o["function"],
-                elements=value(o["elements"]),
-                bits_read=value(o["bits_read"]),
-                bits_written=value(o["bits_written"]),
-                count=o["count"],
+                elements=amount(o, "elements"),
+                bits_read=amount(o, "bits_read"),
+                bits_written=amount(o, "bits_written"),
+                count=_count(o),
                 view=_is_view(str(o["block"])),
-                bits_weights=value(o["bits_weights"]) if "bits_weights" in o else None,
+                bits_weights=amount(o, "bits_weights") if "bits_weights" in o else None,
             )
             for o in entry["others"]
         ),
@@ -245,7 +253,7 @@ def weight_shapes(report: Mapping[str, Any]) -> dict[str, int]:
         for product in report["entries"].get("decode", {"products": []})["products"]:
             n, k = product["n"], product["k"]
             if product["b"]["weight"] and isinstance(n, int) and isinstance(k, int):
-                shapes[str(k)] = shapes.get(str(k), 0) + n * int(product["count"])
+                shapes[str(k)] = shapes.get(str(k), 0) + n * _count(product)
     return shapes
 
 
@@ -277,6 +285,18 @@ def open_sizes(report: Mapping[str, Any], entries: Sequence[str]) -> set[str]:
         return {name for entry in entries for name in symbols(report["entries"][entry])}
 
 
+def _whole(name: str, number: Any, least: int, most: int | None = None) -> int:
+    """Return a number of a work file; ValueError unless it is whole and within the limits."""
+    if type(number) is not int or number < least or (most is not None and number > most):
+        limits = f"{least} on" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} is {number!r}, not a whole number from {limits}")
+    return number
+
+
+def _count(work: Mapping[str, Any]) -> int:
+    return _whole("count", work["count"], 1)
+
+
 def _is_view(block: str) -> bool:
     return all(_VIEW.fullmatch(part) for part in block.split("+"))
 
@@ -297,7 +317,7 @@ def _item(product: Mapping[str, Any], value: Callable[[int | str], int], entry: 
         )
     if product["kind"] == "attention":
         gemm = _attention(gemm, product, value, entry)
-    return Item(gemm, kind, layer, int(product["count"]), compiled_scheme(product))
+    return Item(gemm, kind, layer, _count(product), compiled_scheme(product))
 
 
 def _attention(
@@ -344,23 +364,29 @@ def layer_kind(product: Mapping[str, Any]) -> tuple[str, int | None]:
 
 
 def compiled_scheme(product: Mapping[str, Any]) -> Scheme:
-    """Return the quantization scheme with which a product of a work file was compiled."""
+    """Return the quantization scheme with which a product of a work file was compiled.
+
+    Raises:
+        ValueError: a width or a group is impossible.
+    """
     a, b = product["a"], product["b"]
-    width = int(re.sub(r"\D", "", product["c_dtype"]) or 16)
+    found = _WIDTH.search(product["c_dtype"])
+    width = _whole("c_dtype", int(found.group(1)) if found else 16, 1, WIDEST)
+    weight = _whole("bits", b["bits"], 1, WIDEST)
     grain = Grain(b["quantization"]["grain"])
     scaled = a["quantization"] if grain is Grain.NONE else b["quantization"]
     return Scheme(
         name="as-compiled",
-        activation=a["bits"],
-        weight=b["bits"],
+        activation=_whole("bits", a["bits"], 1, WIDEST),
+        weight=weight,
         accumulator=max(width, 32),
         output=width,
         activation_grain=Grain(a["quantization"]["grain"]),
         weight_grain=grain,
-        group=b["quantization"]["group"],
-        scale=scaled["scale_bits"] or 16,
-        zero_point=b["quantization"]["zero_bits"],
-        cache=b["bits"] if product["kind"] == "attention" else 16,
+        group=_whole("group", b["quantization"]["group"], int(grain is Grain.GROUP)),
+        scale=_whole("scale_bits", scaled["scale_bits"], 0, WIDEST) or 16,
+        zero_point=_whole("zero_bits", b["quantization"]["zero_bits"], 0, WIDEST),
+        cache=weight if product["kind"] == "attention" else 16,
     )
 
 
