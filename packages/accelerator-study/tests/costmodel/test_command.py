@@ -253,6 +253,28 @@ def test_unknown_phases_are_reported(model: Path, capsys: pytest.CaptureFixture[
     assert "is not NAME:TOKENS" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('zero_point = "4 bit"', "only symmetric schemes with scales of 16 bits are measured"),
+        ('scale = "8 bit"', "only symmetric schemes with scales of 16 bits are measured"),
+        ('activation = "1 bit"', "activation of 1 bit"),
+        ('weight = "1 bit"', "weight of 1 bit"),
+        ('cache = "1 bit"', "cache of 1 bit"),
+    ],
+)
+def test_the_accuracy_of_a_scheme_that_cannot_be_rounded_is_refused(
+    line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, scheme = tmp_path / "tiny.gguf", tmp_path / "mine.toml"
+    write_gguf(weights)
+    scheme.write_text(f'schema = 1\nname = "mine"\n{line}\n')
+    assert main(["--accuracy", str(weights), "--scheme", "float16", str(scheme)]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+
+
 def test_the_accuracy_of_one_scheme_is_that_among_others(tmp_path: Path) -> None:
     weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
     write_gguf(weights)

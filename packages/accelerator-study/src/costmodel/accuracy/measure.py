@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # only a measurement needs the packages of llama
 
 FOLDER = LIBRARY / "accuracy"
 TEXT = FOLDER / "text.txt"
+NARROWEST = 2  # bits of a symmetric integer: a sign and a magnitude
 WINDOW = 512  # tokens of one sequence
 
 
@@ -49,7 +50,12 @@ def measured(plain: FloatLlama, schemes: Sequence[Scheme]) -> Iterator[dict[str,
     Yields:
         ``{"scheme", "perplexity", "agreement"}``: perplexity of the next token over the text, and
         the share of positions at which the likeliest token is that of the unrounded weights.
+
+    Raises:
+        CostError: a scheme has zero points, scales of other than 16 bits, or a width of 1 bit.
     """
+    for scheme in schemes:
+        _refuse_unmeasurable(scheme)
     ids = np.array(plain.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids)
     windows = [ids[s : s + WINDOW] for s in range(0, len(ids), WINDOW)]
     reference: list[Any] = []
@@ -71,6 +77,23 @@ def measured(plain: FloatLlama, schemes: Sequence[Scheme]) -> Iterator[dict[str,
             "perplexity": round(float(np.exp(loss / tokens)), 3),
             "agreement": round(same / len(ids), 4),
         }
+
+
+def _refuse_unmeasurable(scheme: Scheme) -> None:
+    """Raise CostError for a scheme whose roundings :mod:`costmodel.accuracy.rounding` lacks."""
+    if scheme.zero_point or scheme.scale != FLOAT32.scale:
+        raise CostError(
+            f"{scheme.name}: its scales have {scheme.scale} bits and its zero points "
+            f"{scheme.zero_point}: only symmetric schemes with scales of {FLOAT32.scale} bits are "
+            "measured",
+            remedy=f'set scale = "{FLOAT32.scale} bit" and zero_point = "0 bit"',
+        )
+    for operand in ("activation", "weight", "cache"):
+        if getattr(scheme, operand) < NARROWEST:
+            raise CostError(
+                f"{scheme.name}: {operand} of 1 bit: a symmetric integer needs {NARROWEST} bits",
+                remedy=f'set {operand} = "{NARROWEST} bit" or more',
+            )
 
 
 def record(model: Path, plain: FloatLlama) -> dict[str, Any]:
