@@ -253,6 +253,11 @@ def test_programs_of_a_layer_share_their_weights(device: Device | MatrixUnit) ->
     assert [program.rows for program in found.programs] == row_counts(batch)
 
 
+def test_a_block_of_many_rows_has_a_program() -> None:
+    wide = replace(load_device("vta-16x16x16"), batch=2 * MOST_ROWS)
+    assert [program.rows for program in programs_of(*SMALL, wide).programs] == [2 * MOST_ROWS]
+
+
 def test_a_device_too_small_is_refused() -> None:
     with pytest.raises(AcceleratorError, match=r"no tile fits|takes .* bytes"):
         programs_of(600, 300, replace(DEVICES[0], memory=1 << 16))

@@ -68,10 +68,13 @@ class LayerPrograms:
 
 
 def row_counts(batch: int) -> list[int]:
-    """Return the numbers of rows that get a stream: whole blocks, finer for short texts."""
+    """Return the numbers of rows that get a stream: whole blocks, finer for short texts.
+
+    The largest number is :data:`MOST_ROWS`, or ``batch`` if a block has more rows.
+    """
     step = max(STEP_ROWS, batch)
     few = [rows for rows in (1, 2, 4) if rows % batch == 0]
-    return [*few, *range(step, MOST_ROWS + 1, step)]
+    return [*few, *range(step, max(MOST_ROWS, step) + 1, step)]
 
 
 def programs_of(outputs: int, inputs: int, device: Device | MatrixUnit) -> LayerPrograms:
