@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from support.rounding_records import CALL
 from accelerator.device import NATIVE, Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.extension.unit import MatrixUnit, load_target
-from accelerator.host.driver import WARNINGS, folders_of
+from accelerator.host.driver import LOWERING, WARNINGS, folders_of
 from accelerator.host.image import (
     CHUNK,
     MOST_ROWS,
@@ -41,6 +42,7 @@ MAIN = Path(__file__).with_name("driver_probe.cc")
 # A single weight, ragged edges, several tiles of outputs and of inputs.
 SIZES = ((1, 1), (17, 33), (40, 72), (600, 300))
 SMALL = (17, 33)
+PACKAGE = NATIVE.parent
 WIDTH = 24  # of a head: one and a half blocks
 # Tokens of two prompts, the first of which ends near a chunk's end, and those that follow.
 TEXTS = ((CHUNK - 1, 3), (9, 2))
@@ -251,6 +253,33 @@ def test_programs_of_a_layer_share_their_weights(device: Device | MatrixUnit) ->
     found = programs_of(600, 300, device)
     batch = device.rows if isinstance(device, MatrixUnit) else device.batch
     assert [program.rows for program in found.programs] == row_counts(batch)
+
+
+def imported(module: Path) -> set[Path]:
+    """Return a module and the modules of the package that it imports, directly or not."""
+    found, waiting = set[Path](), [module]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("accelerator."):
+                parts = node.module.split(".")[1:]
+                names = [parts, *([*parts, alias.name] for alias in node.names)]
+                files = [PACKAGE.joinpath(*each).with_suffix(".py") for each in names]
+                waiting += [file for file in files if file.is_file()]
+    return found
+
+
+def test_an_image_is_made_again_if_a_module_changes_that_makes_it() -> None:
+    files = {str(path.relative_to(PACKAGE)) for path in imported(PACKAGE / "host" / "image.py")}
+    assert {"lowering.py", "extension/encoding.py", "isa/tokens.py"} < files
+    # These two change no stream.
+    files -= {"errors.py", "checker.py"}
+    known = {name for name in LOWERING if name.endswith(".py")}
+    folders = tuple(f"{name}/" for name in LOWERING if not name.endswith(".py"))
+    assert {name for name in files if not name.startswith(folders)} == known
 
 
 def test_a_block_of_many_rows_has_a_program() -> None:

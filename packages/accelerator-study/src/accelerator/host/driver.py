@@ -21,8 +21,10 @@ FLAGS = ("-O3", "-g0", "-ffunction-sections", "-fdata-sections")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 IMAGE = "image.cc"
 _PACKAGE = Path(__file__).parents[1]
-_LOWERING = (
-    *("host/image.py", "lowering.py", "program.py", "mapping.py", "layer.py", "isa"),
+# Files and folders of the package that decide an image's source.
+LOWERING = (
+    *("host/image.py", "lowering.py", "program.py", "mapping.py", "layer.py", "boxes.py", "isa"),
+    *("device.py", "functional.py"),
     *("extension/lowering.py", "extension/encoding.py", "extension/unit.py"),
 )
 
@@ -67,7 +69,7 @@ def driver_objects(
         repr(device),
         repr(wanted),
         *(NATIVE / folder for folder in folders_of(device)),
-        *(_PACKAGE / name for name in _LOWERING),
+        *(_PACKAGE / name for name in LOWERING),
     )
 
     def make(out: Path) -> None:
