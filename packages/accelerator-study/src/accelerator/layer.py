@@ -60,6 +60,9 @@ class Requantisation:
             reason = f"requantisation to {self.width} bytes with a shift of {self.shift}"
             remedy = f"bytes: 1, 2 or 4; shift: 0 to {MOST_ROUNDED}"
             raise AcceleratorError(reason, remedy=remedy)
+        if self.residual is not None and self.residual < -MOST_ROUNDED:
+            reason = f"requantisation with a residual shifted by {self.residual}"
+            raise AcceleratorError(reason, remedy=f"residual: -{MOST_ROUNDED} or more")
         if self.shift and self.channels:
             raise AcceleratorError("requantisation with a common shift and with channels' shifts")
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from accelerator.device import Device, load_device  # noqa: E402
 from accelerator.errors import AcceleratorError  # noqa: E402
-from accelerator.layer import Convolution, LinearLayer, Pooling  # noqa: E402
+from accelerator.layer import MOST_ROUNDED, Convolution, LinearLayer, Pooling  # noqa: E402
 from accelerator.pictures.classifier import Classifier  # noqa: E402
 from accelerator.pictures.partition import DeviceProduct  # noqa: E402
 from accelerator.pictures.quantise import QuantisedLayer, Ranges, rounded  # noqa: E402
@@ -89,6 +89,30 @@ def test_a_residual_network_is_near_to_float32(device: Device) -> None:
     for picture in pictures(8)[6:]:
         wanted = in_float(model, picture)
         assert np.abs(classifier(picture)[0] - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_a_residual_far_below_the_result_adds_nothing() -> None:
+    """The device rounds by at most 15 bits at once; here the scales are 16 bits or more apart."""
+    random, make = np.random.default_rng(4), helper.make_node
+    weights = {
+        "large": random.normal(0, 1000, (16, 3, 1, 1)),
+        "small": random.normal(0, 1e-5, (16, 3, 1, 1)),
+    }
+    nodes = [
+        make("Conv", ["x", "large"], ["a"], name="large", kernel_shape=[1, 1]),
+        make("Conv", ["x", "small"], ["b"], name="small", kernel_shape=[1, 1]),
+        make("Add", ["a", "b"], ["c"]),
+        make("MaxPool", ["c"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    model = model_of(nodes, weights)
+    classifier = Classifier.calibrated(model, pictures(3), DEVICE)
+    classifier.proved = True
+    (layer,) = (
+        p for p in classifier.parts if isinstance(p, QuantisedLayer) and p.part.residual == "b"
+    )
+    assert layer.program.layer.requantisation.residual == -MOST_ROUNDED
+    wanted = in_float(model, pictures(1)[0])
+    assert np.abs(classifier(pictures(1)[0])[0] - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
 def test_activations_additions_and_norms_are_part_of_a_layer() -> None:

@@ -104,6 +104,12 @@ def test_an_unknown_requantisation_is_refused(width: int, shift: int) -> None:
         Requantisation(width, shift)
 
 
+def test_a_residual_is_not_shifted_further_than_the_device_rounds() -> None:
+    assert Requantisation(1, residual=-15).residual == -15
+    with pytest.raises(AcceleratorError, match="a residual shifted by -16"):
+        Requantisation(1, residual=-16)
+
+
 def test_a_stream_that_is_not_proved_is_no_mistake_of_the_user() -> None:
     program = lower(LinearLayer("short", 20, 20, 20), Mapping(1, 1, 1), DEVICES[0])
     prove(program)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accelerator.device import Device
-from accelerator.layer import EXACT, Int8, Int32, Pooling, Requantisation
+from accelerator.layer import EXACT, MOST_ROUNDED, Int8, Int32, Pooling, Requantisation
 from accelerator.model import MOST, lowered
 from accelerator.pictures.partition import DeviceLayer, Floats
 from accelerator.pooling import pool
@@ -119,7 +119,8 @@ def quantise(
         None if limit is None else int(min(np.rint(limit * 2.0**result), MOST))
         for limit in part.limits
     )
-    residual = result - ranges[part.residual] if part.residual else None
+    # An int8 value that is shifted right by 8 bits or more, and rounded, is 0.
+    residual = max(result - ranges[part.residual], -MOST_ROUNDED) if part.residual else None
     form = Requantisation(1, 0, True, residual, least, most)
     program = lowered(replace(part.layer, requantisation=form), device)
     channels = np.stack([addends, shifts]).astype(np.int32)
