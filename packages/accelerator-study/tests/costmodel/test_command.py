@@ -413,3 +413,21 @@ def test_the_package_imports_nothing_else_of_the_project(path: Path) -> None:
             assert node.level == 0
             found.add(str(node.module).partition(".")[0])
     assert not found & (OURS | {"tvm", "tvm_ffi"})
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_plots_of_a_phase_without_products_are_written(others: bool, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    found = report()
+    found["entries"]["embed"] = {**found["entries"]["prefill"], "products": []}
+    bind = ["--bind", "seq_len=8"]
+    if not others:
+        found["entries"]["embed"]["others"], bind = [], []
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(found))
+    for number, phases in enumerate(("embed:8", "embed:8,decode:8")):
+        folder = tmp_path / str(number)
+        words = ["--model", str(path), "--phase", phases, *bind, "--quiet"]
+        assert main([*words, "--plots", str(folder), "--csv", str(folder / "x.csv")]) == 0
+        names = {"roofline.png", "latency.png", "x.csv"}
+        assert {path.name for path in folder.iterdir()} == names

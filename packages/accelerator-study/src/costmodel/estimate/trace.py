@@ -28,6 +28,8 @@ def trace_phases(path: Path) -> list[Phase]:
     record = read_json(path, RECORD)
     if not isinstance(record, dict) or record.get("schema") != 1 or "sections" not in record:
         raise CostError(f"{path}: not a recording of schema 1", remedy=RECORD)
+    if not record["sections"]:
+        raise CostError(f"{path}: contains no calls: 'sections' is empty", remedy=RECORD)
     with undamaged(f"{path}: damaged", RECORD):
         return phases_of(record)
 

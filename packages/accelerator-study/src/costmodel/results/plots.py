@@ -64,7 +64,8 @@ def roofline(results: Sequence[PhaseCost]) -> Any:
             group = f"{result.phase.name.split(':')[0]}, {result.scheme}"
             _points(axis, result, groups.index(group), group)
         intensities = [i.cost.intensity for r in costs for i in r.items]
-        roofs(axis, intensities, machine.peak, machine.levels[-1].read, "bit")
+        if intensities:
+            roofs(axis, intensities, machine.peak, machine.levels[-1].read, "bit")
         axis.set(title=machine.name, xlabel="MACs per bit of outer traffic (busier direction)")
     axes[0][0].set_ylabel("MACs per cycle")
     handles, labels = axes[0][-1].get_legend_handles_labels()
@@ -75,6 +76,8 @@ def roofline(results: Sequence[PhaseCost]) -> Any:
 
 def _points(axis: Any, result: PhaseCost, number: int, label: str) -> None:
     dots = {(i.cost.intensity, i.cost.macs / i.cost.latency) for i in result.items}
+    if not dots:
+        return
     axis.scatter(
         *zip(*sorted(dots), strict=True),
         s=22,

@@ -191,6 +191,14 @@ def test_a_damaged_file_is_reported_with_what_to_type(
     assert str(path) in refusal([*words, str(path)], capsys)
 
 
+def test_a_recording_without_calls_is_refused(tmp_path: Path, capsys: Said) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('{"schema": 1, "sections": [], "functions": {}, "entries": []}')
+    said = refusal(["--trace", str(path), "--csv", str(tmp_path / "x.csv")], capsys)
+    assert f"{path}: contains no calls" in said
+    assert "Recorder" in said
+
+
 @pytest.mark.parametrize("words", [GEMM, [*SEARCH, "--phase", "decode:16", "--pes", "16"]])
 def test_a_buffer_that_holds_no_tile_is_reported(
     words: list[str], tmp_path: Path, capsys: Said
