@@ -108,9 +108,9 @@ def parser() -> Parser:
     layers.set_defaults(attention=None)
     add(
         "--requantise",
-        default="4:0",
         metavar="BYTES:SHIFT",
-        help="width and right shift of the results (default: 4:0, the whole sum)",
+        help="width and right shift of the results (default: 4:0, the whole sum); not with "
+        "--network, whose layers have their own",
     )
     add(
         "--prove",
@@ -182,6 +182,11 @@ def _run(args: argparse.Namespace) -> int:
     for option in ("phase", "attention"):
         if args.model is None and getattr(args, option) is not None:
             raise AcceleratorError(f"--{option} is for --model", remedy=f"leave out --{option}")
+    if args.network and args.requantise is not None:
+        raise AcceleratorError(
+            "--requantise is for --model and --gemm: a network's layers have forms of their own",
+            remedy="leave out --requantise",
+        )
     args.phase, args.attention = args.phase or DEFAULT_PHASES, args.attention or DEVICE
     if isinstance(target, MatrixUnit):
         _unit_layers(args, target)
@@ -324,12 +329,12 @@ class _Work:
 
 
 def _works(args: argparse.Namespace) -> Iterator[_Work]:
-    form = _requantisation(args.requantise)
     if args.network:
         layers = NETWORKS[args.network]()
         weighted = frozenset(layer for layer, _ in layers if layer.macs)
         yield _Work(args.network, 1, "picture", layers, weighted)
         return
+    form = _requantisation(args.requantise)
     for phase in _phases(args):
         products, left = _divided(phase, form, args)
         linear = frozenset(layer for layer, _ in study.products(phase, form, attention=False))
@@ -392,13 +397,15 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     return [bind_phase(work, name, size, {}) for name, size in parse_phases(args.phase)]
 
 
-def _requantisation(text: str) -> Requantisation:
+def _requantisation(text: str | None) -> Requantisation:
+    if text is None:
+        return EXACT
     width, _, shift = text.partition(":")
     if not is_number(width) or not is_number(shift):
         raise AcceleratorError(
             f"--requantise {text!r}: must have the form BYTES:SHIFT", remedy="for example 4:0"
         )
-    return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
+    return Requantisation(int(width), int(shift))
 
 
 def _file_stem(*names: str) -> str:

@@ -181,6 +181,10 @@ def test_describe_says_what_a_description_makes(capsys: pytest.CaptureFixture[st
             ["layers", "vta-1x16x16", "--network", "resnet18", "--attention", "cpu"],
             "is for --model",
         ),
+        (
+            ["layers", "vta-1x16x16", "--network", "resnet18", "--requantise", "1:5"],
+            "--requantise is for --model and --gemm",
+        ),
         (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "x"], "BYTES:SHIFT"),
         (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "3:0"], "to 3 bytes"),
         (["layers", "vta-1x16x16", "--gemm", "1,1,200000"], "passes 32 bits"),
