@@ -118,7 +118,7 @@ def test_bandwidth_per_second_becomes_bits_a_cycle() -> None:
     [
         ('clock = "1 GHz"', 'clock = "1"', "'clock' has no unit"),
         ('clock = "1 GHz"', 'clock = "0 GHz"', "'clock' must be positive"),
-        ('"64 bit/cycle"', '"0 bit/cycle"', "a bandwidth must be positive"),
+        ('"64 bit/cycle"', '"0 bit/cycle"', "a bandwidth must be at least 1e-06 bit/cycle"),
         ('latency = "16 cycles"', "latency = 16", "'latency' has no unit"),
         ('bandwidth = "64 bit/cycle"', 'bandwidth = "64 furlongs"', "has unit 'furlongs'"),
         ("shape = [8, 8]", "shape = [8, 0]", "1 to 3 positive integers"),

@@ -17,6 +17,7 @@ from costmodel.counting.space import Fabric
 
 DEFAULT_BITS = 16
 MAX_AXES = 3
+SLOWEST = 1e-6  # bit/cycle: with less, cycles do not fit a float
 _LEVEL_KEYS = (
     *("name", "size", "latency", "bandwidth", "read_bandwidth", "write_bandwidth"),
     *("energy", "read_energy", "write_energy"),
@@ -200,8 +201,9 @@ def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
         raise part.error("split", problem, "their sum must be at most 'size', in bytes")
     rates = settings.rates(clock)
     read, write = (_pair(part, kind, "bandwidth", rates) for kind in ("read", "write"))
-    if min(read, write) <= 0:
-        raise part.error("bandwidth", "a bandwidth must be positive")
+    if min(read, write) < SLOWEST:
+        problem = f"a bandwidth must be at least {SLOWEST:g} bit/cycle"
+        raise part.error("bandwidth", problem, 'for example bandwidth = "64 bit/cycle"')
     memory = str(part.get("memory", str, ""))
     energies = _energies(part, memory, size)
     return Level(

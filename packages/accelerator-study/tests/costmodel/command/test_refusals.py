@@ -254,6 +254,13 @@ group = 64
         ),
         (load_hardware, '"unbounded"', '"unbounded"\nsplit = [1, 1, 1]', "split", "'unbounded'"),
         (load_hardware, 'name = "buffer"', 'name="dram"', 'name = "dram"', "'dram' is the name of"),
+        (
+            load_hardware,
+            '"2048 bit/cycle"',
+            '"1e-310 bit/cycle"',
+            "bandwidth",
+            "at least 1e-06 bit/cycle",
+        ),
         (load_scheme, '"4 bit"', '"-8 bit"', "weight =", "is '-8 bit', not a number from 0 on"),
         (load_scheme, '"4 bit"', '"999999 bit"', "weight =", "at least 1 bit and at most 64"),
         (load_scheme, '"4 bit"', '"4.5 bit"', "weight =", "not a whole number"),
