@@ -36,6 +36,19 @@ def test_a_fill_hides_no_error(fill: float) -> None:
     assert compare(wrong, expected) == (pytest.approx(1, rel=1e-3), False)
 
 
+@pytest.mark.parametrize("error", [0, 0.5])
+def test_a_rounded_fill_hides_no_error(error: float) -> None:
+    """A mask that is added to scores keeps the roundings of other kernels."""
+    scores = np.linspace(-3, 3, 32, dtype=np.float32)
+    expected = scores + np.where(np.arange(32) < 16, -1e4, 0).astype(np.float32)
+    made = expected + np.float32(error)
+    made[:16] = np.nextafter(expected[:16], np.float32(0))
+    assert (made[:16] != expected[:16]).all()
+    worst, right = compare({"y": made}, {"y": expected})
+    assert right is (error == 0)
+    assert worst == pytest.approx(error / 3, abs=2e-7)
+
+
 def test_large_values_that_torch_computes_are_the_scale() -> None:
     made, expected = ({"y": np.array([2e6, 1e6, one], np.float32)} for one in (30001, 30002))
     assert compare(made, expected) == (pytest.approx(5e-7), True)
