@@ -2,6 +2,8 @@
 """Atomic writes: a file is replaced whole or not at all."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,42 @@ def test_a_circle_of_links_is_an_error_of_the_system(tmp_path: Path) -> None:
     link.symlink_to("link")
     atomic_write(link, "new")
     assert link.read_text() == "new"
+
+
+def test_output_of_the_process_stays_around_the_content(tmp_path: Path) -> None:
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from groundwork.files import atomic_write
+        print("before")
+        atomic_write(Path("/dev/stdout"), "new\\n")
+        print("after")
+        atomic_write(Path("/proc/thread-self/fd/1"), "last\\n")
+    """
+    path = tmp_path / "file"
+    with path.open("w") as file:
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
+    assert path.read_text() == "before\nnew\nafter\nlast\n"
+
+
+def test_an_open_file_of_another_process_gets_the_content_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("w") as file:
+        file.write("before\n")
+        file.flush()
+        program = f"""if True:
+            from pathlib import Path
+            from groundwork.files import atomic_write
+            atomic_write(Path("/proc/{os.getpid()}/fd/{file.fileno()}"), "new\\n")
+        """
+        subprocess.run([sys.executable, "-c", program], check=True)
+    assert path.read_text() == "before\nnew\n"
+
+
+@pytest.mark.parametrize("number", ["9999", "x"])
+def test_a_missing_open_file_is_an_error_of_the_system(number: str) -> None:
+    with pytest.raises(OSError, match=f"/fd/{number}"):
+        atomic_write(Path(f"/dev/fd/{number}"), "new")
 
 
 @pytest.mark.parametrize("through_a_link", [True, False])

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -65,16 +66,16 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a whole file, text as UTF-8; see :func:`atomic_path`.
 
     The function writes to a terminal, a pipe or a device directly, as these cannot be replaced. It
-    appends to an open file that ``path`` names by its number, such as ``/dev/stdout``.
+    writes to an open file that ``path`` names by its number, such as ``/dev/stdout``, behind what
+    this process has written to it; it appends to an open file of another process.
 
     Raises:
         OSError: the file cannot be written; the old content remains.
         UnicodeEncodeError: the text cannot be encoded as UTF-8; the old content remains.
     """
     data = content.encode() if isinstance(content, str) else content
-    if _is_open_file(path):
-        with path.open("ab") as file:
-            file.write(data)
+    if opened := _open_file(path):
+        _write_open(opened, data)
         return
     if path.exists() and not path.is_file():
         path.write_bytes(data)
@@ -83,16 +84,30 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         scratch.write_bytes(data)
 
 
-def _is_open_file(path: Path) -> bool:
-    """Return True if ``path``, or a link that it leads through, is in ``/proc/PID/fd``."""
+def _open_file(path: Path) -> Path | None:
+    """Return the file in ``/proc`` that ``path`` is or leads through by links; else None."""
     for _ in range(_MOST_LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
         if path.is_relative_to("/proc"):
-            return True
+            return path
         if not path.is_symlink():
-            return False
+            return None
         path = path.parent / path.readlink()
-    return False
+    return None
+
+
+def _write_open(path: Path, data: bytes) -> None:
+    """Write to an open file, which ``path`` names below ``/proc``."""
+    with naming(path):
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as in a process that was started without it
+                stream.flush()
+        in_process = path.is_relative_to(f"/proc/{os.getpid()}")
+        own = in_process and path.parent.name == "fd" and path.name.isdecimal()
+        # A file opened again has a position of its own: what this process writes later to the open
+        # file would overwrite the data.
+        with os.fdopen(os.dup(int(path.name)), "wb") if own else path.open("ab") as file:
+            file.write(data)
 
 
 def full_folder(*folders: Path) -> Path | None:
