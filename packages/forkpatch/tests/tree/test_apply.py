@@ -229,6 +229,20 @@ def test_work_done_in_the_tree_is_not_thrown_away_unasked(lab: ForkLab) -> None:
     assert edited.read_bytes() == CORE
 
 
+def test_a_shallow_fetch_and_settings_of_the_tree_outlast_it(lab: ForkLab) -> None:
+    for subject in ("older", "newer"):
+        lab.repo.commit({"README.md": subject.encode()}, subject)
+    lab.ok("apply")
+    source = f"file://{lab.repo.path}"
+    git(lab.tree, "fetch", "-q", "--depth=1", source, "HEAD:refs/heads/newer")
+    git(lab.tree, "config", "extensions.worktreeConfig", "true")
+    git(lab.tree, "config", "--worktree", "user.nickname", "kept")
+    lab.change("a.patch", {"python/calc/core.py": core(add="a")})
+    assert "applied" in lab.ok("apply").out
+    assert git(lab.tree, "log", "--format=%s", "newer") == "newer"
+    assert git(lab.tree, "config", "user.nickname") == "kept"
+
+
 def test_a_change_of_an_overlay_that_the_tree_has_too_is_no_work_to_lose(lab: ForkLab) -> None:
     lab.overlays.mkdir(parents=True)
     for name in ("changed.py", "deleted.py"):

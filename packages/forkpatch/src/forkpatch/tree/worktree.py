@@ -32,6 +32,8 @@ NAME_TRAILER = "Forkpatch-Name"
 _STAMP = "forkpatch.json"
 # Folders of a tree's repository that only the user fills: hooks, resolutions, linked worktrees.
 _KEPT = ("hooks", "rr-cache", "worktrees")
+# Settings, and the commits whose parents a shallow fetch left out.
+_KEPT_FILES = ("config", "config.worktree", "shallow")
 # Caches of Python, which writes them again when needed.
 _TRACE = re.compile(r"(?:^|/)(?:__pycache__|\.(?:pytest|mypy|ruff)_cache)/|\.pyc$")
 _EXCLUDES = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n"
@@ -171,7 +173,9 @@ def carry_over(old: Path, new: Path) -> None:
                 ignore=shutil.ignore_patterns("*.lock", "*.ipc"),  # of a git at work
                 dirs_exist_ok=True,
             )
-    shutil.copyfile(source / "config", target / "config")
+    for name in _KEPT_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
     before, after = Git(source), Git(target, new)
     listed = before.text("for-each-ref", "--format=%(objectname) %(refname)")
     pairs = (line.split(" ", 1) for line in listed.splitlines())
