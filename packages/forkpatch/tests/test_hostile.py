@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from forklab import FILES, FORMAT, ForkLab, git, make_wheel, message
 
+from forkpatch.cli.main import main
 from forkpatch.errors import UnsafePathError, UserError
 from forkpatch.model.settings import find_root
 from forkpatch.safety import check_path
@@ -351,6 +352,9 @@ def test_origin_cannot_name_a_file_outside_of_the_output(
         ("patches/calc/1.0/derived.json", "record"),
         ("patches/calc/1.0/series", "record"),
         (".work/checks.json", "check"),
+        (".work/calc-1.0.missing", "apply"),
+        (".work/rebase-calc-1.0-to-2.0.json", "status"),
+        ("VERSIONS.lock", "lock"),
     ],
 )
 def test_links_of_a_fork_change_no_file_elsewhere(
@@ -359,8 +363,84 @@ def test_links_of_a_fork_change_no_file_elsewhere(
     lab.change("turn.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
     mine = tmp_path / "mine"
     mine.write_text("turn.patch\n")
+    (lab.root / name).parent.mkdir(exist_ok=True)
     (lab.root / name).unlink(missing_ok=True)
     (lab.root / name).symlink_to(mine)
     done = lab.run(verb)
     assert done.code == 2 and f"{name} is a symbolic link" in done.err
     assert mine.read_text() == "turn.patch\n"
+
+
+def test_a_link_to_a_missing_lock_is_not_written_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fork, mine = tmp_path / "fork", tmp_path / "mine"
+    fork.mkdir()
+    (fork / "VERSIONS.lock").symlink_to(mine)
+    assert main(["--root", str(fork), "init", "https://example.org/calc"]) == 2
+    assert "VERSIONS.lock is a symbolic link" in capsys.readouterr().err
+    assert not mine.exists()
+
+
+def test_links_in_the_work_folder_that_no_verb_writes_are_allowed(
+    lab: ForkLab, tmp_path: Path
+) -> None:
+    lab.ok("apply")
+    (tmp_path / "notes").write_text("mine")
+    (lab.root / ".work/notes").symlink_to(tmp_path / "notes")
+    (lab.root / ".work/lost").symlink_to(tmp_path / "missing")
+    lab.ok("status")
+    lab.ok("apply")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/origin.json", "/files", "/files/series", "/files/notes", "/files/folder"],
+)
+def test_links_of_an_origin_bring_no_other_file_into_an_export(
+    lab: ForkLab, tmp_path: Path, name: str
+) -> None:
+    lab.change("turn.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    origin = lab.patches / "origin"
+    (origin / "files/folder").mkdir(parents=True)
+    for file in ("series", "notes", "folder/secret"):
+        (origin / "files" / file).write_text("turn.patch\n")
+    entry = {"file": "turn.patch", "name": "turn.patch", "diff": "", "head": ""}
+    index = {"format": "quilt", "list": "series", "patches": [entry]}
+    (origin / "origin.json").write_text(json.dumps(index))
+    linked = Path(f"{origin}{name}")
+    linked.rename(tmp_path / "mine")
+    linked.symlink_to(tmp_path / "mine")
+    output = str(tmp_path / "out/new")
+    done = lab.run("export", "calc", "--format", "quilt", "--output", output)
+    assert done.code == 2 and f"{linked} is a symbolic link" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_nested_origin_is_refused(lab: ForkLab, tmp_path: Path) -> None:
+    lab.change("turn.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    (lab.patches / "origin").mkdir()
+    (lab.patches / "origin/origin.json").write_text("[" * 100_000)
+    output = str(tmp_path / "out")
+    done = lab.run("export", "calc", "--format", "quilt", "--output", output)
+    assert done.code == 2 and "origin.json: RecursionError" in done.err
+    assert "restore it from git" in done.err
+
+
+def test_links_beside_a_series_stay_links(lab: ForkLab, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/secret").write_text("secret")
+    lab.change("turn.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    links = {"file": tmp_path / "mine/secret", "folder": tmp_path / "mine", "lost": tmp_path / "no"}
+    (lab.patches / "notes").mkdir()
+    for name, target in links.items():
+        (lab.patches / name).symlink_to(target)
+        (lab.patches / "notes" / name).symlink_to(target)
+    lab.ok("apply")
+    (lab.tree / "src/run.c").write_bytes(b"int run(void)\n{\n    return 2;\n}\n")
+    git(lab.tree, "commit", "-qa", "--amend", "--no-edit")
+    assert "turn.patch: changed" in lab.ok("export").out
+    for name, target in links.items():
+        assert (lab.patches / name).readlink() == target
+        assert (lab.patches / "notes" / name).readlink() == target

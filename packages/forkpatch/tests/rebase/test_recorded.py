@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 from forklab import CORE, ForkLab, core, git, message
@@ -84,6 +85,19 @@ def test_without_the_record_or_in_another_conflict_a_person_is_asked(branches: F
     git(branches.repo.path, "tag", "v3.0")
     branches.ok("lock", "--add", "calc=3.0")
     assert branches.run("rebase", "calc", "3.0").code == 1
+
+
+@pytest.mark.parametrize("name", ["0.postimage", "0.preimage", "resolution.json"])
+def test_a_linked_file_of_a_resolution_is_not_read(
+    branches: ForkLab, tmp_path: Path, name: str
+) -> None:
+    resolve(branches)
+    (path,) = (branches.patches.parent / "resolutions").glob(f"*/{name}")
+    path.rename(tmp_path / "mine")
+    path.symlink_to(tmp_path / "mine")
+    done = branches.run("rebase", "calc", "2.1", "--from", "1.0")
+    assert done.code == 1 and "resolved as recorded" not in done.out
+    assert f"is not used: {path} is a symbolic link, not a file" in done.err
 
 
 OLD, NEW = PATH, "python/calc/minus.py"

@@ -22,7 +22,7 @@ from forkpatch.foreign.sources import ForeignFormat
 from forkpatch.model.mailhead import parse_head
 from forkpatch.model.patchfile import split_patch
 from forkpatch.model.stored import typed_value
-from forkpatch.safety import check_path
+from forkpatch.safety import check_own, check_path
 
 ORIGIN = "origin"
 _INDEX = "origin.json"
@@ -77,31 +77,36 @@ def read_origin(folder: Path) -> Origin | None:
     """Return the origin of the series in ``folder``; None for a series without an origin.
 
     Raises:
-        UserError: the origin cannot be read.
+        UserError: the origin cannot be read, or has a symbolic link.
     """
     store = folder / ORIGIN
-    path = store / _INDEX
-    if not path.is_file():
+    path, files = store / _INDEX, store / _FILES
+    for place in (store, files):
+        if place.is_symlink():
+            raise UserError(
+                f"{place} is a symbolic link, not a folder", remedy="put a folder in its place"
+            )
+    if not check_own(path).is_file():
         return None
     try:
         raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
         list_name = str(raw["list"])
         entries = typed_value(tuple[OriginEntry, ...], raw["patches"])
-        for name in filter(None, (list_name, *(entry.file for entry in entries))):
+        data = {
+            kept.relative_to(files).as_posix(): check_own(kept).read_bytes()
+            for kept in sorted(files.rglob("*"))
+            if kept.is_symlink() or not kept.is_dir()
+        }
+        for name in filter(None, (list_name, *(entry.file for entry in entries), *data)):
             check_path(name, str(path))  # an export writes a file of that name
-        files = store / _FILES
         return Origin(
             format=ForeignFormat(raw["format"]),
             list_name=list_name,
-            list_data=(files / list_name).read_bytes() if list_name else b"",
+            list_data=data[list_name] if list_name else b"",
             entries=entries,
-            data={
-                kept.relative_to(files).as_posix(): kept.read_bytes()
-                for kept in sorted(files.rglob("*"))
-                if kept.is_file()
-            },
+            data=data,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path}: {error!r}",
             remedy=f"restore it from git; or remove {store}: then all patches are written again",
@@ -144,4 +149,4 @@ def hash_diff(data: bytes, name: str) -> str:
 def copy_origin(old: Path, new: Path) -> None:
     """Copy the origin of the series in ``old``, if it has one, to the folder ``new``."""
     if (old / ORIGIN).is_dir():
-        shutil.copytree(old / ORIGIN, new / ORIGIN)
+        shutil.copytree(old / ORIGIN, new / ORIGIN, symlinks=True)

@@ -17,7 +17,7 @@ import platformdirs
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import Git
-from forkpatch.safety import check_name, check_regular
+from forkpatch.safety import check_name, check_own, check_regular
 
 _LOCK = "VERSIONS.lock"
 #: Type of each key's value.
@@ -112,7 +112,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
         map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )
-    check_regular(settings.lock)
+    check_own(settings.lock)
     if not new and not settings.lock.exists():
         raise UserError(
             f"{root} is not a fork's root: it has no {settings.lock.name}",

@@ -33,7 +33,7 @@ from forkpatch.git.objects import (
     unmerged,
 )
 from forkpatch.model.stored import plain, read_stored
-from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
+from forkpatch.safety import FILE_MODES, TREE_MODES, check_own, check_path
 from forkpatch.symbols.outline import outline
 from groundwork.files import atomic_write, atomic_write_json
 
@@ -228,14 +228,20 @@ def _marked(git: Git, held: Stages) -> bytes | None:
 
 
 def _read(folder: Path) -> Resolution:
-    """Read a kept resolution; raise ValueError if its folder lacks a file or a mode is wrong."""
-    if not (folder / _FILE).is_file():
+    """Read a kept resolution.
+
+    Raises:
+        UserError: a file is a symbolic link or not a regular file, or its path leaves the tree.
+        ValueError: the folder lacks a file, or a mode is wrong.
+    """
+    if not check_own(folder / _FILE).is_file():
         raise ValueError(f"it has no {_FILE}")
     record = replace(read_stored(Resolution, folder / _FILE), folder=folder)
     for number, file in enumerate(record.files):
         check_path(file.path, str(folder / _FILE))
         if file.after not in ("", *TREE_MODES):
             raise ValueError(f"mode {file.after!r} of {file.path}")
-        if file.after and not (folder / f"{number}.postimage").is_file():
+        check_own(folder / f"{number}.preimage")
+        if file.after and not check_own(folder / f"{number}.postimage").is_file():
             raise ValueError(f"{number}.postimage is missing")
     return record

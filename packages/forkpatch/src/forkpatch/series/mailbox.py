@@ -294,7 +294,10 @@ def write_series(
             for path in folder.iterdir():
                 if path.name not in old:
                     target = scratch / path.name
-                    shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.copytree(path, target, symlinks=True)
+                    else:
+                        shutil.copy2(path, target, follow_symlinks=False)
         with naming(folder):
             for name, data in _files(folder, patches, record).items():
                 (scratch / name).write_bytes(data)

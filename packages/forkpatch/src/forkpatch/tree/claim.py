@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from fnmatch import fnmatchcase
 
 from forkpatch.errors import UserError
 from forkpatch.model.settings import Settings
@@ -20,6 +21,8 @@ from groundwork.files import atomic_write, remove_scratch
 from groundwork.locks import locked
 
 _LOCK = ".forkpatch.lock"
+# Files of the work folder that verbs write, by pattern; everything in rebase/*/ is also theirs.
+_WRITTEN = (".gitignore", _LOCK, "checks.json", "*.missing", "rebase-*.json")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -48,7 +51,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
     Raises:
         OSError: a verb that writes cannot lock the fork.
-        UserError: the work folder is a file, or has a link to a file.
+        UserError: the work folder is a file, or a file that a verb writes there is a link.
     """
     _check_links(settings)
     with ExitStack() as stack:
@@ -73,8 +76,13 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
 
 def _check_links(settings: Settings) -> None:
-    """Raise for a link to a file in the work folder: a write would change a file elsewhere."""
-    for path in (*settings.work.glob("*"), *settings.work.glob("rebase/*/*")):
+    """Raise for a link in place of a file that a verb writes: it would change a file elsewhere."""
+    top = [
+        path
+        for path in settings.work.glob("*")
+        if any(fnmatchcase(path.name, pattern) for pattern in _WRITTEN)
+    ]
+    for path in (*top, *settings.work.glob("rebase/*/*")):
         if path.is_symlink() and not path.is_dir():
             raise UserError(
                 f"{path} is a symbolic link: a verb would write to its target",
