@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "api/answer_parts.h"
 #include "api/tools.h"
 #include "grammar/validator.h"
+#include "text/answer_parts.h"
 
 namespace rvv_runner {
 

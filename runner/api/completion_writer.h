@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "api/answer_parts.h"
 #include "api/api_answer.h"
 #include "api/api_request.h"
+#include "text/answer_parts.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {

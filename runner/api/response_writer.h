@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "api/answer_parts.h"
 #include "api/api_answer.h"
 #include "api/api_request.h"
+#include "text/answer_parts.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {

@@ -20,11 +20,11 @@
 #include "input/read_file.h"
 #include "input/resident_bytes.h"
 #include "model/model.h"
+#include "program/answer_printer.h"
 #include "program/limits.h"
 #include "program/line_reader.h"
 #include "program/threads.h"
 #include "program/weights.h"
-#include "program/word_wrap.h"
 
 namespace rvv_runner {
 namespace {
@@ -179,20 +179,16 @@ class Conversation {
     Request request{prompt, sampling_, arguments_.stop, {}, {}, {}};
     if (request.stop.empty()) request.stop = tokenizer_.stop();
     request.sampling.max_tokens = arguments_.max_new ? std::min(arguments_.max_new, room) : room;
-    std::string answer;
-    WordWrap wrap(wraps_ ? LineReader::Columns() : 0);
-    request.on_piece = [&](const Piece& piece) {
-      answer += piece.text;
-      std::cout << wrap.Next(piece.text) << std::flush;
-    };
+    AnswerPrinter printer(tokenizer_.chat(), wraps_ ? LineReader::Columns() : 0);
+    request.on_piece = [&](const Piece& piece) { printer.Next(piece.text); };
     request.on_finish = [&](const Ended& ended) { last_ = ended; };
     LineReader::Interrupted();
     const uint64_t id = engine_->Submit(std::move(request));
     while (engine_->Step()) {
       if (LineReader::Interrupted()) engine_->Cancel(id);
     }
-    std::cout << wrap.Finish() << std::endl;
-    messages_.push_back({Message::Role::kAssistant, answer});
+    printer.Finish();
+    messages_.push_back({Message::Role::kAssistant, printer.text()});
     if (last_.finish == Finish::kError) throw RunError(last_.error);
     if (last_.finish == Finish::kCancelled) std::cerr << "(ended by Ctrl-C)\n";
     if (last_.finish != Finish::kLength) return;

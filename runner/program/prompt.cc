@@ -12,6 +12,7 @@
 #include "input/log.h"
 #include "input/read_file.h"
 #include "model/model.h"
+#include "program/answer_printer.h"
 #include "program/limits.h"
 #include "program/report.h"
 #include "program/threads.h"
@@ -76,6 +77,7 @@ int AnswerPrompt(Arguments arguments) {
   if (!arguments.tokenizer.empty()) tokenizer.emplace(ReadTokenizer(arguments.tokenizer));
   const Library library(arguments.library, arguments.check_vlen);
   arguments.raw |= library.encodes();
+  const bool chats = tokenizer && arguments.tokens.empty() && !arguments.raw;
   if (tokenizer) ReadPrompt(*tokenizer, &arguments);
   std::vector<PromptPicture> pictures = ReadPictures(library, &arguments);
   const Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
@@ -98,6 +100,7 @@ int AnswerPrompt(Arguments arguments) {
   std::vector<int32_t> tokens;
   std::vector<std::vector<int32_t>> beside(arguments.beside.size());
   std::vector<std::vector<float>> vectors(library.encodes() ? batch : 0);
+  AnswerPrinter printer(chats ? tokenizer->chat() : ChatTemplate(), 0);
   std::string text, failure;
   Ended ended;
   Request request{arguments.tokens, {}, arguments.stop, {}, {}, {}};
@@ -109,7 +112,7 @@ int AnswerPrompt(Arguments arguments) {
   request.on_piece = [&](const Piece& piece) {
     tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
     text += piece.text;
-    if (aloud) std::cout << piece.text << std::flush;
+    if (aloud) printer.Next(piece.text);
   };
   request.on_finish = [&](const Ended& end) {
     ended = end;
@@ -135,7 +138,7 @@ int AnswerPrompt(Arguments arguments) {
   }
   if (ended.finish == Finish::kError) failure = ended.error;
   if (!failure.empty()) throw RunError(failure);
-  if (aloud) std::cout << std::endl;
+  if (aloud) printer.Finish();
   logits.Close();
   if (roundings) roundings->Close();
   if (!aloud) {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "api/answer_check.h"
-#include "api/answer_parts.h"
 #include "api/api_error.h"
 #include "api/api_request.h"
 #include "api/completion_writer.h"
@@ -16,6 +15,7 @@
 #include "api/values.h"
 #include "engine/engine.h"
 #include "server/served.h"
+#include "text/answer_parts.h"
 
 namespace rvv_runner {
 

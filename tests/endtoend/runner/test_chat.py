@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support import text_probe, tiny_runner
 from support.tiny_runner import LONG
+from tokenizers import AddedToken
 
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
@@ -139,6 +140,34 @@ def test_commands(command: list[str], words: ChatTokenizer, params: Path, tmp_pa
     assert "/read needs a file" in done.stderr
     assert f"cannot write {tmp_path}/no/file" in done.stderr
     assert "/stats       show speed and memory" in done.stderr
+
+
+def test_thoughts_in_channels_are_told_apart(
+    host_runner: Path, params: Path, tmp_path: Path
+) -> None:
+    """As the templates of gpt-oss do, this one refuses markers of channels in earlier answers."""
+    answered = (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>a<|channel|>final<|message|>yes<|end|>"
+    )
+    template = (
+        "{% for m in messages %}{% if '<|channel|>' in m.content %}{{ raise_exception('channel') }}"
+        "{% endif %}" + TEMPLATE.removeprefix("{% for m in messages %}")
+    )
+    tokenizer = text_probe.tiny(LONG.vocab - 1).tokenizer
+    tokenizer.add_tokens([AddedToken(answered, normalized=False)])
+    table, saved = tmp_path / "tokenizer.bin", tmp_path / "saved.json"
+    table.write_bytes(pack(ChatTokenizer(tokenizer, {"chat_template": template})))
+    command = [str(host_runner), "--params", str(params), "--tokenizer", str(table)]
+    always = [*command, "--max-new", "2", "--logit-bias", f"{LONG.vocab - 1}:100"]
+    done = talk([*always, "--chat"], "hi", "why", f"/save {saved}")
+    assert done.stdout == "yesyes\n" * 2
+    assert done.stderr.count("<think>\nhm\n</think>\n") == 4
+    contents = [m["content"] for m in json.loads(saved.read_text())]
+    assert contents == ["hi", "yesyes", "why", "yesyes"]
+    once = talk([*always, "--prompt", "hi"])
+    assert once.stdout == "yesyes\n"
+    assert once.stderr.count("<think>\nhm\n</think>\n") == 2
+    assert talk([*always, "--raw", "--prompt", "hi"]).stdout == answered * 2 + "\n"
 
 
 def test_a_full_context_refuses_and_says_so(

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "api/answer_check.h"
-#include "api/answer_parts.h"
 #include "engine/sampling.h"
 #include "grammar/compiler.h"
 #include "input/read_file.h"
+#include "text/answer_parts.h"
 
 using namespace rvv_runner;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/answer_parts.h"
+#include "text/answer_parts.h"
 
 #include <algorithm>
 #include <utility>
