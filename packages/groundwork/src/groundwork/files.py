@@ -88,7 +88,7 @@ def _open_file(path: Path) -> Path | None:
     """Return the file in ``/proc`` that ``path`` is or leads through by links; else None."""
     for _ in range(_MOST_LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
-        if path.is_relative_to("/proc"):
+        if path.is_relative_to("/proc") and path.parent.name == "fd":
             return path
         if not path.is_symlink():
             return None
