@@ -67,6 +67,8 @@ struct CacheSizes {
   bool int8() const { return row_bytes == width + 4; }
   // Bytes of keys and values.
   int64_t bytes() const { return 2 * layers * heads * row_bytes; }
+  // Elements of the keys and values of one layer.
+  int64_t layer_elements() const { return 2 * heads * (int8() ? row_bytes : width); }
 };
 
 // The sizes that the metadata names; nullopt if it lacks one.

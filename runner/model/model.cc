@@ -42,7 +42,35 @@ ffi::Function Global(const std::string& name) {
   return *function;
 }
 
+// Indices of compiled functions have 32 bits: a longer tensor would be read at wrong places.
+void CheckIndices(const Library& library, const CacheLimits& limits) {
+  const int64_t tokens = Model::MostTokens(library, limits.sequences);
+  if (limits.tokens > tokens) {
+    throw InputError("a KV cache of " + std::to_string(limits.tokens) +
+                     " tokens needs indices of more than 32 bits; this model's cache has room for " +
+                     std::to_string(tokens) +
+                     " tokens of all sequences together: use a smaller --max-seq");
+  }
+  const int64_t floats = library.Limit("recurrent_floats", 0);
+  if (floats > 0 && Model::StateSlots(limits.sequences) > INT32_MAX / floats) {
+    const int64_t none = Model::StateSlots(0), each = Model::StateSlots(1) - none;
+    const int64_t most = std::max<int64_t>(0, INT32_MAX / floats - none) / each;
+    throw InputError("recurrent states of " + std::to_string(limits.sequences) +
+                     " sequences need indices of more than 32 bits; use --parallel " +
+                     std::to_string(most) + " or less");
+  }
+}
+
 }  // namespace
+
+int64_t Model::MostTokens(const Library& library, int64_t sequences) {
+  const auto sizes = CacheSizesOf(library);
+  if (!sizes || sizes->layer_elements() == 0) return INT64_MAX;
+  // The cache adds a page, and with a sliding window two of each sequence.
+  const int64_t added = library.Limit("sliding_window_size", 0) > 0 ? 1 + 2 * sequences : 1;
+  const int64_t pages = INT32_MAX / (sizes->layer_elements() * kPageTokens);
+  return std::max<int64_t>(0, pages - added) * kPageTokens;
+}
 
 Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLimits& limits,
              const Region& region)
@@ -64,6 +92,7 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
     pages_ = limits.tokens / kPageTokens;
     return;
   }
+  CheckIndices(library, limits);
   embed_ = library.Function("embed");
   prefill_ = library.Function("prefill");
   decode_ = library.Function("decode");

@@ -58,7 +58,11 @@ class Model {
   // Slots of recurrent states: each of `sequences` has its own and a checkpoint; one more is for the
   // checkpoint before guesses, and one for a kept sequence that another one is forked from.
   static int64_t StateSlots(int64_t sequences) { return 2 * sequences + 2; }
+  // The most tokens of a KV cache of `sequences`, in whole pages: indices of compiled functions have 32
+  // bits. INT64_MAX if the metadata lacks the sizes.
+  static int64_t MostTokens(const Library& library, int64_t sequences);
 
+  // Throws InputError if a tensor of the cache or of recurrent states would need longer indices.
   Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
         const Region& region);
 

@@ -243,14 +243,16 @@ int64_t PictureBytes(const std::optional<Preparation>& how, const EngineLimits& 
 }
 
 // Room for --parallel of the longest answers, or for as many tokens as fit into the memory: then an
-// answer may wait for the pages of others. Throws InputError if not even one answer fits.
+// answer may wait for the pages of others. Throws InputError if not even one answer fits into it.
 CacheLimits RoomInMemory(const Library& library, const EngineLimits& limits, int64_t memory) {
   CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
+  const int64_t one = Model::RoomFor(1, limits.tokens, limits.chunk).tokens;
+  // Model refuses a single answer that is beyond the indices.
+  room.tokens = std::clamp(Model::MostTokens(library, limits.sequences), one, room.tokens);
   const int64_t token = TokenBytes(library);
   if (memory == 0 || token == 0) return room;
   const int64_t states = StateBytes(library) * Model::StateSlots(limits.sequences);
   const int64_t most = std::max<int64_t>(0, memory - states) / token;
-  const int64_t one = Model::RoomFor(1, limits.tokens, limits.chunk).tokens;
   if (most < one) {
     throw InputError("not enough memory: the KV cache of one answer of " +
                      std::to_string(limits.tokens) + " tokens takes " + Mebibytes(one * token) +

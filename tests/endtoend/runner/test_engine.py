@@ -61,6 +61,18 @@ def test_as_many_threads_compute_as_asked_whatever_the_cores(probe: Path, params
     assert told["answers"][0]["tokens"] == alone(params, PROMPTS[0], 2)
 
 
+def test_a_cache_beyond_32_bit_indices_is_refused(probe: Path, params: Path) -> None:
+    page = 2 * CONFIG.kv_heads * CONFIG.head_dim * PAGE
+    # The cache adds a page.
+    most = ((2**31 - 1) // page - 1) * PAGE
+    plan = {"total": most + PAGE, "requests": []}
+    with tiny_runner.started_plan(probe, params, plan) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"a KV cache of {most + PAGE} tokens needs indices of more than 32 bits" in err
+    assert f"room for {most} tokens of all sequences together: use a smaller --max-seq" in err
+
+
 def test_four_at_once_answer_as_each_alone(probe: Path, params: Path) -> None:
     asked = [request(prompt, 3 * number) for number, prompt in enumerate(PROMPTS)]
     told = run_plan(probe, params, sequences=4, requests=asked)

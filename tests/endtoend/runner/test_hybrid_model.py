@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,25 @@ def test_a_prompt_is_read_in_chunks_of_any_size(
     (got,) = told["answers"]
     assert (got["finish"], len(got["tokens"])) == (LENGTH, 12), got["error"]
     hybrid.check(prompt, got["tokens"])
+
+
+def most_sequences(hybrid: AnsweringModel, sequences: int) -> int:
+    """The number of sequences that a refusal of this many names."""
+    plan = {**hybrid.sizes, "sequences": sequences, "total": CONTEXT, "requests": []}
+    where = {"library": hybrid.library}
+    with tiny_runner.started_plan(hybrid.probe, hybrid.params, plan, **where) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    told = f"recurrent states of {sequences} sequences need indices of more than 32 bits"
+    named = re.search(rf"{told}; use --parallel (\d+) or less", err)
+    assert named is not None, err
+    return int(named[1])
+
+
+def test_states_beyond_32_bit_indices_are_refused(hybrid: AnsweringModel) -> None:
+    most = most_sequences(hybrid, 2**29)
+    assert 64 < most < 2**29
+    assert most_sequences(hybrid, most + 1) == most
 
 
 def test_sequences_of_several_lengths_answer_at_once(hybrid: AnsweringModel) -> None:

@@ -72,8 +72,8 @@ class StoredMatrix(nn.Module):  # type: ignore[misc]
             rows = segment.rows if isinstance(self.rows, int) else self.rows
             for part in segment.parts:
                 shape = (*experts, rows, part.columns)
-                if experts and math.prod(shape) > LARGEST:
-                    raise ValueError(f"experts of {shape} elements are beyond 32-bit indices")
+                if math.prod((*experts, segment.rows, part.columns)) > LARGEST:
+                    raise ValueError(f"weights of {shape} elements are beyond 32-bit indices")
                 setattr(self, f"{part.name}_{i}", nn.Parameter(shape, DTYPES[part.item]))
 
     def parts(self) -> list[nn.Parameter]:
