@@ -130,6 +130,28 @@ def test_candidates_that_crash_lie_or_slow_a_call_are_thrown_out() -> None:
     assert tuner.best == {"q4_few_rows": 4}
 
 
+def test_a_search_of_one_kernel_keeps_the_values_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "KernelTuner", MadeUp)
+    folder = tmp_path / CORE
+
+    def tuned(kernel: str) -> dict[str, int]:
+        options = ["--core", CORE, "--model", "S", "--rows", "4", "--kernel", kernel]
+        assert main([*options, "--project", str(PROJECT), "--database", str(tmp_path)]) == 0
+        return find_values(folder, (256,))
+
+    replace(KEPT, values={"gemm_narrow_rows": 4}).write(folder)
+    assert tuned("gemm_q4_tiles") == {"gemm_narrow_rows": 4, "q4_few_rows": 4}
+    # Nothing is better here than the default of its parameter.
+    assert tuned("gemm_f32") == {"q4_few_rows": 4}
+    # A record of other kernels is replaced, even if nothing is gained.
+    replace(KEPT, sources="others").write(folder)
+    listed = core_values(core_list(CORE))
+    del listed["gemm_narrow_rows"]
+    assert tuned("gemm_f32") == listed != {}
+
+
 def test_wide_layers_are_counted_by_their_tiles() -> None:
     sizes = {case.sizes[1:] for case in cases_of(list(MODELS.values()), ["gemm_f32"], [1])}
     assert {(256, 688), (512 + 1376 % 64, 256), (512, 576), (512, 2816)} <= sizes
@@ -147,9 +169,12 @@ def test_a_value_that_is_better_is_found_and_kept(
     options = ["--core", CORE, "--model", "S", "--rows", "8", "--kernel", "gemm_f32"]
     own = ["--project", str(PROJECT), "--database", str(tmp_path), "--cache", str(default_cache())]
     assert main([*options, *own]) == 0
-    assert "gemm_narrow_rows = 8; kept in" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "gemm_narrow_rows = 8" in printed
+    assert f"; kept in {tmp_path / CORE}\n" in printed
     kept = json.loads((tmp_path / CORE / FILE).read_text(encoding="utf-8"))
     timed = [Timed(**{**case, "sizes": tuple(case["sizes"])}) for case in kept["cases"]]
     assert all(case.after < case.before for case in timed)
     assert "4 calls, 0 slower, 0 as before: 1." in table(timed)[-1]
-    assert find_values(tmp_path / CORE, (256,)) == {"gemm_narrow_rows": 8}
+    others = core_values(core_list(CORE))
+    assert find_values(tmp_path / CORE, (256,)) == {**others, "gemm_narrow_rows": 8}

@@ -20,8 +20,8 @@ import numpy as np
 from rich.console import Console
 
 from boardfarm.options import trees
-from crosslab.assemble.kernel_list import Parameter, read_parameters, with_values
-from crosslab.assemble.kernel_values import KernelValues, Timed, sources
+from crosslab.assemble.kernel_list import Parameter, core_values, read_parameters, with_values
+from crosslab.assemble.kernel_values import KernelValues, Timed, find_values, sources, told
 from crosslab.bench.kernel_bench import Case, build
 from crosslab.bench.options import MODEL_S
 from crosslab.cores.core import Core
@@ -237,18 +237,32 @@ def main(argv: Sequence[str]) -> int:
     for line in tuner.search():
         _console.print(line, markup=False, soft_wrap=True)
     timed = tuner.timed()
-    if tuner.best:
-        # Check all values together, on new input.
-        if wrong := tuner.difference(tuner.best, cases, secrets.randbits(62) + 1):
-            raise LabError(f"{tuner.best}: {wrong}; nothing was kept")
-        folder = (args.database or args.project / "out" / "tuned") / core.key
-        KernelValues(core.key, core.vlen, sources(), tuner.best, timed).write(folder)
-        kept = ", ".join(f"{name} = {value}" for name, value in tuner.best.items())
-        print(f"{core.key}: {kept}; kept in {folder}")
-    else:
-        print(f"{core.key}: today's values are the best")
+    # Check all values together, on new input.
+    if tuner.best and (wrong := tuner.difference(tuner.best, cases, secrets.randbits(62) + 1)):
+        raise LabError(f"{tuner.best}: {wrong}; nothing was kept")
+    folder = (args.database or args.project / "out" / "tuned") / core.key
+    values = {**_others(folder, core, kernels), **tuner.best}
+    KernelValues(core.key, core.vlen, sources(), values, timed).write(folder)
+    print(f"{core.key}: {told(values)}; kept in {folder}")
     print("\n".join(table(timed)))
     return 0
+
+
+def _others(folder: Path, core: Core, kernels: Sequence[str]) -> dict[str, int]:
+    """Return the values of parameters that a search of these kernels leaves as they are.
+
+    They are those of the record in the folder, or the core's in the kernel list if the record is
+    missing, damaged or of other kernels.
+
+    Raises:
+        UserError: the kernel list is malformed.
+    """
+    try:
+        values = find_values(folder, [core.vlen], [core])
+    except UserError:
+        values = core_values([core])
+    tried = {p.name for p in read_parameters().values() if set(p.kernels) & set(kernels)}
+    return {name: value for name, value in values.items() if name not in tried}
 
 
 def _kernels(names: Sequence[str] | None) -> list[str]:
