@@ -10,6 +10,7 @@ from pathlib import Path
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
 from crosslab.run.measurement import read_measurement
+from groundwork.hashing import digest
 
 INSTRUCTIONS = "instructions"
 
@@ -26,8 +27,14 @@ class Meter:
 
     @property
     def unit(self) -> str:
-        """The unit of the cost: the core's serial cycles, or instructions."""
-        return f"cycles of {self.core.name}" if self.core else INSTRUCTIONS
+        """The unit of the cost: the core's serial cycles by a table of this digest, or instructions.
+
+        Costs by different tables of a core cannot be compared.
+        """
+        if self.core is None:
+            return INSTRUCTIONS
+        table = digest(repr((self.core.cycles, self.core.assumptions)))
+        return f"cycles of {self.core.name} (table {table})"
 
     @property
     def database(self) -> str:

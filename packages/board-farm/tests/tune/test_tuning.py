@@ -22,8 +22,9 @@ from tvm import te
 from tvm.s_tir.meta_schedule.builder import BuilderInput, LocalBuilder
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
+from boardfarm.meter import Meter
 from boardfarm.tune.cli import main, read_functions, table, zoo_recipe
-from boardfarm.tune.database import keep, open_database
+from boardfarm.tune.database import claim, keep, open_database
 from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, TrialAttempt, Trials
 from boardfarm.tune.search import Tuned, untuned_answer
 from boardfarm.tune.trial import (
@@ -222,6 +223,29 @@ def test_a_full_disk_keeps_the_records_from_before(
     assert len(again) == 2
     assert again.has_workload(_module(8)) and again.has_workload(_module(16))
     assert not again.has_workload(_module(32))
+
+
+def test_a_database_has_records_of_one_unit(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    claim(kept, "nanoseconds")
+    # Nothing is kept yet.
+    claim(kept, "cycles")
+    keep(kept, _record(tmp_path / "a", 8))
+    claim(kept, "cycles")
+    why = "holds schedules measured in cycles, these boards measure nanoseconds"
+    with pytest.raises(UserError, match=why) as refused:
+        claim(kept, "nanoseconds")
+    assert refused.value.remedy == "give another --database"
+    (kept / "measure.txt").unlink()
+    with pytest.raises(UserError, match="measured in an unknown unit"):
+        claim(kept, "cycles")
+
+
+def test_a_changed_table_of_costs_is_another_unit() -> None:
+    core = core_option("spacemit-x60")
+    changed = replace(core, cycles={**core.cycles, "vadd.vv": {"e32m1": 9.0}})
+    assert Meter(core).unit == Meter(core_option("spacemit-x60")).unit
+    assert Meter(core).unit != Meter(changed).unit
 
 
 def test_functions_have_static_shapes(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tvm import tirx
 
 from boardfarm.options import trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
+from boardfarm.tune.database import claim
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
 from boardfarm.tune.watch import watched
 from crosslab.assemble.recipe import Recipe
@@ -69,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
     """Tune each function, and write the report after each; return 0.
 
     Raises:
-        UserError: an option is wrong, no farm is up, or the file has no tunable function.
+        UserError: an option is wrong, no farm is up, the file has no tunable function, or the
+            database has records of another unit.
         LabError: a function does not run, or a record cannot be written.
     """
     args = parser().parse_args(argv)
@@ -101,6 +103,7 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("tvm").setLevel(logging.WARNING)
     out = args.project.resolve() / "out"
     kept = (args.database or out / "tuned") / core
+    claim(kept, measure)
     report = args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     done, refused, start = list[Tuned](), list[str](), time.monotonic()

@@ -11,13 +11,33 @@ from typing import Any
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from crosslab.compile.schedules import RECORDS, WORKLOADS
-from crosslab.errors import LabError
+from crosslab.errors import LabError, UserError
+from groundwork.files import atomic_write
+
+# Unit of the records' costs, which only costs of the same unit can be compared with.
+MEASURE = "measure.txt"
 
 
 def open_database(folder: Path) -> Any:
     """Open the database in a folder; create it if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return JSONDatabase(work_dir=str(folder))
+
+
+def claim(folder: Path, measure: str) -> None:
+    """Note the unit of the records that will be kept in a folder, beside them.
+
+    Raises:
+        UserError: the folder has records that were measured in another unit.
+    """
+    file = folder / MEASURE
+    known = file.read_text(encoding="utf-8").strip() if file.is_file() else "an unknown unit"
+    if (folder / RECORDS).is_file() and known != measure:
+        raise UserError(
+            f"{folder} holds schedules measured in {known}, these boards measure {measure}",
+            remedy="give another --database",
+        )
+    atomic_write(file, f"{measure}\n")
 
 
 def keep(folder: Path, record: Any) -> None:
