@@ -160,6 +160,18 @@ def test_outputs_may_differ_by_rounding_alone() -> None:
         compare((right[0], np.array([3, 5], np.int32)), right)
 
 
+def test_packed_weights_have_random_bits_and_indices_are_small() -> None:
+    dtypes = ("uint32", "uint8", "uint16", "int32", "int64")
+    question = TrialQuestion(Address("127.0.0.1", 1), "k", ((4096,),) * len(dtypes), dtypes)
+    words, octets, *others = question.inputs(0)
+    assert (words.dtype, octets.dtype) == (np.uint32, np.uint8)
+    for packed, bits in ((words, 32), (octets, 8)):
+        ones = [np.mean(packed >> np.array(bit, packed.dtype) & 1) for bit in range(bits)]
+        assert min(ones) > 0.4 and max(ones) < 0.6
+    for small in others:
+        assert set(small.tolist()) == {0, 1}
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_masked_outputs_hide_no_error_beside_them(dtype: type[np.floating]) -> None:
     mask = np.finfo(dtype).min

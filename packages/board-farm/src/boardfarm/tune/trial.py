@@ -20,6 +20,9 @@ FUNCTION = "main"
 # Relative to the largest output: sums in another order differ by less, wrong sums by more.
 TOLERANCE = 1e-4
 NO_BOARD = "no board answered"
+# Words of packed weights: every bit matters. Indices are signed; uint16 has bits of halves, of which
+# some are no numbers.
+PACKED = ("uint8", "uint32")
 # The board has ended a failed session that took this share of its time limit.
 HUNG = 0.9
 
@@ -79,6 +82,8 @@ class TrialAnswer:
 def _draw(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
     if dtype.startswith(("float", "bfloat")):
         return random.uniform(-1, 1, shape).astype(dtype)
+    if dtype in PACKED:
+        return random.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
     # Small indices, valid for the axes of the function's arguments.
     return random.integers(0, 2, shape).astype(dtype)
 
