@@ -33,7 +33,7 @@ from boardfarm.processes import (
     start_tracker,
     state_file,
 )
-from boardfarm.protocol import check_key
+from boardfarm.protocol import check_name
 from crosslab.address import Address, check_address
 from crosslab.assemble.recipe_options import ONE_VLEN, vlens_of
 from crosslab.cores.core import Core
@@ -166,7 +166,7 @@ def _board(args: argparse.Namespace) -> int:
 
 
 def _key(args: argparse.Namespace, vlen: int) -> str:
-    return check_key(str(args.key or f"rvv{vlen}"))
+    return check_name(str(args.key or f"rvv{vlen}"))
 
 
 def _tree(args: argparse.Namespace) -> Path:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from boardfarm.protocol import summary
+from boardfarm.protocol import is_name, summary
 from crosslab.address import Address
 from crosslab.assemble.recipe_options import DEFAULT_VLEN
 from crosslab.errors import LabError
@@ -238,6 +238,11 @@ class JoinedBoard(NamedTuple):
     measure: str
     core: str
 
+    @property
+    def named(self) -> bool:
+        """True if the board says its unit, and a database whose name may be a folder's."""
+        return bool(self.measure) and self.measure.isprintable() and is_name(self.core)
+
 
 def joined_boards(address: Address, key: str) -> list[JoinedBoard]:
     """Return the boards that have joined under a key; [] if no tracker answers."""
@@ -246,7 +251,9 @@ def joined_boards(address: Address, key: str) -> list[JoinedBoard]:
     except (OSError, KeyError):
         return []
     boards = [entry for entry in known if entry.get("key") == f"server:{key}"]
-    return [JoinedBoard(str(entry.get("measure")), str(entry.get("core"))) for entry in boards]
+    return [
+        JoinedBoard(str(entry.get("measure", "")), str(entry.get("core", ""))) for entry in boards
+    ]
 
 
 def free_port() -> int:

@@ -7,6 +7,7 @@ Source: upstream's ``tvm/rpc/tracker.py`` and ``server.py``. This module needs P
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import struct
@@ -35,15 +36,31 @@ class TrackerCode(IntEnum):
     GET_PENDING_MATCHKEYS = 7
 
 
-def check_key(key: str) -> str:
-    """Return a key of boards after a check.
+# Keys are parts of the tracker's messages, and names of folders of databases.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_name(text: str) -> bool:
+    """Return True if a text can be a key of boards and the name of a database."""
+    return NAME.fullmatch(text) is not None
+
+
+def check_name(name: str, option: str = "--key") -> str:
+    """Return a key of boards, or the name of a database, after a check.
+
+    Args:
+        name: value of the option.
+        option: named by the error.
 
     Raises:
-        UserError: the tracker cannot use this key.
+        UserError: the tracker cannot use this key, or no folder may have this name.
     """
-    if not key.isprintable() or not key or any(c in key for c in ": \t"):
-        raise UserError(f"--key {key!r}", remedy="use letters, digits, dots and dashes")
-    return key
+    if not is_name(name):
+        raise UserError(
+            f"{option} {name!r}",
+            remedy="use letters, digits, dots, dashes and underscores; begin with a letter or digit",
+        )
+    return name
 
 
 class TrackerConnection:

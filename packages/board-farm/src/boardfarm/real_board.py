@@ -17,7 +17,7 @@ from pathlib import Path
 
 from boardfarm.agent import Agent
 from boardfarm.board_session import BoardSession
-from boardfarm.protocol import check_key
+from boardfarm.protocol import check_name
 from crosslab.address import Address, check_address
 from crosslab.errors import LabError, UserError
 from groundwork.errors import exit_code_of
@@ -46,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
     program = Path(__file__).parents[2] / "board"
     add("--program", type=Path, default=program, help=argparse.SUPPRESS)
     args = options.parse_args(argv)
-    tracker, key = Address.parse(args.tracker), check_key(args.key)
+    tracker, key = Address.parse(args.tracker), check_name(args.key)
+    core = check_name(args.core, "--core") if args.core else key
     if warning := check_address(tracker, force=args.force):
         print(f"warning: {warning}", flush=True)
     emulator = shlex.split(os.environ.get(EMULATOR, ""))
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     # The board's end also ends its running session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     unit = EVENTS[args.measure]
-    agent = Agent(tracker, key, board.session, unit, args.core or key, port=args.port, say=_say)
+    agent = Agent(tracker, key, board.session, unit, core, port=args.port, say=_say)
     try:
         agent.serve()
     except KeyboardInterrupt:

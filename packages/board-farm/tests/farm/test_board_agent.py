@@ -67,6 +67,8 @@ def test_the_tarball_needs_pythons_own_library_alone_and_is_the_same_again(tmp_p
     [
         (["203.0.113.1:9190", "--key", KEY], "not on this machine's loopback"),
         (["127.0.0.1:9190", "--key", "a b"], "--key 'a b'"),
+        (["127.0.0.1:9190", "--key", "../x"], "--key '../x'"),
+        (["127.0.0.1:9190", "--key", KEY, "--core", "../../x"], "--core '../../x'"),
         (["nowhere", "--key", KEY], "is not HOST:PORT"),
         (["127.0.0.1:9190"], "--key"),
     ],

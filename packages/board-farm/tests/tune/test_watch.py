@@ -57,3 +57,25 @@ def test_the_core_of_the_boards_is_accepted_and_another_refused(
         cli.main([*words, "--core", "spacemit-x100"])
     with pytest.raises(UserError, match="--vlen 512: the boards have vector registers of 256 bits"):
         cli.main([*words, "--vlen", "512"])
+
+
+@pytest.mark.parametrize(
+    "board",
+    [
+        JoinedBoard("cycles", "../../x"),
+        JoinedBoard("cycles", "/x"),
+        JoinedBoard("cycles", ""),
+        JoinedBoard("", "x60"),
+        JoinedBoard("cycles\n", "x60"),
+    ],
+)
+def test_a_board_whose_database_cannot_be_a_folder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, board: JoinedBoard
+) -> None:
+    state = FarmState(Address("127.0.0.1", 1), "rvv256", "cycles", 256, None, ())
+    monkeypatch.setattr(cli, "_use_tree", lambda *_: None)
+    monkeypatch.setattr(cli.FarmState, "read", lambda _: state)
+    monkeypatch.setattr(cli, "joined_boards", lambda *_: [JoinedBoard("cycles", "x60"), board])
+    with pytest.raises(UserError, match="cannot name a folder") as refused:
+        cli.main([str(tmp_path / "none.py"), "--tvm-tree", str(tmp_path)])
+    assert repr(board.core) in refused.value.what

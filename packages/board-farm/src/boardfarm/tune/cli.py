@@ -133,13 +133,20 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
     """Return the number of joined boards, and their unit and database.
 
     Raises:
-        UserError: no board has joined, or boards measure different things.
+        UserError: no board has joined, boards measure different things, or a board has no unit or
+            a database whose name cannot be a folder's.
     """
     joined = joined_boards(farm.tracker, farm.key)
     if not joined:
         raise UserError(
             f"no board has joined {farm.tracker} as {farm.key}",
             remedy="nox -s farm -- status says what runs; on a board: join.sh of farm -- pack",
+        )
+    if unfit := [board for board in joined if not board.named]:
+        raise UserError(
+            f"a board that joined as {farm.key} measures {unfit[0].measure!r} for the database "
+            f"{unfit[0].core!r}: the unit is missing, or the database cannot name a folder",
+            remedy="end that board, and join it again with join.sh of farm -- pack, which checks names",
         )
     if others := sorted({board for board in joined if board != joined[0]}):
         units = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
