@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import signal
 import sys
 from collections import Counter
@@ -22,6 +23,7 @@ from boardfarm.emulated import EmulatedBoard
 from boardfarm.meter import Meter
 from boardfarm.options import trees
 from boardfarm.processes import (
+    FarmProcess,
     FarmState,
     SchedulerState,
     answers,
@@ -203,8 +205,9 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     options += ["--cache", str(args.cache), *(["--core", core.key] if core else [])]
     options += ["--force"] * args.force
     while len(boards) < wanted:
-        port = args.board_port + len(boards) if args.board_port else 0
-        log = file.with_name(f"board-{len(boards)}.log")
+        number = free_number(boards)
+        port = args.board_port + number if args.board_port else 0
+        log = file.with_name(board_log(number))
         boards.append(start_process("crosslab", [*options, "--board-port", str(port)], log))
         # Write at once, so that `down` finds the board even after a failure.
         replace(state, boards=tuple(boards)).write(file)
@@ -215,6 +218,17 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     if joined is None:
         await_boards(state, len(state.boards))
     return _status(args, file)
+
+
+def board_log(number: int) -> str:
+    """Return the name of the log of a board with this number, which is added to --board-port."""
+    return f"board-{number}.log"
+
+
+def free_number(boards: Sequence[FarmProcess]) -> int:
+    """Return the smallest number that none of these boards has: the others may have ended."""
+    logs = {Path(board.log).name for board in boards}
+    return next(number for number in itertools.count() if board_log(number) not in logs)
 
 
 def _pack(args: argparse.Namespace, _file: Path) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from boardfarm.cli import main, same_farm
+from boardfarm.cli import free_number, main, same_farm
 from boardfarm.processes import FarmProcess, FarmState, start_of
 from crosslab.address import Address
 from crosslab.errors import UserError
@@ -74,3 +74,8 @@ def test_a_state_of_an_older_version_is_read(tmp_path: Path) -> None:
 def test_a_port_is_for_a_new_tracker() -> None:
     with pytest.raises(UserError, match="--port 9 is for a new tracker"):
         main(["up", "--join", "127.0.0.1:1", "--port", "9"])
+
+
+def test_a_board_that_ended_is_replaced_on_its_own_port_and_log() -> None:
+    zero, one, two = (replace(RUNNING, log=f"/farm/board-{n}.log") for n in range(3))
+    assert [free_number(boards) for boards in ([], [zero], [one], [two, zero])] == [0, 1, 0, 1]
