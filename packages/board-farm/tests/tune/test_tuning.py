@@ -23,11 +23,13 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput, LocalBuilder
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from boardfarm.meter import Meter
+from boardfarm.processes import JoinedBoard
 from boardfarm.tune.cli import main, read_functions, table, zoo_recipe
 from boardfarm.tune.database import claim, keep, open_database
 from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, TrialAttempt, Trials
 from boardfarm.tune.search import Tuned, untuned_answer
 from boardfarm.tune.trial import (
+    NO_BOARD,
     SessionLostError,
     TrialAnswer,
     TrialQuestion,
@@ -43,6 +45,18 @@ from crosslab.models.config import read_table
 from crosslab.models.families import chosen
 
 
+# No tracker answers there.
+QUESTION = TrialQuestion(Address("127.0.0.1", 1), "k", (), ())
+
+
+@pytest.fixture
+def boards(monkeypatch: pytest.MonkeyPatch) -> list[JoinedBoard]:
+    """The boards that have joined: one, unless a test removes it."""
+    joined = [JoinedBoard("cycles", "x60")]
+    monkeypatch.setattr("boardfarm.tune.runner.joined_boards", lambda *_: joined)
+    return joined
+
+
 def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Trials]:
     left, trials = list(outcomes), Trials()
 
@@ -55,7 +69,7 @@ def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Tria
             future.set_result(found)
         return future
 
-    return TrialAttempt(submit, "candidate.so", trials), trials
+    return TrialAttempt(submit, QUESTION, "candidate.so", trials), trials
 
 
 @pytest.mark.parametrize("words", [[], ["functions.py", "--model", "smollm2-135m"]])
@@ -84,6 +98,7 @@ def test_a_family_of_the_zoo_is_compiled_by_its_config_for_the_core(tmp_path: Pa
     assert "--mirror mlc-llm=" in refused.value.remedy
 
 
+@pytest.mark.usefixtures("boards")
 def test_a_lost_session_loses_no_trial() -> None:
     attempt, trials = _attempt((0, "lost: reset by peer"), TimeoutError(), (7, ""))
     assert attempt.result() == (7, "")
@@ -107,19 +122,40 @@ def test_the_untuned_function_outlives_a_killed_board(monkeypatch: pytest.Monkey
         return TrialAnswer({}, 7)
 
     monkeypatch.setattr("boardfarm.tune.search.answer_of", answer)
-    question = TrialQuestion(Address("127.0.0.1", 1), "k", (), ())
-    assert untuned_answer(question, Path("untuned.so")).cost == 7
+    assert untuned_answer(QUESTION, Path("untuned.so")).cost == 7
     ends += [SessionLostError("reset by peer")] * ATTEMPTS
     with pytest.raises(LabError, match=f"crashed {ATTEMPTS} boards: reset by peer"):
-        untuned_answer(question, Path("untuned.so"))
+        untuned_answer(QUESTION, Path("untuned.so"))
+    # It waits while there is no board.
+    ends += [SessionLostError(f"{NO_BOARD}: refused")] * (2 * ATTEMPTS)
+    assert untuned_answer(QUESTION, Path("untuned.so")).cost == 7
 
 
-def test_a_tracker_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_waits_while_there_is_no_board(boards: list[JoinedBoard]) -> None:
+    none = [(0, f"lost: {NO_BOARD}: refused"), TimeoutError()] * ATTEMPTS
+    boards.clear()
+    attempt, trials = _attempt(*none, (0, "lost: reset by peer"), (7, ""))
+    assert attempt.result() == (7, "")
+    assert (trials.measured, trials.rejected) == (1, [])
+
+
+@pytest.mark.usefixtures("boards")
+def test_a_trial_that_has_ended_is_not_started_again() -> None:
+    attempt, trials = _attempt(*[TimeoutError()] * ATTEMPTS)
+    while not attempt.done():
+        pass
+    assert attempt.done()
+    assert attempt.result()[1] == f"was not measured in {ATTEMPTS} attempts: {NO_BOARD}"
+    assert trials.repeated == ATTEMPTS - 1
+
+
+@pytest.mark.usefixtures("boards")
+def test_boards_that_do_not_answer_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise ConnectionRefusedError("Connection refused")  # TVM's client tries for a minute first
 
     monkeypatch.setattr("boardfarm.tune.trial.rpc.connect_tracker", refused)
-    question, library = TrialQuestion(Address("127.0.0.1", 1), "k", (), ()), "untuned.so"
+    question, library = QUESTION, "untuned.so"
     why = f"was not measured in {ATTEMPTS} attempts: no board answered: Connection refused"
     with pytest.raises(LabError, match=why):
         untuned_answer(question, Path(library))

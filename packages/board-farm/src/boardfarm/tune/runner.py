@@ -13,9 +13,11 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerResult
 from tvm.s_tir.meta_schedule.runner.runner import PyRunnerFuture
 from tvm.support.popen_pool import PopenPoolExecutor
 
+from boardfarm.processes import joined_boards
 from boardfarm.tune.trial import NO_BOARD, Arrays, TrialQuestion, trial
 
-# A candidate that loses this many sessions, each on the next free board, is faulty.
+# A candidate that loses this many sessions, each on the next free board, is faulty. While no board
+# has joined, it loses none.
 ATTEMPTS = 3
 LOST = "lost: "
 
@@ -35,6 +37,12 @@ class Trials:
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
+def is_attempt(question: TrialQuestion, reason: str) -> bool:
+    """Return False if a session was lost because no board has joined: then the search waits."""
+    waits = reason.removeprefix(LOST).startswith(NO_BOARD)
+    return not waits or bool(joined_boards(question.tracker, question.key))
+
+
 def failure(reason: str) -> str:
     """Return the message for a library whose ATTEMPTS sessions were lost for a reason."""
     if reason.startswith(NO_BOARD):
@@ -45,20 +53,27 @@ def failure(reason: str) -> str:
 class TrialAttempt:
     """A trial of a candidate, which is repeated if its session is lost."""
 
-    def __init__(self, submit: Callable[[], Any], library: str, trials: Trials) -> None:
-        self._submit, self._library, self._trials = submit, library, trials
+    def __init__(
+        self, submit: Callable[[], Any], question: TrialQuestion, library: str, trials: Trials
+    ) -> None:
+        self._submit, self._question, self._library = submit, question, library
+        self._trials = trials
         self._left, self._future = ATTEMPTS, submit()
 
     def done(self) -> bool:
         """Return True if the trial has ended; else, if its session was lost, start it again."""
         if not self._future.done():
             return False
-        if self._outcome()[1].startswith(LOST) and self._left > 1:
+        reason = self._outcome()[1]
+        if not reason.startswith(LOST):
+            return True
+        if is_attempt(self._question, reason):
+            if self._left == 1:
+                return True
             self._left -= 1
-            self._trials.repeated += 1
-            self._future = self._submit()
-            return False
-        return True
+        self._trials.repeated += 1
+        self._future = self._submit()
+        return False
 
     def result(self) -> tuple[int, str]:
         """Wait for the trial; return the cost and "", or 0 and the reason of the rejection."""
@@ -150,6 +165,7 @@ class FarmRunner(PyRunner):  # type: ignore[misc]
         """Start to measure a library, and return the trial."""
         return TrialAttempt(
             lambda: self.pool.submit(trial, self.question, library, self.untuned),
+            self.question,
             library,
             self.trials,
         )

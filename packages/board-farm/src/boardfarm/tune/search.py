@@ -25,6 +25,7 @@ from boardfarm.tune.runner import (
     TrialAttempt,
     Trials,
     failure,
+    is_attempt,
 )
 from boardfarm.tune.space import design_space
 from boardfarm.tune.trial import (
@@ -200,13 +201,14 @@ def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
     Raises:
         LabError: the function hangs, or ATTEMPTS sessions are lost.
     """
-    lost = ""
+    lost, left = "", ATTEMPTS
     # Repeat lost sessions, as for a candidate: a killed board is not the function's fault.
-    for _ in range(ATTEMPTS):
+    while left:
         try:
             return answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
         except SessionLostError as error:
             lost = str(error)
+            left -= is_attempt(question, lost)
         except SessionHungError as error:
             raise LabError(f"the untuned function does not run: {error}") from error
     raise LabError(
