@@ -46,10 +46,10 @@ ffi::Function Global(const std::string& name) {
 void CheckIndices(const Library& library, const CacheLimits& limits) {
   const int64_t tokens = Model::MostTokens(library, limits.sequences);
   if (limits.tokens > tokens) {
-    throw InputError("a KV cache of " + std::to_string(limits.tokens) +
-                     " tokens needs indices of more than 32 bits; this model's cache has room for " +
-                     std::to_string(tokens) +
-                     " tokens of all sequences together: use a smaller --max-seq");
+    throw InputError(
+        "a KV cache of " + std::to_string(limits.tokens) +
+        " tokens needs indices of more than 32 bits; this model's cache has room for " +
+        std::to_string(tokens) + " tokens of all sequences together: use a smaller --max-seq");
   }
   const int64_t floats = library.Limit("recurrent_floats", 0);
   if (floats > 0 && Model::StateSlots(limits.sequences) > INT32_MAX / floats) {

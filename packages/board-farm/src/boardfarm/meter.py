@@ -27,7 +27,7 @@ class Meter:
 
     @property
     def unit(self) -> str:
-        """The unit of the cost: the core's serial cycles by a table of this digest, or instructions.
+        """The unit of the cost: instructions, or serial cycles by a table with this digest.
 
         Costs by different tables of a core cannot be compared.
         """

@@ -58,7 +58,7 @@ def check_name(name: str, option: str = "--key") -> str:
     if not is_name(name):
         raise UserError(
             f"{option} {name!r}",
-            remedy="use letters, digits, dots, dashes and underscores; begin with a letter or digit",
+            remedy="begin with a letter or digit; use these, dots, dashes and underscores",
         )
     return name
 

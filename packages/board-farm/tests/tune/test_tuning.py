@@ -44,7 +44,6 @@ from crosslab.errors import LabError, UserError
 from crosslab.models.config import read_table
 from crosslab.models.families import chosen
 
-
 # No tracker answers there.
 QUESTION = TrialQuestion(Address("127.0.0.1", 1), "k", (), ())
 

@@ -146,7 +146,7 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
         raise UserError(
             f"a board that joined as {farm.key} measures {unfit[0].measure!r} for the database "
             f"{unfit[0].core!r}: the unit is missing, or the database cannot name a folder",
-            remedy="end that board, and join it again with join.sh of farm -- pack, which checks names",
+            remedy="end that board; the join.sh of nox -s farm -- pack checks its names",
         )
     if others := sorted({board for board in joined if board != joined[0]}):
         units = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]

@@ -20,8 +20,8 @@ FUNCTION = "main"
 # Relative to the largest output: sums in another order differ by less, wrong sums by more.
 TOLERANCE = 1e-4
 NO_BOARD = "no board answered"
-# Words of packed weights: every bit matters. Indices are signed; uint16 has bits of halves, of which
-# some are no numbers.
+# Words of packed weights: every bit matters. Indices are signed; uint16 has bits of halves, and
+# some halves are not numbers.
 PACKED = ("uint8", "uint32")
 # The board has ended a failed session that took this share of its time limit.
 HUNG = 0.9
