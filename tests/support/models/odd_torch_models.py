@@ -154,6 +154,17 @@ def places_on_several_axes() -> Made:
     )
 
 
+def places_on_two_axes() -> Made:
+    """The same indices on axes of different sizes, then on another axis, and of themselves."""
+
+    def read(x: Tensor, i: Tensor) -> Any:
+        copy = x.clone()
+        copy[i, i] = 1.0
+        return x[i, i], x[:, i], i[i], torch.take(i, i), copy, x[None].expand(3, 3, 6)[i, :, i]
+
+    return _made(read, torch.randn(3, 6), torch.tensor([0, 2, -1]))
+
+
 def bags_of_rows() -> Made:
     """Bags of different sizes, one of them empty, and a row that counts for none."""
     rows, begins = torch.tensor([3, 0, 3, 1, 1]), torch.tensor([0, 2, 2])

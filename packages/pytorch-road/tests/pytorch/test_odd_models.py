@@ -100,6 +100,7 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
         "largest_of_axes",
         "places_from_the_end",
         "places_on_several_axes",
+        "places_on_two_axes",
         "bags_of_rows",
         "bags_at_a_step",
         "triangles",

@@ -7,6 +7,7 @@ Without a check, TVM's code reads and writes beyond a tensor if torch would refu
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,32 +20,35 @@ from torchroad.conversion.dtypes import dtype_of
 from torchroad.conversion.sizes import shape_of, size_at
 from torchroad.conversion.verified import verified
 
-Indices = Iterator[tuple[Any, Any]]
+# The node of indices, the key in the importer's table of what replaces them, the size of their axis.
+Indices = Iterator[tuple[Any, Any, Any]]
 
 
 def _along(node: Any, importer: Any) -> Indices:
-    """Yield the node of indices along an axis of the first argument, and the axis's size."""
-    yield node.args[2], importer.env[node.args[0]].ty.shape[node.args[1]]
+    """Yield the indices along an axis of the first argument."""
+    yield node.args[2], node.args[2], importer.env[node.args[0]].ty.shape[node.args[1]]
 
 
 def _rows(node: Any, importer: Any) -> Indices:
-    """Yield the node of a table's row indices, and the number of its rows."""
-    yield node.args[1], importer.env[node.args[0]].ty.shape[0]
+    """Yield a table's row indices."""
+    yield node.args[1], node.args[1], importer.env[node.args[0]].ty.shape[0]
 
 
 def _of_axes(node: Any, importer: Any) -> Indices:
-    """Yield the node of each axis's integer indices, and the axis's size; skip masks and None."""
-    for indices, size in zip(node.args[1], importer.env[node.args[0]].ty.shape, strict=False):
+    """Yield each axis's integer indices, with a key for each axis; skip masks and None."""
+    shape = importer.env[node.args[0]].ty.shape
+    for axis, (indices, size) in enumerate(zip(node.args[1], shape, strict=False)):
         if indices is not None and str(dtype_of(indices)) not in MASKS:
-            yield indices, size
+            yield indices, (indices, axis), size
 
 
 def _of_all(node: Any, importer: Any) -> Indices:
-    """Yield the node of indices into a flattened tensor, and the number of its elements."""
-    yield node.args[1], math.prod(importer.env[node.args[0]].ty.shape, start=1)
+    """Yield the indices into a flattened tensor."""
+    size = math.prod(importer.env[node.args[0]].ty.shape, start=1)
+    yield node.args[1], node.args[1], size
 
 
-# Functions by operator that yield nodes of indices, each with the size of its axis.
+# Functions by operator that yield its indices.
 ALONG = (
     *("index_select.default", "gather.default"),
     *("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two"),
@@ -71,26 +75,27 @@ def checked_places(node: Any, importer: Any, inputs: Collection[str], where: str
         inputs: names of the model's inputs; only indices that depend on an input are checked.
         where: the operator's name and module, for messages.
     """
-    name, before = node.target.__name__, {}
+    name, before = node.target.__name__, importer.env
+    importer.env = ChainMap({}, before)
 
-    def replaced(indices: Any, function: Callable[..., Any], *arguments: Any) -> None:
-        before[indices] = importer.env[indices]
-        importer.env[indices] = importer.block_builder.emit_te(
+    def replace(key: Any, indices: Any, function: Callable[..., Any], *arguments: Any) -> None:
+        importer.env[key] = importer.block_builder.emit_te(
             function, before[indices], *arguments, primfunc_name_hint="places"
         )
 
-    for place, size in INDEXED[name](node, importer) if name in INDEXED else ():
-        from_end, checked = name in FROM_END, _depends(place, inputs)
-        if from_end or checked:
-            message_prefix = where if checked else ""
-            replaced(place, partial(from_begin, from_end=from_end, where=message_prefix), size)
-    if name in BAGS and not width_of_bags(node) and _depends(node.args[2], inputs):
-        count = importer.env[node.args[1]].ty.shape[0]
-        replaced(node.args[2], partial(checked_offsets, where=where), count)
     try:
+        for place, key, size in INDEXED[name](node, importer) if name in INDEXED else ():
+            from_end, checked = name in FROM_END, _depends(place, inputs)
+            if from_end or checked:
+                message_prefix = where if checked else ""
+                function = partial(from_begin, from_end=from_end, where=message_prefix)
+                replace(key, place, function, size)
+        if name in BAGS and not width_of_bags(node) and _depends(node.args[2], inputs):
+            count = importer.env[node.args[1]].ty.shape[0]
+            replace(node.args[2], node.args[2], partial(checked_offsets, where=where), count)
         yield
     finally:
-        importer.env.update(before)
+        importer.env = before
 
 
 def _depends(node: Any, inputs: Collection[str]) -> bool:
@@ -218,8 +223,8 @@ def _mask_of(node: Any) -> int | None:
 
 
 def _places(node: Any, importer: Any) -> dict[int, Any]:
-    """Return the integer indices of each axis that has indices."""
-    return {axis: importer.env[i] for axis, i in enumerate(node.args[1]) if i is not None}
+    """Return the integer indices of each axis that has indices, as ``_of_axes`` names them."""
+    return {axis: importer.env[i, axis] for axis, i in enumerate(node.args[1]) if i is not None}
 
 
 Chosen = tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]]]
