@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
@@ -33,25 +34,97 @@ from torchroad.pictures import input_shape, read_picture
 from torchroad.program import save_arrays
 
 OWN_DOMAINS = ("", "ai.onnx")
+# Types of OneHot's values that TVM's importer keeps.
+ONE_HOT = ("float64", "int64")
+
+
+# Attributes that TVM's importer ignores, with the values for which its result is right.
+IGNORED: dict[str, dict[str, Any]] = {
+    "IsInf": {"detect_negative": 1, "detect_positive": 1},
+    "Pad": {"mode": b"constant"},
+    "Resize": {"antialias": 0, "axes": None, "keep_aspect_ratio_policy": b"stretch"},
+}
 
 
 def unknown_operators(model: Any) -> list[str]:
-    """Return a line for each operator that TVM's importer cannot convert, with its count."""
+    """Return a line for each operator that TVM's importer cannot convert, with its count.
+
+    Raises:
+        UserError: the model's types or shapes contradict each other.
+    """
     known = set(onnx_frontend._get_convert_map())
-    inputs = {value.name for value in model.graph.input}
+    graph = _inferred(model)
+    inputs = {value.name for value in graph.input}
+    constants = _constants(graph)
     counts: Counter[str] = Counter()
-    for node in _nodes(model.graph):
+    for node in _nodes(graph):
         name = node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
-        mode = next((a.s.decode() for a in node.attribute if a.name == "mode"), "constant")
         if name not in known:
             counts[name] += 1
-        elif name == "Pad" and mode != "constant":
-            counts[f"Pad with the mode {mode}"] += 1
-        elif name == "Expand" and node.input[1] in inputs:
+            continue
+        counts.update(_ignored(node))
+        if name == "Expand" and node.input[1] in inputs:
             counts["Expand to a shape that is an input"] += 1
+        elif name == "OneHot" and str(_array(constants, node.input[2]).dtype) not in ONE_HOT:
+            counts[f"OneHot without constant values of {' or '.join(ONE_HOT)}"] += 1
+        elif name == "Resize" and not _resizes_to_whole_sizes(node, constants, graph):
+            counts["Resize by scales that do not give whole sizes"] += 1
     return [
         f"{name} ({count} times)" if count > 1 else name for name, count in sorted(counts.items())
     ]
+
+
+def _inferred(model: Any) -> Any:
+    """Return a model's graph with the types and shapes that ONNX infers.
+
+    Raises:
+        UserError: types or shapes contradict each other.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"ONNX cannot infer the model's shapes: {reason}") from error
+
+
+def _ignored(node: Any) -> Iterator[str]:
+    """Yield a text for each attribute of a node that TVM's importer ignores and that counts."""
+    given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    for attribute, right in IGNORED.get(node.op_type, {}).items():
+        value = given.get(attribute, right)
+        if value != right:
+            shown = value.decode() if isinstance(value, bytes) else value
+            yield f"{node.op_type} with the {attribute} {shown}"
+
+
+def _resizes_to_whole_sizes(node: Any, constants: Mapping[str, Any], graph: Any) -> bool:
+    """Return True for a Resize to sizes, or by scales that give whole numbers for its input."""
+    _, _, name, sizes = [*node.input, "", "", ""][:4]
+    scales = _array(constants, name)
+    if sizes and (not name or name in constants and not scales.size):
+        return True
+    values = (*graph.input, *graph.value_info)
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
+    # A size that is not known counts as 1, which only a whole scale keeps whole.
+    shape = [dim.dim_value or 1 for dim in shapes.get(node.input[0], ())] or [1] * scales.size
+    if not scales.size or scales.size != len(shape):
+        return False
+    return all(float(size).is_integer() for size in scales * np.array(shape, scales.dtype))
+
+
+def _constants(graph: Any) -> dict[str, Any]:
+    """Return a graph's initial values and results of ``Constant`` by name, as ONNX has them."""
+    nodes = [node for node in _nodes(graph) if node.op_type == "Constant"]
+    values = {node.output[0]: helper.get_attribute_value(node.attribute[0]) for node in nodes}
+    return values | {tensor.name: tensor for tensor in graph.initializer}
+
+
+def _array(constants: Mapping[str, Any], name: str) -> NDArray[Any]:
+    """Return a constant; an empty array of bool if it is not known before a run."""
+    value = constants.get(name)
+    if value is None:
+        return np.empty(0, bool)
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -159,7 +232,7 @@ def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
             remedy=REMEDY,
         ) from error
     _check_outputs(model, module)
-    module, detached = relax.frontend.detach_params(_Products(module).converted())
+    module, detached = relax.frontend.detach_params(_Rewriter(module).converted())
     count = int(module["main"].attrs["num_input"])
     names = [param.name for param in module["main"].params[count:]]
     return module, dict(zip(names, detached.get("main", []), strict=True))
@@ -186,8 +259,7 @@ def _check_outputs(model: Any, module: Any) -> None:
     """
     found = module["main"].ret_ty
     types = found.fields if isinstance(found, relax.TupleType) else [found]
-    inferred = onnx.shape_inference.infer_shapes(model)
-    for value, own in zip(inferred.graph.output, types, strict=True):
+    for value, own in zip(_inferred(model).output, types, strict=True):
         wanted = [size.dim_value for size in value.type.tensor_type.shape.dim]
         shape = [size.value if isinstance(size, tirx.IntImm) else 0 for size in own.shape or ()]
         differ = any(a and b and a != b for a, b in zip(wanted, shape, strict=False))
@@ -200,42 +272,105 @@ def _check_outputs(model: Any, module: Any) -> None:
             )
 
 
+CONVOLUTION = "relax.nn.conv2d"
+# Positions of the indices that ONNX counts from the end if they are negative, by TVM's operators.
+FROM_END = {
+    "relax.gather_elements": 1,
+    "relax.gather_nd": 1,
+    "relax.scatter_nd": 1,
+    "relax.one_hot": 0,
+}
+# Names in ONNX of the operators that need the shape of their inputs.
+SHAPED = {
+    CONVOLUTION: "Conv",
+    "relax.gather_elements": "GatherElements",
+    "relax.gather_nd": "GatherND",
+    "relax.scatter_nd": "ScatterND",
+}
+
+
+def _fixed_shape(tensor: Any) -> list[int] | None:
+    """Return a tensor's shape; None if a size is not known."""
+    shape = tensor.ty.shape
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return [int(n) for n in shape] if all(isinstance(n, tirx.IntImm) for n in shape) else None
+
+
+def _indexed_sizes(call: Any) -> Any:
+    """Return the size of the axis that a call of FROM_END indexes, or for each column the size.
+
+    None if it is not known.
+    """
+    name = call.op.name
+    if name == "relax.one_hot":
+        return int(call.attrs.depth)
+    shape, places = (_fixed_shape(tensor) for tensor in call.args[:2])
+    if shape is None or places is None:
+        return None
+    if name == "relax.gather_elements":
+        return shape[int(call.attrs.axis)]
+    first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
+    return shape[first : first + places[-1]]
+
+
 @relax.expr_functor.mutator
-class _Products(relax.PyExprMutator):  # type: ignore[misc]
-    """Replaces convolutions of pictures by products, which kernels compute."""
+class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces convolutions of pictures by products for kernels, and indices from an axis's end."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self.module = module
-        self.lost = 0  # convolutions without the shape of their input
+        self.lost: Counter[str] = Counter()  # operators without the shape of their inputs
 
     def converted(self) -> Any:
-        """Return the module with products."""
+        """Return the module with the replacements.
+
+        Raises:
+            UserError: the shape of an operator's inputs is not known; the message names it.
+        """
         for var, function in self.module.functions_items():
             if isinstance(function, relax.Function):
                 self.builder_.update_func(var, self.visit_expr(function))
         if self.lost:
-            told = f"TVM's importer loses the shape of the inputs of Conv ({self.lost} times)"
+            listed = ", ".join(f"{name} ({count} times)" for name, count in self.lost.items())
+            told = f"TVM's importer loses the shape of the inputs of {listed}"
             raise UserError(told, remedy="let the model compute no shapes, for example by Reshape")
         return relax.transform.DeadCodeElimination()(self.builder_.get())
 
     def visit_call_(self, call: Any) -> Any:
-        """Return the product of a symmetrically padded convolution, and other calls as they are."""
+        """Return a call's replacement, or the call as it is."""
         call = super().visit_call_(call)
-        if getattr(call.op, "name", "") != "relax.nn.conv2d":
-            return call
+        name = getattr(call.op, "name", "")
+        if name == CONVOLUTION and call.args[0].ty.shape is not None:
+            return self._product(call)
+        if name in FROM_END and (sizes := _indexed_sizes(call)) is not None:
+            return self._counted_from_begin(call, sizes)
+        if name in SHAPED:
+            self.lost[SHAPED[name]] += 1
+        return call
+
+    def _product(self, call: Any) -> Any:
+        """Return the product of a symmetrically padded convolution, or the call as it is."""
         x, weight = call.args
         about, padding = call.attrs, [int(each) for each in call.attrs.padding]
         symmetric = padding[:2] == padding[2:]
-        if x.ty.shape is None:
-            self.lost += 1
-            return call
         if not symmetric or about.data_layout != "NCHW" or x.ty.dtype != "float32":
             return call
         strides, dilation = (tuple(map(int, each)) for each in (about.strides, about.dilation))
         kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
         window = Window(kernel, strides, tuple(padding[:2]), dilation)
         return product(x, weight, window, int(about.groups), self.builder_)
+
+    def _counted_from_begin(self, call: Any, sizes: Any) -> Any:
+        """Return a call of FROM_END with a size added to each negative index."""
+        arguments, position = list(call.args), FROM_END[call.op.name]
+        indices, emit = arguments[position], self.builder_.emit
+        dtype = str(indices.ty.dtype)
+        shifted = emit(relax.op.add(indices, relax.const(np.array(sizes, dtype), dtype)))
+        is_negative = emit(relax.op.less(indices, relax.const(0, dtype)))
+        arguments[position] = emit(relax.op.where(is_negative, shifted, indices))
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
 
 def run_onnx(spec: Mapping[str, Any], folder: Path) -> None:

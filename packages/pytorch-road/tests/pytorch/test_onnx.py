@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 tvm = pytest.importorskip("tvm")
 
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import helper  # noqa: E402
 from onnxruntime import quantization  # noqa: E402
 from tvm import relax  # noqa: E402
 
@@ -134,26 +134,89 @@ def test_a_quantised_model_is_within_a_step(tmp_path: Path) -> None:
     assert np.abs(ours - theirs).max() <= 1.01 * step
 
 
-def single(operator: str, **attributes: Any) -> Any:
-    shape = [1, 2, 4, 4]
-    node = helper.make_node(operator, ["x"], ["y"], **attributes)
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph([node, node], "graph", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+Arrays = dict[str, np.ndarray]
+PADS: Arrays = {"pads": np.ones(8, np.int64)}
+PICTURE: Arrays = {"x": np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32)}
+
+
+def single(
+    operator: str, inputs: Arrays = PICTURE, constants: Arrays | None = None, **attributes: Any
+) -> Any:
+    """A model of an operator on inputs and constants, which have the arrays' types."""
+    constants = constants or {}
+    node = helper.make_node(operator, [*inputs, *constants], ["y"], **attributes)
+    given = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in inputs.items()
+    ]
+    values = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    outputs = [helper.make_empty_tensor_value_info("y")]
+    graph = helper.make_graph([node], "graph", given, outputs, values)
+    opsets = [helper.make_opsetid(domain, 18) for domain in ("", attributes.get("domain", ""))]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def twice(model: Any) -> Any:
+    """The model with its node twice."""
+    model.graph.node.append(model.graph.node[0])
+    return model
+
+
+def scales(*numbers: float) -> Arrays:
+    """Constants of Resize: no region, and scales."""
+    return {"region": np.empty(0, np.float32), "scales": np.float32(numbers)}
+
+
+def one_hot(dtype: str) -> Any:
+    """A model of OneHot, whose indices are from -4 to 3, with values of a type."""
+    constants = {"depth": np.int64(3), "values": np.array([-1, 5], dtype)}
+    return single("OneHot", {"x": np.arange(-4, 4)}, constants)
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (single("LpNormalization"), r"1 operators of ONNX.*LpNormalization \(2 times\)"),
+        (twice(single("LpNormalization")), r"1 operators of ONNX.*LpNormalization \(2 times\)"),
         (single("Mine", domain="company"), "company::Mine"),
-        (single("Pad", mode="reflect"), "Pad with the mode reflect"),
+        (single("Pad", PICTURE, PADS, mode="reflect"), "Pad with the mode reflect"),
+        (single("IsInf", detect_negative=0), "IsInf with the detect_negative 0"),
+        (single("Resize", PICTURE, scales(1, 1, 0.5, 0.5), antialias=1), "the antialias 1"),
+        (single("Resize", PICTURE, scales(1, 1, 1.3, 2)), "scales that do not give whole sizes"),
+        (one_hot("float32"), "OneHot without constant values of float64 or int64"),
     ],
 )
-def test_an_unknown_operator_is_named(model: Any, message: str) -> None:
+def test_what_would_be_computed_wrong_is_named(model: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"(?s){message}"):
         import_onnx({"main": (model, inputs_of(model))})
+
+
+TABLE: Arrays = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
+COLUMNS = np.array([[-1, -3], [0, 2]])
+NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (one_hot("int64"), {"x": np.arange(-4, 4)}),
+        (single("Resize", PICTURE, scales(1, 1, 0.25, 1.5)), PICTURE),
+        (single("IsInf", TABLE, detect_negative=1), {"x": TABLE["x"] / np.float32(0)}),
+        *(
+            (single(name, {**TABLE, "i": i}, rest, **about), {**TABLE, "i": i})
+            for name, i, rest, about in (
+                ("GatherElements", np.array([[[-1, 0]], [[-4, 3]]]), {}, {"axis": 2}),
+                ("GatherND", COLUMNS, {}, {}),
+                ("GatherND", np.array([[-1], [0]], np.int64), {}, {"batch_dims": 1}),
+                ("ScatterND", COLUMNS, NEW, {}),
+                ("ScatterND", COLUMNS, NEW, {"reduction": "add"}),
+            )
+        ),
+        (single("GatherND", TABLE, {"i": COLUMNS}), TABLE),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_an_operator_of_onnx(model: Any, given: Arrays) -> None:
+    assert difference(model, given) < 1e-5
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
