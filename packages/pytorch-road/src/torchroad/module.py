@@ -74,6 +74,7 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
 
     Returns:
         the module, whose functions have the parameters in a last tuple, and the parameters by name.
+        Without parameters that a function uses, there is no tuple.
     """
     if not params:
         return module, params
@@ -96,6 +97,8 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
     for index, (param, value) in enumerate(zip(entry.params[inputs:], values, strict=True)):
         name = param.name if param.name in known else f"settled_{index}"
         settled[name] = value
+    if not settled:
+        return module, settled
     return relax.transform.BundleModelParams()(module), settled
 
 
