@@ -377,6 +377,18 @@ def orders() -> Made:
     return _made(ordered, torch.randperm(42).reshape(6, 7).float())
 
 
+def orders_of_short_integers() -> Made:
+    """Integers of 8 and 16 bits, for which the runtime has no sort."""
+
+    def ordered(x: Tensor) -> Any:
+        dtypes = torch.int8, torch.uint8, torch.int16
+        kinds = [x.to(dtype) for dtype in dtypes]
+        sorts = [one for kind in kinds for one in (*kind.sort(stable=True), *kind.topk(2))]
+        return *sorts, *(one.argmin() for one in kinds), *kinds[1].cummin(1)
+
+    return _made(ordered, torch.tensor([[3, 200, 0, -7], [127, 128, 255, 1]]))
+
+
 def running_extremes_of_a_number() -> Made:
     """A tensor without axes, whose dimension torch calls 0 or -1."""
     return _made(lambda x: (*x.cummax(0), *x.cummin(-1)), torch.tensor(2.5))
@@ -573,6 +585,21 @@ def packed_sequence() -> Made:
     return _made(read, torch.randn(2, 6, 4), torch.tensor([6, 4]))
 
 
+class Unused(nn.Module):
+    """A layer that the model does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def weights_without_use() -> Made:
+    return Unused(), (torch.randn(3, 4),)
+
+
 def leaves() -> Made:
     raise SystemExit(3)
 
@@ -591,3 +618,7 @@ def nested_inputs() -> tuple[nn.Module, Any]:
 
 def sparse_input() -> Made:
     return nn.Linear(8, 4), (torch.randn(3, 8).to_sparse(),)
+
+
+def complex_input() -> Made:
+    return Computed(lambda x: x.real + 1), (torch.randn(3, dtype=torch.complex64),)

@@ -20,6 +20,9 @@ from torchroad.conversion.sizes import shape_of
 # Integers of a float's size, and the bits of infinity; larger numbers without a sign are NaN.
 BITS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
 
+# Dtypes that TVM's runtime cannot sort.
+NARROW = ("bool", "int8", "uint8", "int16", "uint16")
+
 
 def larger(x: Any, y: Any) -> Any:
     """Return the larger of two numbers; NaN if one is NaN."""
@@ -158,7 +161,7 @@ def integers_of(x: Any, importer: Any, *, most: bool) -> Any:
     builder = importer.block_builder
     if str(x.ty.dtype) in BITS:
         return builder.emit_te(keys, x, not most, primfunc_name_hint="keys")
-    whole = builder.emit(relax.op.astype(x, "int32")) if str(x.ty.dtype) == "bool" else x
+    whole = builder.emit(relax.op.astype(x, "int32")) if str(x.ty.dtype) in NARROW else x
     return whole if most else builder.emit(relax.op.bitwise_not(whole))
 
 
