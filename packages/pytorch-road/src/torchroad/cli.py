@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shutil
 import tempfile
@@ -38,9 +39,8 @@ from groundwork.files import atomic_write_json
 from torchroad import digits, pictures
 from torchroad.answer import compare_with_main_job
 from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer, recipe_of
-from torchroad.program import LENGTH, ONNX, ImportedProgram, TorchModel, import_model
+from torchroad.program import DEFAULT_STEPS, LENGTH, ONNX, ImportedProgram, TorchModel, import_model
 
-DEFAULT_STEPS = 8
 EXAMPLES = 4  # random inputs that find a device's scales without pictures
 # A word in place of a model, which trains a small classifier of pictures.
 DIGITS = "digits"
@@ -86,13 +86,12 @@ def parser() -> Parser:
         "attention reads TVM's paged KV cache",
     )  # fmt: skip
     add(
-        "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
+        "--steps", type=int, metavar="N",
         help="number of tokens of the answer with --paged, or of calls of a model with feeds "
         f"({DEFAULT_STEPS})",
     )  # fmt: skip
     add(
         "--prompt",
-        default=PROMPT,
         help=f"the user's message to a model for transformers ({PROMPT})",
     )
     pictures.add_options(add)
@@ -240,8 +239,8 @@ def on_device(
             soft_wrap=True,
         )
         errors = [relative_error(*pair) for pair in zip(found, exact, strict=True)]
-        told |= {"parts": [asdict(step) for step in steps], "errors": errors}
-        told |= {"cpu_instructions": on_cpu.instructions, "cpu_error": on_cpu.error}
+        told |= {"parts": [asdict(step) for step in steps], "errors": [*map(reported, errors)]}
+        told |= {"cpu_instructions": on_cpu.instructions, "cpu_error": reported(on_cpu.error)}
         worst = f"{max(errors):.2%} of an output's largest value"
         _answers.print(f"the device's outputs differ from float32's by at most {worst}")
         if options.accuracy:
@@ -278,12 +277,20 @@ def _names_module(model: str) -> bool:
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
     """Return the options after a check of the model's name and of the picture."""
     pictures.read_options(args)
+    if args.prompt is not None and (_names_module(args.model) or args.model.endswith(ONNX)):
+        raise UserError(
+            f"--prompt: {args.model} is not a model for transformers",
+            remedy="let the factory return the prompt's tokens as the example, or leave it out",
+        )
     if _names_module(args.model):
         TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
     elif args.model.endswith(ONNX):
-        for option, given in (("--dynamic", args.dynamic), ("--paged", args.paged)):
-            if given:
-                raise UserError(f"{option}: a model in ONNX has fixed sizes, and no paged cache")
+        given = {"dynamic": args.dynamic, "paged": args.paged, "steps": args.steps is not None}
+        for option in (name for name, is_given in given.items() if is_given):
+            raise UserError(
+                f"--{option}: a model in ONNX has fixed sizes, no paged cache, and one call",
+                remedy=f"leave out --{option}",
+            )
         if not Path(args.model).is_file():
             raise UserError(f"{args.model} does not exist", remedy="give the path of a model")
     else:
@@ -305,7 +312,8 @@ def model_of(args: argparse.Namespace) -> TorchModel:
     if args.dynamic:
         raise UserError("--dynamic: a model for transformers has one size that varies, its length")
     folder = import_folder(args.model, name_of(args.model), args.project, args.cache).folder
-    prompt = tuple(ChatTokenizer.load(folder).chat_ids(args.prompt))
+    text = PROMPT if args.prompt is None else args.prompt
+    prompt = tuple(ChatTokenizer.load(folder).chat_ids(text))
     context = longest_of(read_table(folder / CONFIG_FILE)) or DEFAULT_CONTEXT
     bounds = {LENGTH: (2, min(context, DEFAULT_CONTEXT))}
     return TorchModel(folder, "", bounds, True, args.steps, prompt)
@@ -332,10 +340,15 @@ def report_of(result: TorchResult) -> dict[str, Any]:
     return {
         "right": result.right,
         "tolerance": TOLERANCE,
-        "cases": [asdict(case) for case in result.cases],
+        "cases": [{**asdict(case), "error": reported(case.error)} for case in result.cases],
         "multiply_adds": asdict(result.work),
         "share_on_kernels": round(result.work.share, 4),
     }
+
+
+def reported(error: float) -> float | None:
+    """Return an error for a JSON report, which has no infinity and no NaN: None instead."""
+    return error if math.isfinite(error) else None
 
 
 def show(result: TorchResult) -> None:

@@ -48,7 +48,7 @@ from torchroad.module import (
     write_program,
 )
 from torchroad.onnx_model import run_onnx
-from torchroad.program import ONNX, save_arrays
+from torchroad.program import DEFAULT_STEPS, ONNX, save_arrays
 
 EXPORTABLE = (
     "the operators of a model may not depend on its inputs' values: torch.where chooses between "
@@ -144,10 +144,11 @@ def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
     """Return the varying sizes by input name, in the form of torch.export."""
     dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in bounds.items()}
     dynamic = example.dynamic
+    ranks = {n: t.dim() for n, t in zip(example.names, example.tensors(), strict=True)}
 
     def of(name: str) -> Any:
-        axes = {axis: dims[size] for axis, size in dynamic.get(name, {}).items() if size in dims}
-        return axes or None
+        rank, given = ranks[name], dynamic.get(name, {})
+        return {axis % rank: dims[size] for axis, size in given.items() if size in dims} or None
 
     return {name: of(name) for name in example.names}
 
@@ -249,9 +250,15 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
 Made = tuple[Any, dict[str, Any], dict[str, Any]]
 
 
-def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
-    """Return a model's module with ``main``, its parameters, its description; write its cases."""
-    steps = steps if example.feeds else 1
+def _function(example: Example, bounds: Bounds, cases: Path, steps: int | None) -> Made:
+    """Return a model's module with ``main``, its parameters, its description; write its cases.
+
+    Raises:
+        UserError: there are ``steps``, but no feeds.
+    """
+    if steps is not None and not example.feeds:
+        raise UserError("--steps: the factory names no feeds", remedy=FACTORY)
+    steps = (steps or DEFAULT_STEPS) if example.feeds else 1
     program, module, params = function_of(example, bounds)
     names, main = input_names(program), module["main"]
     inputs = [{"name": p.name, **type_of(p)} for p in main.params[: len(names)]]
@@ -288,8 +295,9 @@ def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, A
     return program, module, params
 
 
-def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
+def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int | None) -> Made:
     """Return a language model's module, parameters and description; write torch's answer."""
+    steps = steps or DEFAULT_STEPS
     check_inputs(example.names)
     if len(bounds) != 1 or {*example.dynamic.get(TOKENS, {})} != {1}:
         raise UserError(

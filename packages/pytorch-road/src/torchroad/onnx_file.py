@@ -21,14 +21,20 @@ def read_onnx(file: Path) -> Any:
     """Return a model in ONNX, its weights in the file or beside it.
 
     Raises:
-        UserError: the file is not a model.
+        UserError: the file is not a model, or the model is too large.
     """
     try:
+        onnx.checker.check_model(str(file))  # by its path, since that has no limit of size
         model = onnx.load(str(file))
-        onnx.checker.check_model(model)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{file} is not a model in ONNX: {reason}") from error
+    if (size := model.ByteSize()) > onnx.checker.MAXIMUM_PROTOBUF:
+        raise UserError(
+            f"{file} has {size:,} bytes with its weights; "
+            f"a model in ONNX has at most {onnx.checker.MAXIMUM_PROTOBUF:,} in memory",
+            remedy="compile a smaller model, or import it from PyTorch by FILE.py:FACTORY",
+        )
     # Until version 4 of the format, weights are inputs, too; TVM's importer loses them then.
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]

@@ -101,7 +101,7 @@ def _resizes_to_whole_sizes(node: Any, constants: Mapping[str, Any], graph: Any)
     """Return True for a Resize to sizes, or by scales that give whole numbers for its input."""
     _, _, name, sizes = [*node.input, "", "", ""][:4]
     scales = _array(constants, name)
-    if sizes and (not name or name in constants and not scales.size):
+    if sizes and (not name or (name in constants and not scales.size)):
         return True
     values = (*graph.input, *graph.value_info)
     shapes = {value.name: value.type.tensor_type.shape.dim for value in values}

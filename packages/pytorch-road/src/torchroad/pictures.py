@@ -145,7 +145,7 @@ def read_picture(file: Path, shape: tuple[int, int, int]) -> Picture:
     ImageNet's. A picture of one channel is resized to grey values from 0 to 1.
 
     Raises:
-        UserError: the file is not a picture of 8 or 16 bits.
+        UserError: the file is not a picture of 8 or 16 bits, or is too large.
     """
     from PIL import Image  # noqa: PLC0415 - only pictures need it
 
@@ -155,6 +155,8 @@ def read_picture(file: Path, shape: tuple[int, int, int]) -> Picture:
         picture.load()
     except OSError as error:
         raise UserError(f"{file} is not a picture: {error}", remedy="give a PNG or JPEG") from error
+    except Image.DecompressionBombError as error:
+        raise UserError(f"{file} is too large: {error}", remedy="give a smaller picture") from error
     if picture.mode in ("I", "F"):
         raise UserError(f"{file} has pixels of 32 bits", remedy="give a picture of 8 or 16 bits")
     if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255

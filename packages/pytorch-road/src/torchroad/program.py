@@ -23,6 +23,7 @@ from crosslab.errors import LabError, UserError
 ONNX = ".onnx"
 # The varying size of a model for transformers: tokens of a call.
 LENGTH = "n"
+DEFAULT_STEPS = 8
 SUPPLY = "nox -s torch installs it; without nox: pip install {}"
 
 
@@ -89,7 +90,8 @@ class TorchModel:
         factory: function in the Python file that makes the model; else empty.
         dynamic: name of a varying size to its least and most value.
         paged: the model is a language model whose attention reads a paged KV cache.
-        steps: tokens of the answer, or calls of a model whose outputs are fed to its inputs.
+        steps: tokens of the answer, or calls of a model whose outputs are fed to its inputs; None:
+            DEFAULT_STEPS, or one call of a model without feeds.
         prompt: token ids, for a folder.
         picture: path of the picture that a classifier in ONNX reads; "": random inputs.
     """
@@ -98,12 +100,12 @@ class TorchModel:
     factory: str
     dynamic: Mapping[str, tuple[int, int]]
     paged: bool = False
-    steps: int = 1
+    steps: int | None = None
     prompt: tuple[int, ...] = ()
     picture: str = ""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
+        if self.steps is not None and self.steps < 1:
             raise UserError(f"--steps {self.steps}", remedy="give 1 or more")
 
     @property
@@ -118,7 +120,7 @@ class TorchModel:
 
     @classmethod
     def parse(
-        cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int = 1
+        cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int | None = None
     ) -> TorchModel:
         """Parse ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
 

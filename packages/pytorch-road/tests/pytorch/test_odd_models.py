@@ -17,7 +17,7 @@ from tvm import relax  # noqa: E402
 
 from crosslab.errors import UserError  # noqa: E402
 from torchroad.example import load_factory, make_example  # noqa: E402
-from torchroad.importer import function_of  # noqa: E402
+from torchroad.importer import export, function_of, run  # noqa: E402
 from torchroad.job import compare  # noqa: E402
 
 MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "odd_torch_models.py"
@@ -162,6 +162,20 @@ def test_an_axis_that_varies_is_right_at_each_size(factory: str) -> None:
         assert error < 1e-5
 
 
+def test_an_axis_that_varies_may_be_counted_from_the_end() -> None:
+    inputs, dynamic = (torch.randn(2, 3),), {"input": {-1: "n"}}
+    example = make_example(lambda: (torch.nn.ReLU(), inputs, dynamic), MODELS)
+    program = export(example, {"n": (2, 9)})
+    (bounds,) = program.range_constraints.values()
+    assert (bounds.lower, bounds.upper) == (2, 9)
+
+
+def test_steps_without_feeds_are_refused(tmp_path: Path) -> None:
+    spec = {"file": str(MODELS), "factory": "weights_without_use", "dynamic": {}, "paged": False}
+    with pytest.raises(UserError, match="--steps: the factory names no feeds"):
+        run({**spec, "steps": 3}, tmp_path)
+
+
 def test_numbers_of_a_larger_example_differ_along_both_axes() -> None:
     inputs, dynamic = (torch.randn(3, 2),), {"input": {0: "n", 1: "m"}}
     example = make_example(lambda: (torch.nn.Identity(), inputs, dynamic), MODELS)
@@ -201,7 +215,7 @@ def test_modules_in_training_mode_are_named() -> None:
         ("nested_inputs", {}, "is tuple, not a dense tensor"),
         ("sparse_input", {}, "is torch.sparse_coo, not a dense tensor"),
         ("division_by_nothing", {}, "Divide by zero"),
-        ("complex_input", {}, "x computes complex numbers|complex"),
+        ("complex_input", {}, "has the dtype torch.complex64: it computes complex numbers"),
         ("packed_sequence", {}, "cannot export pack_padded_sequence"),
     ],
 )

@@ -224,3 +224,12 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\x89PNG")
     with pytest.raises(UserError, match=r"cat.onnx is not a model in ONNX"):
         read_onnx(file)
+
+
+def test_a_model_that_is_too_large_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = block(tmp_path / "block.onnx")
+    monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 1000)
+    with pytest.raises(UserError, match=r"block.onnx has [\d,]+ bytes .* at most 1,000 "):
+        read_onnx(file)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from crosslab.errors import UserError
-from torchroad.cli import _checked, parser
-from torchroad.job import compare
-from torchroad.multiply_adds import evaluate
+from torchroad.cli import _checked, parser, report_of
+from torchroad.job import CaseResult, TorchResult, compare
+from torchroad.multiply_adds import MultiplyAdds, evaluate
 from torchroad.program import TorchModel, import_model
 
 
@@ -58,9 +59,15 @@ def test_a_missing_file_is_refused_first(tmp_path: Path) -> None:
         ([".pyenv/none.onnx"], ".pyenv/none.onnx does not exist"),
         (["none.onnx", "--dynamic", "n=2:4"], "--dynamic: a model in ONNX has fixed sizes"),
         (["none.onnx", "--paged"], "--paged: a model in ONNX"),
+        (["none.onnx", "--steps", "3"], "--steps: a model in ONNX"),
+        (["none.onnx", "--prompt", "Hi"], "--prompt: none.onnx is not a model for transformers"),
+        (
+            ["net.py:make", "--prompt", "Hi"],
+            "--prompt: net.py:make is not a model for transformers",
+        ),
     ],
 )
-def test_a_model_in_onnx_is_a_file_with_fixed_sizes(words: list[str], message: str) -> None:
+def test_an_option_that_does_not_fit_the_model_is_refused(words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parser().read([*words, "--tvm-tree", "."], _checked)
 
@@ -103,3 +110,9 @@ def test_outputs_are_compared_with_their_largest() -> None:
 )
 def test_what_is_no_number_or_of_another_shape_is_wrong(got: dict[str, np.ndarray]) -> None:
     assert compare(got, {"output_0": np.float32([1, 2])}) == (float("inf"), False)
+
+
+def test_an_infinite_error_is_valid_json() -> None:
+    case = CaseResult({}, float("inf"), False, None, None)
+    report = report_of(TorchResult((case,), MultiplyAdds(0, 0, {})))
+    assert json.loads(json.dumps(report, allow_nan=False))["cases"][0]["error"] is None

@@ -66,6 +66,17 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
         pictures.files_of(tmp_path / "empty", 3)
 
 
+def test_a_picture_that_is_too_large_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "large.png"
+    Image.new("RGB", (64, 64)).save(file)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(UserError, match=r"large.png is too large") as error:
+        pictures.read_picture(file, (3, 8, 8))
+    assert error.value.remedy == "give a smaller picture"
+
+
 def test_a_picture_of_16_bits_keeps_its_greys(tmp_path: Path) -> None:
     file = tmp_path / "grey.png"
     pixels = np.array([[0, 100 << 8, 255 << 8]], dtype=np.uint16)

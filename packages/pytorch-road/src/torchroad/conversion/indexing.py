@@ -20,7 +20,7 @@ from torchroad.conversion.dtypes import dtype_of
 from torchroad.conversion.sizes import shape_of, size_at
 from torchroad.conversion.verified import verified
 
-# The node of indices, the key in the importer's table of what replaces them, the size of their axis.
+# The node of indices, the key of checked indices in the importer's table, and the axis's size.
 Indices = Iterator[tuple[Any, Any, Any]]
 
 

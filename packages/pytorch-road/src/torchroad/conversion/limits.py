@@ -9,7 +9,7 @@ import torch
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from crosslab.errors import UserError
-from torchroad.conversion.operators import place_of
+from torchroad.conversion.operators import COMPLEX, place_of
 
 SHORT = (torch.float16, torch.bfloat16)
 # Tagged as random, but random only with dropout, which the converter refuses.
@@ -17,11 +17,12 @@ ATTENTION = "scaled_dot_product_attention.default"
 
 
 def check_limits(program: Any) -> None:
-    """Refuse a program with changed buffers, 16-bit floats, random numbers or other outputs.
+    """Refuse a program whose results would be wrong, or that computes what compiled code has not.
 
     Raises:
         UserError: the program changes a buffer, has no tensor as input, an output that is not a
-            tensor, a float of 16 bits, or random numbers; the message names the operator.
+            tensor, a float of 16 bits, a complex input, or random numbers; the message names the
+            operator or the input.
     """
     signature = program.graph_signature
     if changed := sorted(set(signature.buffers_to_mutate.values())):
@@ -46,6 +47,11 @@ def check_limits(program: Any) -> None:
                 f"{node.name} in {place_of(node)} has the dtype {value.dtype}; weights and "
                 "activations must be float32",
                 remedy="convert the model and its inputs with .float()",
+            )
+        if node.op == "placeholder" and isinstance(value, torch.Tensor) and value.is_complex():
+            raise UserError(
+                f"{node.name} of the model has the dtype {value.dtype}: {COMPLEX}",
+                remedy="let the model read and return real and imaginary parts",
             )
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if random and node.target.__name__ != ATTENTION:
