@@ -12,7 +12,7 @@ from pathlib import Path
 import nox
 from platformdirs import user_cache_path
 
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, seconds_of
 from groundwork.errors import USER_MISTAKE, CommandError
 from groundwork.files import atomic_write_json
 from sessions.environments import install, install_torch
@@ -35,7 +35,6 @@ from sessions.upstream_suite import (
 # Packages that upstream's tests import, beside TVM and the needs of MLC-LLM's compiler.
 GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
 OUT = ROOT / "out" / "upstream-tests"
-LONGEST = 1e7  # seconds
 
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -45,7 +44,11 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--release", metavar="R", help="the only release (default: every one)")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="files at a time (1)")
     parser.add_argument(
-        "--test-timeout", type=_seconds, default=600, metavar="S", help="seconds for one test (600)"
+        "--test-timeout",
+        type=seconds_of,
+        default=600,
+        metavar="S",
+        help="seconds for one test (600)",
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="choose tests as pytest's -k")
     parser.add_argument(
@@ -70,12 +73,6 @@ def _count(word: str) -> int:
     if (count := int(word)) < 1:
         raise argparse.ArgumentTypeError(f"{word} is too small; give 1 or more")
     return count
-
-
-def _seconds(word: str) -> float:
-    if not 0 < (seconds := float(word)) < LONGEST:
-        raise argparse.ArgumentTypeError(f"{word} is out of range; give seconds, more than 0")
-    return seconds
 
 
 #: For the first look at the options.

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from groundwork.errors import USER_MISTAKE
 
 T = TypeVar("T")
+LONGEST = 1e7  # seconds; poll(2), which waits for outputs, has a limit
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 
 
@@ -90,6 +91,23 @@ def choice(word: str, known: Sequence[str], what: str) -> str:
         hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
         raise argparse.ArgumentTypeError(f"{word!r} is not {what}; {hint}")
     return match
+
+
+def seconds_of(word: str) -> float:
+    """Return a time in seconds, above 0; argparse types use this function.
+
+    Raises:
+        argparse.ArgumentTypeError: the word is no such number.
+    """
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST:  # nan is refused, too
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not a number of seconds above 0 and at most {LONGEST:.0f}"
+        )
+    return seconds
 
 
 class Parser(argparse.ArgumentParser):

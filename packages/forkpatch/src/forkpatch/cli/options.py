@@ -19,6 +19,7 @@ from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
 from forkpatch.sources.repository import local_path
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, TreePlan
+from groundwork.command_line import seconds_of
 
 #: Function of a verb: returns the result, which ``--json`` writes, and the exit code.
 Run = Callable[[Fork, argparse.Namespace], tuple[object, int]]
@@ -33,7 +34,6 @@ SOURCES = """
 --require* NAME  fail when the optional upstream is missing
 --offline  contact no package index and no upstream server
 """
-_LONGEST = 1e7  # seconds; poll(2), which waits for outputs, has a limit
 
 
 def _text(word: str) -> str:
@@ -47,24 +47,11 @@ def _folder(word: str) -> Path:
     return Path(_text(word))
 
 
-def _seconds(word: str) -> float:
-    """Return a time above 0."""
-    try:
-        seconds = float(word)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST:  # nan is refused, too
-        raise argparse.ArgumentTypeError(
-            f"{word!r} is not a number of seconds above 0 and at most {_LONGEST:.0f}"
-        )
-    return seconds
-
-
 #: Type of a value, by its name in the help; the words of a user's command may be empty.
 _TYPES: dict[str, Callable[[str], Any]] = {
     "DIR": _folder,
     "FOLDER": _folder,
-    "SECONDS": _seconds,
+    "SECONDS": seconds_of,
     "COMMAND": str,
 }
 
