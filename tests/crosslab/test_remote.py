@@ -20,6 +20,8 @@ from crosslab.address import Address
 from crosslab.bench.options import bench_of, parser
 from crosslab.bench.remote import cells_of, check_remote, label
 from crosslab.errors import LabError, UserError
+from crosslab.models.config import write_config
+from crosslab.models.shapes import shapes
 from crosslab.remote import ATTEMPTS, Cell, CodeLabel, compute, label_of, scheduler_of
 from crosslab.zoo.cli import main as zoo
 
@@ -180,11 +182,20 @@ def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> No
         check_remote(parser().parse_args([*trees, "--together", "4"]))
     with pytest.raises(UserError, match="--predict"):
         check_remote(parser().parse_args([*trees, "--predict"]))
-    # A worker would read its own file of this path.
-    with pytest.raises(UserError, match=r"--model config\.json: workers do not support it"):
-        check_remote(parser().parse_args([*trees, "--model", "config.json"]))
-    for model in ("S", "smollm2", "qwen3-0.6b"):
-        check_remote(parser().parse_args([*trees, "--model", model]))
+
+
+def test_a_worker_takes_the_sizes_that_the_client_read(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    write_config(shapes()["qwen3-0.6b"], config)
+    trees = ["--tvm-tree", "T", "--variant", "ours=O"]
+    client = parser().parse_args([*trees, "--model", str(config)])
+    check_remote(client)
+    (cell,) = cells_of("m", client, bench_of(client))
+    config.unlink()
+    worker = parser().parse_args([*trees, "--worker", "127.0.0.1:1"])
+    made = bench_of(Namespace(**{**vars(worker), **cell.values}))
+    assert made.config == bench_of(parser().parse_args([*trees, "--model", "qwen3-0.6b"])).config
+    assert made.model == str(config)
 
 
 @pytest.mark.parametrize(

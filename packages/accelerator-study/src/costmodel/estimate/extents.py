@@ -16,6 +16,8 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+# Of an extent; how deep Python reads longer ones depends on its release.
+_MOST_CHARACTERS = 1000
 _CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 
 
@@ -24,10 +26,11 @@ def names(extent: int | str) -> set[str]:
 
     Raises:
         SyntaxError: the text is not an expression.
+        ValueError: the text is too long.
     """
     if not isinstance(extent, str):
         return set()
-    nodes = ast.walk(ast.parse(extent, mode="eval"))
+    nodes = ast.walk(_parsed(extent))
     return {n.id for n in nodes if isinstance(n, ast.Name)} - set(_CALLS)
 
 
@@ -37,11 +40,18 @@ def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
     Raises:
         CostError: a name has no value, or the expression is not integer arithmetic.
         SyntaxError: the text is not an expression.
+        ValueError: the text is too long.
         ZeroDivisionError: a divisor is 0.
     """
     if isinstance(extent, int):
         return extent
-    return _value(ast.parse(extent, mode="eval").body, sizes, where, extent)
+    return _value(_parsed(extent), sizes, where, extent)
+
+
+def _parsed(extent: str) -> ast.expr:
+    if len(extent) > _MOST_CHARACTERS:
+        raise ValueError(f"an extent of {len(extent)} characters, more than {_MOST_CHARACTERS}")
+    return ast.parse(extent, mode="eval").body
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int], where: str, text: str) -> int:

@@ -268,6 +268,9 @@ def parse_bench(argv: Sequence[str]) -> Bench:
 def bench_of(args: argparse.Namespace) -> Bench:
     """Build the bench that the options describe.
 
+    Args:
+        args: the parsed options; on a worker ``config``, too, the sizes that the client read.
+
     Raises:
         UserError: a value is out of range, or two options exclude each other.
     """
@@ -296,7 +299,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
         variants=_chosen(tuple(map(Variant.parse, args.variant)), args.against),
         model="smollm2" if asset else args.model,
         asset=asset,
-        config=None if asset else _config(args.model),
+        config=None if asset else vars(args).get("config") or _config(args.model),
         path=args.path,
         quantizations=quantizations,
         prompts=prompts,

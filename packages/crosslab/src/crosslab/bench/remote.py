@@ -6,10 +6,9 @@ from __future__ import annotations
 import argparse
 from itertools import product
 
-from crosslab.bench.options import PINNED, Bench, Variant
+from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
 from crosslab.models.formats import GGUF
-from crosslab.models.shapes import shapes
 from crosslab.remote import Cell, CodeLabel, label_of
 
 # Options that are not the same for all cells and workers: trees and folders, those of the command
@@ -28,16 +27,14 @@ def check_remote(args: argparse.Namespace) -> None:
     """Refuse options that workers do not support.
 
     Raises:
-        UserError: an option asks for a peer, several sequences together, a local database or
-            model, or a prediction.
+        UserError: an option asks for a peer, several sequences together, a local database, or a
+            prediction.
     """
     for option, is_set in (
         (f"--peer {args.peer}", args.peer),
         (f"--together {args.together}", args.together > 1),
         (f"--tuned {args.tuned}", args.tuned),
         ("--predict", args.predict),
-        # A worker would read its own file of this path.
-        (f"--model {args.model}", args.model not in ("S", *PINNED, *shapes())),
     ):
         if is_set:
             why = f"{option}: workers do not support it"
@@ -54,6 +51,8 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
     """
     code = label(module, args)
     shared = {name: value for name, value in vars(args).items() if name not in OWN}
+    # A worker would read its own file of the path of --model.
+    shared["config"] = bench.config
     return [
         Cell(f"{q}, VLEN {v}, prompt of {p}", code, shared | _axes(q, v, p, args.gguf))
         for q, v, p in product(bench.quantizations, bench.recipe.vlens, bench.prompts)
