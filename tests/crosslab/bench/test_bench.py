@@ -84,8 +84,10 @@ def worker(scheduler: Address, *options: str) -> Iterator[None]:
         assert process.stderr
         # The worker says first what it reuses.
         assert f"joined {scheduler}\n" in iter(process.stderr.readline, "")
-        yield
-        process.kill()
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
