@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace rvv_runner {
@@ -12,6 +13,13 @@ namespace rvv_runner {
 // stream crosses fewer pages, so that the prefetcher starts less often. Throws InputError if the
 // address space is too small.
 std::shared_ptr<char> HugePages(size_t bytes);
+
+// Such memory in small pages, so that each can lie in the node of the thread that writes it first.
+std::shared_ptr<char> SmallPages(size_t bytes);
+
+// The number of nodes (NUMA) of this machine's memory; 1 where the kernel does not tell. `folder`
+// has a folder for each.
+size_t MemoryNodes(const std::string& folder = "/sys/devices/system/node");
 
 // Blocks of memory, one after the other.
 class Arena {

@@ -14,8 +14,8 @@
 #include "input/log.h"
 #include "input/md5.h"
 #include "input/read_file.h"
-#include "model/huge_pages.h"
 #include "model/mapped_file.h"
+#include "model/thread_pool.h"
 
 namespace rvv_runner {
 namespace {
@@ -116,6 +116,15 @@ Tensor TensorIn(const std::shared_ptr<Arena>& arena, const CheckedParam& param) 
                                   param.dtype, DLDevice{kDLCPU, 0});
 }
 
+// Lets each thread of the pool write to the pages of its share, which then lie in its own node: the
+// compiled products share a weight among the threads in the same way.
+void WriteFirst(const Tensor& tensor, size_t bytes) {
+  constexpr size_t kPage = 4096;
+  ForEachShare(bytes, [data = static_cast<char*>(tensor->data)](size_t begin, size_t end) {
+    for (size_t at = begin; at < end; at += kPage) data[at] = 0;
+  });
+}
+
 void ReadParam(const CheckedParam& param, ShardReader* reader, const Tensor& tensor) {
   char* data = static_cast<char*>(tensor->data);
   reader->Read(*param.record, param.where, data);
@@ -145,7 +154,7 @@ std::string KeyOf(const Library& library, const std::string& folder) {
 }  // namespace
 
 ffi::Array<ffi::Any> LoadParams(const std::string& folder, const Library& library, bool check,
-                                const std::string& map_folder) {
+                                const std::string& map_folder, size_t nodes) {
   const ParamIndex index = ParseIndex(ReadFile(folder + "/" + kIndexFile), folder);
   std::vector<CheckedParam> checked;
   size_t bytes = 0;
@@ -179,13 +188,18 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const Library& librar
   } else {
     file.emplace(map_folder, KeyOf(library, folder), bytes, check);
   }
-  const auto arena = std::make_shared<Arena>(file ? file->memory() : HugePages(bytes), bytes);
+  const bool spread = !file && nodes > 1;
+  const auto memory = file ? file->memory() : spread ? SmallPages(bytes) : HugePages(bytes);
+  const auto arena = std::make_shared<Arena>(memory, bytes);
   ffi::Array<ffi::Any> params;
   for (const CheckedParam& param : checked) {
     params.push_back(TensorIn(arena, param));
-    if (!file || !file->complete()) ReadParam(param, &reader, params.back().cast<Tensor>());
+    if (spread) WriteFirst(params.back().cast<Tensor>(), param.bytes);
   }
   if (file && file->complete()) return params;
+  for (size_t i = 0; i < checked.size(); ++i) {
+    ReadParam(checked[i], &reader, params[i].cast<Tensor>());
+  }
   library.ArrangeWeights(params);
   if (file) file->Complete();
   return params;

@@ -56,9 +56,16 @@ def test_as_many_threads_compute_as_asked_whatever_the_cores(probe: Path, params
     # for work spin, so that more of them or a longer answer take minutes on a busy machine.
     threads = (os.cpu_count() or 1) + 1
     asked = [{**request(PROMPTS[0]), "max_tokens": 2}]
-    told = run_plan(probe, params, threads=threads, requests=asked)
+    # The memory of several nodes (NUMA) is written first by the threads that read it.
+    told = run_plan(probe, params, threads=threads, nodes=2, requests=asked)
     assert told["threads"] == threads
     assert told["answers"][0]["tokens"] == alone(params, PROMPTS[0], 2)
+    shares = sorted(told["shares"][1:])
+    step = -(-1001 // threads)
+    assert [[begin, end] for begin, end, _ in shares] == [
+        [i * step, min((i + 1) * step, 1001)] for i in range(threads)
+    ]
+    assert len({thread for _, _, thread in shares}) == threads
 
 
 def test_a_cache_beyond_32_bit_indices_is_refused(probe: Path, params: Path) -> None:

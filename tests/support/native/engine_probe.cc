@@ -5,10 +5,12 @@
 // answers (or "refused" and why), in the plan's order; the stats after each step; the threads that
 // compute.
 #include <tvm/ffi/function.h>
+#include <unistd.h>
 
 #include <iostream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "input/read_file.h"
 #include "model/model.h"
 #include "model/params.h"
+#include "model/thread_pool.h"
 
 using namespace rvv_runner;
 
@@ -106,7 +109,8 @@ int Run(char** argv) {
   const Json plan = ParseJson(argv[3], "plan");
   const Library library(argv[1], 0);
   const auto wanted = WantedParams(library.metadata());
-  const auto params = LoadParams(argv[2], library);
+  const auto nodes = static_cast<size_t>(Number(plan, "nodes", 1));
+  const auto params = LoadParams(argv[2], library, true, "", nodes);
   const EngineLimits limits{
       Number(plan, "sequences", 1),     Number(plan, "tokens", 64),
       Number(plan, "chunk", 32),        Number(plan, "queue", 64),
@@ -150,6 +154,12 @@ int Run(char** argv) {
     std::cout << (i ? "," : "");
     Print(told[i]);
   }
+  std::mutex printing;
+  std::cout << "],\"shares\":[null";
+  ForEachShare(1001, [&printing](size_t begin, size_t end) {
+    const std::lock_guard<std::mutex> lock(printing);
+    std::cout << ",[" << begin << "," << end << "," << gettid() << "]";
+  });
   const auto threads = tvm::ffi::Function::GetGlobalRequired("runtime.NumThreads");
   std::cout << "],\"threads\":" << threads().cast<int64_t>() << "}\n";
   return 0;

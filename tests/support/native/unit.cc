@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -187,6 +188,22 @@ void BlocksOfArena() {
     }
   }
   Check(Refuses([] { HugePages(size_t{1} << 62); }), "too much memory");
+  if (std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) {
+    Check(FlagsOf(SmallPages(1).get()).find(" nh ") != std::string::npos, "advised huge pages");
+  }
+}
+
+void Nodes() {
+  char folder[] = "/tmp/nodes-XXXXXX";
+  Check(mkdtemp(folder) != nullptr, "a folder");
+  const std::filesystem::path made(folder);
+  Check(MemoryNodes(folder + std::string("/missing")) == 1, "a kernel without nodes");
+  Check(MemoryNodes(folder) == 1, "no nodes");
+  for (const char* name : {"node0", "node", "nodes", "node1x", "possible", "node12"}) {
+    std::filesystem::create_directory(made / name);
+  }
+  Check(MemoryNodes(folder) == 2, "two nodes");
+  std::filesystem::remove_all(made);
 }
 
 void Wrapping() {
@@ -346,6 +363,7 @@ const std::map<std::string, void (*)()> kChecks = {
     {"schema", Schemas},
     {"answers", Answers},
     {"huge-pages", BlocksOfArena},
+    {"memory-nodes", Nodes},
     {"word-wrap", Wrapping},
     {"history-search", HistorySearch},
     {"first-starts", FirstStarts},
