@@ -30,3 +30,18 @@ def test_groundwork_needs_nothing_that_has_to_be_installed() -> None:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names.add(str(node.module).partition(".")[0])
     assert names <= {"groundwork", *sys.stdlib_module_names}
+
+
+def test_models_are_imported_on_a_tvm_without_the_overlay() -> None:
+    # Stock TVM, too, is measured with the patched MLC-LLM; passes are loaded for kernels alone.
+    overlay, models = ROOT / "overlays/tvm/python", ROOT / "overlays/mlc-llm/python/mlc_llm"
+    added = {
+        ".".join(path.relative_to(overlay).with_suffix("").parts) for path in overlay.rglob("*.py")
+    }
+    assert added
+    for path in models.rglob("*.py"):
+        if "compiler_pass" not in path.parts:
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+            names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+            assert not added & (names | {str(node.module) for node in imports}), path

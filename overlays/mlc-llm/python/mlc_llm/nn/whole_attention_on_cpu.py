@@ -7,11 +7,6 @@ has the same kernels.
 
 from tvm import tirx
 from tvm.relax.frontend.nn import Tensor, op
-from tvm.relax.frontend.nn.llm._prefill_tiled_cpu import (
-    _attention_prefill_ragged_cpu,
-    prefill_tile,
-)
-from tvm.relax.frontend.nn.llm._tiled_attention import PrefillTile
 from tvm.target import Target
 
 # TIROpPattern kOpaque: nothing is fused into attention.
@@ -40,6 +35,13 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, positions: Ten
 
 def _attend(heads: int, d: int, dtype: str) -> tirx.PrimFunc:
     """Return the ragged prefill without a causal mask and rotary embeddings."""
+    # Other families are compiled on a TVM without these modules, too.
+    from tvm.relax.frontend.nn.llm._prefill_tiled_cpu import (  # noqa: PLC0415  # of TVM's overlay
+        _attention_prefill_ragged_cpu,
+        prefill_tile,
+    )
+    from tvm.relax.frontend.nn.llm._tiled_attention import PrefillTile  # noqa: PLC0415
+
     target = Target.current(allow_none=True)
     # The loader has no target; it asks for the parameters only.
     tile = prefill_tile(target, d) if target is not None else PrefillTile()
