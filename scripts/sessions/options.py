@@ -156,7 +156,6 @@ def tree_parser(session: str) -> Parser:
         prog=f"nox -s {session} --",
         description="Options of the patched trees come first:",
         add_help=False,
-        allow_abbrev=False,
     )
     for option, metavar, text in TREE_OPTIONS:
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
@@ -182,11 +181,14 @@ def check_trees(known: argparse.Namespace) -> None:
         for value in getattr(known, option.removeprefix("--")):
             name, _, place = value.partition("=")
             _check_name(option, name.partition("/")[0], lock["upstreams"], "upstream")
-            if option == "--mirror" and ":" not in place and not Path(place).expanduser().is_dir():
+            is_there = ":" in place or (place and Path(place).expanduser().is_dir())
+            if option == "--mirror" and not is_there:
                 raise _mistake(
                     f"--mirror {value}: there is no such folder",
                     "give a folder that holds a git repository, or a URL",
                 )
+            if option == "--source" and place not in ("wheel", "git"):
+                raise _mistake(f"--source {value}: no such source", "sources: wheel, git")
 
 
 def _check_name(option: str, name: str, known: Collection[str], what: str) -> None:

@@ -7,6 +7,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import nox
@@ -16,7 +17,7 @@ from groundwork.command_line import Parser, seconds_of
 from groundwork.errors import USER_MISTAKE, CommandError
 from groundwork.files import atomic_write_json
 from sessions.environments import install, install_torch
-from sessions.options import TREE_OPTIONS
+from sessions.options import TREE_OPTIONS, check_trees
 from sessions.requirements import ROOT, versions_lock
 from sessions.trees import WORK, Trees, apply, variant
 from sessions.upstream_runs import Change, ComparedTest, Outcome, Runner, Side, SuiteFile, compare
@@ -39,7 +40,7 @@ OUT = ROOT / "out" / "upstream-tests"
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options of the session."""
-    parser = Parser("nox -s upstream_tests --", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="nox -s upstream_tests --", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", help="part of a path (default: all)")
     parser.add_argument("--release", metavar="R", help="the only release (default: every one)")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="files at a time (1)")
@@ -65,14 +66,60 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         if option != "--release":
             parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
     parser.add_argument("--offline", action="store_true", help="contact no server")
-    options: argparse.Namespace = parser.parse_args(words)
-    return options
+    return parser.read(words, partial(_checked, parser))
 
 
 def _count(word: str) -> int:
-    if (count := int(word)) < 1:
-        raise argparse.ArgumentTypeError(f"{word} is too small; give 1 or more")
-    return count
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of 1 or more")
+    return int(word)
+
+
+def _checked(parser: Parser, options: argparse.Namespace) -> argparse.Namespace:
+    """Return the options after a check of their names and of their effect.
+
+    Raises:
+        CommandError: a name of an option does not exist.
+    """
+    if options.choose:
+        trees = {option.removeprefix("--") for option, *_ in TREE_OPTIONS}
+        parser.refuse_unused(options, {"choose", "offline", *trees}, "--choose")
+        if options.files:
+            parser.error("FILE has no effect with --choose; leave it out")
+    named = {"release": _releases(options) if options.release else [], "with": []}
+    check_trees(argparse.Namespace(**{**vars(options), **named}))
+    for release in _releases(options) if options.without else ():
+        names = (path.read_text("utf-8").split() for path in _all_series(release))
+        listed = {Path(name).stem for one in names for name in one}
+        for name in options.without:
+            if name.removesuffix(".patch") not in listed:
+                raise CommandError(
+                    f"--without {name}: no series of release {release} has it",
+                    remedy="name a patch of patches/UPSTREAM/VERSION/series; --release R chooses "
+                    "the release",
+                    exit_code=USER_MISTAKE,
+                )
+    tables = [read_table(path) for path in ROOT.glob(f"patches/*/{TABLE}")]
+    for name in options.files:
+        if not any(name in path for table in tables if table for path in table.run):
+            raise CommandError(
+                f"{name} is part of no path that patches/UPSTREAM/{TABLE} lists to run",
+                remedy="name another file, or leave it out for all",
+                exit_code=USER_MISTAKE,
+            )
+    return options
+
+
+def _releases(options: argparse.Namespace) -> list[str]:
+    """Return the releases to run: the requested one, or all."""
+    return [options.release] if options.release else [*versions_lock()["releases"]]
+
+
+def _all_series(release: str) -> list[Path]:
+    """Return the files of a release's series."""
+    versions = versions_lock()["releases"][release].items()
+    paths = (ROOT / "patches" / upstream / version / "series" for upstream, version in versions)
+    return [path for path in paths if path.is_file()]
 
 
 #: For the first look at the options.
@@ -89,12 +136,8 @@ def run(session: nox.Session) -> None:
         nox.command.CommandFailed: a test is worse on our trees, in any release.
     """
     options = read_options(session.posargs)
-    known = versions_lock()["releases"]
-    if options.release not in (None, *known):
-        print(f"nox: --release {options.release}: no such release; releases: {', '.join(known)}")
-        raise SystemExit(USER_MISTAKE)
     wrong = []
-    for release in [options.release] if options.release else known:
+    for release in _releases(options):
         install(session, *GROUPS, release=release)
         install_torch(session, required=False)
         words = ["--offline"] if options.offline else []
@@ -206,8 +249,8 @@ def _sides(session: nox.Session, trees: Trees, without: Sequence[str]) -> tuple[
             others[name] = variant(session, trees, name, "without", "--without", *gone)
     if left:
         raise CommandError(
-            f"--without {min(left)}: no series of release {trees.release} has it",
-            remedy="name a patch of patches/UPSTREAM/VERSION/series",
+            f"--without {min(left)}: the tree of its upstream is missing",
+            remedy="name a clone of it: --mirror UPSTREAM=PATH",
             exit_code=USER_MISTAKE,
         )
     return ours, Side("without", others, packages)

@@ -153,7 +153,6 @@ def test_other_code_has_another_label(tmp_path: Path) -> None:
         (["--worker", "here"], "is not HOST:PORT"),
         (["--scheduler", "127.0.0.1:1", "--work", "w"], "--work: workers do not send"),
         (["--scheduler", "127.0.0.1:1", "--jobs", "2"], "start more workers"),
-        (["--rerun", "--report-only"], "runs nothing"),
         (["--work", "w", "--vlen", "128,256"], "for one VLEN"),
         (["--releases", "2026.08,2026.10"], "the trees of one release only"),
     ],

@@ -63,13 +63,12 @@ def test_a_format_that_llama_cpp_has_not_is_refused(monkeypatch: pytest.MonkeyPa
     formats = weight_formats()
     alone = {**formats, "q4f32_1": replace(formats["q4f32_1"], llama_cpp=())}
     monkeypatch.setattr(peers, "weight_formats", lambda: alone)
-    bench = SimpleNamespace(threads=1, quantizations=("q0f32", "q4f32_1"))
-    subject: Any = SimpleNamespace(bench=bench, config=SimpleNamespace(hidden=256))
+    bench: Any = SimpleNamespace(threads=1, quantizations=("q0f32", "q4f32_1"), config=None)
     with pytest.raises(UserError, match="no format that compares with q4f32_1") as refused:
-        peers.check_peer(subject)
+        peers.check_peer(bench)
     assert "q0f32" in refused.value.remedy
     bench.quantizations = ("q0f32", "q4f16_1")
-    peers.check_peer(subject)
+    peers.check_peer(bench)
 
 
 def test_the_page_lists_the_formats() -> None:

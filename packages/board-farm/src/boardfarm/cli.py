@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -37,12 +38,12 @@ from boardfarm.processes import (
 )
 from boardfarm.protocol import check_name
 from crosslab.address import Address, check_address
-from crosslab.assemble.recipe_options import ONE_VLEN, vlens_of
+from crosslab.assemble.recipe_options import OF_SESSIONS, ONE_VLEN, vlens_of
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import GuestMachine
-from groundwork.command_line import Parser
+from groundwork.command_line import LAST_PORT, Parser, port_of
 from groundwork.locks import locked
 
 MOST_BOARDS = 256
@@ -60,6 +61,10 @@ TUNING = {
     "tune-kernels": "search values of the kernels' parameters for a core: tune-kernels --help",
 }
 
+# Options with an effect on each verb, beside trees and folders.
+BOARDS = ("core", "vlen", "join", "key", "board_port", "force")
+USED = {"up": (*BOARDS, "boards", "port"), "board": BOARDS, "scheduler": ("port", "foreground")}
+
 TUNERS = {"tune": "boardfarm.tune.cli", "tune-kernels": "boardfarm.tune.kernels"}
 
 _console = Console(stderr=True, highlight=False)
@@ -75,7 +80,6 @@ def parser() -> Parser:
         "timer of a board counts cycles of --core, or instructions without it.",
         epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = options.add_argument
     add("verb", choices=VERBS, metavar="VERB", help="see below")
@@ -88,8 +92,8 @@ def parser() -> Parser:
     )
     add("--join", metavar="HOST:PORT", help="join this tracker instead of starting one")
     add("--key", help="name by which clients request these boards (rvv and the vector length)")
-    add("--port", type=int, default=0, help="port of the new tracker or scheduler (any)")
-    add("--board-port", type=int, default=0, help="port of the first board, for a tunnel (any)")
+    add("--port", type=port_of, default=0, help="port of the new tracker or scheduler (any)")
+    add("--board-port", type=port_of, default=0, help="port of the first board, for a tunnel (any)")
     add("--foreground", action="store_true", help=argparse.SUPPRESS)
     add("--force", action="store_true", help="accept an address that other machines can reach")
     return options
@@ -105,7 +109,8 @@ def main(argv: Sequence[str]) -> int:
     if tuner := TUNERS.get(argv[0]) if argv else None:
         # Imported here: the other verbs do not need TVM.
         return int(importlib.import_module(tuner).main(argv[1:]))
-    args = parser().read(argv, _checked)
+    options = parser()
+    args = options.read(argv, partial(_checked, options))
     file = state_file(args.project)
     if args.verb == "board":
         return _board(args)
@@ -121,11 +126,22 @@ def main(argv: Sequence[str]) -> int:
         return verbs[args.verb](args, file)
 
 
-def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the options after a check of core and VLEN, and of the number of boards to start."""
+def _checked(options: Parser, args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options of a verb after a check of their values and of their effect."""
+    options.refuse_unused(args, {*OF_SESSIONS, *USED.get(args.verb, ())}, args.verb)
     _core(args)
     if args.verb == "up":
         _boards(args)
+        if args.join and args.port:
+            raise UserError(f"--port {args.port} is for a new tracker", remedy="leave out --port")
+    if args.verb == "board" and not args.join:
+        raise UserError("farm board needs a tracker", remedy="give --join HOST:PORT")
+    if args.join:
+        Address.parse(args.join)
+    elif args.force:
+        raise UserError("--force accepts a tracker", remedy="add --join HOST:PORT")
+    if args.key:
+        check_name(args.key)
     return args
 
 
@@ -138,8 +154,6 @@ def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
 
 def _board(args: argparse.Namespace) -> int:
     core, vlen = _core(args)
-    if not args.join:
-        raise UserError("farm board needs a tracker", remedy="give --join HOST:PORT")
     tracker = Address.parse(args.join)
     if warning := check_address(tracker, force=args.force):
         print(f"warning: {warning}", flush=True)
@@ -178,8 +192,6 @@ def _tree(args: argparse.Namespace) -> Path:
 
 
 def _up(args: argparse.Namespace, file: Path) -> int:
-    if args.join and args.port:
-        raise UserError(f"--port {args.port} is for a new tracker", remedy="leave out --port")
     wanted = _boards(args)
     core, vlen = _core(args)
     key, meter = _key(args, vlen), Meter(core)
@@ -254,6 +266,11 @@ def _boards(args: argparse.Namespace) -> int:
     if not least <= args.boards <= MOST_BOARDS:
         remedy = f"give a number from {least} to {MOST_BOARDS}"
         raise UserError(f"--boards {args.boards}", remedy=remedy)
+    if args.board_port and args.board_port + args.boards - 1 > LAST_PORT:
+        raise UserError(
+            f"--board-port {args.board_port}: {args.boards} boards need ports above {LAST_PORT}",
+            remedy=f"give at most {LAST_PORT + 1 - args.boards}",
+        )
     return int(args.boards)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from crosslab.address import Address, check_address
 from crosslab.errors import LabError, UserError
+from groundwork.command_line import at_first_look, port_of
 from groundwork.hashing import digest
 
 # The files that decide the result of a cell.
@@ -76,12 +77,14 @@ def add_options(add: Callable[..., Any]) -> None:
     """Add the options of a command whose cells workers can compute, by a parser's ``add``."""
     add("--scheduler", metavar="HOST:PORT", help="compute on the workers of this Dask scheduler")
     add("--worker", metavar="HOST:PORT", help="be a worker of this Dask scheduler")
-    add("--worker-port", type=int, default=0, metavar="PORT", help="port of the worker (any)")
+    add("--worker-port", type=port_of, default=0, metavar="PORT", help="port of the worker (any)")
     add("--force", action="store_true", help="accept a scheduler that other machines can reach")
 
 
 def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Address | None:
     """Return the address of the scheduler from the options; None for this machine.
+
+    A first look neither imports Dask nor connects to the scheduler.
 
     Raises:
         UserError: both options are given, or neither with an option of theirs, the address is not
@@ -100,7 +103,10 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
     if not text:
         return None
     address = Address.parse(text.removeprefix("tcp://"))
-    if warning := check_address(address, force=args.force):
+    warning = check_address(address, force=args.force)
+    if at_first_look():
+        return address
+    if warning:
         say(f"warning: {warning}")
     if not find_spec("distributed"):
         remedy = "the package board-farm brings it: nox -s SESSION -- --with board-farm ..."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -18,6 +18,7 @@ from groundwork.errors import USER_MISTAKE
 
 T = TypeVar("T")
 LONGEST = 1e7  # seconds; poll(2), which waits for outputs, has a limit
+LAST_PORT = 65535
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 
 
@@ -110,8 +111,25 @@ def seconds_of(word: str) -> float:
     return seconds
 
 
+def port_of(word: str) -> int:
+    """Return a port, or 0 for any; argparse types use this function.
+
+    Raises:
+        argparse.ArgumentTypeError: the word is no such number.
+    """
+    if not word.isdecimal() or int(word) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a port; give 1 to {LAST_PORT}")
+    return int(word)
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors state the mistake and suggest the nearest option."""
+    """A parser whose errors state the mistake and suggest the nearest option.
+
+    It accepts an option by its full name alone: sessions, too, look for some of its options.
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(allow_abbrev=False, **fields)
 
     def read(self, words: Sequence[str] | None, check: Callable[[argparse.Namespace], T]) -> T:
         """Parse words and return ``check``'s result for the options; a first look exits, code 0."""
@@ -128,6 +146,19 @@ class Parser(argparse.ArgumentParser):
         if _look:
             raise SystemExit(0)
         return options
+
+    def refuse_unused(self, options: argparse.Namespace, used: Container[str], beside: str) -> None:
+        """Exit with code 2 if an option without effect differs from its default.
+
+        Args:
+            options: the parsed options.
+            used: names in ``options`` of those with an effect.
+            beside: the option or word that leaves the others without effect, for the message.
+        """
+        for action in self._actions:
+            value = getattr(options, action.dest, action.default)
+            if action.option_strings and action.dest not in used and value != action.default:
+                self.error(f"{action.option_strings[0]} has no effect with {beside}; leave it out")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = [str(entry) for entry in action.choices or ()]

@@ -68,7 +68,6 @@ def parser() -> Parser:
         "input gets that output in the next call. `crosslab torch digits` trains a small "
         "classifier of pictures; it has a --help.",
         parents=[shared],
-        allow_abbrev=False,
     )
     add = options.add_argument
     add(

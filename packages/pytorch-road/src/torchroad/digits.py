@@ -44,7 +44,6 @@ def parser() -> Parser:
         description="Train a small classifier on scikit-learn's digits; write it as digits.onnx, "
         "with pictures for its calibration and pictures that it never saw.",
         parents=[shared],
-        allow_abbrev=False,
     )
     options.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the model")
     return options

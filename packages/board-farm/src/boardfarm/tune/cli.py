@@ -53,7 +53,6 @@ def parser() -> Parser:
         parents=[trees("core", "quantization", "vlen", **changes)],
         description="Search faster schedules of TIR functions on the boards. A schedule "
         "is kept in the database if it is faster and gives the right results on new inputs.",
-        allow_abbrev=False,
     )
     add = options.add_argument
     add("functions", type=Path, nargs="?", help="TVMScript file of functions with static shapes")

@@ -203,7 +203,6 @@ def parser() -> Parser:
         parents=[trees("core", core={"required": True})],
         description="Search the best values of the kernels' parameters (kernels.toml) for a core, "
         "on the linear layers of models. Later compiles use them with --tuned DIR.",
-        allow_abbrev=False,
     )
     add = options.add_argument
     add("--model", nargs="+", metavar="NAME", help=f"{', '.join(MODELS)}, or a config.json (all)")

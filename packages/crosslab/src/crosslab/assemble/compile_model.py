@@ -33,7 +33,6 @@ def parser() -> Parser:
         prog="crosslab compile-model",
         description="Compile a Llama-like config.json to a model library.",
         parents=[shared],
-        allow_abbrev=False,
     )
     add = options.add_argument
     add("--config", type=Path, required=True, help="the model's config.json")

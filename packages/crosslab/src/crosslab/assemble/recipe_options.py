@@ -17,10 +17,12 @@ from crosslab.compile.schedules import WORKLOADS
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, core_option
 from crosslab.errors import UserError
-from crosslab.models.formats import GGUF, MLC_FORMATS
+from crosslab.models.formats import GGUF, MLC_FORMATS, weight_formats
 from groundwork.command_line import Parser
 
 DEFAULT_VLEN = 256
+#: Names of the options that sessions add to every command.
+OF_SESSIONS = ("project", "release", "applied", "tvm_tree", "mlc_tree", "cache")
 
 
 def vlen_list(text: str) -> tuple[int, ...]:
@@ -154,6 +156,20 @@ def activations_of(asked: str | None, quantization: str) -> str:
             remedy="leave out --activations, or give another --quantization",
         )
     return "int8"
+
+
+def check_int8(activations: str, quantization: str) -> None:
+    """Refuse int8 activations of weights that no kernel multiplies with them.
+
+    Raises:
+        UserError: the format has no such kernel.
+    """
+    if activations == "int8" and not weight_formats()[quantization].int8:
+        others = [f.name for f in weight_formats().values() if f.int8]
+        raise UserError(
+            f"int8 activations are not multiplied with weights in {quantization}",
+            remedy=f"use --quantization {' or '.join(others)}",
+        )
 
 
 def kv_cache_of(asked: str, tvm_tree: Path | None) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from crosslab.address import Address
 from crosslab.assemble.pinned_archive import LLAMA_CPP
 from crosslab.assemble.recipe import Recipe
+from crosslab.assemble.recipe_options import OF_SESSIONS
 from crosslab.assemble.runner import Runner, build_runner
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
 from crosslab.bench.options import Bench, Variant, bench_of, parser
@@ -37,6 +39,7 @@ from crosslab.run.counter import count_guest
 from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Measurement, phases_of
+from groundwork.command_line import Parser
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -85,18 +88,14 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option is wrong, or a tree or a tool is missing.
         LabError: a step fails.
     """
-    args, bench = parser().read(argv, lambda args: (args, bench_of(args)))
-    scheduler = scheduler_of(args, _say)
-    if scheduler:
-        check_remote(args)
+    options = parser()
+    args, bench, scheduler = options.read(argv, partial(_checked, options))
     build_counter(args.cache)
     if scheduler and args.worker:
         serve_worker(scheduler, label(__name__, args), args, _say)
         return 0
     subject = Subject(bench)
     bench.context(subject.config)
-    if bench.peer:
-        (check_openblas if bench.peer == openblas.NAME else check_peer)(subject)
     if args.predict:
         boards = boards_of(bench)
         counted = count_small(bench, measure_all)
@@ -114,6 +113,24 @@ def main(argv: Sequence[str]) -> int:
     write_rows(rows, bench.report)
     _progress.print("[bold]report[/]", bench.report, soft_wrap=True)
     return 0
+
+
+def _checked(
+    options: Parser, args: argparse.Namespace
+) -> tuple[argparse.Namespace, Bench, Address | None]:
+    """Return the options, their bench, and the address of the scheduler; None: no scheduler."""
+    scheduler = scheduler_of(args, _say)
+    if args.worker:
+        own = {*OF_SESSIONS, "variant", "worker", "worker_port", "force"}
+        options.refuse_unused(args, own, "--worker: the client's options count")
+    elif scheduler:
+        check_remote(args)
+    bench = bench_of(args)
+    if bench.peer:
+        (check_openblas if bench.peer == openblas.NAME else check_peer)(bench)
+    if args.predict:
+        boards_of(bench)
+    return args, bench, scheduler
 
 
 def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> list[Row]:

@@ -73,7 +73,6 @@ def parser() -> Parser:
         description="Time upstream and ours on this machine. Both take turns in one process; the "
         "best of the repeats counts. Use a machine without other load.",
         parents=[recipe_options("project", "tvm-tree", "cache")],
-        allow_abbrev=False,
     )
     add = options.add_argument
     add("--upstream-tree", type=Path, required=True, help="TVM tree without patches")

@@ -14,6 +14,7 @@ from crosslab.assemble.pinned_archive import LLAMA_CPP
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.recipe_options import (
     activations_of,
+    check_int8,
     kv_cache_of,
     read_recipe,
     recipe_options,
@@ -218,7 +219,7 @@ def parser() -> Parser:
         },
         activations={"default": None},
     )
-    options = Parser(prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False)
+    options = Parser(prog="crosslab bench", description=ABOUT, parents=[shared])
     add = options.add_argument
     add(
         "--variant",
@@ -290,8 +291,14 @@ def bench_of(args: argparse.Namespace) -> Bench:
             remedy=f"add --quantization {GGUF}",
         )
     for quantization in quantizations:
-        activations_of(args.activations, quantization)
-    recipe = read_recipe(args, DEFAULT_FORMAT)
+        check_int8(activations_of(args.activations, quantization), quantization)
+    # A format in blocks has an own type of activations: see Bench.mode_of.
+    recipe = read_recipe(args, next((q for q in quantizations if q != GGUF), GGUF))
+    if args.no_zvfh and not recipe.halves:
+        raise UserError(
+            "--no-zvfh: only the build for a core with Zvfh uses Zvfh",
+            remedy="leave out --no-zvfh, or name such a core: --core spacemit-x60",
+        )
     bench = Bench(
         # The same kernel values for all cores, so that rows differ only in cycles.
         recipe=replace(recipe, cores=(), halves=recipe.halves and not args.no_zvfh),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.assemble.pinned_archive import read_archive
+from crosslab.bench.options import Bench
 from crosslab.bench.rows import Row, cost_of, measured_row
 from crosslab.bench.subject import Subject
 from crosslab.errors import UserError
@@ -23,31 +24,31 @@ ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8
 ACTIVATIONS |= dict.fromkeys(("IQ4_NL", "Q4_K_M"), "int8")
 
 
-def formats_beside(subject: Subject, quantization: str) -> Sequence[str]:
+def formats_beside(bench: Bench, quantization: str) -> Sequence[str]:
     """Return llama.cpp's formats of weights that compare with a quantization; empty: none does."""
     if quantization == GGUF:
-        return (subject.bench.gguf,)
+        return (bench.gguf,)
     return weight_formats()[quantization].llama_cpp
 
 
-def check_peer(subject: Subject) -> None:
+def check_peer(bench: Bench) -> None:
     """Check that llama.cpp can run the bench's measurements.
 
     Raises:
         UserError: there are several threads, or no format fits a quantization or the model.
     """
-    if subject.bench.threads > 1:
+    if bench.threads > 1:
         raise UserError(f"--peer {NAME} runs in one thread only", remedy="leave out --threads")
-    for quantization in subject.bench.quantizations:
-        if not formats_beside(subject, quantization):
+    for quantization in bench.quantizations:
+        if not formats_beside(bench, quantization):
             others = [name for name, f in weight_formats().items() if f.llama_cpp]
             raise UserError(
                 f"--peer {NAME} has no format that compares with {quantization}",
                 remedy=f"leave out --peer, or use --quantization {' or '.join(others)}",
             )
-    if subject.config.hidden % 32:
+    if bench.config and bench.config.hidden % 32:
         raise UserError(
-            f"--peer {NAME}: its formats need groups of 32 weights, and {subject.config.hidden} is "
+            f"--peer {NAME}: its formats need groups of 32 weights, and {bench.config.hidden} is "
             "not a multiple of 32",
             remedy="leave out --peer, or use another model",
         )
@@ -72,7 +73,7 @@ def peer_rows(
     builds = build_llama_cpp(source, bench.cache, bench.core)
     if bench.peer_builds:
         builds = {build: builds[build] for build in bench.peer_builds}
-    for format_ in formats_beside(subject, quantization):
+    for format_ in formats_beside(bench, quantization):
         if not fits(subject.config):
             say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
             continue

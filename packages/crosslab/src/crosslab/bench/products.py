@@ -11,6 +11,7 @@ from typing import Any
 
 from crosslab.assemble.pinned_archive import read_archive
 from crosslab.bench.kernel_bench import Case, build, count
+from crosslab.bench.options import Bench
 from crosslab.bench.rows import PHASES, PRODUCTS, Row, cost_of, measured_row
 from crosslab.bench.subject import Subject
 from crosslab.errors import UserError
@@ -49,17 +50,15 @@ class Products:
         return PhaseRegions((*once * self.config.layers, 2 * layer), 1)
 
 
-def check_openblas(subject: Subject) -> None:
+def check_openblas(bench: Bench) -> None:
     """Refuse options of the bench that OpenBLAS's products do not support.
 
     Raises:
         UserError: an option asks for threads, types other than float32, caches or a depth.
     """
-    bench = subject.bench
     wrong = [
         ("--threads", bench.threads > 1, "only one thread is counted"),
         ("--quantization", bench.quantizations != (QUANTIZATION,), "it multiplies float32 only"),
-        ("--activations", bench.recipe.mode.activations != "float32", "it multiplies float32 only"),
         ("--caches", bench.caches, "its products are counted without caches"),
         ("--depth", bench.depth > 0, "products of linear layers do not read the cache"),
     ]

@@ -38,7 +38,7 @@ def check_remote(args: argparse.Namespace) -> None:
     ):
         if is_set:
             why = f"{option}: workers do not support it"
-            raise UserError(why, remedy="leave out --scheduler and --worker")
+            raise UserError(why, remedy="leave out --scheduler")
 
 
 def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:

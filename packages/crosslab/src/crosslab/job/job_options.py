@@ -11,14 +11,14 @@ from typing import Any
 
 from crosslab.assemble.offload import Offload, find_offload
 from crosslab.assemble.recipe import Recipe
-from crosslab.assemble.recipe_options import read_recipe, recipe_options
+from crosslab.assemble.recipe_options import check_int8, read_recipe, recipe_options
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
 from crosslab.models.config import FAMILIES, kind_of
 from crosslab.models.encoder import ENCODERS
-from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS, weight_formats
+from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.models.sources.gguf_import import kind_of_file
 from crosslab.models.sources.hub import HUB, download
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name_of
@@ -177,7 +177,6 @@ def parser(verb: str = BUILD_AND_TEST) -> Parser:
         description="Build a model for RVV, run it in the emulator, and compare its answer with "
         "a reference." + " If it is right, put it into a tarball." * (verb == MODEL),
         parents=[shared],
-        allow_abbrev=False,
     )
     add = options.add_argument
     kinds = "a Hugging Face folder, a GGUF file, hf:OWNER/NAME[@REVISION], or a pinned model"
@@ -270,12 +269,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         again=args.again,
         verb=verb,
     )
-    if job.int8 and not recipe.weights.int8:
-        others = [f.name for f in weight_formats().values() if f.int8]
-        raise UserError(
-            f"int8 activations are not multiplied with weights in {recipe.quantization}",
-            remedy=f"use --quantization {' or '.join(others)}",
-        )
+    check_int8(recipe.mode.activations, recipe.quantization)
     if recipe.quantization not in (*OWN_FORMATS, GGUF) and recipe.mlc_tree is None:
         raise UserError(
             f"{recipe.quantization} is a quantization of MLC-LLM, which is missing here; "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from crosslab.assemble.recipe_options import read_recipe, recipe_options
+from crosslab.assemble.recipe_options import OF_SESSIONS, read_recipe, recipe_options
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError, supply_mlc
 from crosslab.host.toolchain import find_cross, require_qemu
@@ -35,11 +36,14 @@ from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, seconds_of
 from groundwork.files import atomic_write
 
 TIMEOUT = 1800.0
 ABOUT = Path(__file__).with_name("about.md")
+# Options beside which only these have an effect, and those on trees and folders.
+_SHOWN = ("core", "vlen", "quantization", "family", "real", "releases", "report", "docs")
+ALONE = {"list": (), "report_only": _SHOWN, "worker": ("scheduler", "worker_port", "force")}
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -60,7 +64,6 @@ def parser() -> Parser:
         description="Compile small models of every family for RVV through MLC-LLM, run them "
         "under QEMU, and compare their answers with those of transformers.",
         parents=[shared],
-        allow_abbrev=False,
     )
     add = options.add_argument
     add("--plain-tree", type=Path, help="TVM without our kernels, to see if it fails there, too")
@@ -75,7 +78,8 @@ def parser() -> Parser:
         " notes memory and time of the conversion and the compilation",
     )
     add("--jobs", type=int, help="families at a time (1)")
-    add("--timeout", type=float, default=TIMEOUT, help=f"seconds for each family ({TIMEOUT:g})")
+    limit = f"seconds for each family ({TIMEOUT:g})"
+    add("--timeout", type=seconds_of, default=TIMEOUT, help=limit)
     add("--rerun", action="store_true", help="run families again that were right")
     add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
     add("--list", action="store_true", help="print the names of the families and exit")
@@ -100,19 +104,18 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option is wrong, or MLC-LLM, torch or a tool is missing.
         LabError: a subprocess of the zoo fails.
     """
-    args, families_asked = parser().read(argv, _checked)
+    options = parser()
+    args, families_asked = options.read(argv, partial(_checked, options))
     if args.list:
         for family in families().values():
             print(f"{family.name:12} {family.like}")
         return 0
     formats = list(dict.fromkeys(args.quantization)) or list(MLC_FORMATS)
     recipe = read_recipe(args, formats[0])
-    scheduler = scheduler_of(args, _say)
-    if scheduler and args.worker:
+    if args.worker:
         _check(args)
-        serve_worker(scheduler, _label(args, args.release), args, _say)
+        serve_worker(args.scheduler, _label(args, args.release), args, _say)
         return 0
-    args.scheduler = scheduler
     stem = f"zoo-{args.core}" if args.core else "zoo"
     report = args.report or args.project / "out" / f"{stem}.json"
     known = read_report(report)
@@ -138,13 +141,18 @@ def main(argv: Sequence[str]) -> int:
     return 0 if all(o.outcome is FamilyStatus.RIGHT for o in selected) else 1
 
 
-def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]]:
-    """Check the options' values; return the options and the families that they name."""
+def _checked(options: Parser, args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]]:
+    """Check the options; return them, with the scheduler's address, and the requested families."""
+    for name, used in ALONE.items():
+        if getattr(args, name):
+            beside = f"--{name.replace('_', '-')}"
+            options.refuse_unused(args, {*OF_SESSIONS, "plain_tree", name, *used}, beside)
     if args.jobs is not None and args.jobs < 1:
         raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
     if args.real is not None and args.real < 0:
         raise UserError(f"--real {args.real}", remedy="give the number of layers, or none")
     _check_matrix(args)
+    args.scheduler = scheduler_of(args, _say)
     asked = chosen(args.family)
     if args.real is None:
         return args, asked
@@ -153,9 +161,7 @@ def _checked(args: argparse.Namespace) -> tuple[argparse.Namespace, list[Family]
 
 
 def _check_matrix(args: argparse.Namespace) -> None:
-    if args.rerun and args.report_only:
-        raise UserError("--rerun: --report-only runs nothing", remedy="leave out one of them")
-    if args.scheduler or args.worker:
+    if args.scheduler:
         if args.jobs:
             why = "--jobs: workers compute a family at a time"
             raise UserError(why, remedy="leave out --jobs, and start more workers")
